@@ -1,0 +1,37 @@
+// bringup._native._core: the kernel table and the error slot for Python. No torch.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "runtime/error_slot.h"
+#include "runtime/kernel_table.h"
+
+namespace nb = nanobind;
+namespace rt = bringup::runtime;
+
+namespace {
+
+rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code) {
+  auto library = rt::Library::open(path);
+  const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol(entry));
+  const auto kind = device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry;
+  return rt::KernelTable::instance().add({entry, run, kind, std::move(library)});
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.attr("kernel_abi") = BRINGUP_KERNEL_ABI;
+  module.def("load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),
+             nb::arg("device_code") = false, nb::call_guard<nb::gil_scoped_release>(),
+             "Loads `entry` of the shared library at `path` into the kernel table and returns its id.");
+  module.def(
+      "kernel_address",
+      [](rt::KernelId id) {
+        return reinterpret_cast<uintptr_t>(rt::KernelTable::instance().get(id)->run);
+      },
+      nb::arg("id"));
+  module.def(
+      "release_kernel", [](rt::KernelId id) { return rt::KernelTable::instance().release(id); },
+      nb::arg("id"), nb::call_guard<nb::gil_scoped_release>());
+  module.def("take_last_error", &rt::take_last_error);
+}

@@ -1,0 +1,17 @@
+// The error slot: one thread-local message that a kernel, a driver or the runtime leaves for whoever called it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/export.h"
+
+namespace bringup::runtime {
+
+// Replaces this thread's message.
+BRINGUP_API void set_last_error(std::string_view message);
+
+// Returns this thread's message and clears it; empty when nothing was said.
+BRINGUP_API std::string take_last_error();
+
+}  // namespace bringup::runtime

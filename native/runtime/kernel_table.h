@@ -1,0 +1,44 @@
+// The kernel table: every loaded kernel entry under a number that Python can hold. Whoever holds the
+// shared_ptr keeps the library mapped, so nothing is closed under a running call, an operator or a graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bringup/kernel.h"
+#include "runtime/export.h"
+#include "runtime/loader.h"
+
+namespace bringup::runtime {
+
+// How a kernel is started. On cpu both are a plain call.
+enum class KernelKind : uint8_t {
+  kHostEntry,   // runs on the host, gets device pointers and the native stream, launches itself
+  kDeviceCode,  // started by the driver over a grid
+};
+
+struct Kernel {
+  std::string name;
+  bringup_kernel_fn run = nullptr;
+  KernelKind kind = KernelKind::kHostEntry;
+  std::shared_ptr<Library> library;  // null for a kernel linked into the caller
+};
+
+using KernelId = uint64_t;  // 0 is never given out
+
+class BRINGUP_API KernelTable {
+ public:
+  static KernelTable& instance();
+
+  KernelId add(Kernel kernel);
+  // Throws std::out_of_range for an id that was never given or was released.
+  std::shared_ptr<const Kernel> get(KernelId id) const;
+  // Drops the table's reference; holders keep theirs. False when there was nothing under `id`.
+  bool release(KernelId id);
+
+ private:
+  KernelTable() = default;
+};
+
+}  // namespace bringup::runtime

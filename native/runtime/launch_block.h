@@ -1,0 +1,66 @@
+// The launch block: one kernel call's arguments in memory of its own. Tensors are described (address, sizes,
+// strides), not owned; scalars, lists and strings are copied. Asynchronous launches, graph nodes and parameter
+// versions all use it, never the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bringup/kernel.h"
+#include "runtime/export.h"
+
+namespace bringup::runtime {
+
+enum class ArgKind : uint8_t { kNone, kTensor, kInt, kFloat, kString, kIntList, kFloatList, kTensorList };
+
+// A tensor as a kernel sees it; sizes and strides are the caller's until the block copies them.
+struct TensorDesc {
+  void* data = nullptr;
+  DLDevice device{1, 0};
+  DLDataType dtype{2, 32, 1};
+  std::span<const int64_t> sizes;
+  std::span<const int64_t> strides;
+};
+
+class BRINGUP_API LaunchBlock {
+ public:
+  LaunchBlock();
+  ~LaunchBlock();
+  LaunchBlock(LaunchBlock&&) noexcept;
+  LaunchBlock& operator=(LaunchBlock&&) noexcept;
+
+  // Arguments are appended in ABI order; each is copied at once.
+  void add_none();
+  void add_tensor(const TensorDesc& tensor);
+  void add_int(int64_t value);
+  void add_float(double value);
+  void add_string(std::string_view value);
+  void add_int_list(std::span<const int64_t> values);
+  void add_float_list(std::span<const double> values);
+  void add_tensor_list(std::span<const TensorDesc> tensors);
+
+  // What `run(args, n, ctx)` takes. Stable addresses: moving the block or appending does not move arguments
+  // already added, so DLTensor and scalar pointers stay valid as long as the block lives.
+  void** args() noexcept;
+  int32_t size() const noexcept;
+  ArgKind kind(int32_t index) const;
+
+  // Overwrites an argument in place; std::invalid_argument for the wrong kind or index. A list may change its
+  // length (its pointer changes then, args()[index] does not).
+  void set_int(int32_t index, int64_t value);
+  void set_float(int32_t index, double value);
+  void set_int_list(int32_t index, std::span<const int64_t> values);
+  void set_float_list(int32_t index, std::span<const double> values);
+
+  // A deep copy.
+  LaunchBlock clone() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace bringup::runtime

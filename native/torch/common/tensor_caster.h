@@ -1,0 +1,23 @@
+// nanobind <-> at::Tensor: the one hand-written tensor caster. None is not a tensor.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<at::Tensor> {
+  NB_TYPE_CASTER(at::Tensor, const_name("torch.Tensor"))
+
+  bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
+    if (!THPVariable_Check(src.ptr())) return false;
+    value = THPVariable_Unpack(src.ptr());
+    return true;
+  }
+  static handle from_cpp(const at::Tensor& tensor, rv_policy, cleanup_list*) noexcept {
+    return THPVariable_Wrap(tensor);
+  }
+};
+
+}  // namespace nanobind::detail

@@ -1,0 +1,19 @@
+// The only file that reaches into torch's private members. Pinned to torch 2.13; whoever moves to another minor
+// starts here.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/version.h>
+
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 13,
+              "native/torch is written for torch 2.13: check torch_private.h before building against another");
+
+namespace bringup::torch_ext {
+
+// The dispatcher's entry of an operator: its computed dispatch table.
+const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op);
+
+// Which runtime keys have no fallthrough kernel for this operator.
+c10::DispatchKeySet non_fallthrough_keys(const c10::OperatorHandle& op);
+
+}  // namespace bringup::torch_ext

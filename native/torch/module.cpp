@@ -1,0 +1,14 @@
+// bringup._native._torch: everything that links libtorch, built for one torch minor at a time.
+#include "torch/module.h"
+
+#include <torch/version.h>
+
+NB_MODULE(_torch, module) {
+  module.attr("torch_version") = TORCH_VERSION;
+  nanobind::module_ ops = module.def_submodule("ops");
+  nanobind::module_ devices = module.def_submodule("devices");
+  nanobind::module_ graphs = module.def_submodule("graphs");
+  bringup::torch_ext::bind_ops(ops);
+  bringup::torch_ext::bind_devices(devices);
+  bringup::torch_ext::bind_graphs(graphs);
+}

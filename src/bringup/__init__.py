@@ -1,0 +1,71 @@
+"""bringup: from a bare C driver or a kernel file to a compiled, captured, fast PyTorch model.
+
+Importing this package is cheap: no torch, no native library, nothing of the PrivateUse1 slot is touched
+until a system is used. In reading order: `jit`, `ops`, `devices`, `graphs`, `ir`, `passes`, `kernels`,
+`compiler`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_ROOMS = (
+    "cli",
+    "compiler",
+    "devices",
+    "errors",
+    "graphs",
+    "ir",
+    "jit",
+    "kernels",
+    "ops",
+    "passes",
+    "plugins",
+    "settings",
+)
+
+if TYPE_CHECKING:
+    from bringup import (
+        cli,
+        compiler,
+        devices,
+        errors,
+        graphs,
+        ir,
+        jit,
+        kernels,
+        ops,
+        passes,
+        plugins,
+        settings,
+    )
+
+__all__ = [
+    "__version__",
+    "cli",
+    "compiler",
+    "devices",
+    "errors",
+    "graphs",
+    "ir",
+    "jit",
+    "kernels",
+    "ops",
+    "passes",
+    "plugins",
+    "settings",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ROOMS:
+        return importlib.import_module(f"bringup.{name}")
+    raise AttributeError(f"module 'bringup' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Checks of a device against PyTorch's own test data."""

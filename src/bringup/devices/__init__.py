@@ -1,0 +1,1 @@
+"""A C driver becomes a torch.device."""

@@ -1,0 +1,114 @@
+"""The errors of bringup: one small hierarchy.
+
+Every message says what went wrong, where, what was expected, what came, and what to do next. Each class also is
+the built-in exception that people already catch for its kind (`ValueError`, `TypeError`, ...).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BringupError",
+    "CaptureError",
+    "CompileError",
+    "ContractError",
+    "DeviceError",
+    "DriverError",
+    "ExpiredHandleError",
+    "KernelError",
+    "MissingCompilerError",
+    "MissingKernelError",
+    "NativeLibraryError",
+    "PassError",
+    "PassFatalError",
+    "PassSkipException",
+    "PluginError",
+    "SchemaError",
+    "SettingError",
+    "UpdateError",
+]
+
+
+class BringupError(Exception):
+    """The root: whatever bringup raises on its own account is one of these."""
+
+
+class SettingError(BringupError, ValueError):
+    """An environment variable has a value that its setting cannot take."""
+
+
+class NativeLibraryError(BringupError, ImportError):
+    """A native library of bringup is missing or does not fit this torch or Python."""
+
+
+class PluginError(BringupError):
+    """A plugin (driver, operators or passes) could not be loaded. The others are loaded all the same."""
+
+
+class SchemaError(BringupError, ValueError):
+    """An operator's definition is wrong: its schema, output rule or input contract."""
+
+
+class ContractError(BringupError, ValueError):
+    """A call broke an operator's input contract: shapes, dtypes, devices or layout."""
+
+
+class KernelError(BringupError, RuntimeError):
+    """A kernel returned a failure. Carries the kernel's own words."""
+
+
+class CompileError(BringupError, RuntimeError):
+    """A kernel source did not compile.
+
+    Attributes:
+        command: the compiler's command line, as a list.
+        diagnostic: the compiler's first error, with its source line.
+        log: everything the compiler printed.
+    """
+
+    def __init__(
+        self, message: str, *, command: list[str] | None = None, diagnostic: str = "", log: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.command = command or []
+        self.diagnostic = diagnostic
+        self.log = log
+
+
+class MissingCompilerError(CompileError):
+    """No compiler was found for a target; the message names what was looked for and how to get it."""
+
+
+class MissingKernelError(BringupError, RuntimeError):
+    """A kernel that is not in the cache was asked for while compiling is frozen."""
+
+
+class DeviceError(BringupError, RuntimeError):
+    """The device cannot do what was asked: no such index, no memory left, a lost device."""
+
+
+class DriverError(BringupError, RuntimeError):
+    """A driver could not be loaded, or broke its contract."""
+
+
+class CaptureError(BringupError, RuntimeError):
+    """A run could not be captured as a graph. Nothing was changed by the attempt."""
+
+
+class UpdateError(BringupError, ValueError):
+    """An update of a captured graph was refused. Nothing was changed."""
+
+
+class ExpiredHandleError(BringupError, RuntimeError):
+    """A handle outlived what it pointed to."""
+
+
+class PassError(BringupError, RuntimeError):
+    """A graph pass failed; its edits were undone."""
+
+
+class PassSkipException(BringupError):
+    """Raised by a pass's hook to skip this match (in `run`: to succeed with all edits discarded)."""
+
+
+class PassFatalError(PassError):
+    """Raised by a pass to fail and stop its whole stage."""

@@ -1,0 +1,1 @@
+"""A run is captured once, replayed, and its arguments updated."""

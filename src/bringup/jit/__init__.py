@@ -1,0 +1,1 @@
+"""Kernel sources become cached, loadable binaries."""

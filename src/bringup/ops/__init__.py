@@ -1,0 +1,1 @@
+"""Kernels become torch operators."""

@@ -1,0 +1,1 @@
+"""Graph rewrites written in Python. Never imports torch."""

@@ -1,0 +1,155 @@
+"""Settings: every environment variable of bringup, read here and nowhere else.
+
+Values are read when asked for, not at import, so a test or a notebook may change them at any time.
+`table()` is the documentation: `bringup doctor` and the docs print it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import platformdirs
+
+from bringup.errors import SettingError
+
+__all__ = ["Setting", "cache_dir", "driver", "jit_cxx", "launch_blocking", "log", "pass_path", "table"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable: its name, meaning, default (in words) and parser."""
+
+    variable: str
+    meaning: str
+    default_text: str
+    default: Callable[[], T]
+    parse: Callable[[str], T]
+
+    def get(self) -> T:
+        """The current value; `SettingError` naming the variable when its text cannot be parsed."""
+        text = os.environ.get(self.variable)
+        if text is None or text == "":
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{self.variable}={text!r}: {error}") from error
+
+
+def _switch(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in {"1", "true", "on", "yes"}:
+        return True
+    if lowered in {"0", "false", "off", "no"}:
+        return False
+    raise ValueError("expected 1 or 0 (also on/off, true/false, yes/no)")
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+
+
+_CACHE_DIR = Setting(
+    "BRINGUP_CACHE_DIR",
+    "folder of the kernel cache",
+    "the user's cache folder, e.g. ~/.cache/bringup",
+    lambda: Path(platformdirs.user_cache_dir("bringup", appauthor=False)),
+    lambda text: Path(text).expanduser(),
+)
+_JIT_CXX = Setting(
+    "BRINGUP_JIT_CXX", "C++ compiler for kernels on cpu", "c++, g++ or clang++ on PATH", lambda: "", str
+)
+_DRIVER = Setting(
+    "BRINGUP_DRIVER",
+    "driver that `devices.load_driver()` loads: a name or the path of a shared library",
+    "sim",
+    lambda: "sim",
+    str,
+)
+_PASS_PATH = Setting(
+    "BRINGUP_PASS_PATH",
+    "folders and files with graph passes, separated like PATH",
+    "none",
+    lambda: (),
+    _paths,
+)
+_ASCEND_PASS_PATH = Setting(
+    "ASCEND_GE_PY_PASS_PATH",
+    "the same for passes written for GE; read after BRINGUP_PASS_PATH",
+    "none",
+    lambda: (),
+    _paths,
+)
+_LOG = Setting(
+    "BRINGUP_LOG",
+    "what to log: a level (debug, info, warning), or room:level pairs separated by commas",
+    "warning",
+    lambda: "warning",
+    str,
+)
+_LAUNCH_BLOCKING = Setting(
+    "BRINGUP_LAUNCH_BLOCKING",
+    "1: wait for the device after every launch, so that an error is raised where it was caused",
+    "0",
+    lambda: False,
+    _switch,
+)
+
+_ALL: tuple[Setting[object], ...] = (
+    _CACHE_DIR,
+    _JIT_CXX,
+    _DRIVER,
+    _PASS_PATH,
+    _ASCEND_PASS_PATH,
+    _LOG,
+    _LAUNCH_BLOCKING,
+)  # type: ignore[assignment]
+
+
+def cache_dir() -> Path:
+    """Folder of the kernel cache (`BRINGUP_CACHE_DIR`). It need not exist yet."""
+    return _CACHE_DIR.get()
+
+
+def jit_cxx() -> str:
+    """The C++ compiler for kernels (`BRINGUP_JIT_CXX`), or "" when jit shall look for one."""
+    return _JIT_CXX.get()
+
+
+def driver() -> str:
+    """The driver to load by default (`BRINGUP_DRIVER`): a name or a path."""
+    return _DRIVER.get()
+
+
+def pass_path() -> tuple[Path, ...]:
+    """Where to look for pass plugins: `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`."""
+    return _PASS_PATH.get() + _ASCEND_PASS_PATH.get()
+
+
+def log() -> str:
+    """What to log (`BRINGUP_LOG`)."""
+    return _LOG.get()
+
+
+def launch_blocking() -> bool:
+    """Whether every launch is followed by a synchronisation (`BRINGUP_LAUNCH_BLOCKING`)."""
+    return _LAUNCH_BLOCKING.get()
+
+
+def table() -> list[dict[str, str]]:
+    """Every setting with its variable, meaning, default and current text."""
+    return [
+        {
+            "variable": setting.variable,
+            "meaning": setting.meaning,
+            "default": setting.default_text,
+            "now": os.environ.get(setting.variable, ""),
+        }
+        for setting in _ALL
+    ]
