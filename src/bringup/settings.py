@@ -16,7 +16,16 @@ import platformdirs
 
 from bringup.errors import SettingError
 
-__all__ = ["Setting", "cache_dir", "driver", "jit_cxx", "launch_blocking", "log", "pass_path", "table"]
+__all__ = [
+    "Setting",
+    "cache_dir",
+    "driver",
+    "jit_cxx",
+    "launch_blocking",
+    "log",
+    "pass_path",
+    "table",
+]
 
 T = TypeVar("T")
 
@@ -63,7 +72,11 @@ _CACHE_DIR = Setting(
     lambda text: Path(text).expanduser(),
 )
 _JIT_CXX = Setting(
-    "BRINGUP_JIT_CXX", "C++ compiler for kernels on cpu", "c++, g++ or clang++ on PATH", lambda: "", str
+    "BRINGUP_JIT_CXX",
+    "C++ compiler for kernels on cpu",
+    "c++, g++ or clang++ on PATH",
+    lambda: "",
+    str,
 )
 _DRIVER = Setting(
     "BRINGUP_DRIVER",

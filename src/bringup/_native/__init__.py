@@ -30,7 +30,9 @@ def include_dir() -> Path:
     for candidate in candidates:
         if (candidate / "bringup" / "kernel.h").is_file():
             return candidate.resolve()
-    raise NativeLibraryError(f"bringup's headers are in none of {[str(c) for c in candidates]}: {_REBUILD}")
+    raise NativeLibraryError(
+        f"bringup's headers are in none of {[str(c) for c in candidates]}: {_REBUILD}"
+    )
 
 
 def sim_driver_path() -> Path:
@@ -47,7 +49,9 @@ def core() -> ModuleType:
     try:
         return importlib.import_module("bringup._native._core")
     except ImportError as error:
-        raise NativeLibraryError(f"bringup's native core cannot be loaded ({error}): {_REBUILD}") from error
+        raise NativeLibraryError(
+            f"bringup's native core cannot be loaded ({error}): {_REBUILD}"
+        ) from error
 
 
 @cache
