@@ -1,8 +1,8 @@
 """The harness: interleaved rounds, medians, a ratio to a peer measured in the same process.
 
-Absolute times mean little on a shared machine, so a row's figure is the median over rounds of ours / peer, where the
-two are timed one after the other within each round. Every candidate is run once before timing, and garbage
-collection is off while a sample is taken.
+Absolute times mean little on a shared machine, so a row's figure is the median over rounds of
+ours / peer, where the two are timed one after the other within each round. Every candidate is run
+once before timing, and garbage collection is off while a sample is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MIN_SAMPLE_NS = 200_000
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: `ours` and `peer` in nanoseconds per call (medians), and the median ratio of the rounds."""
+    """One figure: medians of both sides in nanoseconds per call, and the rounds' median ratio."""
 
     name: str
     peer: str

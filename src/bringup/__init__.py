@@ -1,8 +1,8 @@
 """bringup: from a bare C driver or a kernel file to a compiled, captured, fast PyTorch model.
 
-Importing this package is cheap: no torch, no native library, nothing of the PrivateUse1 slot is touched
-until a system is used. In reading order: `jit`, `ops`, `devices`, `graphs`, `ir`, `passes`, `kernels`,
-`compiler`.
+Importing this package is cheap: no torch, no native library, nothing of the PrivateUse1 slot is
+touched until a system is used. In reading order: `jit`, `ops`, `devices`, `graphs`, `ir`,
+`passes`, `kernels`, `compiler`.
 """
 
 from __future__ import annotations

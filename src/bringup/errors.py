@@ -1,7 +1,7 @@
 """The errors of bringup: one small hierarchy.
 
-Every message says what went wrong, where, what was expected, what came, and what to do next. Each class also is
-the built-in exception that people already catch for its kind (`ValueError`, `TypeError`, ...).
+Every message says what went wrong, where, what was expected, what came, and what to do next. Each
+class also is the built-in exception that people already catch for its kind (`ValueError`, ...).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NativeLibraryError(BringupError, ImportError):
 
 
 class PluginError(BringupError):
-    """A plugin (driver, operators or passes) could not be loaded. The others are loaded all the same."""
+    """A plugin (driver, operators or passes) could not be loaded. The others are."""
 
 
 class SchemaError(BringupError, ValueError):
@@ -75,7 +75,7 @@ class CompileError(BringupError, RuntimeError):
 
 
 class MissingCompilerError(CompileError):
-    """No compiler was found for a target; the message names what was looked for and how to get it."""
+    """No compiler was found for a target; the message says how to get one."""
 
 
 class MissingKernelError(BringupError, RuntimeError):
@@ -107,7 +107,7 @@ class PassError(BringupError, RuntimeError):
 
 
 class PassSkipException(BringupError):
-    """Raised by a pass's hook to skip this match (in `run`: to succeed with all edits discarded)."""
+    """Raised by a pass's hook to skip this match (in `run`: succeed, edits discarded)."""
 
 
 class PassFatalError(PassError):

@@ -1,7 +1,7 @@
-"""The native libraries of bringup: finding them, and saying clearly what is wrong when one is missing.
+"""The native libraries of bringup: finding them, and saying what is wrong when one is missing.
 
-`core()` needs neither torch nor a compiler at run time; `torch_library()` imports torch and refuses, with a
-reason, a library built for another torch.
+`core()` needs neither torch nor a compiler at run time; `torch_library()` imports torch and
+refuses, with a reason, a library built for another torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def core() -> ModuleType:
 
 @cache
 def torch_library() -> ModuleType:
-    """The module that links libtorch. Raises `NativeLibraryError` when torch or the library does not fit."""
+    """The module that links libtorch. Raises `NativeLibraryError` when one does not fit."""
     try:
         import torch
     except ImportError as error:
@@ -67,12 +67,14 @@ def torch_library() -> ModuleType:
         module = importlib.import_module("bringup._native._torch")
     except ImportError as error:
         raise NativeLibraryError(
-            f"bringup's torch library cannot be loaded with torch {torch.__version__} ({error}): {_REBUILD}"
+            f"bringup's torch library cannot be loaded with torch {torch.__version__} ({error}): "
+            f"{_REBUILD}"
         ) from error
     built = ".".join(str(module.torch_version).split(".")[:2])
     running = ".".join(torch.__version__.split(".")[:2])
     if built != running:
         raise NativeLibraryError(
-            f"bringup's torch library was built for torch {built}, this is torch {running}: {_REBUILD}"
+            f"bringup's torch library was built for torch {built}, this is torch {running}: "
+            f"{_REBUILD}"
         )
     return module

@@ -1,1 +1,1 @@
-"""The graph that passes see; what an operator is reaches it through a Dialect. Never imports torch."""
+"""The graph that passes see; what an operator is comes from a Dialect. Never imports torch."""
