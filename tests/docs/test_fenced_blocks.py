@@ -1,0 +1,80 @@
+"""Every fenced block of README and docs runs.
+
+The blocks of one document run in order, each in a process of its own, in one temporary folder that
+they share (so a block may write a file that the next one uses). `python` and `bash` blocks are run,
+`c` and `cpp` blocks are compiled against bringup's headers, `text` blocks are pictures. Any other
+language is a failure: nothing is skipped silently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bringup import _native
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+TIME_LIMIT_S = 300
+
+
+def blocks(document: Path) -> list[tuple[int, str, str]]:
+    """Line number, language and text of every fenced block."""
+    text = document.read_text()
+    return [
+        (text.count("\n", 0, match.start()) + 1, match.group(1), match.group(2))
+        for match in FENCE.finditer(text)
+    ]
+
+
+def command(language: str, text: str, folder: Path) -> list[str] | None:
+    """How to run a block; None for a picture."""
+    if language == "text":
+        return None
+    if language == "python":
+        (folder / "block.py").write_text(text)
+        return [sys.executable, "block.py"]
+    if language == "bash":
+        return ["bash", "-euo", "pipefail", "-c", text]
+    if language in {"c", "cpp"}:
+        (folder / f"block.{language}").write_text(text)
+        compiler = shutil.which("cc" if language == "c" else "c++")
+        assert compiler is not None, "the tests need a C and a C++ compiler: apt-get install g++"
+        return [compiler, "-fsyntax-only", f"-I{_native.include_dir()}", f"block.{language}"]
+    raise AssertionError(f"a fenced block is in {language!r}: use python, bash, c, cpp or text")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_fenced_block_of_the_document_runs(document: Path, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "BRINGUP_SOURCE": str(ROOT),
+    }
+    for line, language, text in blocks(document):
+        argv = command(language, text, tmp_path)
+        if argv is None:
+            continue
+        done = subprocess.run(
+            argv,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
+        )
+        where = f"{document.relative_to(ROOT)}:{line} ({language})"
+        assert done.returncode == 0, (
+            f"{where}:\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )

@@ -1,0 +1,40 @@
+"""`pip install --no-build-isolation .` into somebody's environment works and leaves torch alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_plain_install_works_outside_the_source_tree_and_brings_no_torch(tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    }
+    install = ["install", "--quiet", "--no-build-isolation", "--no-deps", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", *install, str(ROOT)], check=True, env=environment)
+    assert not (target / "torch").exists()
+    program = (
+        "import sys, bringup, torch\n"
+        "from bringup import _native\n"
+        "assert bringup.__file__.startswith(sys.argv[1]), bringup.__file__\n"
+        "assert str(_native.include_dir()).startswith(sys.argv[1]), _native.include_dir()\n"
+        "assert str(_native.sim_driver_path()).startswith(sys.argv[1])\n"
+        "_native.torch_library()\n"
+        "print('works')\n"
+    )
+    # -S leaves the editable install's finder out, which would answer for `bringup` first.
+    site_packages = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", program, str(target)],
+        env=environment | {"PYTHONPATH": f"{target}{os.pathsep}{site_packages}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "works", done.stderr

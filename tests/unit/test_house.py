@@ -1,0 +1,143 @@
+"""The house itself: what importing costs, how settings and native libraries fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import bringup
+from bringup import _native, errors, settings
+
+
+def run_python(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *flags, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_import_bringup_loads_neither_torch_nor_a_native_library() -> None:
+    done = run_python(
+        "import sys, bringup\n"
+        "print([m for m in sys.modules if m == 'torch' or m.startswith('bringup._native')])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("room", ["ir", "passes", "jit", "settings", "errors", "plugins"])
+def test_room_imports_where_torch_cannot_be_imported(room: str) -> None:
+    done = run_python(f"import sys; sys.modules['torch'] = None\nimport bringup.{room}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_bringup_does_not_claim_the_privateuse1_slot() -> None:
+    done = run_python(
+        "import bringup, torch\n"
+        "from bringup import compiler, devices, graphs, ir, jit, kernels, ops, passes\n"
+        "print(torch._C._get_privateuse1_backend_name())"
+    )
+    assert done.stdout.strip() == "privateuseone", done.stderr
+
+
+def test_unknown_room_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'bringup' has no attribute 'nonsense'"):
+        _ = bringup.nonsense
+
+
+def test_every_room_named_in_all_can_be_reached() -> None:
+    for name in bringup.__all__:
+        assert getattr(bringup, name) is not None
+    assert isinstance(bringup.ir, types.ModuleType)
+
+
+def test_every_error_is_a_bringup_error() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), errors.BringupError), name
+
+
+def test_compile_error_carries_command_and_diagnostic() -> None:
+    error = errors.CompileError("no", command=["c++", "x.cpp"], diagnostic="x.cpp:1", log="all")
+    assert (error.command, error.diagnostic, error.log) == (["c++", "x.cpp"], "x.cpp:1", "all")
+
+
+def test_setting_with_a_wrong_value_names_variable_value_and_choices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_LAUNCH_BLOCKING", "perhaps")
+    with pytest.raises(errors.SettingError, match=r"BRINGUP_LAUNCH_BLOCKING='perhaps': expected 1"):
+        settings.launch_blocking()
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("off", False), ("", False)])
+def test_switch_settings_take_the_usual_words(
+    monkeypatch: pytest.MonkeyPatch, text: str, value: bool
+) -> None:
+    monkeypatch.setenv("BRINGUP_LAUNCH_BLOCKING", text)
+    assert settings.launch_blocking() is value
+
+
+def test_pass_path_reads_ours_before_the_ascend_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_PASS_PATH", "/a:/b")
+    monkeypatch.setenv("ASCEND_GE_PY_PASS_PATH", "/c")
+    assert settings.pass_path() == (Path("/a"), Path("/b"), Path("/c"))
+
+
+def test_settings_table_documents_every_variable_once() -> None:
+    variables = [row["variable"] for row in settings.table()]
+    assert len(variables) == len(set(variables))
+    assert {"BRINGUP_CACHE_DIR", "BRINGUP_JIT_CXX", "BRINGUP_DRIVER"} <= set(variables)
+    assert all(row["meaning"] and row["default"] for row in settings.table())
+
+
+def test_no_room_reads_the_environment_but_settings() -> None:
+    package = Path(bringup.__file__).parent
+    readers = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "os.environ.get(" in path.read_text() or "os.getenv(" in path.read_text()
+    ]
+    assert readers == ["settings.py"]
+
+
+def test_headers_and_libraries_are_where_config_says() -> None:
+    assert (_native.include_dir() / "bringup" / "kernel.h").is_file()
+    assert (_native.library_dir() / "libbringup_runtime.so").is_file()
+    assert _native.sim_driver_path().is_file()
+
+
+def test_missing_core_says_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+    _native.core.cache_clear()
+    monkeypatch.setitem(sys.modules, "bringup._native._core", None)
+    with pytest.raises(
+        errors.NativeLibraryError, match=r"native core cannot be loaded.*pip install"
+    ):
+        _native.core()
+
+
+def test_torch_library_for_another_torch_names_both_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _native.torch_library.cache_clear()
+    stale = types.ModuleType("bringup._native._torch")
+    stale.torch_version = "2.99.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bringup._native._torch", stale)
+    with pytest.raises(
+        errors.NativeLibraryError, match=r"built for torch 2\.99, this is torch 2\."
+    ):
+        _native.torch_library()
+    _native.torch_library.cache_clear()
+
+
+def test_missing_torch_says_which_torch_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    _native.torch_library.cache_clear()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(errors.NativeLibraryError, match=r"pip install torch==2\.13\.0"):
+        _native.torch_library()
+    _native.torch_library.cache_clear()
