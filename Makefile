@@ -15,6 +15,7 @@ export PIP_NO_INPUT := 1
 
 NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.toml
 PY_FOLDERS := src tests benchmarks examples tools
+CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test build lint native-test asan tsan pytest quick-demo bench format clean
 .DEFAULT_GOAL := help
@@ -56,6 +57,7 @@ lint: build
 	$(BIN)/ruff format --check $(PY_FOLDERS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 
 # $(1): a CMake preset. ctest fails when it finds no test at all.
 define run_native_tests
@@ -94,7 +96,7 @@ bench: build
 format: $(STAMPS)/tools
 	$(BIN)/ruff check --fix --quiet $(PY_FOLDERS) || true
 	$(BIN)/ruff format $(PY_FOLDERS)
-	find native include tests/native examples -name '*.h' -o -name '*.cpp' | xargs clang-format -i
+	$(BIN)/clang-format -i $(CPP_FILES)
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
