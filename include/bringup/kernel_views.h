@@ -1,9 +1,359 @@
-// C++ sugar over kernel.h: typed views, dtype names, parallel_for. Included by kernel.h; needs no other header.
+// C++17 sugar over kernel.h: typed strided views, scalars, lists, half and bfloat16, parallel_for.
+// Included by kernel.h; needs no other header, so that a small kernel compiles in a blink.
+// Everything here is inline and checks nothing that the operator has checked already (schema types,
+// input contract); `matches` is for what it has not.
+//
+//     BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+//       const bringup::View<const float, 2> x(args[0]);
+//       const bringup::View<float, 2> out(args[1]);
+//       bringup::parallel_for(ctx, x.size(0), 16, [&](int64_t begin, int64_t end) {
+//         for (int64_t i = begin; i < end; ++i)
+//           for (int64_t j = 0; j < x.size(1); ++j) out(i, j) = 2 * x(i, j);
+//       });
+//       return 0;
+//     }
 #ifndef BRINGUP_KERNEL_VIEWS_H_
 #define BRINGUP_KERNEL_VIEWS_H_
 
 #include "bringup/kernel.h"
 
 #define BRINGUP_EXPORT extern "C" __attribute__((visibility("default")))
+
+extern "C++" {
+namespace bringup {
+
+// --- element types -------------------------------------------------------------------------------
+
+// IEEE binary16 in memory; computes as float. Rounds to nearest even, keeps infinities and NaN.
+struct half {
+  uint16_t bits;
+
+  half() = default;
+  half(float value) : bits(encode(value)) {}
+  operator float() const { return decode(bits); }
+
+#ifdef __FLT16_MANT_DIG__
+  static uint16_t encode(float value) {
+    const _Float16 narrow = static_cast<_Float16>(value);
+    uint16_t bits;
+    __builtin_memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+  }
+  static float decode(uint16_t bits) {
+    _Float16 narrow;
+    __builtin_memcpy(&narrow, &bits, sizeof bits);
+    return static_cast<float>(narrow);
+  }
+#else
+  static uint16_t encode(float value) { return encode_bits(value); }
+  static float decode(uint16_t bits) { return decode_bits(bits); }
+#endif
+
+  // The same without a 16-bit float in the compiler.
+  static uint16_t encode_bits(float value) {
+    uint32_t word;
+    __builtin_memcpy(&word, &value, sizeof word);
+    const uint32_t sign = (word >> 16) & 0x8000u;
+    word &= 0x7fffffffu;
+    if (word >= 0x7f800000u) {  // infinity and NaN; a NaN stays one when its payload is cut off
+      const uint32_t quiet = word > 0x7f800000u ? 0x200u | ((word >> 13) & 0x3ffu) : 0u;
+      return static_cast<uint16_t>(sign | 0x7c00u | quiet);
+    }
+    if (word >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds past 65504
+    if (word < 0x38800000u) {  // subnormal: the addition aligns and rounds the last bit
+      float magnitude;
+      __builtin_memcpy(&magnitude, &word, sizeof word);
+      magnitude += 0.5f;
+      __builtin_memcpy(&word, &magnitude, sizeof word);
+      return static_cast<uint16_t>(sign | (word - 0x3f000000u));
+    }
+    const uint32_t odd = (word >> 13) & 1u;
+    return static_cast<uint16_t>(sign | ((word - 0x38000000u + 0xfffu + odd) >> 13));
+  }
+  static float decode_bits(uint16_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+    const uint32_t exponent = (bits >> 10) & 0x1fu;
+    uint32_t word = static_cast<uint32_t>(bits & 0x3ffu) << 13;
+    float value;
+    if (exponent == 0) {  // zero and subnormal: 2^-14 * 0.fraction
+      word |= 0x38800000u;
+      __builtin_memcpy(&value, &word, sizeof value);
+      value -= 6.103515625e-05f;
+      __builtin_memcpy(&word, &value, sizeof value);
+    } else {
+      word |= exponent == 0x1fu ? 0x7f800000u : (exponent + 112u) << 23;
+    }
+    word |= sign;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+};
+
+// The upper half of a float; computes as float. Rounds to nearest even, keeps infinities and NaN.
+struct bfloat16 {
+  uint16_t bits;
+
+  bfloat16() = default;
+  bfloat16(float value) : bits(encode(value)) {}
+  operator float() const {
+    const uint32_t word = static_cast<uint32_t>(bits) << 16;
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+
+  static uint16_t encode(float value) {
+    uint32_t word;
+    __builtin_memcpy(&word, &value, sizeof word);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((word >> 16) | 0x40u);
+    return static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+  }
+};
+
+// The DLPack dtype of an element type.
+template <class T>
+struct dtype_of;
+
+#define BRINGUP_DTYPE_OF(type, code, bits)               \
+  template <>                                            \
+  struct dtype_of<type> {                                \
+    static constexpr DLDataType value = {code, bits, 1}; \
+  };                                                     \
+  template <>                                            \
+  struct dtype_of<const type> {                          \
+    static constexpr DLDataType value = {code, bits, 1}; \
+  };
+BRINGUP_DTYPE_OF(int8_t, 0, 8)
+BRINGUP_DTYPE_OF(int16_t, 0, 16)
+BRINGUP_DTYPE_OF(int32_t, 0, 32)
+BRINGUP_DTYPE_OF(int64_t, 0, 64)
+BRINGUP_DTYPE_OF(uint8_t, 1, 8)
+BRINGUP_DTYPE_OF(uint16_t, 1, 16)
+BRINGUP_DTYPE_OF(uint32_t, 1, 32)
+BRINGUP_DTYPE_OF(uint64_t, 1, 64)
+BRINGUP_DTYPE_OF(half, 2, 16)
+BRINGUP_DTYPE_OF(float, 2, 32)
+BRINGUP_DTYPE_OF(double, 2, 64)
+BRINGUP_DTYPE_OF(bfloat16, 4, 16)
+BRINGUP_DTYPE_OF(bool, 6, 8)
+#undef BRINGUP_DTYPE_OF
+
+// --- arguments -----------------------------------------------------------------------------------
+
+// True for an argument that is None.
+inline bool is_none(const void* arg) { return arg == nullptr; }
+
+// A Tensor argument (not None; see is_none).
+inline const DLTensor& tensor(const void* arg) { return *static_cast<const DLTensor*>(arg); }
+
+// A str argument.
+inline const char* text(const void* arg) { return static_cast<const char*>(arg); }
+
+namespace detail {
+template <class T>
+struct stored {  // how the ABI carries an int, bool or dtype
+  using type = int64_t;
+};
+template <>
+struct stored<double> {
+  using type = double;
+};
+template <>
+struct stored<float> {
+  using type = double;
+};
+}  // namespace detail
+
+// An int, bool, dtype or float argument (not None): scalar<int64_t>, scalar<bool>, scalar<double>,
+// ...
+template <class T>
+T scalar(const void* arg) {
+  return static_cast<T>(*static_cast<const typename detail::stored<T>::type*>(arg));
+}
+
+// The same, `otherwise` for None.
+template <class T>
+T scalar_or(const void* arg, T otherwise) {
+  return arg != nullptr ? scalar<T>(arg) : otherwise;
+}
+
+// An int[] or bool[] (List<int64_t>), float[] (List<double>) or Tensor[] (List<DLTensor>) argument.
+template <class T>
+class List {
+ public:
+  List(const T* data, int64_t size) : data_(data), size_(size) {}
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const T& operator[](int64_t i) const { return data_[i]; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+
+ private:
+  const T* data_;
+  int64_t size_;
+};
+
+template <>
+class List<DLTensor> {
+ public:
+  List(const DLTensor* const* data, int64_t size) : data_(data), size_(size) {}
+  int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const DLTensor& operator[](int64_t i) const { return *data_[i]; }
+
+ private:
+  const DLTensor* const* data_;
+  int64_t size_;
+};
+
+namespace detail {
+template <class T>
+List<T> make_list(const bringup_list& list, const T*) {
+  return {static_cast<const T*>(list.data), list.size};
+}
+inline List<DLTensor> make_list(const bringup_list& list, const DLTensor*) {
+  return {static_cast<const DLTensor* const*>(list.data), list.size};
+}
+}  // namespace detail
+
+// A list argument; None reads as an empty list.
+template <class T>
+List<T> list(const void* arg) {
+  const bringup_list none{nullptr, 0};
+  const bringup_list& given = arg != nullptr ? *static_cast<const bringup_list*>(arg) : none;
+  return detail::make_list(given, static_cast<const T*>(nullptr));
+}
+
+// --- tensors -------------------------------------------------------------------------------------
+
+inline int64_t numel(const DLTensor& t) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < t.ndim; ++i) count *= t.shape[i];
+  return count;
+}
+
+// Row-major without gaps. Strides of dimensions of size 1 do not count; a tensor without elements
+// is contiguous.
+inline bool is_contiguous(const DLTensor& t) {
+  int64_t expected = 1;
+  bool dense = true;
+  for (int32_t i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) return true;
+    if (t.shape[i] != 1 && t.strides[i] != expected) dense = false;
+    expected *= t.shape[i];
+  }
+  return dense;
+}
+
+// True when the elements are `T`, and the rank is `rank` where one is given.
+template <class T>
+bool matches(const DLTensor& t, int32_t rank = -1) {
+  constexpr DLDataType expected = dtype_of<T>::value;
+  return t.dtype.code == expected.code && t.dtype.bits == expected.bits && t.dtype.lanes == 1 &&
+         (rank < 0 || t.ndim == rank);
+}
+
+// A tensor's elements under their indices. With a rank the sizes and strides are kept in the view,
+// so that loops over it do not read them again from memory.
+template <class T, int Rank = -1>
+class View {
+ public:
+  explicit View(const DLTensor& t) : data_(static_cast<T*>(t.data)) {
+    for (int i = 0; i < Rank; ++i) {
+      sizes_[i] = t.shape[i];
+      strides_[i] = t.strides[i];
+    }
+  }
+  explicit View(const void* arg) : View(tensor(arg)) {}
+
+  T* data() const { return data_; }
+  static constexpr int32_t rank() { return Rank; }
+  int64_t size(int32_t i) const { return sizes_[i]; }
+  int64_t stride(int32_t i) const { return strides_[i]; }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int i = 0; i < Rank; ++i) count *= sizes_[i];
+    return count;
+  }
+
+  // One index for each dimension.
+  template <class... Index>
+  T& operator()(Index... index) const {
+    static_assert(sizeof...(Index) == Rank, "a view takes one index for each dimension");
+    int64_t offset = 0;
+    int32_t i = 0;
+    ((offset += static_cast<int64_t>(index) * strides_[i++]), ...);
+    return data_[offset];
+  }
+
+ private:
+  T* data_;
+  int64_t sizes_[Rank > 0 ? Rank : 1] = {};
+  int64_t strides_[Rank > 0 ? Rank : 1] = {};
+};
+
+// The same for any rank; points into the DLTensor.
+template <class T>
+class View<T, -1> {
+ public:
+  explicit View(const DLTensor& t) : tensor_(&t) {}
+  explicit View(const void* arg) : View(tensor(arg)) {}
+
+  T* data() const { return static_cast<T*>(tensor_->data); }
+  int32_t rank() const { return tensor_->ndim; }
+  int64_t size(int32_t i) const { return tensor_->shape[i]; }
+  int64_t stride(int32_t i) const { return tensor_->strides[i]; }
+  int64_t numel() const { return bringup::numel(*tensor_); }
+  bool contiguous() const { return is_contiguous(*tensor_); }
+
+  // One index for each dimension.
+  template <class... Index>
+  T& operator()(Index... index) const {
+    int64_t offset = 0;
+    int32_t i = 0;
+    ((offset += static_cast<int64_t>(index) * tensor_->strides[i++]), ...);
+    return data()[offset];
+  }
+
+  // The element with this number in row-major order, whatever the strides.
+  T& at(int64_t number) const {
+    int64_t offset = 0;
+    for (int32_t i = tensor_->ndim - 1; i >= 0; --i) {
+      offset += number % tensor_->shape[i] * tensor_->strides[i];
+      number /= tensor_->shape[i];
+    }
+    return data()[offset];
+  }
+
+ private:
+  const DLTensor* tensor_;
+};
+
+// --- the context ---------------------------------------------------------------------------------
+
+// Calls fn(begin, end) so that [0, n) is covered once, in chunks of at least `grain`, perhaps on
+// several threads. fn must not throw and must not call parallel_for.
+template <class Fn>
+void parallel_for(const bringup_ctx* ctx, int64_t n, int64_t grain, const Fn& fn) {
+  ctx->parallel_for(
+      ctx, n, grain,
+      [](int64_t begin, int64_t end, void* user) { (*static_cast<const Fn*>(user))(begin, end); },
+      const_cast<void*>(static_cast<const void*>(&fn)));
+}
+
+// Scratch memory for `count` elements; see bringup_ctx::workspace. nullptr when there is none left.
+template <class T>
+T* workspace(const bringup_ctx* ctx, int64_t count) {
+  return static_cast<T*>(ctx->workspace(ctx, static_cast<size_t>(count) * sizeof(T)));
+}
+
+// `return bringup::fail(ctx, "why");`
+inline int32_t fail(const bringup_ctx* ctx, const char* message) {
+  ctx->set_error(ctx, message);
+  return 1;
+}
+
+}  // namespace bringup
+}  // extern "C++"
 
 #endif  // BRINGUP_KERNEL_VIEWS_H_

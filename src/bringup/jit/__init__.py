@@ -1,1 +1,31 @@
-"""Kernel sources become cached, loadable binaries."""
+"""Kernel sources become cached, loadable binaries.
+
+In reading order: `Source` says what is compiled, `compile` makes a `Binary` of it or finds one,
+`Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
+`cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
+runs. What identifies a build is in `_key`, how it is stored in `_cache`.
+"""
+
+from __future__ import annotations
+
+from bringup.jit._binary import Binary
+from bringup.jit._cache import Cache, Entry
+from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
+from bringup.jit._key import Macro
+from bringup.jit._source import Source
+from bringup.jit._toolchain import ToolchainInfo, include_flags
+
+__all__ = [
+    "Binary",
+    "Cache",
+    "Entry",
+    "Macro",
+    "Source",
+    "ToolchainInfo",
+    "cache",
+    "compile",
+    "freeze",
+    "frozen",
+    "include_flags",
+    "toolchain",
+]

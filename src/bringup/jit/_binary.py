@@ -1,0 +1,67 @@
+"""What a compile returns: a file on disk that can be loaded into the native kernel table."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from bringup import _native
+from bringup.errors import CompileError
+from bringup.jit._source import Abi, Kind
+
+__all__ = ["Binary"]
+
+_loaded: dict[tuple[str, str], int] = {}
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel.
+
+    Attributes:
+        path: the shared library.
+        key: the build key: the same key means the same content.
+        entry: the symbol to start.
+        abi: the form of the entry.
+        kind: host entry or device code.
+    """
+
+    path: Path
+    key: str
+    entry: str
+    abi: Abi
+    kind: Kind
+
+    @property
+    def kernel_id(self) -> int:
+        """The kernel's number in the native kernel table; loaded once in a process.
+
+        Raises:
+            CompileError: the library cannot be loaded, with the loader's reason.
+        """
+        identity = (self.key, self.entry)
+        known = _loaded.get(identity)
+        if known is not None:
+            return known
+        with _loading:
+            if identity not in _loaded:
+                _loaded[identity] = self._load()
+            return _loaded[identity]
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether this process has the kernel mapped already."""
+        return (self.key, self.entry) in _loaded
+
+    def _load(self) -> int:
+        try:
+            kernel_id: int = _native.core().load_kernel(
+                str(self.path), self.entry, self.kind == "device"
+            )
+        except RuntimeError as error:
+            raise CompileError(
+                f"the kernel {self.entry!r} was built but cannot be loaded: {error}"
+            ) from error
+        return kernel_id

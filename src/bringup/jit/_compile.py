@@ -1,0 +1,305 @@
+"""`compile`: from a source to a binary, through memory, disk and at last the compiler.
+
+Owns the order of these steps, single flight (one build of a request at a time, in this process and
+between processes) and the frozen state. No lock is held that another request or a hit could need.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache as memoised
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from bringup import settings
+from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
+from bringup.jit._binary import Binary
+from bringup.jit._build import COMPILE_SECONDS, Request, SourceChangedError, build
+from bringup.jit._cache import Cache, Header, Hit, StoreUnwritableError
+from bringup.jit._files import file_digest
+from bringup.jit._key import (
+    Macro,
+    Record,
+    include_directories,
+    key_of,
+    render_flags,
+    render_macros,
+    request_record,
+)
+from bringup.jit._source import Source
+from bringup.jit._toolchain import Toolchain, ToolchainInfo, find_target, include_flags
+
+__all__ = ["cache", "compile", "freeze", "frozen", "toolchain"]
+
+_NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
+_SOURCE_ATTEMPTS = 5
+# A holder of the lock builds for at most COMPILE_SECONDS an attempt. Whoever waits longer builds
+# for himself: two builds of one request are a waste, not an error.
+_LOCK_SECONDS = COMPILE_SECONDS + 30
+
+_log = logging.getLogger("bringup.jit")
+
+_Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Path]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An answer in memory, with what it was built from."""
+
+    binary: Binary
+    toolchain: Toolchain
+    source_digest: str
+    headers: tuple[
+        Header, ...
+    ]  # those beside the source or in include directories; the system's are left out
+
+    def holds(self, source: Source, toolchain: Toolchain) -> bool:
+        """Whether source, headers and compiler are still the ones it was built with."""
+        if toolchain is not self.toolchain or source.digest() != self.source_digest:
+            return False
+        try:
+            if any(file_digest(header.path) != header.digest for header in self.headers):
+                return False
+        except OSError:
+            return False
+        return self.binary.is_loaded or self.binary.path.exists()
+
+
+class _State:
+    """What this process knows. A forked child starts with its own flights: nobody would finish
+    the parent's.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[_Call, _Known] = {}
+        self.frozen = 0
+        self.reset_flights()
+
+    def reset_flights(self) -> None:
+        self.lock = threading.Lock()
+        self.flights: dict[tuple[Path, str], Future[Hit]] = {}
+
+
+_state = _State()
+os.register_at_fork(after_in_child=_state.reset_flights)
+
+
+@memoised
+def _private_cache() -> Cache:
+    """A cache for this process alone, gone when it ends."""
+    owner = os.getpid()
+    root = Path(tempfile.mkdtemp(prefix="bringup-"))
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(root, ignore_errors=True)
+
+    atexit.register(remove)
+    return Cache(root)
+
+
+@memoised
+def _warn_private(reason: str) -> None:
+    _log.warning(
+        "the kernel cache cannot be used: %s. Kernels built now are kept in a private temporary "
+        "folder until this process ends; set BRINGUP_CACHE_DIR to a folder of your own",
+        reason,
+    )
+
+
+@memoised
+def _cache_at(root: Path) -> Cache:
+    found = Cache(root)
+    if reason := found.distrust():
+        _warn_private(reason)
+        return _private_cache()
+    return found
+
+
+def cache() -> Cache:
+    """The kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others may
+    write that.
+    """
+    return _cache_at(settings.cache_dir())
+
+
+def freeze() -> None:
+    """From here on a kernel that is not in the cache is a `MissingKernelError`: nothing is
+    compiled any more.
+    """
+    with _state.lock:
+        _state.frozen += 1
+
+
+@contextlib.contextmanager
+def frozen() -> Iterator[None]:
+    """Within, in every thread, a kernel that is not in the cache is a `MissingKernelError`."""
+    freeze()
+    try:
+        yield
+    finally:
+        with _state.lock:
+            _state.frozen -= 1
+
+
+def compile(  # noqa: A001 - the verb of the field; used as jit.compile
+    source: Source,
+    *,
+    macros: Mapping[str, Macro] = _NO_MACROS,
+    target: str = "cpu",
+    flags: Iterable[str] = (),
+) -> Binary:
+    """The binary of `source` for `target`: from memory, from the cache on disk, or built now.
+
+    Args:
+        source: what to compile.
+        macros: preprocessor macros, sorted by name before use; bool is 1 or 0, a str is a type, a
+            name or an expression.
+        target: `"cpu"`, or `"sim"` for device code of the simulated NPU.
+        flags: more compiler options, each joined with its value, in order.
+
+    Raises:
+        CompileError: the compiler refused the source; the message has the first diagnostic.
+        MissingCompilerError: there is no compiler.
+        MissingKernelError: it would have to be built, and compiling is frozen.
+        FileNotFoundError: the source's file does not exist.
+        TypeError, ValueError: a macro, a flag or the target cannot be what it says.
+    """
+    if not isinstance(source, Source):
+        raise TypeError(
+            f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"
+        )
+    rendered, options = render_macros(macros), render_flags(flags)
+    store = cache()
+    compiler = find_target(target).toolchain(store)
+    call = (source, rendered, target, options, store.root)
+    known = _state.known.get(call)
+    if known is not None and known.holds(source, compiler):
+        return known.binary
+    request = Request(source, rendered, target, options, compiler)
+    hit, digest = _resolve(request, store)
+    binary = Binary(hit.path, hit.key, source.symbol, source.abi, source.kind)
+    _state.known[call] = _Known(binary, compiler, digest, _watched(request, hit.headers))
+    return binary
+
+
+def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
+    folders = (
+        request.source.directory,
+        *request.toolchain.include_directories,
+        *include_directories(request.flags),
+    )
+    prefixes = tuple(os.path.join(folder, "") for folder in folders if folder)
+    return tuple(header for header in headers if header.path.startswith(prefixes))
+
+
+def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
+    for _ in range(_SOURCE_ATTEMPTS):
+        record = request_record(
+            request.source, request.macros, request.target, request.toolchain, request.flags
+        )
+        try:
+            return _find_or_build(request, record, store), record["source"][0]
+        except SourceChangedError:
+            continue
+    raise CompileError(
+        f"{request.source}: it kept changing while it was compiled; try again when it is written"
+    )
+
+
+def _lookup(store: Cache, key: str, record: Record) -> Hit | None:
+    if hit := store.lookup(key, record):
+        return hit
+    # Something may have been built privately because this cache could not take it.
+    return _private_cache().lookup(key, record) if _private_cache.cache_info().currsize else None
+
+
+def _find_or_build(request: Request, record: Record, store: Cache) -> Hit:
+    key = key_of(record)
+    if hit := _lookup(store, key, record):
+        return hit
+    if _state.frozen:
+        raise MissingKernelError(
+            "compiling is frozen (jit.freeze or jit.frozen), and the cache at "
+            f"{store.root} has no kernel for: {request}. Compile it before freezing"
+        )
+    flight = (store.root, key)
+    with _state.lock:
+        running = _state.flights.get(flight)
+        if running is None:
+            mine = _state.flights[flight] = Future()
+    if running is not None:
+        return running.result()
+    try:
+        hit = _build_somewhere(request, record, key, store)
+    except BaseException as error:
+        mine.set_exception(error)
+        raise
+    else:
+        mine.set_result(hit)
+        return hit
+    finally:
+        with _state.lock:
+            _state.flights.pop(flight, None)
+
+
+def _build_somewhere(request: Request, record: Record, key: str, store: Cache) -> Hit:
+    try:
+        return _build_once(request, record, key, store)
+    except StoreUnwritableError as error:
+        if store is _private_cache():
+            raise CompileError(f"{request.source}: no folder to build it in: {error}") from error
+        _warn_private(str(error))
+        return _build_once(request, record, key, _private_cache())
+
+
+def _build_once(request: Request, record: Record, key: str, store: Cache) -> Hit:
+    """Builds while no other process builds the same; what another one built meanwhile is taken."""
+    from filelock import FileLock, Timeout  # costs milliseconds, and a hit never needs it
+
+    lock = FileLock(store.folder(".locks") / f"{key}.lock", timeout=_LOCK_SECONDS)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(lock)
+        except Timeout:
+            _log.warning("another process builds %s for too long; building it here", request.source)
+        if hit := store.lookup(key, record):
+            return hit
+        return _build_and_publish(request, record, key, store)
+
+
+def _build_and_publish(request: Request, record: Record, key: str, store: Cache) -> Hit:
+    staged = store.stage()
+    try:
+        built = build(request, record["source"][0], staged, store.folder(".failed") / f"{key}.log")
+        facts = {
+            "name": request.source.name,
+            "command": built.command,
+            "compiler": request.toolchain.version,
+            "seconds": round(built.seconds, 4),
+        }
+        return store.publish(staged, key, record, built.headers, facts)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def toolchain(target: str = "cpu") -> ToolchainInfo:
+    """Which compiler builds for `target`, or why none does. Raises `ValueError` for an unknown
+    target.
+    """
+    try:
+        found = find_target(target).toolchain(cache())
+    except MissingCompilerError as error:
+        return ToolchainInfo(target, problem=str(error))
+    flags = (*found.flags("c++"), *include_flags())
+    return ToolchainInfo(target, Path(found.compiler), found.version, flags, found.isa)

@@ -1,0 +1,70 @@
+"""File identity: the content of a file decides, and its digest is only remembered while nothing
+touched the file.
+
+Owns stamps (what `stat` says of a file) and the digest memo of this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import NamedTuple
+
+__all__ = ["Stamp", "bytes_digest", "file_digest", "is_settled", "stamp"]
+
+# A file system's clock ticks in steps of a few milliseconds: two writes within one step leave the
+# same stamp. A stamp proves that the content is unchanged only if it was already older than this
+# when the file was read.
+_SETTLED_NS = 50_000_000
+
+
+class Stamp(NamedTuple):
+    """What has to stay the same for a file to count as untouched."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+_digests: dict[str, tuple[Stamp, str]] = {}
+
+
+def stamp(path: str | os.PathLike[str]) -> Stamp:
+    """The stamp of the file that `path` leads to. Raises `OSError` when there is none."""
+    status = os.stat(path)
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def is_settled(seen: Stamp) -> bool:
+    """Whether `seen` is old enough to stand for the content that is read now."""
+    return max(seen.mtime_ns, seen.ctime_ns) + _SETTLED_NS < time.time_ns()
+
+
+def bytes_digest(content: bytes) -> str:
+    """SHA-256 of `content`, in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_digest(path: str) -> str:
+    """SHA-256 of the content of the file at `path`, in hex. Raises `OSError` when it cannot be
+    read.
+    """
+    seen = stamp(path)
+    known = _digests.get(path)
+    if known is not None and known[0] == seen:
+        return known[1]
+    settled = is_settled(seen)
+    with open(path, "rb") as file:
+        digest = bytes_digest(file.read())
+    if settled:
+        _digests[path] = (seen, digest)
+    else:
+        _digests.pop(path, None)
+    return digest
+
+
+def remember(path: str, seen: Stamp, digest: str) -> None:
+    """Takes over a digest that another process computed when `seen` was settled."""
+    _digests[path] = (seen, digest)

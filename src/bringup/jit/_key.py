@@ -1,0 +1,150 @@
+"""What makes two builds the same: the key record, macros and flags in their canonical form.
+
+A request key covers everything that is known before the compiler has run; a build key adds the
+digests of the headers that it read. Directories enter only the request key: they decide which
+header is found, not what is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from bringup.jit._source import Source
+from bringup.jit._toolchain import Toolchain
+
+__all__ = [
+    "KERNEL_ABI",
+    "Macro",
+    "Record",
+    "build_record",
+    "key_of",
+    "render_flags",
+    "render_macros",
+    "request_record",
+]
+
+KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
+_SCHEMA = "1"
+
+Macro: TypeAlias = str | int | float | bool
+Record: TypeAlias = Mapping[str, Sequence[str]]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Types, names, numbers, expressions and argument lists of C++; nothing that opens a string, a
+# comment, a directive or another statement.
+_TEXT = re.compile(r"[A-Za-z0-9_:<>,.()\[\]&*+\-|^~%!?= ]*\Z")
+_INCLUDE_FLAG = re.compile(r"(-I|-iquote|-isystem|-idirafter)(.+)\Z")
+# These would move or rename what the build writes, or compile something else than the source.
+_REFUSED_FLAG = re.compile(r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*)\Z")
+_INT_LIMIT = 2**63
+
+
+def _render_macro(name: str, value: object) -> str:
+    where = f"macro {name!r}"
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, int):
+        if not -_INT_LIMIT < value < _INT_LIMIT:
+            raise ValueError(f"{where}: expected an integer of 64 bits, got {value}")
+        return str(int(value)) if value >= 0 else f"({int(value)})"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where}: expected a finite number, got {value}; pass it at run time")
+        return f"({float(value)!r})"
+    if isinstance(value, str):
+        if not _TEXT.match(value):
+            raise ValueError(
+                f"{where}: expected a type, a name or an expression of C++, got {value!r}; quotes, "
+                "slashes, backslashes, semicolons, braces, # and line ends are not allowed"
+            )
+        return value
+    raise TypeError(
+        f"{where}: expected str, int, float or bool, got {type(value).__name__} ({value!r})"
+    )
+
+
+def render_macros(macros: Mapping[str, Macro]) -> tuple[str, ...]:
+    """`NAME=value` for each macro, sorted. Raises `TypeError` or `ValueError` naming the macro."""
+    rendered = []
+    for name, value in macros.items():
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ValueError(f"macro {name!r}: expected the name of a C macro")
+        rendered.append(f"{name}={_render_macro(name, value)}")
+    return tuple(sorted(rendered))
+
+
+def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    """The flags in order, include directories made absolute. Raises `TypeError` or `ValueError`
+    naming the flag.
+    """
+    if isinstance(flags, str):
+        raise TypeError(f"flags={flags!r}: expected a sequence of flags, got one string")
+    rendered = []
+    for flag in flags:
+        if not isinstance(flag, str):
+            raise TypeError(f"flag {flag!r}: expected str, got {type(flag).__name__}")
+        if not flag.startswith("-") or "\n" in flag or "\0" in flag:
+            raise ValueError(
+                f"flag {flag!r}: expected one option joined with its value, as in '-I/path'"
+            )
+        if _REFUSED_FLAG.match(flag):
+            raise ValueError(
+                f"flag {flag!r}: it changes what is written or compiled; jit decides that"
+            )
+        include = _INCLUDE_FLAG.match(flag)
+        rendered.append(include[1] + os.path.abspath(include[2]) if include else flag)
+    return tuple(rendered)
+
+
+def include_directories(flags: Iterable[str]) -> list[str]:
+    """The directories that include flags name, in order."""
+    return [found[2] for flag in flags if (found := _INCLUDE_FLAG.match(flag))]
+
+
+def request_record(
+    source: Source, macros: Sequence[str], target: str, toolchain: Toolchain, flags: Sequence[str]
+) -> dict[str, Sequence[str]]:
+    """Everything known before the compiler runs. Raises `OSError` when the source cannot be
+    read.
+    """
+    return {
+        "schema": (_SCHEMA,),
+        "source": (source.digest(),),
+        "language": (source.language,),
+        "entry": (source.symbol,),
+        "abi": (source.abi, str(KERNEL_ABI)),
+        "kind": (source.kind,),
+        "macros": macros,
+        "target": (target,),
+        "flags": (*toolchain.flags(source.language), *flags),
+        "compiler": (toolchain.identity,),
+        "isa": (toolchain.machine, *toolchain.isa),
+        "directories": (source.directory, *toolchain.include_directories),
+    }
+
+
+def build_record(request: Record, header_digests: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The request without its directories, with the digests of the headers in the order of their
+    inclusion.
+    """
+    record = {field: values for field, values in request.items() if field != "directories"}
+    record["flags"] = [_INCLUDE_FLAG.sub(r"\1", flag) for flag in request["flags"]]
+    record["headers"] = header_digests
+    return record
+
+
+def key_of(record: Record) -> str:
+    """SHA-256 over the record, every name and value prefixed with its length, in hex."""
+    parts: list[bytes] = []
+    for field in sorted(record):
+        values = record[field]
+        parts.append(b"%d:%s%d;" % (len(field), field.encode(), len(values)))
+        for value in values:
+            encoded = value.encode(errors="surrogateescape")
+            parts.append(b"%d:%s" % (len(encoded), encoded))
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -1,0 +1,139 @@
+"""What is compiled: a kernel source with its entry point. Owns what a source may look like, not
+how it is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from bringup.jit._files import bytes_digest, file_digest
+
+__all__ = ["Abi", "Kind", "Source"]
+
+Abi = Literal["args", "params", "ascendc"]
+Kind = Literal["host", "device"]
+
+_LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel source: a file, or a text with a name.
+
+    Args:
+        path: the source file; its suffix says the language (`.c`, `.cc`, `.cpp`, `.cxx`).
+        text: the source itself, instead of a file.
+        name: what to call it in messages; for a text its suffix says the language. Defaults to the
+            file's name, or `kernel.cpp`.
+        entry: the C function to start (`extern "C"` in C++).
+        abi: the form of the entry: `"args"` is kernel.h's `run(args, n, ctx)`, `"params"` is
+            `run(block_num, stream, params)`, `"ascendc"` is `aclrtlaunch_<entry>(block_dim, stream,
+            ...)`.
+        kind: `"host"` runs on the host and launches for itself, `"device"` is started by the driver
+            over a grid.
+
+    Raises:
+        TypeError: neither or both of `path` and `text` are given.
+        ValueError: an argument cannot be what it says.
+    """
+
+    path: Path | str | None = None
+    _: KW_ONLY
+    text: str | None = None
+    name: str = ""
+    entry: str = "run"
+    abi: Abi = "args"
+    kind: Kind = "host"
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.text is None):
+            given = "neither" if self.path is None else "both"
+            raise TypeError(f"jit.Source needs a path or text=, got {given}")
+        if self.path is not None:
+            object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
+        if not self.name:
+            name = Path(self.path).name if self.path is not None else "kernel.cpp"
+            object.__setattr__(self, "name", name)
+        self._check()
+
+    def _check(self) -> None:
+        if self.text is not None and (Path(self.name).name != self.name or '"' in self.name):
+            raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
+        if self._suffix not in _LANGUAGES:
+            raise ValueError(
+                f"jit.Source {self.name!r}: expected a file ending in one of "
+                f"{', '.join(_LANGUAGES)}, got {self._suffix or 'no suffix'!r}"
+            )
+        if not _IDENTIFIER.match(self.entry):
+            raise ValueError(
+                f"jit.Source(entry={self.entry!r}) of {self.name!r}: expected the name of a "
+                "C function"
+            )
+        if self.abi not in get_args(Abi):
+            raise ValueError(
+                f"jit.Source(abi={self.abi!r}) of {self.name!r}: expected one of {get_args(Abi)}"
+            )
+        if self.kind not in get_args(Kind):
+            raise ValueError(
+                f"jit.Source(kind={self.kind!r}) of {self.name!r}: expected one of {get_args(Kind)}"
+            )
+
+    @property
+    def _suffix(self) -> str:
+        return Path(self.file_name).suffix
+
+    @property
+    def language(self) -> str:
+        """`"c"` or `"c++"`."""
+        return _LANGUAGES[self._suffix]
+
+    @property
+    def symbol(self) -> str:
+        """The symbol that the binary exports for the entry."""
+        return f"aclrtlaunch_{self.entry}" if self.abi == "ascendc" else self.entry
+
+    @property
+    def directory(self) -> str:
+        """Where `#include "..."` looks first; empty for a text."""
+        return "" if self.path is None else str(Path(self.path).parent)
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file that holds the source."""
+        return self.name if self.path is None else Path(self.path).name
+
+    def content(self) -> bytes:
+        """The source itself, now. Raises `FileNotFoundError` naming the source when the file is
+        gone.
+        """
+        if self.text is not None:
+            return self.text.encode()
+        with self._missing_is_told():
+            return Path(str(self.path)).read_bytes()
+
+    def digest(self) -> str:
+        """SHA-256 of the content, in hex. Raises `FileNotFoundError` naming the source when the
+        file is gone.
+        """
+        if self.text is not None:
+            return bytes_digest(self.text.encode())
+        with self._missing_is_told():
+            return file_digest(str(self.path))
+
+    @contextlib.contextmanager
+    def _missing_is_told(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            what = "no such kernel source; jit.Source needs a file that exists when it is compiled"
+            raise FileNotFoundError(error.errno, what, str(self.path)) from None
+
+    def __str__(self) -> str:
+        return self.name if self.path is None else str(self.path)
