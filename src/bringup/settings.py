@@ -20,6 +20,7 @@ __all__ = [
     "Setting",
     "cache_dir",
     "driver",
+    "inherited",
     "jit_cxx",
     "launch_blocking",
     "log",
@@ -153,6 +154,11 @@ def log() -> str:
 def launch_blocking() -> bool:
     """Whether every launch is followed by a synchronisation (`BRINGUP_LAUNCH_BLOCKING`)."""
     return _LAUNCH_BLOCKING.get()
+
+
+def inherited(*names: str) -> dict[str, str]:
+    """Those of these system variables that are set, for a program that is started."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def table() -> list[dict[str, str]]:

@@ -113,11 +113,7 @@ def compiler_environment() -> dict[str, str]:
     """What the compiler sees of the environment: enough to run, nothing that changes what it
     builds.
     """
-    kept = {
-        name: os.environ[name]
-        for name in ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-        if name in os.environ
-    }
+    kept = settings.inherited("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
     return {**kept, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
 
 
@@ -223,11 +219,11 @@ class HostTarget:
     def __init__(self, name: str) -> None:
         self.name = name
         self._known: Toolchain | None = None
-        self._known_for: tuple[str, str] | None = None
+        self._known_for: tuple[str, dict[str, str]] | None = None
 
     def toolchain(self, memo: Memo) -> Toolchain:
         """The host compiler as it is now. Raises `MissingCompilerError`."""
-        asked_for = (settings.jit_cxx(), os.environ.get("PATH", ""))
+        asked_for = (settings.jit_cxx(), settings.inherited("PATH"))
         known = self._known
         if known is not None and self._known_for == asked_for and known.untouched():
             return known
