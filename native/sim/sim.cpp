@@ -1,4 +1,424 @@
-// The simulated NPU's entry point.
-#include "bringup/driver.h"
+// The simulated NPU's function table: every function checks its arguments and hands over to the
+// simulator.
+#include <dlfcn.h>
+#include <sys/mman.h>
 
-BRINGUP_EXPORT const bringup_driver* bringup_driver_get(uint32_t) { return nullptr; }
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "bringup/driver.h"
+#include "sim/event.h"
+#include "sim/graph.h"
+#include "sim/simulator.h"
+#include "sim/status.h"
+
+namespace bringup::sim {
+namespace {
+
+constexpr size_t kPinnedAlignment = 4096;
+
+std::shared_ptr<Event>& event_of(bringup_event handle) {
+  return *reinterpret_cast<std::shared_ptr<Event>*>(handle);
+}
+std::shared_ptr<Graph>& graph_of(bringup_graph handle) {
+  return *reinterpret_cast<std::shared_ptr<Graph>*>(handle);
+}
+
+void require(bool condition, const char* text) {
+  if (!condition) throw SimError(BRINGUP_INVALID, text);
+}
+
+void may_wait() {
+  require(!on_worker_thread(), "a host function waited for a stream, which would wait for itself");
+}
+
+// The worker's address of a range that must lie in one allocation of a device.
+std::byte* device_range(const void* address, size_t bytes, const char* role) {
+  DeviceMemory* memory = Simulator::instance().memory_of(address);
+  if (memory == nullptr || !memory->covers(address, bytes)) {
+    throw SimError(BRINGUP_INVALID, std::string(role) + " of " + std::to_string(bytes) +
+                                        " bytes is not within one allocation of device memory");
+  }
+  return static_cast<std::byte*>(memory->worker_address(address));
+}
+
+CopyTask copy_task(bringup_copy_kind kind, void* dst, const void* src, size_t bytes) {
+  require(kind == BRINGUP_HOST_TO_DEVICE || kind == BRINGUP_DEVICE_TO_HOST ||
+              kind == BRINGUP_DEVICE_TO_DEVICE,
+          "a copy of an unknown kind");
+  CopyTask task{dst, src, bytes};
+  if (bytes == 0) return task;
+  if (kind != BRINGUP_DEVICE_TO_HOST) task.dst = device_range(dst, bytes, "the target of a copy");
+  if (kind != BRINGUP_HOST_TO_DEVICE) task.src = device_range(src, bytes, "the source of a copy");
+  return task;
+}
+
+// --- device
+
+int32_t device_count(int32_t* count) {
+  return guarded([&] {
+    Simulator::instance();
+    *count = kDeviceCount;
+    return BRINGUP_OK;
+  });
+}
+
+int32_t device_props(int32_t device, bringup_device_props* props) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(device);
+    bringup_device_props all{};
+    all.struct_size = props->struct_size;
+    std::strncpy(all.name, "Simulated NPU", sizeof(all.name) - 1);
+    std::strncpy(all.arch, "sim-1", sizeof(all.arch) - 1);
+    all.total_memory = memory.capacity();
+    all.core_count = std::max(1u, std::thread::hardware_concurrency());
+    all.supports_float64 = 1;
+    all.supports_int64 = 1;
+    all.host_visible_memory = memory.isolated() ? 0 : 1;
+    std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t device_synchronize(int32_t device) {
+  return guarded([&] {
+    may_wait();
+    Simulator::instance().synchronize(device);
+    return BRINGUP_OK;
+  });
+}
+
+// --- memory
+
+int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
+  return guarded([&] {
+    require(bytes > 0, "an allocation of 0 bytes");
+    DeviceMemory& memory = Simulator::instance().memory(device);
+    *address = memory.allocate(bytes);
+    if (*address != nullptr) return BRINGUP_OK;
+    throw SimError(BRINGUP_OUT_OF_MEMORY, "device " + std::to_string(device) + " has no range of " +
+                                              std::to_string(bytes) + " bytes free (" +
+                                              std::to_string(memory.free_bytes()) + " of " +
+                                              std::to_string(memory.capacity()) +
+                                              " bytes are free)");
+  });
+}
+
+int32_t mem_free(int32_t device, void* address) {
+  return guarded([&] {
+    require(Simulator::instance().memory(device).release(address),
+            "an address was freed that is not the start of an allocation of that device");
+    return BRINGUP_OK;
+  });
+}
+
+int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(device);
+    *free_bytes = memory.free_bytes();
+    *total_bytes = memory.capacity();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
+                   const void* src, size_t bytes, bringup_stream stream) {
+  return guarded([&] {
+    const int32_t device = kind == BRINGUP_DEVICE_TO_HOST ? src_device : dst_device;
+    auto queue = Simulator::instance().stream(stream != nullptr && kind == BRINGUP_DEVICE_TO_DEVICE
+                                                  ? reinterpret_cast<Stream*>(stream)->device()
+                                                  : device,
+                                              stream);
+    queue->enqueue(copy_task(kind, dst, src, bytes));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
+  return guarded([&] {
+    if (bytes == 0) return BRINGUP_OK;
+    auto queue = Simulator::instance().stream(device, stream);
+    queue->enqueue(FillTask{device_range(dst, bytes, "the target of a fill"), value, bytes});
+    return BRINGUP_OK;
+  });
+}
+
+// --- streams
+
+int32_t stream_create(int32_t device, int32_t, bringup_stream* stream) {
+  return guarded([&] {
+    *stream = Simulator::instance().create_stream(device);
+    return BRINGUP_OK;
+  });
+}
+
+int32_t stream_destroy(bringup_stream stream) {
+  return guarded([&] {
+    may_wait();
+    require(stream != nullptr, "the default stream cannot be destroyed");
+    Simulator::instance().destroy_stream(stream);
+    return BRINGUP_OK;
+  });
+}
+
+int32_t stream_synchronize(int32_t device, bringup_stream stream) {
+  return guarded([&] {
+    may_wait();
+    Simulator::instance().stream(device, stream)->synchronize();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t stream_query(int32_t device, bringup_stream stream) {
+  return guarded([&] {
+    return Simulator::instance().stream(device, stream)->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
+  });
+}
+
+// --- events
+
+int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
+  return guarded([&] {
+    Simulator::instance().memory(device);
+    auto* holder =
+        std::make_unique<std::shared_ptr<Event>>(std::make_shared<Event>(timing != 0)).release();
+    *event = reinterpret_cast<bringup_event>(holder);
+    return BRINGUP_OK;
+  });
+}
+
+int32_t event_destroy(bringup_event event) {
+  return guarded([&] {
+    const std::unique_ptr<std::shared_ptr<Event>> holder(&event_of(event));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t event_record(bringup_event event, int32_t device, bringup_stream stream) {
+  return guarded([&] {
+    Simulator::instance().stream(device, stream)->record(event_of(event));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
+  return guarded([&] {
+    const std::shared_ptr<Event>& mark = event_of(event);
+    auto queue = Simulator::instance().stream(device, stream);
+    if (!mark->done(mark->issued())) queue->enqueue(WaitTask{mark, mark->issued()});
+    return BRINGUP_OK;
+  });
+}
+
+int32_t event_query(bringup_event event) {
+  return guarded([&] {
+    Simulator::instance();
+    const Event& mark = *event_of(event);
+    return mark.done(mark.issued()) ? BRINGUP_OK : BRINGUP_NOT_READY;
+  });
+}
+
+int32_t event_synchronize(bringup_event event) {
+  return guarded([&] {
+    may_wait();
+    Simulator::instance();
+    const std::shared_ptr<Event> mark = event_of(event);
+    mark->wait(mark->issued());
+    if (auto stream = mark->stream()) stream->raise_failure();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
+  return guarded([&] {
+    Simulator::instance();
+    for (const bringup_event handle : {start, end}) {
+      const Event& mark = *event_of(handle);
+      require(mark.timing(), "both events need timing to tell the time between them");
+      require(mark.issued() > 0, "both events must be recorded to tell the time between them");
+      if (!mark.done(mark.issued())) return BRINGUP_NOT_READY;
+    }
+    *milliseconds = static_cast<double>(event_of(end)->time() - event_of(start)->time()) / 1e6;
+    return BRINGUP_OK;
+  });
+}
+
+const char* last_error() { return last_error_text().c_str(); }
+
+// --- optional groups
+
+int32_t host_alloc(size_t bytes, void** address) {
+  return guarded([&] {
+    const size_t rounded = (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
+    *address = std::aligned_alloc(kPinnedAlignment, rounded);
+    if (*address == nullptr) throw std::bad_alloc();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t host_free(void* address) {
+  std::free(address);
+  return BRINGUP_OK;
+}
+
+int32_t host_view(int32_t device, const void* address, void** host_address) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(device);
+    if (memory.isolated()) {
+      throw SimError(BRINGUP_UNSUPPORTED,
+                     "device memory is isolated from the host (BRINGUP_SIM_ISOLATED=1)");
+    }
+    require(memory.contains(address), "a host view was asked for an address outside that device");
+    *host_address = memory.worker_address(address);
+    return BRINGUP_OK;
+  });
+}
+
+int32_t host_func(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user) {
+  return guarded([&] {
+    Simulator::instance().stream(device, stream)->enqueue(HostTask{fn, user});
+    return BRINGUP_OK;
+  });
+}
+
+int32_t module_load(int32_t device, const char* library, void** module) {
+  return guarded([&] {
+    Simulator::instance().memory(device);
+    *module = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (*module != nullptr) return BRINGUP_OK;
+    const char* reason = dlerror();
+    throw SimError(BRINGUP_INVALID,
+                   reason != nullptr ? reason : std::string("cannot load ") + library);
+  });
+}
+
+int32_t module_unload(void* module) {
+  return guarded([&] { return dlclose(module) == 0 ? BRINGUP_OK : BRINGUP_INVALID; });
+}
+
+int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
+  return guarded([&] {
+    *fn = reinterpret_cast<bringup_kernel_fn>(dlsym(module, name));
+    if (*fn != nullptr) return BRINGUP_OK;
+    throw SimError(BRINGUP_INVALID, "the module exports no function '" + std::string(name) + "'");
+  });
+}
+
+void check_launch(const bringup_launch& launch) {
+  require(launch.struct_size >= sizeof(bringup_launch), "a launch with a struct_size too small");
+  require(launch.fn != nullptr, "a launch without a function");
+  require(launch.grid >= 1, "a launch over less than one block");
+}
+
+int32_t launch(int32_t device, bringup_stream stream, const bringup_launch* launch) {
+  return guarded([&] {
+    OwnedLaunch owned(*launch);
+    check_launch(*launch);
+    Simulator::instance().stream(device, stream)->enqueue(std::move(owned));
+    return BRINGUP_OK;
+  });
+}
+
+// --- graphs
+
+int32_t graph_create(int32_t device, bringup_graph* graph) {
+  return guarded([&] {
+    Simulator::instance().memory(device);
+    auto* holder =
+        std::make_unique<std::shared_ptr<Graph>>(std::make_shared<Graph>(device)).release();
+    *graph = reinterpret_cast<bringup_graph>(holder);
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_destroy(bringup_graph graph) {
+  return guarded([&] {
+    const std::unique_ptr<std::shared_ptr<Graph>> holder(&graph_of(graph));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_add_kernel(bringup_graph graph, const bringup_launch* launch) {
+  return guarded([&] {
+    OwnedLaunch owned(*launch);
+    check_launch(*launch);
+    graph_of(graph)->add(std::move(owned));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
+                       size_t bytes) {
+  return guarded([&] {
+    graph_of(graph)->add(copy_task(kind, dst, src, bytes));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user) {
+  return guarded([&] {
+    graph_of(graph)->add(HostTask{fn, user});
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
+  return guarded([&] {
+    const std::shared_ptr<Graph> shared = graph_of(graph);
+    Simulator::instance().stream(shared->device(), stream)->enqueue(GraphTask{shared});
+    return BRINGUP_OK;
+  });
+}
+
+const bringup_driver kDriver = {
+    .struct_size = sizeof(bringup_driver),
+    .abi_version = BRINGUP_DRIVER_ABI,
+    .device_name = "npu",
+    .description =
+        "bringup's simulated NPU: two devices with memory and streams of their own, on the host",
+    .device_count = device_count,
+    .device_props = device_props,
+    .device_synchronize = device_synchronize,
+    .mem_alloc = mem_alloc,
+    .mem_free = mem_free,
+    .mem_info = mem_info,
+    .copy_async = copy_async,
+    .fill_async = fill_async,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .stream_query = stream_query,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_query = event_query,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .last_error = last_error,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .host_view = host_view,
+    .host_func = host_func,
+    .module_load = module_load,
+    .module_unload = module_unload,
+    .get_function = get_function,
+    .launch = launch,
+    .graph_create = graph_create,
+    .graph_destroy = graph_destroy,
+    .graph_add_kernel = graph_add_kernel,
+    .graph_add_copy = graph_add_copy,
+    .graph_add_host_func = graph_add_host_func,
+    .graph_launch = graph_launch,
+};
+
+}  // namespace
+}  // namespace bringup::sim
+
+BRINGUP_EXPORT const bringup_driver* bringup_driver_get(uint32_t abi_version) {
+  return abi_version == BRINGUP_DRIVER_ABI ? &bringup::sim::kDriver : nullptr;
+}

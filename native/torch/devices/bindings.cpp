@@ -1,7 +1,69 @@
+// What bringup.devices sees of the native side.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <torch/csrc/Generator.h>
+
+#include "torch/devices/generator.h"
+#include "torch/devices/state.h"
 #include "torch/module.h"
 
-namespace bringup::torch_ext {
+namespace nb = nanobind;
 
-void bind_devices(nanobind::module_& module) { (void)module; }
+namespace bringup::torch_ext {
+namespace {
+
+nb::dict facts_dict(const DriverFacts& facts) {
+  nb::dict dict;
+  dict["path"] = facts.path;
+  dict["device_name"] = facts.device_name;
+  dict["description"] = facts.description;
+  dict["device_count"] = facts.device_count;
+  dict["host_visible"] = facts.host_visible;
+  return dict;
+}
+
+nb::dict props_dict(c10::DeviceIndex device) {
+  const bringup_device_props props = device_props(checked_device(device));
+  nb::dict dict;
+  dict["name"] = nb::str(props.name);
+  dict["arch"] = nb::str(props.arch);
+  dict["total_memory"] = props.total_memory;
+  dict["core_count"] = props.core_count;
+  dict["supports_float64"] = props.supports_float64 != 0;
+  dict["supports_int64"] = props.supports_int64 != 0;
+  dict["host_visible_memory"] = props.host_visible_memory != 0;
+  return dict;
+}
+
+// The status and the driver's words, so that Python can raise the class that fits.
+std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
+  const bringup_driver& driver = *active_driver();
+  const int32_t status = driver.device_synchronize(checked_device(device));
+  if (status == BRINGUP_OK) return {status, ""};
+  const char* words = driver.last_error != nullptr ? driver.last_error() : nullptr;
+  return {status, words != nullptr ? words : ""};
+}
+
+}  // namespace
+
+void bind_devices(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  module.attr("KERNEL_FAILED") = static_cast<int>(BRINGUP_KERNEL_FAILED);
+  module.def(
+      "open_driver", [](const std::string& path) { return facts_dict(open_driver(path)); },
+      nb::arg("path"));
+  module.def("install_driver", &install_driver);
+  module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
+  module.def("in_forked_child", &in_forked_child);
+  module.def("device_count", [] { return driver_facts().device_count; });
+  module.def(
+      "default_generator",
+      [](c10::DeviceIndex device) {
+        return nb::steal<nb::object>(THPGenerator_initDefaultGenerator(default_generator(device)));
+      },
+      nb::arg("device"));
+  module.def("device_props", &props_dict, nb::arg("device"));
+  module.def("synchronize", &synchronize_device, nb::arg("device"), Release());
+}
 
 }  // namespace bringup::torch_ext

@@ -1,4 +1,5 @@
-// The loaded driver, for the other rooms of native/torch: is there one, its streams, host views, kernel launches.
+// The loaded driver, for the other rooms of native/torch: is there one, its streams, host views,
+// kernel launches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +15,25 @@ namespace bringup::torch_ext {
 // The driver that owns PrivateUse1, or null.
 const bringup_driver* active_driver() noexcept;
 
-// Turns a driver status into a c10::Error that names `what` and repeats the driver's words. BRINGUP_OK: nothing.
+// Turns a driver status into a c10::Error that names `what` and repeats the driver's words.
+// BRINGUP_OK: nothing.
 void check_driver(int32_t status, const char* what);
 
 // The native handle of torch's current stream on `device` (null = the default stream).
 bringup_stream current_driver_stream(c10::DeviceIndex device);
 
-// A CPU tensor over the same memory, without a copy, for a driver with host-visible memory. Does not keep the storage
-// alive and does not wait for the stream. Raises when the driver has no host view.
+// A CPU tensor over the same memory, without a copy, for a driver with host-visible memory. Does
+// not keep the storage alive and does not wait for the stream. Raises when the driver has no host
+// view.
 at::Tensor host_alias(const at::Tensor& device_tensor);
 
 // Waits for the current stream of `device` and raises what failed in it.
 void synchronize_current_stream(c10::DeviceIndex device);
 
-// Starts a kernel in the current stream of `device`; takes the block and keeps the kernel until the launch is done.
-// Device code goes to driver->launch, a host entry is called here and now with the native stream.
-void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block, int64_t grid,
-                   c10::DeviceIndex device, const char* operator_name);
+// Starts a kernel in the current stream of `device`; takes the block and keeps the kernel until the
+// launch is done. Device code goes to driver->launch, a host entry is called here and now with the
+// native stream.
+void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
+                   int64_t grid, c10::DeviceIndex device, const char* operator_name);
 
 }  // namespace bringup::torch_ext

@@ -1,1 +1,13 @@
-"""A C driver becomes a torch.device."""
+"""A C driver becomes a torch.device.
+
+`load_driver` makes a driver torch's PrivateUse1 backend: afterwards `torch.device("npu")` works
+like any other, and `torch.npu` has streams, events, random state and memory statistics. Nothing
+here claims PrivateUse1 before that.
+"""
+
+from __future__ import annotations
+
+from bringup.devices._load import DriverInfo, load_driver, loaded
+from bringup.devices._registry import register_module_attribute
+
+__all__ = ["DriverInfo", "load_driver", "loaded", "register_module_attribute"]

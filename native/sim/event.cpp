@@ -1,0 +1,69 @@
+#include "sim/event.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace bringup::sim {
+namespace {
+
+// Waiting is rare, so all events share one place to wait: completing costs a look at the number of
+// waiters. Never destroyed: workers may still be here when static destructors run.
+struct WaitingRoom {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<int> waiters{0};
+  bool abandoned = false;
+};
+WaitingRoom& waiting_room() {
+  static auto* room = new WaitingRoom;
+  return *room;
+}
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+uint64_t Event::issue(const std::shared_ptr<Stream>& stream) {
+  std::lock_guard lock(waiting_room().mutex);
+  stream_ = stream;
+  return issued_.fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+std::shared_ptr<Stream> Event::stream() const {
+  std::lock_guard lock(waiting_room().mutex);
+  return stream_.lock();
+}
+
+void Event::complete(uint64_t version) {
+  time_.store(now_ns(), std::memory_order_release);
+  uint64_t former = completed_.load(std::memory_order_relaxed);
+  while (former < version && !completed_.compare_exchange_weak(former, version)) {
+  }
+  if (waiting_room().waiters.load() == 0) return;
+  std::lock_guard lock(waiting_room().mutex);
+  waiting_room().changed.notify_all();
+}
+
+void Event::wait(uint64_t version) const {
+  if (done(version)) return;
+  WaitingRoom& room = waiting_room();
+  room.waiters.fetch_add(1);
+  std::unique_lock lock(room.mutex);
+  room.changed.wait(lock, [&] { return room.abandoned || completed_.load() >= version; });
+  lock.unlock();
+  room.waiters.fetch_sub(1);
+}
+
+void abandon_event_waits() {
+  std::lock_guard lock(waiting_room().mutex);
+  waiting_room().abandoned = true;
+  waiting_room().changed.notify_all();
+}
+
+}  // namespace bringup::sim

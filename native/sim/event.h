@@ -1,0 +1,46 @@
+// An event: a mark in a stream. Each record is a new version; waiting means waiting for one
+// version.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace bringup::sim {
+
+class Stream;
+
+class Event {
+ public:
+  explicit Event(bool timing) : timing_(timing) {}
+
+  // A record into `stream` was enqueued; returns its version.
+  uint64_t issue(const std::shared_ptr<Stream>& stream);
+  // The worker reached the record.
+  void complete(uint64_t version);
+
+  uint64_t issued() const noexcept { return issued_.load(std::memory_order_acquire); }
+  bool done(uint64_t version) const noexcept {
+    return completed_.load(std::memory_order_acquire) >= version;
+  }
+  // Blocks until `version` is complete, or until the simulator shuts down.
+  void wait(uint64_t version) const;
+
+  bool timing() const noexcept { return timing_; }
+  // Nanoseconds of the last completed record.
+  int64_t time() const noexcept { return time_.load(std::memory_order_acquire); }
+  // The stream of the last record, if it still exists.
+  std::shared_ptr<Stream> stream() const;
+
+ private:
+  const bool timing_;
+  std::atomic<uint64_t> issued_{0};
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<int64_t> time_{0};
+  std::weak_ptr<Stream> stream_;
+};
+
+// Wakes every wait() for good: the process is ending.
+void abandon_event_waits();
+
+}  // namespace bringup::sim

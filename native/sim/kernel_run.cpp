@@ -1,0 +1,174 @@
+#include "sim/kernel_run.h"
+
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace bringup::sim {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr int32_t kExternalDevice = 12;  // DLPack's kDLExtDev
+
+// A worker's scratch memory. Request number i of a block gets buffer i, so a kernel launched again
+// and again allocates nothing.
+class Scratch {
+ public:
+  void rewind() { next_ = 0; }
+
+  void* take(size_t bytes) {
+    if (next_ == buffers_.size()) buffers_.emplace_back();
+    Buffer& buffer = buffers_[next_];
+    if (buffer.size < bytes || buffer.memory == nullptr) {
+      const size_t size = (bytes + kAlignment) / kAlignment * kAlignment;
+      buffer.memory.reset(std::aligned_alloc(kAlignment, size));
+      buffer.size = buffer.memory != nullptr ? size : 0;
+    }
+    if (buffer.memory != nullptr) ++next_;
+    return buffer.memory.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  struct Buffer {
+    std::unique_ptr<void, Free> memory;
+    size_t size = 0;
+  };
+  std::vector<Buffer> buffers_;
+  size_t next_ = 0;
+};
+
+Scratch& scratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+void set_error(const bringup_ctx* ctx, const char* message) {
+  static_cast<std::string*>(ctx->opaque)->assign(message != nullptr ? message : "");
+}
+
+void* workspace(const bringup_ctx*, size_t bytes) { return scratch().take(bytes); }
+
+// The worker is the whole core: it covers the range itself.
+void parallel_for(const bringup_ctx*, int64_t n, int64_t, void (*fn)(int64_t, int64_t, void*),
+                  void* user) {
+  if (n > 0) fn(0, n, user);
+}
+
+// The arguments of a launch with every tensor address replaced by the worker's. The launch itself
+// is left alone: a graph runs it again, and its owner may change scalars in between.
+class WorkerArguments {
+ public:
+  WorkerArguments(const bringup_launch& launch, const DeviceMemory& memory) : memory_(memory) {
+    pointers_.assign(launch.args, launch.args + launch.nargs);
+    for (int32_t i = 0; i < launch.nargs; ++i) {
+      void*& pointer = pointers_[static_cast<size_t>(i)];
+      if (launch.kinds[i] == BRINGUP_ARG_TENSOR) {
+        pointer = translate(static_cast<const DLTensor*>(pointer));
+      } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST) {
+        pointer = translate(static_cast<const bringup_list*>(pointer));
+      }
+    }
+  }
+
+  void** data() { return pointers_.data(); }
+
+ private:
+  DLTensor* translate(const DLTensor* tensor) {
+    if (tensor == nullptr) return nullptr;
+    DLTensor& copy = tensors_.emplace_back(*tensor);
+    if (copy.data != nullptr) copy.data = memory_.worker_address(copy.data);
+    return &copy;
+  }
+
+  bringup_list* translate(const bringup_list* list) {
+    if (list == nullptr) return nullptr;
+    const auto* sources = static_cast<DLTensor* const*>(list->data);
+    std::vector<DLTensor*>& items = item_lists_.emplace_back();
+    for (int64_t i = 0; i < list->size; ++i) items.push_back(translate(sources[i]));
+    return &lists_.emplace_back(bringup_list{items.data(), list->size});
+  }
+
+  const DeviceMemory& memory_;
+  std::vector<void*> pointers_;
+  std::deque<DLTensor> tensors_;  // deques: what is pointed at must not move
+  std::deque<std::vector<DLTensor*>> item_lists_;
+  std::deque<bringup_list> lists_;
+};
+
+bool on_device(const DLTensor* tensor, const DeviceMemory& memory) {
+  return tensor == nullptr || tensor->data == nullptr || memory.contains(tensor->data);
+}
+
+// The first argument that points outside the device, or -1.
+int32_t foreign_argument(const bringup_launch& launch, const DeviceMemory& memory) {
+  for (int32_t i = 0; i < launch.nargs; ++i) {
+    if (launch.kinds[i] == BRINGUP_ARG_TENSOR) {
+      if (!on_device(static_cast<const DLTensor*>(launch.args[i]), memory)) return i;
+    } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST && launch.args[i] != nullptr) {
+      const auto* list = static_cast<const bringup_list*>(launch.args[i]);
+      const auto* items = static_cast<DLTensor* const*>(list->data);
+      for (int64_t item = 0; item < list->size; ++item) {
+        if (!on_device(items[item], memory)) return i;
+      }
+    }
+  }
+  return -1;
+}
+
+std::string place_words(const bringup_launch& launch, const Place& place) {
+  return "operator '" + std::string(launch.name != nullptr ? launch.name : "?") +
+         "' failed in stream " + std::to_string(place.stream_number) + " of device " +
+         std::to_string(place.device);
+}
+
+std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
+                                      const Place& place) {
+  std::string words;
+  bringup_ctx ctx{sizeof(bringup_ctx),
+                  BRINGUP_KERNEL_ABI,
+                  place.native_stream,
+                  {kExternalDevice, place.device},
+                  0,
+                  launch.grid,
+                  &set_error,
+                  &workspace,
+                  &parallel_for,
+                  &words};
+  for (int64_t block = 0; block < launch.grid; ++block) {
+    ctx.block_index = block;
+    scratch().rewind();
+    const int32_t status = launch.fn(args, launch.nargs, &ctx);
+    if (status == 0) continue;
+    std::string text =
+        place_words(launch, place) + ": the kernel returned " + std::to_string(status);
+    if (launch.grid > 1) text += " in block " + std::to_string(block);
+    if (!words.empty()) text += ": " + words;
+    return text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> run_launch(const bringup_launch& launch, const Place& place) {
+  const int32_t foreign = foreign_argument(launch, *place.memory);
+  if (foreign >= 0) {
+    return place_words(launch, place) + ": argument " + std::to_string(foreign) +
+           " is a tensor outside this device's memory";
+  }
+  try {
+    if (!place.memory->isolated()) return run_blocks(launch, launch.args, place);
+    WorkerArguments arguments(launch, *place.memory);
+    return run_blocks(launch, arguments.data(), place);
+  } catch (const std::exception& error) {
+    return place_words(launch, place) + ": the kernel threw: " + error.what();
+  } catch (...) {
+    return place_words(launch, place) + ": the kernel threw something that is no std::exception";
+  }
+}
+
+}  // namespace bringup::sim

@@ -1,0 +1,44 @@
+// Running one kernel launch on a worker: its blocks, their contexts, and the translation of
+// isolated addresses.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bringup/driver.h"
+#include "sim/device_memory.h"
+
+namespace bringup::sim {
+
+// A launch that is released exactly once, when its last holder lets go.
+class OwnedLaunch {
+ public:
+  explicit OwnedLaunch(const bringup_launch& launch) : launch_(launch) {}
+  OwnedLaunch(OwnedLaunch&& other) noexcept
+      : launch_(other.launch_), armed_(std::exchange(other.armed_, false)) {}
+  OwnedLaunch& operator=(OwnedLaunch&&) = delete;
+  ~OwnedLaunch() {
+    if (armed_ && launch_.release != nullptr) launch_.release(launch_.owner);
+  }
+
+  const bringup_launch& get() const noexcept { return launch_; }
+
+ private:
+  bringup_launch launch_;
+  bool armed_ = true;
+};
+
+// Where a kernel runs.
+struct Place {
+  int32_t device = 0;
+  int stream_number = 0;
+  void* native_stream = nullptr;
+  const DeviceMemory* memory = nullptr;
+};
+
+// Runs every block of the grid, one after the other. Returns what went wrong, in words that name
+// the operator and the stream, or nothing.
+std::optional<std::string> run_launch(const bringup_launch& launch, const Place& place);
+
+}  // namespace bringup::sim

@@ -1,0 +1,162 @@
+#include "sim/simulator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "sim/event.h"
+#include "sim/status.h"
+
+namespace bringup::sim {
+namespace {
+
+std::atomic<bool> g_forked{false};
+std::atomic<bool> g_ended{false};
+
+size_t memory_setting() {
+  constexpr size_t kDefault = size_t{4} << 30;
+  const char* text = std::getenv("BRINGUP_SIM_MEMORY");
+  if (text == nullptr || *text == '\0') return kDefault;
+  char* end = nullptr;
+  const unsigned long long number = std::strtoull(text, &end, 10);
+  std::string unit(end);
+  const size_t position = unit.empty() ? 0 : std::string("KMG").find(unit[0]) + 1;
+  const bool known = unit.size() <= 1 && (unit.empty() || position > 0);
+  constexpr unsigned long long kLargest = 1ull << 14;  // in the largest unit: 16 TiB
+  if (end == text || number == 0 || !known || number > (kLargest << 30) >> (10 * position)) {
+    throw SimError(BRINGUP_INVALID,
+                   "BRINGUP_SIM_MEMORY='" + std::string(text) +
+                       "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
+  }
+  return static_cast<size_t>(number) << (10 * position);
+}
+
+bool isolated_setting() {
+  const char* text = std::getenv("BRINGUP_SIM_ISOLATED");
+  const std::string value = text != nullptr ? text : "";
+  if (value.empty() || value == "0") return false;
+  if (value == "1") return true;
+  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_ISOLATED='" + value + "': expected 1 or 0");
+}
+
+}  // namespace
+
+std::string& last_error_text() {
+  thread_local std::string text;
+  return text;
+}
+
+Simulator::Simulator(const SimSettings& settings) {
+  for (int32_t index = 0; index < kDeviceCount; ++index) {
+    auto device = std::make_unique<Device>(settings);
+    device->default_stream = std::make_shared<Stream>(index, 0, device->memory);
+    device->streams.push_back(device->default_stream);
+    devices_[static_cast<size_t>(index)] = std::move(device);
+  }
+}
+
+// Never destroyed: the host may still free memory while static destructors run. At the end of the
+// process the workers are joined and later calls are refused.
+Simulator& Simulator::start() {
+  static auto* simulator = new Simulator({memory_setting(), isolated_setting()});
+  static const bool ends = [] {
+    pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
+    std::atexit([] { start().shut_down(); });
+    return true;
+  }();
+  (void)ends;
+  return *simulator;
+}
+
+Simulator& Simulator::instance() {
+  if (g_forked) {
+    throw SimError(BRINGUP_ERROR,
+                   "the simulated NPU cannot be used in a forked process, because its worker "
+                   "threads stayed in the "
+                   "parent: start the process with the 'spawn' method");
+  }
+  if (g_ended)
+    throw SimError(BRINGUP_DEVICE_LOST, "the simulated NPU was shut down: the process is ending");
+  return start();
+}
+
+void Simulator::shut_down() {
+  if (g_forked || g_ended.exchange(true)) return;
+  abandon_event_waits();
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& device : devices_) {
+      streams.insert(streams.end(), device->streams.begin(), device->streams.end());
+    }
+  }
+  for (auto& stream : streams) stream->stop(false);
+}
+
+Simulator::Device& Simulator::device(int32_t index) {
+  if (index < 0 || index >= kDeviceCount) {
+    throw SimError(BRINGUP_INVALID, "no simulated device " + std::to_string(index) +
+                                        ": there are " + std::to_string(kDeviceCount));
+  }
+  return *devices_[static_cast<size_t>(index)];
+}
+
+DeviceMemory& Simulator::memory(int32_t index) { return device(index).memory; }
+
+DeviceMemory* Simulator::memory_of(const void* address) {
+  for (auto& device : devices_) {
+    if (device->memory.contains(address)) return &device->memory;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Stream> Simulator::stream(int32_t index, bringup_stream handle) {
+  Device& owner = device(index);
+  if (handle == nullptr) return owner.default_stream;
+  auto stream = reinterpret_cast<Stream*>(handle)->shared_from_this();
+  if (stream->device() != index) {
+    throw SimError(BRINGUP_INVALID, "a stream of device " + std::to_string(stream->device()) +
+                                        " was used with device " + std::to_string(index));
+  }
+  return stream;
+}
+
+bringup_stream Simulator::create_stream(int32_t index) {
+  Device& owner = device(index);
+  std::lock_guard lock(mutex_);
+  auto stream = std::make_shared<Stream>(index, next_stream_number_++, owner.memory);
+  owner.streams.push_back(stream);
+  return reinterpret_cast<bringup_stream>(stream.get());
+}
+
+void Simulator::destroy_stream(bringup_stream handle) {
+  auto stream = reinterpret_cast<Stream*>(handle)->shared_from_this();
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(device(stream->device()).streams, stream);
+  }
+  stream->stop(true);
+  stream->raise_failure();
+}
+
+void Simulator::synchronize(int32_t index) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    std::lock_guard lock(mutex_);
+    streams = device(index).streams;
+  }
+  std::exception_ptr first;  // every stream is waited for, whatever another one did
+  for (auto& stream : streams) {
+    try {
+      stream->synchronize();
+    } catch (const SimError&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace bringup::sim

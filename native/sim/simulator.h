@@ -1,0 +1,59 @@
+// The simulator as a whole: its settings, its devices, their streams, and its end.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bringup/driver.h"
+#include "sim/device_memory.h"
+#include "sim/stream.h"
+
+namespace bringup::sim {
+
+inline constexpr int32_t kDeviceCount = 2;
+
+// Read from the environment once, when the simulator starts.
+struct SimSettings {
+  size_t memory_bytes;  // BRINGUP_SIM_MEMORY: bytes a device, with an optional K, M or G; 4G by
+                        // default
+  bool isolated;        // BRINGUP_SIM_ISOLATED: 1 makes device memory unreachable for the host
+};
+
+class Simulator {
+ public:
+  // Started by the first call. Throws SimError for a setting that cannot be read, in a forked
+  // child, and after the end of main.
+  static Simulator& instance();
+
+  DeviceMemory& memory(int32_t device);
+  // The device's default stream for null.
+  std::shared_ptr<Stream> stream(int32_t device, bringup_stream handle);
+  bringup_stream create_stream(int32_t device);
+  void destroy_stream(bringup_stream handle);
+  void synchronize(int32_t device);
+  // The device whose memory holds this address; null when none does.
+  DeviceMemory* memory_of(const void* address);
+
+  void shut_down();
+
+ private:
+  struct Device {
+    explicit Device(const SimSettings& settings)
+        : memory(settings.memory_bytes, settings.isolated) {}
+    DeviceMemory memory;
+    std::shared_ptr<Stream> default_stream;
+    std::vector<std::shared_ptr<Stream>> streams;
+  };
+
+  explicit Simulator(const SimSettings& settings);
+  static Simulator& start();
+  Device& device(int32_t index);
+
+  std::array<std::unique_ptr<Device>, kDeviceCount> devices_;
+  std::mutex mutex_;  // guards the stream lists
+  int next_stream_number_ = 1;
+};
+
+}  // namespace bringup::sim

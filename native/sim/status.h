@@ -1,0 +1,46 @@
+// How the simulator reports: an exception inside, a status and this thread's words at the C border.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "bringup/driver.h"
+
+namespace bringup::sim {
+
+// A refused call or a failed piece of work.
+class SimError : public std::exception {
+ public:
+  SimError(bringup_status status, std::string text) : status_(status), text_(std::move(text)) {}
+
+  bringup_status status() const noexcept { return status_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  bringup_status status_;
+  std::string text_;
+};
+
+// This thread's words for last_error(); kept until its next failure.
+std::string& last_error_text();
+
+// Runs `body` behind the C border: nothing is thrown over it. `body` returns a bringup_status.
+template <typename Body>
+int32_t guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const SimError& error) {
+    last_error_text() = error.what();
+    return error.status();
+  } catch (const std::bad_alloc&) {
+    last_error_text() = "the simulated NPU ran out of host memory";
+    return BRINGUP_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    last_error_text() = error.what();
+    return BRINGUP_ERROR;
+  }
+}
+
+}  // namespace bringup::sim

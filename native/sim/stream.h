@@ -1,0 +1,102 @@
+// A stream: a queue of tasks and the worker thread that runs them in order. The thread starts with
+// the first task.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "sim/event.h"
+#include "sim/kernel_run.h"
+
+namespace bringup::sim {
+
+class Graph;
+
+// Addresses in tasks are the worker's.
+struct CopyTask {
+  void* dst;
+  const void* src;
+  size_t bytes;
+};
+struct FillTask {
+  void* dst;
+  uint8_t value;
+  size_t bytes;
+};
+struct HostTask {
+  void (*fn)(void* user);
+  void* user;
+};
+struct RecordTask {
+  std::shared_ptr<Event> event;
+  uint64_t version;
+};
+struct WaitTask {
+  std::shared_ptr<Event> event;
+  uint64_t version;
+};
+struct GraphTask {
+  std::shared_ptr<Graph> graph;
+};
+using Task =
+    std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask, GraphTask>;
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(int32_t device, int number, const DeviceMemory& memory);
+  ~Stream();
+
+  int32_t device() const noexcept { return place_.device; }
+
+  // Cheap when the worker is busy: a lock and a push. Throws SimError once the stream was stopped.
+  void enqueue(Task task);
+  void record(const std::shared_ptr<Event>& event);
+  bool idle() const noexcept {
+    return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_acquire);
+  }
+  // Waits for what was enqueued so far, then throws the first failure since the last call. An
+  // atomic check when idle.
+  void synchronize();
+  // Throws the first failure so far and forgets it.
+  void raise_failure();
+  // Ends the worker: after all tasks (drain) or after the one it runs, dropping the others.
+  void stop(bool drain);
+
+ private:
+  void work();
+  void run(Task& task);
+  void fail(std::string text);
+  void finish_one();
+
+  Place place_;
+  std::mutex mutex_;  // guards incoming_, sleeping_, thread_
+  std::condition_variable wake_;
+  std::vector<Task> incoming_;
+  bool sleeping_ = false;
+  std::thread thread_;
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> dropping_{false};
+
+  std::atomic<uint64_t> submitted_{0};
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<int> waiters_{0};
+  std::mutex done_mutex_;
+  std::condition_variable done_;
+
+  std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;
+  std::string failure_;
+};
+
+// True on a worker thread, where waiting for a stream would wait for itself.
+bool on_worker_thread() noexcept;
+
+}  // namespace bringup::sim

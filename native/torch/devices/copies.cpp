@@ -1,0 +1,179 @@
+// _copy_from and its relatives. Layout and dtype are the host's work; the driver only ever copies
+// linear ranges.
+#include "torch/devices/copies.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "torch/devices/host_allocator.h"
+#include "torch/devices/host_call.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+bool on_device(const at::Tensor& tensor) { return tensor.device().type() == kDriverDevice; }
+
+// One linear range describes both: same dtype, sizes and strides without holes, same conjugate and
+// negative bits.
+bool same_linear_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+// Bytes from the first to the last element, with the holes between them.
+size_t span_bytes(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return static_cast<size_t>(last + 1) * tensor.element_size();
+}
+
+struct End {
+  c10::DeviceIndex device;
+  void* address;
+};
+
+void copy_in_stream(bringup_copy_kind kind, End to, End from, size_t bytes,
+                    const c10::Stream& stream) {
+  check_driver(active_driver()->copy_async(kind, to.device, to.address, from.device, from.address,
+                                           bytes, native_stream(stream)),
+               "copying memory");
+}
+
+// Host to device or back in the current stream. Pinned memory is left to the stream with
+// non_blocking; ordinary memory may be gone when this returns, so it is waited for.
+void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIndex device,
+                     void* host_address, size_t bytes, const at::Storage* pinned_owner) {
+  const c10::Stream stream = current_stream(device);
+  const End on_device{device, device_address};
+  const End on_host{0, host_address};
+  const bool up = kind == BRINGUP_HOST_TO_DEVICE;
+  copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, bytes, stream);
+  if (pinned_owner != nullptr) {
+    host_allocator().record_event(host_address, pinned_owner->data_ptr().get_context(), stream);
+  } else {
+    synchronize_current_stream(device);
+  }
+}
+
+// Between two devices the copy runs in the source's current stream, ordered after and before the
+// target's work.
+void copy_between_devices(const at::Tensor& source, const at::Tensor& target) {
+  const c10::Stream from = current_stream(source.device().index());
+  const c10::Stream to = current_stream(target.device().index());
+  c10::Event ready(kDriverDevice);
+  ready.record(to);
+  ready.block(from);
+  copy_in_stream(BRINGUP_DEVICE_TO_DEVICE, {target.device().index(), target.data_ptr()},
+                 {source.device().index(), source.data_ptr()}, source.nbytes(), from);
+  c10::Event done(kDriverDevice);
+  done.record(from);
+  done.block(to);
+}
+
+void copy_linear(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  if (on_device(source) && on_device(target)) {
+    if (source.device() != target.device()) return copy_between_devices(source, target);
+    const c10::DeviceIndex device = target.device().index();
+    return copy_in_stream(BRINGUP_DEVICE_TO_DEVICE, {device, target.data_ptr()},
+                          {device, source.data_ptr()}, source.nbytes(), current_stream(device));
+  }
+  const bool up = on_device(target);
+  const at::Tensor& host = up ? source : target;
+  const at::Tensor& device = up ? target : source;
+  const bool left_to_stream = non_blocking && is_pinned_address(host.data_ptr());
+  copy_host_range(up ? BRINGUP_HOST_TO_DEVICE : BRINGUP_DEVICE_TO_HOST, device.data_ptr(),
+                  device.device().index(), host.data_ptr(), source.nbytes(),
+                  left_to_stream ? &host.storage() : nullptr);
+}
+
+// The host's copy_ over aliases: any layout, any dtype, nothing staged.
+void copy_through_aliases(const at::Tensor& source, const at::Tensor& target) {
+  const c10::DeviceIndex device = (on_device(target) ? target : source).device().index();
+  if (on_device(source) && source.device().index() != device) {
+    synchronize_current_stream(source.device().index());
+  }
+  HostCall call(device);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  call.alias(target).copy_(call.alias(source));
+}
+
+// The same without a view of device memory: spans are staged on the host, laid out as on the
+// device.
+void copy_through_staging(const at::Tensor& source, const at::Tensor& target) {
+  const at::Tensor values = on_device(source) ? copy_to_host(source) : source;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (!on_device(target)) {
+    target.copy_(values);
+    return;
+  }
+  // What lies in the holes of the target is kept, so it has to be fetched where there are holes.
+  at::Tensor staged =
+      target.is_non_overlapping_and_dense()
+          ? at::empty_strided(target.sizes(), target.strides(), target.options().device(c10::kCPU))
+          : copy_to_host(target);
+  if (staged.is_conj() != target.is_conj()) staged._set_conj(target.is_conj());
+  if (staged.is_neg() != target.is_neg()) staged._set_neg(target.is_neg());
+  staged.copy_(values);
+  copy_host_range(BRINGUP_HOST_TO_DEVICE, target.data_ptr(), target.device().index(),
+                  staged.data_ptr(), span_bytes(target), nullptr);
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  if (target.numel() == 0 || source.is_same(target)) return target;
+  const c10::OptionalDeviceGuard guard(on_device(target) ? target.device() : source.device());
+  const bool linear = same_linear_layout(source, target);
+  const bool host_end = !on_device(source) || !on_device(target);
+  if (linear && (!driver_facts().host_visible || !host_end || non_blocking)) {
+    copy_linear(source, target, non_blocking);
+  } else if (driver_facts().host_visible) {
+    copy_through_aliases(source, target);
+  } else {
+    copy_through_staging(source, target);
+  }
+  return target;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
+  target.resize_(source.sizes());
+  return copy_from(source, target, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& tensor) { return copy_to_host(tensor).item(); }
+
+}  // namespace
+
+at::Tensor copy_to_host(const at::Tensor& device_tensor) {
+  const size_t bytes = span_bytes(device_tensor);
+  at::Tensor host = at::empty({0}, device_tensor.options().device(c10::kCPU));
+  host.unsafeGetTensorImpl()->set_sizes_and_strides(device_tensor.sizes(), device_tensor.strides());
+  if (bytes > 0) {
+    at::Tensor buffer = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer.storage());
+    copy_host_range(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(),
+                    device_tensor.device().index(), buffer.data_ptr(), bytes, nullptr);
+  }
+  if (device_tensor.is_conj()) host._set_conj(true);
+  if (device_tensor.is_neg()) host._set_neg(true);
+  return host;
+}
+
+void register_copies() {
+  static auto* device_library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  device_library->impl("_copy_from", &copy_from);
+  device_library->impl("_copy_from_and_resize", &copy_from_and_resize);
+  device_library->impl("_local_scalar_dense", &local_scalar_dense);
+  // A copy resolves conjugate and negative bits itself; torch's fallback for them would copy first,
+  // and so on for ever.
+  for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    library->impl("_copy_from", torch::CppFunction::makeFallthrough());
+  }
+}
+
+}  // namespace bringup::torch_ext

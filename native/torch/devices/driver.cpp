@@ -1,0 +1,221 @@
+// Opening and checking a driver, making it torch's backend, and turning its statuses into errors.
+#include "torch/devices/driver.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#include "runtime/loader.h"
+#include "torch/common/allocation.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// The driver's table, completed with nulls to the size this build knows, and the library it lives
+// in. Never given back: tensors may be freed until the very end of the process.
+struct Loaded {
+  bringup_driver table{};
+  DriverFacts facts;
+  std::shared_ptr<runtime::Library> library;
+};
+
+std::mutex g_mutex;
+Loaded* g_opened = nullptr;  // guarded by g_mutex until it is published in g_active
+std::atomic<const Loaded*> g_active{nullptr};
+std::atomic<bool> g_forked{false};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw std::runtime_error("the driver " + path + " cannot be used: " + why);
+}
+
+template <typename Function>
+void need(const std::string& path, Function function, const char* name) {
+  if (function == nullptr) {
+    refuse(path, "its required function '" + std::string(name) +
+                     "' is NULL (bringup/driver.h says which functions are required)");
+  }
+}
+
+void check_required(const std::string& path, const bringup_driver& table) {
+#define BRINGUP_NEED(name) need(path, table.name, #name)
+  BRINGUP_NEED(device_count);
+  BRINGUP_NEED(device_props);
+  BRINGUP_NEED(device_synchronize);
+  BRINGUP_NEED(mem_alloc);
+  BRINGUP_NEED(mem_free);
+  BRINGUP_NEED(mem_info);
+  BRINGUP_NEED(copy_async);
+  BRINGUP_NEED(fill_async);
+  BRINGUP_NEED(stream_create);
+  BRINGUP_NEED(stream_destroy);
+  BRINGUP_NEED(stream_synchronize);
+  BRINGUP_NEED(stream_query);
+  BRINGUP_NEED(event_create);
+  BRINGUP_NEED(event_destroy);
+  BRINGUP_NEED(event_record);
+  BRINGUP_NEED(event_wait);
+  BRINGUP_NEED(event_query);
+  BRINGUP_NEED(event_synchronize);
+  BRINGUP_NEED(event_elapsed);
+#undef BRINGUP_NEED
+}
+
+const char* status_name(int32_t status) {
+  switch (status) {
+    case BRINGUP_OK:
+      return "ok";
+    case BRINGUP_INVALID:
+      return "invalid argument";
+    case BRINGUP_OUT_OF_MEMORY:
+      return "out of memory";
+    case BRINGUP_NOT_READY:
+      return "not ready";
+    case BRINGUP_UNSUPPORTED:
+      return "unsupported";
+    case BRINGUP_DEVICE_LOST:
+      return "device lost";
+    case BRINGUP_KERNEL_FAILED:
+      return "kernel failed";
+    case BRINGUP_ERROR:
+      return "error";
+    default:
+      return "unknown status";
+  }
+}
+
+std::string words_of(const bringup_driver& table, int32_t status) {
+  const char* words = table.last_error != nullptr ? table.last_error() : nullptr;
+  if (words != nullptr && *words != '\0') return words;
+  return std::string(status_name(status)) + " (status " + std::to_string(status) + ")";
+}
+
+// The end of the last field that every version 1 table has: what follows is optional.
+constexpr size_t kSmallestTable =
+    offsetof(bringup_driver, event_elapsed) + sizeof(bringup_driver::event_elapsed);
+
+bringup_driver read_table(const std::string& path, const runtime::Library& library) {
+  const auto get =
+      reinterpret_cast<bringup_driver_get_fn>(library.find_symbol("bringup_driver_get"));
+  if (get == nullptr) refuse(path, "it exports no function 'bringup_driver_get'");
+  const bringup_driver* given = get(BRINGUP_DRIVER_ABI);
+  if (given == nullptr) {
+    refuse(path, "it does not speak driver ABI " + std::to_string(BRINGUP_DRIVER_ABI));
+  }
+  if (given->struct_size < kSmallestTable) {
+    refuse(path, "its function table is too small: " + std::to_string(given->struct_size) +
+                     " bytes, at least " + std::to_string(kSmallestTable) + " are needed");
+  }
+  if (given->abi_version != BRINGUP_DRIVER_ABI) {
+    refuse(path, "it is written for driver ABI " + std::to_string(given->abi_version) +
+                     ", this is driver ABI " + std::to_string(BRINGUP_DRIVER_ABI));
+  }
+  bringup_driver table{};
+  std::memcpy(&table, given, std::min<size_t>(given->struct_size, sizeof(table)));
+  check_required(path, table);
+  return table;
+}
+
+DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
+  DriverFacts facts;
+  facts.path = path;
+  facts.device_name = table.device_name != nullptr ? table.device_name : "";
+  facts.description = table.description != nullptr ? table.description : "";
+  const auto must = [&](int32_t status, const char* what) {
+    if (status != BRINGUP_OK) refuse(path, std::string(what) + ": " + words_of(table, status));
+  };
+  must(table.device_count(&facts.device_count), "device_count");
+  if (facts.device_count < 1) refuse(path, "it has no device");
+  if (facts.device_count > kMaxDevices) {
+    refuse(path, "it has " + std::to_string(facts.device_count) + " devices, at most " +
+                     std::to_string(kMaxDevices) + " are supported");
+  }
+  facts.host_visible = table.host_view != nullptr;
+  for (int32_t device = 0; device < facts.device_count; ++device) {
+    bringup_device_props props{};
+    props.struct_size = sizeof(props);
+    must(table.device_props(device, &props), "device_props");
+    facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
+  }
+  return facts;
+}
+
+void require_free_backend() {
+  using c10::impl::device_guard_impl_registry;
+  const bool taken =
+      at::isPrivateUse1HooksRegistered() ||
+      device_guard_impl_registry[static_cast<size_t>(kDriverDevice)].load() != nullptr;
+  if (taken) {
+    throw std::runtime_error(
+        "another backend has already registered itself for torch's PrivateUse1 device in this "
+        "process: only one can");
+  }
+}
+
+}  // namespace
+
+DriverFacts open_driver(const std::string& path) {
+  std::lock_guard lock(g_mutex);
+  if (g_active.load() != nullptr) throw std::logic_error("a driver is already installed");
+  auto opened = std::make_unique<Loaded>();
+  opened->library = runtime::Library::open(path);
+  opened->table = read_table(path, *opened->library);
+  opened->facts = read_facts(path, opened->table);
+  delete g_opened;  // opened before, but refused for its name
+  g_opened = opened.release();
+  return g_opened->facts;
+}
+
+void install_driver() {
+  std::lock_guard lock(g_mutex);
+  if (g_opened == nullptr || g_active.load() != nullptr) {
+    throw std::logic_error("no driver waits to be installed");
+  }
+  require_free_backend();
+  g_active.store(g_opened, std::memory_order_release);
+  pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
+  install_cpu_allocation_tap();
+  register_allocator();
+  register_host_allocator();
+  register_guard();
+  register_hooks();
+  register_operators();
+  register_copies();
+  register_fallback();
+}
+
+const bringup_driver* active_driver() noexcept {
+  const Loaded* active = g_active.load(std::memory_order_acquire);
+  return active != nullptr ? &active->table : nullptr;
+}
+
+const DriverFacts& driver_facts() noexcept {
+  return g_active.load(std::memory_order_acquire)->facts;
+}
+
+bringup_device_props device_props(c10::DeviceIndex device) {
+  bringup_device_props props{};
+  props.struct_size = sizeof(props);
+  check_driver(active_driver()->device_props(device, &props), "reading the device's properties");
+  return props;
+}
+
+bool in_forked_child() noexcept { return g_forked.load(std::memory_order_relaxed); }
+
+void check_driver(int32_t status, const char* what) {
+  if (C10_LIKELY(status == BRINGUP_OK)) return;
+  const std::string words = words_of(*active_driver(), status);
+  TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, what, ": ", words);
+  TORCH_CHECK(status != BRINGUP_KERNEL_FAILED,
+              words);  // the words say which operator, that is what matters
+  TORCH_CHECK(false, what, " failed on device '", driver_facts().device_name, "': ", words);
+}
+
+}  // namespace bringup::torch_ext

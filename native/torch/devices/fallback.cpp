@@ -1,0 +1,241 @@
+// The fallback: an operator without a kernel of its own runs the CPU kernel. With host-visible
+// memory on zero-copy aliases, else on copies.
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "torch/devices/generator.h"
+#include "torch/devices/host_call.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// What is known about an operator from its schema alone.
+struct OperatorPlan {
+  bool aliasable =
+      false;  // an aten operator without arguments that only the copying fallback can carry over
+  bool mutates = false;
+  bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
+  int generator = -1;          // positions of these arguments, or -1
+  int device = -1;
+};
+
+bool mixes_devices_on_purpose(const std::string& name) {
+  static const std::unordered_set<std::string> kNames = {
+      "aten::index",         "aten::index_put",
+      "aten::index_put_",    "aten::_index_put_impl_",
+      "aten::_ctc_loss",     "aten::_ctc_loss_backward",
+      "aten::_unsafe_index", "aten::_unsafe_index_put",
+      "aten::tensor_split",  "aten::_pack_padded_sequence"};
+  return kNames.count(name) != 0;
+}
+
+OperatorPlan make_plan(const c10::FunctionSchema& schema) {
+  OperatorPlan plan;
+  plan.aliasable = schema.getNamespace().value_or("") == "aten";
+  plan.mutates = schema.is_mutable();
+  plan.mixes_devices = mixes_devices_on_purpose(schema.name());
+  const auto optional = [](c10::TypePtr type) {
+    return c10::OptionalType::create(std::move(type));
+  };
+  const auto generator = optional(c10::GeneratorType::get());
+  const auto device = optional(c10::DeviceObjType::get());
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::TypePtr& type = schema.arguments()[i].real_type();
+    if (type->isSubtypeOf(*generator)) plan.generator = static_cast<int>(i);
+    if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
+    if (type->kind() == c10::TypeKind::StorageType ||
+        type->kind() == c10::TypeKind::StreamObjType) {
+      plan.aliasable = false;
+    }
+  }
+  return plan;
+}
+
+// Plans are made once and kept for ever; each thread remembers where it found its last ones. Only
+// aten's operators have plans that are kept: others may be defined anew.
+const OperatorPlan& kept_plan(const c10::FunctionSchema& schema) {
+  struct Entry {
+    const c10::FunctionSchema* schema = nullptr;
+    const OperatorPlan* plan = nullptr;
+  };
+  thread_local std::array<Entry, 256> recent;
+  Entry& entry = recent[(reinterpret_cast<uintptr_t>(&schema) >> 6) % recent.size()];
+  if (C10_LIKELY(entry.schema == &schema)) return *entry.plan;
+
+  static std::mutex mutex;
+  static auto* plans =
+      new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorPlan>>;
+  std::lock_guard lock(mutex);
+  auto& plan = (*plans)[&schema];
+  if (plan == nullptr) plan = std::make_unique<OperatorPlan>(make_plan(schema));
+  entry = {&schema, plan.get()};
+  return *plan;
+}
+
+// Calls visit(tensor) for every defined tensor among the arguments, also in lists.
+template <typename Visit>
+void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, Visit visit) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      const at::Tensor& tensor = argument.toTensor();
+      if (tensor.defined()) visit(tensor);
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorList()) {
+        if (tensor.defined()) visit(tensor);
+      }
+    } else if (argument.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorList()) {
+        if (tensor.has_value() && tensor->defined()) visit(*tensor);
+      }
+    }
+  }
+}
+
+// The one device that all arguments agree on; CPU scalars go with any. A CPU kernel would not
+// notice a mixture.
+c10::Device common_device(const c10::OperatorHandle& op, const OperatorPlan& plan,
+                          c10::ArrayRef<c10::IValue> arguments, bool& strided) {
+  std::optional<c10::Device> found;
+  std::optional<c10::Device> stranger;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const c10::Device device = tensor.device();
+    if (device.type() == kDriverDevice) {
+      if (found.has_value() && *found != device) stranger = device;
+      if (!found.has_value()) found = device;
+      strided = strided && tensor.layout() == c10::kStrided && tensor.has_storage();
+    } else if (tensor.dim() > 0 && !plan.mixes_devices) {
+      stranger = device;
+    }
+  });
+  if (!found.has_value() && plan.device >= 0) {
+    const c10::IValue& wanted = arguments[static_cast<size_t>(plan.device)];
+    if (wanted.isDevice()) found = wanted.toDevice();
+  }
+  const c10::Device device = found.value_or(c10::Device(kDriverDevice, current_device()));
+  TORCH_CHECK(!stranger.has_value(), "expected all tensors of ", op.operator_name(),
+              " to be on the same device, but found ", device, " and ", *stranger);
+  return c10::Device(kDriverDevice, checked_device(device.index()));
+}
+
+c10::IValue alias_value(HostCall& call, const c10::IValue& value) {
+  if (value.isTensor()) return call.alias(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> aliases;
+    const c10::List<at::Tensor> tensors = value.toTensorList();
+    aliases.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) aliases.push_back(call.alias(tensor));
+    return aliases;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> aliases;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      aliases.push_back(tensor.has_value() ? std::optional(call.alias(*tensor)) : std::nullopt);
+    }
+    return aliases;
+  }
+  return value;
+}
+
+void adopt_value(HostCall& call, c10::IValue& value) {
+  if (value.isTensor()) {
+    value = call.adopt(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> adopted;
+    for (const at::Tensor& tensor : value.toTensorList()) adopted.push_back(call.adopt(tensor));
+    value = adopted;
+  }
+}
+
+void run_on_aliases(const c10::OperatorHandle& op, const OperatorPlan& plan, c10::Device device,
+                    torch::jit::Stack* stack) {
+  const c10::DeviceGuard guard(device);
+  HostCall call(device.index());
+  const size_t arguments = op.schema().arguments().size();
+  for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    if (value.isTensor() || value.isList()) value = alias_value(call, value);
+  }
+  if (plan.device >= 0) {
+    (*stack)[stack->size() - arguments + static_cast<size_t>(plan.device)] = c10::Device(c10::kCPU);
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op.redispatchBoxed(kCpuKeys, stack);
+  }
+  if (plan.mutates) call.write_back();
+  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+    adopt_value(call, (*stack)[i]);
+  }
+}
+
+void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const bool aten = schema.name().starts_with("aten::");
+  const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(schema);
+  const OperatorPlan& plan = aten ? kept_plan(schema) : fresh;
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+                              "operator '", op.operator_name(), "' has no kernel for device '",
+                              driver_facts().device_name, "', and none for 'cpu' to fall back on");
+
+  const size_t first = stack->size() - schema.arguments().size();
+  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(first);
+  bool strided = true;
+  const c10::Device device = common_device(op, plan, arguments, strided);
+  if (plan.generator >= 0) {
+    c10::IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+    generator = host_generator(
+        generator.isGenerator() ? generator.toGenerator() : default_generator(device.index()),
+        device.index());
+  }
+  if (driver_facts().host_visible && plan.aliasable && strided) {
+    run_on_aliases(op, plan, device, stack);
+  } else {
+    at::native::cpu_fallback(op, stack);
+  }
+}
+
+// Operators with a CPU kernel and a composite one: without a kernel of its own the device would get
+// the composite one, which is a detour (structured operators), or slower and less exact
+// (layer_norm).
+void register_instead_of_composites(torch::Library& library) {
+  using c10::DispatchKey;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op.has_value() || !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
+    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
+    if (!op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+        !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+        !op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
+      continue;
+    }
+    const std::string full = c10::toString(name);
+    library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
+}
+
+}  // namespace
+
+void register_fallback() {
+  using c10::DispatchKey;
+  static auto* everything =
+      new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  static auto* autocast = new torch::Library(torch::Library::IMPL, "_",
+                                             DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+  autocast->fallback(torch::CppFunction::makeFallthrough());
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1,
+                                         __FILE__, __LINE__);
+  register_instead_of_composites(*aten);
+}
+
+}  // namespace bringup::torch_ext

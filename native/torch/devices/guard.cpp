@@ -1,0 +1,132 @@
+// torch's device guard: switching device and stream, events.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include "torch/devices/allocator.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+bringup_event native_event(void* event) { return static_cast<bringup_event>(event); }
+
+class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kDriverDevice; }
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device former = getDevice();
+    if (device.has_index()) set_current_device(device.index());
+    return former;
+  }
+  c10::Device getDevice() const override { return {kDriverDevice, current_device()}; }
+  void setDevice(c10::Device device) const override { set_current_device(device.index()); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.index() >= 0 && device.index() < deviceCount()) set_current_device(device.index());
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(driver_facts().device_count);
+  }
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    const bringup_device_props props = device_props(checked_device(device.index()));
+    c10::DeviceCapability capability;
+    auto& types = capability.capability_data.supported_scalar_types;
+    if (props.supports_float64 == 0) types.has_Double = types.has_ComplexDouble = 0;
+    if (props.supports_int64 == 0) types.has_Long = 0;
+    return capability;
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(checked_device(device.index()));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, {kDriverDevice, checked_device(device.index())});
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool urgent) const override {
+    return pooled_stream(device.index(), urgent);
+  }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return pooled_stream(device.index(), priority < 0);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return exchange_current_stream(stream);
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return native_stream(stream);
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    const int32_t status =
+        active_driver()->stream_query(stream.device_index(), native_stream(stream));
+    if (status == BRINGUP_NOT_READY) return false;
+    check_driver(status, "querying a stream");
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    check_driver(active_driver()->stream_synchronize(stream.device_index(), native_stream(stream)),
+                 "waiting for a stream");
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    check_driver(active_driver()->device_synchronize(checked_device(device)),
+                 "waiting for a device");
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,
+              const c10::EventFlag flag) const override {
+    TORCH_CHECK(device == -1 || device == stream.device_index(), "an event of device ",
+                static_cast<int>(device), " cannot be recorded in a stream of device ",
+                static_cast<int>(stream.device_index()));
+    if (*event == nullptr) {
+      bringup_event created = nullptr;
+      const int32_t timing = flag == c10::EventFlag::BACKEND_DEFAULT ? 1 : 0;
+      check_driver(active_driver()->event_create(stream.device_index(), timing, &created),
+                   "creating an event");
+      *event = created;
+    }
+    check_driver(active_driver()->event_record(native_event(*event), stream.device_index(),
+                                               native_stream(stream)),
+                 "recording an event");
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    check_driver(active_driver()->event_wait(native_event(event), stream.device_index(),
+                                             native_stream(stream)),
+                 "making a stream wait for an event");
+  }
+  bool queryEvent(void* event) const override {
+    if (event == nullptr) return true;
+    const int32_t status = active_driver()->event_query(native_event(event));
+    if (status == BRINGUP_NOT_READY) return false;
+    check_driver(status, "querying an event");
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event == nullptr) return;
+    check_driver(active_driver()->event_synchronize(native_event(event)), "waiting for an event");
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (event != nullptr && !in_forked_child()) active_driver()->event_destroy(native_event(event));
+  }
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
+    TORCH_CHECK(start != nullptr && end != nullptr,
+                "both events must be recorded before the time between them can be told");
+    double milliseconds = 0;
+    check_driver(
+        active_driver()->event_elapsed(native_event(start), native_event(end), &milliseconds),
+        "reading the time between two events (both must be complete)");
+    return milliseconds;
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    device_allocator().recordStream(data, stream);
+  }
+};
+
+}  // namespace
+
+void register_guard() {
+  // Never destroyed: torch keeps a plain pointer to it.
+  static const auto* guard = new DriverGuard;
+  c10::impl::DeviceGuardImplRegistrar(kDriverDevice, guard);
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,116 @@
+#include "torch/devices/host_allocator.h"
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// An event that is destroyed with its owner.
+class OwnedEvent {
+ public:
+  explicit OwnedEvent(bringup_event event) : event_(event) {}
+  OwnedEvent(OwnedEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  OwnedEvent& operator=(OwnedEvent&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~OwnedEvent() {
+    if (event_ != nullptr && !in_forked_child()) active_driver()->event_destroy(event_);
+  }
+  bringup_event get() const noexcept { return event_; }
+
+ private:
+  bringup_event event_;
+};
+
+// Every pinned range, for "is this address pinned?".
+struct PinnedRanges {
+  std::mutex mutex;
+  std::map<const std::byte*, size_t> ranges;
+};
+PinnedRanges& pinned_ranges() {
+  static auto* ranges = new PinnedRanges;
+  return *ranges;
+}
+
+// torch's caching host allocator over the driver's host memory (ordinary memory without a
+// driver's).
+struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent> {
+ private:
+  void allocate_host_memory(size_t bytes, void** address) override {
+    const bringup_driver& driver = *active_driver();
+    if (driver.host_alloc != nullptr && driver.host_free != nullptr) {
+      check_driver(driver.host_alloc(bytes, address), "allocating pinned host memory");
+    } else {
+      *address = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+      TORCH_CHECK_WITH(OutOfMemoryError, *address != nullptr, "no host memory left for ", bytes,
+                       " pinned bytes");
+    }
+    std::lock_guard lock(pinned_ranges().mutex);
+    pinned_ranges().ranges.emplace(static_cast<const std::byte*>(*address), bytes);
+  }
+
+  void free_block(at::HostBlock<c10::Stream>* block) override {
+    {
+      std::lock_guard lock(pinned_ranges().mutex);
+      pinned_ranges().ranges.erase(static_cast<const std::byte*>(block->ptr_));
+    }
+    const bringup_driver& driver = *active_driver();
+    if (driver.host_alloc != nullptr && driver.host_free != nullptr) {
+      check_driver(driver.host_free(block->ptr_), "freeing pinned host memory");
+    } else {
+      std::free(block->ptr_);
+    }
+  }
+
+  void record_stream(std::optional<std::vector<OwnedEvent>>& events, c10::Stream stream) override {
+    bringup_event event = nullptr;
+    check_driver(active_driver()->event_create(stream.device_index(), 0, &event),
+                 "creating an event");
+    events->emplace_back(event);
+    check_driver(active_driver()->event_record(event, stream.device_index(), native_stream(stream)),
+                 "recording an event");
+  }
+  bool query_event(OwnedEvent& event) override {
+    return active_driver()->event_query(event.get()) != BRINGUP_NOT_READY;
+  }
+  c10::Stream get_current_stream() const override { return current_stream(current_device()); }
+  bool stream_is_capturing(c10::Stream) const override { return false; }
+};
+
+void free_pinned(void* context);
+using PinnedAllocator = at::CachingHostAllocatorInterface<PinnedCache, free_pinned>;
+
+PinnedAllocator& pinned_allocator() {
+  static auto* allocator = new PinnedAllocator;  // pinned tensors may be freed at the very end
+  return *allocator;
+}
+
+void free_pinned(void* context) {
+  if (!in_forked_child()) pinned_allocator().free(context);
+}
+
+}  // namespace
+
+at::HostAllocator& host_allocator() { return pinned_allocator(); }
+
+bool is_pinned_address(const void* address) {
+  PinnedRanges& pinned = pinned_ranges();
+  const auto* byte = static_cast<const std::byte*>(address);
+  std::lock_guard lock(pinned.mutex);
+  auto range = pinned.ranges.upper_bound(byte);
+  if (range == pinned.ranges.begin()) return false;
+  --range;
+  return byte < range->first + range->second;
+}
+
+void register_host_allocator() { at::setHostAllocator(kDriverDevice, &pinned_allocator()); }
+
+}  // namespace bringup::torch_ext

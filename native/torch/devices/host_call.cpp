@@ -1,0 +1,153 @@
+#include "torch/devices/host_call.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "torch/devices/allocator.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+void keep(void*) {}  // the deleter of memory that an alias does not own
+
+void* host_address(c10::DeviceIndex device, void* address) {
+  if (address == nullptr) return nullptr;
+  void* host = nullptr;
+  check_driver(active_driver()->host_view(device, address, &host), "asking for a host view");
+  return host;
+}
+
+void copy_geometry(const c10::TensorImpl& from, const at::Tensor& to) {
+  c10::TensorImpl* target = to.unsafeGetTensorImpl();
+  if (from.is_contiguous()) {
+    target->set_sizes_contiguous(from.sizes());
+  } else {
+    target->set_sizes_and_strides(from.sizes(), from.strides());
+  }
+  if (from.storage_offset() != 0) target->set_storage_offset(from.storage_offset());
+  if (C10_UNLIKELY(from.is_conj())) target->_set_conj(true);
+  if (C10_UNLIKELY(from.is_neg())) target->_set_neg(true);
+}
+
+at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& like) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
+  copy_geometry(*like.unsafeGetTensorImpl(), tensor);
+  return tensor;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+at::Tensor new_alias(const at::Tensor& tensor, bool resizable) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  void* host = host_address(tensor.device().index(), storage->_mutable_data_ptr_no_checks().get());
+  c10::Storage alias = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+      at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)),
+      resizable ? c10::GetCPUAllocator() : nullptr, resizable);
+  return tensor_over(std::move(alias), kCpuKeys, tensor);
+}
+
+}  // namespace
+
+at::Tensor host_alias(const at::Tensor& device_tensor) {
+  TORCH_CHECK(device_tensor.device().type() == kDriverDevice,
+              "a host alias needs a tensor of the driver's device, not of ",
+              device_tensor.device());
+  TORCH_CHECK(driver_facts().host_visible, "the memory of device '", driver_facts().device_name,
+              "' is not visible to the host: copy the tensor instead");
+  return new_alias(device_tensor, false);
+}
+
+HostCall::HostCall(c10::DeviceIndex device)
+    : device_(device), former_tap_(current_tap()), scope_(this) {
+  synchronize_current_stream(device);
+}
+
+at::Tensor HostCall::alias(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != kDriverDevice) return tensor;
+  // Kernels check whether their tensors overlap, so what is one storage on the device has to be one
+  // for them. Long tensor lists are not searched to the end: no kernel looks for overlaps in them.
+  constexpr size_t kSearched = 16;
+  const size_t last = std::min(pairs_.size(), kSearched);
+  for (size_t i = 0; i < last; ++i) {
+    const Pair pair = pairs_[i];
+    if (pair.original.is_same(tensor)) return pair.alias;
+    if (storage_of(pair.original) == storage_of(tensor)) {
+      pairs_.push_back({tensor, tensor_over(pair.alias.storage(), kCpuKeys, tensor)});
+      return pairs_.back().alias;
+    }
+  }
+  pairs_.push_back({tensor, new_alias(tensor, true)});
+  return pairs_.back().alias;
+}
+
+at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&) {
+  const TapScope outside(former_tap_);
+  at::DataPtr block = allocate_through_tap(bytes, device_);
+  if (device.type() == kDriverDevice) return block;
+  void* address = block.get();
+  void* host = host_address(device_, address);
+  if (host != nullptr) redirected_.push_back({host, address});
+  const at::DeleterFnPtr deleter = block.get_deleter();
+  return {host, block.release_context(), deleter, c10::Device(c10::kCPU)};
+}
+
+const HostCall::Redirected* HostCall::find_redirected(const void* host) const {
+  for (const Redirected& redirected : redirected_) {
+    if (redirected.host == host) return &redirected;
+  }
+  return nullptr;
+}
+
+at::DataPtr HostCall::to_device(at::DataPtr&& data) const {
+  const Redirected* redirected = find_redirected(data.get());
+  void* address = redirected != nullptr ? redirected->device : nullptr;
+  const at::DeleterFnPtr deleter = data.get_deleter();
+  return {address, data.release_context(), deleter, c10::Device(kDriverDevice, device_)};
+}
+
+at::Tensor HostCall::adopt(const at::Tensor& result) {
+  if (!result.defined() || result.device().type() == kDriverDevice) return result;
+  for (const Pair& pair : pairs_) {
+    if (pair.alias.is_same(result)) return pair.original;
+  }
+  const c10::Device device(kDriverDevice, device_);
+  if (!result.has_storage()) return result.to(device);
+  c10::StorageImpl* storage = storage_of(result);
+  for (const Pair& pair : pairs_) {
+    if (storage_of(pair.alias) == storage) {
+      return tensor_over(pair.original.storage(), kDriverKeys, result);
+    }
+  }
+  if (storage->device_type() == c10::DeviceType::CPU) {
+    at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+    // Memory that was not allocated through us: a constant, or another thread's.
+    if (data.get() != nullptr && find_redirected(data.get()) == nullptr) return result.to(device);
+    storage->set_data_ptr_noswap(to_device(std::move(data)));
+    storage->set_allocator(&device_allocator());
+  }
+  return tensor_over(result.storage(), kDriverKeys, result);
+}
+
+void HostCall::write_back() {
+  for (const Pair& pair : pairs_) {
+    c10::StorageImpl* alias = storage_of(pair.alias);
+    if (alias->data_ptr().get_deleter() != &keep) {  // the kernel gave it other memory
+      c10::StorageImpl* original = storage_of(pair.original);
+      original->set_data_ptr_noswap(to_device(std::move(alias->_mutable_data_ptr_no_checks())));
+      original->set_nbytes(alias->nbytes());
+      void* host = host_address(device_, original->_mutable_data_ptr_no_checks().get());
+      alias->set_data_ptr_noswap(at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)));
+    }
+    const c10::TensorImpl& geometry = *pair.alias.unsafeGetTensorImpl();
+    c10::TensorImpl& target = *pair.original.unsafeGetTensorImpl();
+    if (geometry.sizes() != target.sizes() || geometry.strides() != target.strides() ||
+        geometry.storage_offset() != target.storage_offset()) {
+      target.set_sizes_and_strides(geometry.sizes(), geometry.strides(), geometry.storage_offset());
+    }
+  }
+}
+
+}  // namespace bringup::torch_ext

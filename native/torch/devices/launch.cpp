@@ -1,0 +1,116 @@
+// Kernel launches: device code goes to the driver, a host entry is called with the native stream.
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/context.h"
+#include "runtime/error_slot.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+using runtime::ArgKind;
+
+static_assert(static_cast<int>(ArgKind::kTensorList) == BRINGUP_ARG_TENSOR_LIST &&
+                  static_cast<int>(ArgKind::kTensor) == BRINGUP_ARG_TENSOR,
+              "the launch block and the driver ABI number the kinds of arguments alike");
+
+std::atomic<bool> g_launch_blocking{false};
+
+// Device code as a device sees it: its module is loaded once and stays, as long as the process.
+bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
+                                  c10::DeviceIndex device) {
+  const bringup_driver& driver = *active_driver();
+  if (kernel->library == nullptr || driver.module_load == nullptr ||
+      driver.get_function == nullptr) {
+    return kernel->run;
+  }
+  struct Loaded {
+    std::shared_ptr<const runtime::Kernel>
+        kernel;  // keeps the key from being used for another kernel
+    bringup_kernel_fn fn;
+  };
+  static std::mutex mutex;
+  static auto* functions =
+      new std::map<std::pair<const runtime::Kernel*, c10::DeviceIndex>, Loaded>;
+  {
+    std::lock_guard lock(mutex);
+    const auto known = functions->find({kernel.get(), device});
+    if (known != functions->end()) return known->second.fn;
+  }
+  const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
+  void* module = nullptr;
+  bringup_kernel_fn fn = nullptr;
+  check_driver(driver.module_load(device, kernel->library->path().c_str(), &module), what.c_str());
+  check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str());
+  std::lock_guard lock(mutex);
+  return functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn}).first->second.fn;
+}
+
+// Everything that a launch points at, until the driver releases it.
+struct LaunchOwner {
+  std::shared_ptr<const runtime::Kernel> kernel;
+  runtime::LaunchBlock block;
+  std::vector<uint8_t> kinds;
+  std::string name;
+};
+
+void release_owner(void* owner) { delete static_cast<LaunchOwner*>(owner); }
+
+void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
+                        int64_t grid, c10::DeviceIndex device, const char* operator_name) {
+  const bringup_driver& driver = *active_driver();
+  TORCH_CHECK(driver.launch != nullptr, "operator '", operator_name, "': the driver of device '",
+              driver_facts().device_name, "' has no launch function, so it cannot run device code");
+  const bringup_kernel_fn fn = device_function(kernel, device);
+  auto owner = std::make_unique<LaunchOwner>(
+      LaunchOwner{std::move(kernel), std::move(block), {}, operator_name});
+  for (int32_t i = 0; i < owner->block.size(); ++i) {
+    owner->kinds.push_back(static_cast<uint8_t>(owner->block.kind(i)));
+  }
+  bringup_launch launch{};
+  launch.struct_size = sizeof(launch);
+  launch.nargs = owner->block.size();
+  launch.args = owner->block.args();
+  launch.kinds = owner->kinds.data();
+  launch.fn = fn;
+  launch.grid = grid;
+  launch.name = owner->name.c_str();
+  launch.owner = owner.get();
+  launch.release = &release_owner;
+  owner.release();  // the driver's from here on, also when it refuses
+  check_driver(driver.launch(device, current_driver_stream(device), &launch), operator_name);
+}
+
+void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
+                     c10::DeviceIndex device, const char* operator_name) {
+  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device));
+  const int32_t status = kernel.run(block.args(), block.size(), context.get());
+  if (status == 0) return;
+  const std::string words = runtime::take_last_error();
+  TORCH_CHECK(false, "operator '", operator_name, "' failed: the kernel returned ", status,
+              words.empty() ? "" : ": ", words);
+}
+
+}  // namespace
+
+void set_launch_blocking(bool blocking) noexcept { g_launch_blocking = blocking; }
+
+void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
+                   int64_t grid, c10::DeviceIndex device, const char* operator_name) {
+  device = checked_device(device);
+  if (kernel->kind == runtime::KernelKind::kHostEntry) {
+    call_host_entry(*kernel, block, device, operator_name);
+  } else {
+    launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
+  }
+  if (g_launch_blocking) synchronize_current_stream(device);
+}
+
+}  // namespace bringup::torch_ext

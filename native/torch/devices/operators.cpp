@@ -1,0 +1,138 @@
+// The operators that a device must have itself: allocation, views, storage, and the two that
+// torch's core sends to PrivateUse1 under another name (convolution).
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <array>
+#include <tuple>
+
+#include "torch/devices/allocator.h"
+#include "torch/devices/copies.h"
+#include "torch/devices/host_call.h"
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+using at::Tensor;
+
+void check_factory(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK(!pin_memory.value_or(false),
+              "only CPU tensors can be pinned, not tensors of device '", driver_facts().device_name,
+              "'");
+  TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "device '",
+              driver_facts().device_name, "' has strided tensors only, not layout ", *layout);
+}
+
+Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
+             std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+             std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
+  check_factory(layout, pin_memory);
+  const c10::DeviceGuard guard(c10::device_or_default(device));
+  return at::detail::empty_generic(size, &device_allocator(), kDriverKeys,
+                                   c10::dtype_or_default(dtype), memory_format);
+}
+
+Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
+                     std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
+                     std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  check_factory(layout, pin_memory);
+  const c10::DeviceGuard guard(c10::device_or_default(device));
+  return at::detail::empty_strided_generic(size, stride, &device_allocator(), kDriverKeys,
+                                           c10::dtype_or_default(dtype));
+}
+
+Tensor& set_to_tensor(Tensor& self, const Tensor& source) {
+  return at::native::set_tensor_(self, source);
+}
+Tensor& set_to_storage(Tensor& self, at::Storage source) {
+  return at::native::set_(self, std::move(source));
+}
+Tensor& set_to_storage_at(Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size,
+                          c10::IntArrayRef stride) {
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+
+void record_stream(Tensor& self, c10::Stream stream) {
+  device_allocator().recordStream(self.storage().data_ptr(), stream);
+}
+
+// Inputs of host code and back again, without a copy where the memory allows it.
+class ConvolutionCall {
+ public:
+  explicit ConvolutionCall(const Tensor& input) : device_(input.device()), guard_(device_) {
+    if (driver_facts().host_visible) call_.emplace(device_.index());
+  }
+  Tensor in(const Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    return call_ ? call_->alias(tensor) : copy_to_host(tensor);
+  }
+  std::optional<Tensor> in(const std::optional<Tensor>& tensor) {
+    if (!tensor.has_value() || !tensor->defined()) return std::nullopt;
+    return in(*tensor);
+  }
+  Tensor out(const Tensor& result) {
+    if (!result.defined()) return result;
+    return call_ ? call_->adopt(result) : result.to(device_);
+  }
+
+ private:
+  const c10::Device device_;
+  const c10::DeviceGuard guard_;
+  std::optional<HostCall> call_;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd_;
+};
+
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                   c10::SymIntArrayRef dilation, bool transposed,
+                   c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  ConvolutionCall call(input);
+  return call.out(at::convolution_symint(call.in(input), call.in(weight), call.in(bias), stride,
+                                         padding, dilation, transposed, output_padding,
+                                         std::move(groups)));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
+    c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
+  ConvolutionCall call(input);
+  const std::vector<c10::SymInt> bias_size = {
+      grad.sym_size(1)};  // one bias a channel of the output
+  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward_symint(
+      call.in(grad), call.in(input), call.in(weight), c10::SymIntArrayRef(bias_size), stride,
+      padding, dilation, transposed, output_padding, std::move(groups), wanted);
+  return {call.out(grad_input), call.out(grad_weight), call.out(grad_bias)};
+}
+
+}  // namespace
+
+void register_operators() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library->impl("empty.memory_format", &empty);
+  library->impl("empty_strided", &empty_strided);
+  library->impl("as_strided", &at::native::as_strided_tensorimpl);
+  library->impl("view", &at::native::view);
+  library->impl("_reshape_alias", &at::native::_reshape_alias);
+  library->impl("resize_", &at::native::resize_);
+  library->impl("set_.source_Tensor", &set_to_tensor);
+  library->impl("set_.source_Storage", &set_to_storage);
+  library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);
+  library->impl("is_set_to", &at::native::is_set_to);
+  library->impl("record_stream", &record_stream);
+  library->impl("convolution_overrideable", &convolution);
+  library->impl("convolution_backward_overrideable", &convolution_backward);
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,69 @@
+// What the files of this folder share: the loaded driver's facts, this thread's current device and
+// streams.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <string>
+
+#include "torch/devices/driver.h"
+
+namespace bringup::torch_ext {
+
+constexpr c10::DeviceType kDriverDevice = c10::DeviceType::PrivateUse1;
+constexpr c10::DispatchKeySet kDriverKeys(c10::DispatchKey::PrivateUse1);
+constexpr c10::DispatchKeySet kCpuKeys(c10::DispatchKey::CPU);
+constexpr int kMaxDevices = 64;
+
+// Facts about a driver that passed every check of its contract.
+struct DriverFacts {
+  std::string path;
+  std::string device_name;
+  std::string description;
+  int32_t device_count = 0;
+  bool host_visible = false;  // every device lets the host read and write its memory
+};
+
+// Opens and checks a driver without making it active. Throws std::runtime_error that says what is
+// wrong with it.
+DriverFacts open_driver(const std::string& path);
+// Makes the opened driver torch's PrivateUse1 backend: allocator, guard, hooks, operators. Once in
+// a process.
+void install_driver();
+
+// The loaded driver's facts; only while active_driver() is not null.
+const DriverFacts& driver_facts() noexcept;
+bringup_device_props device_props(c10::DeviceIndex device);
+
+// This thread's current device. set_current_device raises for an index that does not exist.
+c10::DeviceIndex current_device() noexcept;
+void set_current_device(c10::DeviceIndex device);
+c10::DeviceIndex checked_device(c10::DeviceIndex device);  // -1 becomes the current one
+
+// This thread's current stream; streams come from a pool and live as long as the process.
+c10::Stream current_stream(c10::DeviceIndex device) noexcept;
+c10::Stream exchange_current_stream(c10::Stream stream);
+c10::Stream pooled_stream(c10::DeviceIndex device, bool urgent);
+inline bringup_stream native_stream(const c10::Stream& stream) noexcept {
+  return reinterpret_cast<bringup_stream>(stream.id());
+}
+
+// True in a child of fork(): the driver's threads and queues stayed in the parent.
+bool in_forked_child() noexcept;
+
+// Waits after every launch, so that an error is raised where it was caused
+// (BRINGUP_LAUNCH_BLOCKING).
+void set_launch_blocking(bool blocking) noexcept;
+
+// Parts of install_driver, one per file.
+void register_allocator();
+void register_host_allocator();
+void register_guard();
+void register_hooks();
+void register_operators();
+void register_copies();
+void register_fallback();
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,85 @@
+// The current device and streams of each thread, and the pool that streams come from.
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// torch.Stream() objects are copied and shared without an owner, so native streams are never
+// destroyed and new ones are handed out round robin from a fixed number, as torch does for CUDA.
+constexpr size_t kStreamsPerPool = 32;
+
+struct StreamPool {
+  std::mutex mutex;
+  std::array<bringup_stream, kStreamsPerPool> streams{};
+  size_t next = 0;
+};
+
+StreamPool& stream_pool(c10::DeviceIndex device, bool urgent) {
+  static auto* pools = new std::array<std::array<StreamPool, 2>, kMaxDevices>;
+  return (*pools)[static_cast<size_t>(device)][urgent ? 1 : 0];
+}
+
+struct Current {
+  c10::DeviceIndex device = 0;
+  std::array<c10::StreamId, kMaxDevices> streams{};  // 0 is the default stream
+};
+thread_local Current t_current;
+
+}  // namespace
+
+c10::DeviceIndex current_device() noexcept { return t_current.device; }
+
+void set_current_device(c10::DeviceIndex device) { t_current.device = checked_device(device); }
+
+c10::DeviceIndex checked_device(c10::DeviceIndex device) {
+  if (device == -1) return t_current.device;
+  const int32_t count = driver_facts().device_count;
+  TORCH_CHECK(device >= 0 && device < count, "there is no device '", driver_facts().device_name,
+              ":", static_cast<int>(device), "': this driver has ", count, " (0 to ", count - 1,
+              ")");
+  return device;
+}
+
+c10::Stream current_stream(c10::DeviceIndex device) noexcept {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDriverDevice, device),
+                     t_current.streams[static_cast<size_t>(device)]);
+}
+
+c10::Stream exchange_current_stream(c10::Stream stream) {
+  const c10::DeviceIndex device = checked_device(stream.device_index());
+  const c10::Stream former = current_stream(device);
+  t_current.streams[static_cast<size_t>(device)] = stream.id();
+  return former;
+}
+
+c10::Stream pooled_stream(c10::DeviceIndex device, bool urgent) {
+  device = checked_device(device);
+  StreamPool& pool = stream_pool(device, urgent);
+  std::lock_guard lock(pool.mutex);
+  bringup_stream& stream = pool.streams[pool.next];
+  if (stream == nullptr) {
+    check_driver(active_driver()->stream_create(device, urgent ? -1 : 0, &stream),
+                 "creating a stream");
+  }
+  pool.next = (pool.next + 1) % kStreamsPerPool;
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDriverDevice, device),
+                     static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(stream)));
+}
+
+bringup_stream current_driver_stream(c10::DeviceIndex device) {
+  return native_stream(current_stream(checked_device(device)));
+}
+
+void synchronize_current_stream(c10::DeviceIndex device) {
+  device = checked_device(device);
+  check_driver(active_driver()->stream_synchronize(device, native_stream(current_stream(device))),
+               "waiting for the current stream");
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,179 @@
+"""Loading a driver: finding its library, checking it, and making it torch's PrivateUse1 backend."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from bringup import _native, settings
+from bringup.errors import DriverError
+
+__all__ = ["DriverInfo", "load_driver", "loaded"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class DriverInfo:
+    """A loaded driver.
+
+    Attributes:
+        device_name: what torch calls its device, e.g. "npu".
+        path: its shared library.
+        description: the driver's own words about itself.
+        device_count: number of devices.
+        host_visible: whether the host reaches device memory; the fallback copies nothing then.
+    """
+
+    device_name: str
+    path: Path
+    description: str
+    device_count: int
+    host_visible: bool
+
+
+_loaded: DriverInfo | None = None
+
+
+def loaded() -> DriverInfo | None:
+    """The driver that `load_driver` loaded in this process, or None."""
+    return _loaded
+
+
+def load_driver(driver: str | Path | None = None, name: str | None = None) -> DriverInfo:
+    """Makes a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
+
+    One process has one driver: asking again for the loaded one returns what is loaded.
+
+    Args:
+        driver: "sim" (the simulated NPU) or the path of a driver's shared library; None for the
+            setting `BRINGUP_DRIVER`.
+        name: what torch shall call the device; None for the name that the driver gives.
+
+    Returns:
+        What was loaded.
+
+    Raises:
+        DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, the
+            device name cannot be used, another driver is loaded, or another package owns
+            PrivateUse1.
+    """
+    global _loaded
+    path = _find(settings.driver() if driver is None else driver)
+    if _loaded is not None:
+        return _same_or_refuse(_loaded, path, name)
+    native = _native.torch_library().devices
+    _require_free_backend()
+    try:
+        facts = native.open_driver(str(path))
+    except RuntimeError as error:
+        raise DriverError(f"{error}") from None
+    info = DriverInfo(
+        device_name=_checked_name(facts["device_name"] if name is None else name, path),
+        path=path,
+        description=facts["description"],
+        device_count=facts["device_count"],
+        host_visible=facts["host_visible"],
+    )
+    _install(native, info.device_name)
+    _loaded = info
+    return info
+
+
+def _find(driver: str | Path) -> Path:
+    if driver == "sim":
+        return _native.sim_driver_path()
+    path = Path(driver).expanduser()
+    if path.is_file():
+        return path.resolve()
+    if isinstance(driver, Path) or "/" in driver or path.suffix:
+        raise DriverError(f"there is no driver at {path}: expected the path of a shared library")
+    raise DriverError(
+        f"there is no driver named {driver!r}: expected 'sim' or the path of a shared library"
+        " (the argument of load_driver, or BRINGUP_DRIVER)"
+    )
+
+
+def _same_or_refuse(info: DriverInfo, path: Path, name: str | None) -> DriverInfo:
+    if path != info.path:
+        raise DriverError(
+            f"the driver {info.path} is already loaded as device {info.device_name!r},"
+            f" so {path} cannot be: torch has one PrivateUse1 device a process"
+        )
+    if name is not None and name != info.device_name:
+        raise DriverError(
+            f"the driver {path} is already loaded as device {info.device_name!r},"
+            f" so it cannot become {name!r}"
+        )
+    return info
+
+
+def _require_free_backend() -> None:
+    torch = importlib.import_module("torch")
+    owner = torch._C._get_privateuse1_backend_name()
+    if owner != "privateuseone":
+        raise DriverError(
+            f"torch's PrivateUse1 device is already {owner!r}, registered by another package:"
+            " only one can own it. jit, ops, passes and graphs on cpu work all the same; to load a"
+            " driver, start a process without that package (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps"
+            " backends from loading themselves)"
+        )
+
+
+def _checked_name(name: str, path: Path) -> str:
+    torch = importlib.import_module("torch")
+    where = f"the driver {path} cannot be device {name!r}"
+    if _NAME.fullmatch(name) is None:
+        raise DriverError(
+            f"{where}: expected lower case letters, digits and underscores, beginning with a letter"
+        )
+    if name.startswith(("cpu", "cuda")):
+        raise DriverError(
+            f"{where}: torch cannot load tensors of a device whose name starts with 'cpu' or 'cuda'"
+        )
+    if hasattr(torch, name):
+        raise DriverError(
+            f"{where}: torch.{name} already exists, choose another with load_driver(..., name=...)"
+        )
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return name
+    raise DriverError(
+        f"{where}: torch has a device of that name, choose another with load_driver(..., name=...)"
+    )
+
+
+def _install(native: ModuleType, name: str) -> None:
+    torch = importlib.import_module("torch")
+    try:
+        native.install_driver()
+    except RuntimeError as error:
+        raise DriverError(f"{error}") from None
+    native.set_launch_blocking(settings.launch_blocking())
+    torch.utils.rename_privateuse1_backend(name)
+    # Imported here: the module imports torch, which `import bringup.devices` does not.
+    from bringup.devices import _module
+
+    torch._register_device_module(name, _module.DeviceModule(name))
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    atexit.register(_drain, native, name)
+
+
+def _drain(native: ModuleType, name: str) -> None:
+    """Waits while Python still runs: host functions may need it, and failures must be told."""
+    if native.in_forked_child():
+        return
+    for device in range(native.device_count()):
+        status, words = native.synchronize(device)
+        if status != 0:
+            warnings.warn(
+                f"work on device '{name}:{device}' failed and nobody asked for its result: {words}",
+                RuntimeWarning,
+                stacklevel=1,
+            )

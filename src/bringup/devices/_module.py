@@ -1,0 +1,267 @@
+"""`torch.<device>`: the module that torch and its users expect a device to have.
+
+Mostly the words of `torch.accelerator` under the device's own name, as `torch.cuda` has them.
+Streams and events are `torch.Stream` and `torch.Event` themselves.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import torch
+
+from bringup import _native
+from bringup.devices import _registry
+from bringup.errors import DeviceError, KernelError
+
+__all__ = ["DeviceModule", "DeviceProperties"]
+
+DeviceLike: TypeAlias = int | str | torch.device | None
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a driver says about one device.
+
+    Attributes:
+        name: for people.
+        arch: for compilers.
+        total_memory: bytes.
+        core_count: how many blocks can run at once.
+        supports_float64: whether kernels may use 64-bit floats.
+        supports_int64: whether kernels may use 64-bit integers.
+        host_visible_memory: whether the host can read and write its memory.
+    """
+
+    name: str
+    arch: str
+    total_memory: int
+    core_count: int
+    supports_float64: bool
+    supports_int64: bool
+    host_visible_memory: bool
+
+
+class DeviceModule(ModuleType):
+    """The module `torch.<name>` of a loaded driver.
+
+    Wherever a device is asked for, an index, a string, a `torch.device` or None (the current one)
+    will do; `DeviceError` when there is no such device.
+    """
+
+    Stream = torch.Stream
+    Event = torch.Event
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"torch.{name}", f"Device {name!r}, brought up by bringup.")
+        self._name = name
+        self._native = _native.torch_library().devices
+        self.default_generators = tuple(
+            self._native.default_generator(index) for index in range(self.device_count())
+        )
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            value = _registry.resolve(name)
+        except KeyError:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_registry.names()})
+
+    def _index(self, device: DeviceLike) -> int:
+        index = device if device is None or isinstance(device, int) else self._index_of(device)
+        count = self.device_count()
+        if index is None or index == -1:
+            return self.current_device()
+        if not 0 <= index < count:
+            raise DeviceError(
+                f"there is no device '{self._name}:{index}':"
+                f" this driver has {count} (0 to {count - 1})"
+            )
+        return index
+
+    def _index_of(self, device: str | torch.device) -> int | None:
+        named = torch.device(device)
+        if named.type != self._name:
+            raise DeviceError(f"expected a device of type {self._name!r}, got {str(device)!r}")
+        return None if named.index is None else int(named.index)
+
+    # --- devices
+
+    def is_available(self) -> bool:
+        """Whether there is a device: always, once a driver is loaded."""
+        return True
+
+    def is_initialized(self) -> bool:
+        """Whether the devices are ready: always, once a driver is loaded."""
+        return True
+
+    def init(self) -> None:
+        """Does nothing: loading the driver made the devices ready."""
+
+    _lazy_init = init
+
+    def _is_in_bad_fork(self) -> bool:
+        return bool(self._native.in_forked_child())
+
+    def device_count(self) -> int:
+        """Number of devices."""
+        return int(self._native.device_count())
+
+    def current_device(self) -> int:
+        """Index of this thread's current device."""
+        return int(torch.accelerator.current_device_index())
+
+    def set_device(self, device: DeviceLike) -> None:
+        """Makes `device` this thread's current device."""
+        torch.accelerator.set_device_index(self._index(device))
+
+    def device(self, device: DeviceLike) -> AbstractContextManager[Any]:
+        """A context in which `device` is this thread's current device."""
+        return torch.accelerator.device_index(self._index(device))  # type: ignore[no-any-return]
+
+    def get_device_properties(self, device: DeviceLike = None) -> DeviceProperties:
+        """What the driver says about a device."""
+        return DeviceProperties(**self._native.device_props(self._index(device)))
+
+    def get_device_name(self, device: DeviceLike = None) -> str:
+        """The device's name for people."""
+        return self.get_device_properties(device).name
+
+    def get_device_capability(self, device: DeviceLike = None) -> dict[str, Any]:
+        """What a device can do, as `torch.accelerator` tells it: `{"supported_dtypes": {...}}`."""
+        return torch.accelerator.get_device_capability(self._index(device))  # type: ignore[no-any-return]
+
+    # --- streams
+
+    def synchronize(self, device: DeviceLike = None) -> None:
+        """Waits for all work of a device.
+
+        Raises:
+            KernelError: a kernel failed; the text names operator and stream.
+            DeviceError: the device failed otherwise.
+        """
+        index = self._index(device)
+        status, words = self._native.synchronize(index)
+        if status == self._native.KERNEL_FAILED:
+            raise KernelError(words)
+        if status != 0:
+            raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {words}")
+
+    def current_stream(self, device: DeviceLike = None) -> torch.Stream:
+        """This thread's current stream of a device."""
+        return torch.accelerator.current_stream(torch.device(self._name, self._index(device)))
+
+    def default_stream(self, device: DeviceLike = None) -> torch.Stream:
+        """The stream that is current unless another was chosen."""
+        return torch.Stream(
+            stream_id=0,
+            device_index=self._index(device),
+            device_type=int(torch._C._autograd.DeviceType.PrivateUse1),
+        )
+
+    def set_stream(self, stream: torch.Stream) -> None:
+        """Makes `stream` this thread's current stream, and its device the current device."""
+        torch.accelerator.set_stream(stream)
+
+    def stream(self, stream: torch.Stream | None) -> AbstractContextManager[Any]:
+        """A context in which `stream` is current; None changes nothing."""
+        return nullcontext() if stream is None else stream
+
+    # --- random numbers
+
+    def _generator(self, device: DeviceLike) -> torch.Generator:
+        return self.default_generators[self._index(device)]
+
+    def manual_seed(self, seed: int) -> None:
+        """Seeds the current device."""
+        self._generator(None).manual_seed(int(seed))
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seeds every device."""
+        for generator in self.default_generators:
+            generator.manual_seed(int(seed))
+
+    def seed(self) -> None:
+        """Seeds the current device with a number that nobody knows."""
+        self._generator(None).seed()
+
+    def seed_all(self) -> None:
+        """Seeds every device with the same number that nobody knows."""
+        self.manual_seed_all(self._generator(None).seed())
+
+    def initial_seed(self) -> int:
+        """The seed of the current device."""
+        return int(self._generator(None).initial_seed())
+
+    def get_rng_state(self, device: DeviceLike = None) -> torch.Tensor:
+        """The state of a device's random numbers: a ByteTensor on cpu."""
+        return self._generator(device).get_state()
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        """The state of every device."""
+        return [generator.get_state() for generator in self.default_generators]
+
+    def set_rng_state(self, new_state: torch.Tensor, device: DeviceLike = None) -> None:
+        """Puts a state of `get_rng_state` back."""
+        self._generator(device).set_state(new_state)
+
+    def set_rng_state_all(self, new_states: list[torch.Tensor]) -> None:
+        """Puts the states of `get_rng_state_all` back."""
+        for generator, state in zip(self.default_generators, new_states, strict=True):
+            generator.set_state(state)
+
+    # --- memory, in bytes
+
+    def empty_cache(self) -> None:
+        """Gives unused cached memory back to the driver."""
+        torch.accelerator.empty_cache()
+
+    def mem_get_info(self, device: DeviceLike = None) -> tuple[int, int]:
+        """Free and total bytes of a device."""
+        free, total = torch.accelerator.get_memory_info(self._index(device))
+        return int(free), int(total)
+
+    def memory_stats(self, device: DeviceLike = None) -> dict[str, Any]:
+        """The allocator's statistics, with the keys of `torch.accelerator.memory_stats`."""
+        return dict(torch.accelerator.memory_stats(self._index(device)))
+
+    def memory_allocated(self, device: DeviceLike = None) -> int:
+        """Bytes that tensors hold."""
+        return int(torch.accelerator.memory_allocated(self._index(device)))
+
+    def max_memory_allocated(self, device: DeviceLike = None) -> int:
+        """The most bytes that tensors held since the peak was reset."""
+        return int(torch.accelerator.max_memory_allocated(self._index(device)))
+
+    def memory_reserved(self, device: DeviceLike = None) -> int:
+        """Bytes that the allocator holds, used or cached."""
+        return int(torch.accelerator.memory_reserved(self._index(device)))
+
+    def max_memory_reserved(self, device: DeviceLike = None) -> int:
+        """The most bytes that the allocator held since the peak was reset."""
+        return int(torch.accelerator.max_memory_reserved(self._index(device)))
+
+    def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
+        """Makes the present the new peak."""
+        torch.accelerator.reset_peak_memory_stats(self._index(device))
+
+    def reset_accumulated_memory_stats(self, device: DeviceLike = None) -> None:
+        """Sets the sums and counters back to 0."""
+        torch.accelerator.reset_accumulated_memory_stats(self._index(device))
+
+    # --- autocast
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """The dtypes that autocast may use."""
+        return [torch.float16, torch.bfloat16]
+
+    def is_bf16_supported(self) -> bool:
+        """Whether bfloat16 works: always, through the fallback at least."""
+        return True

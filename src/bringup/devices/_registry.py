@@ -1,0 +1,37 @@
+"""Lazy attributes of `torch.<device>`, added by other rooms before or after a driver is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["names", "register_module_attribute", "resolve"]
+
+_factories: dict[str, Callable[[], object]] = {}
+
+
+def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
+    """Makes `factory()` the attribute `name` of the device module, made when first asked for.
+
+    Args:
+        name: an identifier, e.g. "graph" for `torch.npu.graph`.
+        factory: called at most once a module; may import what it needs.
+
+    Raises:
+        ValueError: `name` is no identifier, or another factory has it.
+    """
+    if not name.isidentifier():
+        raise ValueError(
+            f"{name!r} cannot be an attribute of the device module: it is no identifier"
+        )
+    if _factories.setdefault(name, factory) is not factory:
+        raise ValueError(f"the device module's attribute {name!r} is already registered")
+
+
+def resolve(name: str) -> object:
+    """The value of a registered attribute; `KeyError` for any other name."""
+    return _factories[name]()
+
+
+def names() -> list[str]:
+    """The registered names."""
+    return sorted(_factories)
