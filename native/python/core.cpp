@@ -21,9 +21,10 @@ rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool
 
 NB_MODULE(_core, module) {
   module.attr("kernel_abi") = BRINGUP_KERNEL_ABI;
-  module.def("load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),
-             nb::arg("device_code") = false, nb::call_guard<nb::gil_scoped_release>(),
-             "Loads `entry` of the shared library at `path` into the kernel table and returns its id.");
+  module.def(
+      "load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),
+      nb::arg("device_code") = false, nb::call_guard<nb::gil_scoped_release>(),
+      "Loads `entry` of the shared library at `path` into the kernel table and returns its id.");
   module.def(
       "kernel_address",
       [](rt::KernelId id) {

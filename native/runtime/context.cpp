@@ -1,8 +1,9 @@
 #include "runtime/context.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <vector>
 
 #include "runtime/error_slot.h"
@@ -14,28 +15,35 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kFirstChunk = 64 << 10;
 
 std::atomic<ParallelFor> g_parallel_for{nullptr};
+std::mutex g_message_mutex;  // threads of one kernel may fail at the same time
 
 struct FreeChunk {
   void operator()(std::byte* chunk) const { std::free(chunk); }
 };
 
+// Rounds up to whole regions; 0 when that cannot be counted.
+constexpr size_t rounded(size_t bytes) {
+  if (bytes == 0) return kAlignment;
+  if (bytes > SIZE_MAX - kAlignment) return 0;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::byte* allocate(size_t bytes) {
+  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes));
+}
+
 // One thread's scratch memory: chunks that grow, handed out as a stack.
 class Arena {
  public:
-  struct Mark {
-    size_t chunk;
-    size_t used;
-  };
-
-  Mark mark() const { return {current_, used_}; }
-  void rewind(Mark mark) {
-    current_ = mark.chunk;
-    used_ = mark.used;
+  size_t chunk() const { return current_; }
+  size_t used() const { return used_; }
+  void rewind(size_t chunk, size_t used) {
+    current_ = chunk;
+    used_ = used;
   }
 
   void* take(size_t bytes) {
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    while (current_ < chunks_.size() && used_ + bytes > chunks_[current_].size) {
+    while (current_ < chunks_.size() && chunks_[current_].size - used_ < bytes) {
       ++current_;
       used_ = 0;
     }
@@ -54,9 +62,9 @@ class Arena {
   bool grow(size_t bytes) {
     size_t size = chunks_.empty() ? kFirstChunk : chunks_.back().size * 2;
     if (size < bytes) size = bytes;
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
+    std::unique_ptr<std::byte, FreeChunk> memory(allocate(size));
     if (memory == nullptr) return false;
-    chunks_.push_back({std::unique_ptr<std::byte, FreeChunk>(memory), size});
+    chunks_.push_back({std::move(memory), size});
     used_ = 0;
     return true;
   }
@@ -69,25 +77,6 @@ class Arena {
 Arena& arena() {
   thread_local Arena arena;
   return arena;
-}
-
-// The live context of this thread: remembers where its workspace began, only once some was taken.
-struct Scratch {
-  Arena::Mark mark{};
-  bool taken = false;
-};
-thread_local Scratch t_scratch;
-
-void ctx_set_error(const bringup_ctx*, const char* message) {
-  set_last_error(message != nullptr ? message : "");
-}
-
-void* ctx_workspace(const bringup_ctx*, size_t bytes) {
-  if (!t_scratch.taken) {
-    t_scratch.mark = arena().mark();
-    t_scratch.taken = true;
-  }
-  return arena().take(bytes);
 }
 
 void ctx_parallel_for(const bringup_ctx*, int64_t n, int64_t grain,
@@ -103,19 +92,79 @@ void ctx_parallel_for(const bringup_ctx*, int64_t n, int64_t grain,
 
 }  // namespace
 
+struct alignas(kAlignment) HostContext::Region {
+  Region* next;
+};
+
 void set_parallel_for(ParallelFor implementation) noexcept {
   g_parallel_for.store(implementation, std::memory_order_release);
 }
 
 HostContext::HostContext(DLDevice device, void* stream, int64_t block_index,
                          int64_t block_count) noexcept
-    : ctx_{sizeof(bringup_ctx), BRINGUP_KERNEL_ABI, stream,        device,           block_index,
-           block_count,         &ctx_set_error,     &ctx_workspace, &ctx_parallel_for, nullptr} {}
+    : ctx_{sizeof(bringup_ctx),
+           BRINGUP_KERNEL_ABI,
+           stream,
+           device,
+           block_index,
+           block_count,
+           &HostContext::set_error,
+           &HostContext::workspace,
+           &ctx_parallel_for,
+           this},
+      error_slot_(&error_slot()) {}
 
 HostContext::~HostContext() {
-  if (!t_scratch.taken) return;
-  arena().rewind(t_scratch.mark);
-  t_scratch.taken = false;
+  if (has_workspace_) arena().rewind(first_chunk_, first_used_);
+  Region* region = foreign_.load(std::memory_order_acquire);
+  while (region != nullptr) {
+    Region* next = region->next;
+    std::free(region);
+    region = next;
+  }
+}
+
+void HostContext::set_error(const bringup_ctx* ctx, const char* message) {
+  const auto* self = static_cast<const HostContext*>(ctx->opaque);
+  std::lock_guard lock(g_message_mutex);
+  try {
+    self->error_slot_->assign(message != nullptr ? message : "");
+  } catch (const std::bad_alloc&) {
+    self->error_slot_->clear();  // the status still says that the kernel failed
+  }
+}
+
+void* HostContext::workspace(const bringup_ctx* ctx, size_t bytes) {
+  auto* self = static_cast<HostContext*>(ctx->opaque);
+  const size_t whole = rounded(bytes);
+  if (whole == 0) return nullptr;
+  return self->error_slot_ == &error_slot() ? self->own_workspace(whole)
+                                            : self->foreign_workspace(whole);
+}
+
+void* HostContext::own_workspace(size_t bytes) noexcept {
+  if (!has_workspace_) {
+    first_chunk_ = arena().chunk();
+    first_used_ = arena().used();
+    has_workspace_ = true;
+  }
+  try {
+    return arena().take(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// A thread of the kernel's: its arena must not be used, for nobody there would rewind it.
+void* HostContext::foreign_workspace(size_t bytes) noexcept {
+  if (bytes > SIZE_MAX - sizeof(Region)) return nullptr;
+  std::byte* memory = allocate(sizeof(Region) + bytes);
+  if (memory == nullptr) return nullptr;
+  auto* region = new (memory) Region{foreign_.load(std::memory_order_relaxed)};
+  while (!foreign_.compare_exchange_weak(region->next, region, std::memory_order_release,
+                                         std::memory_order_relaxed)) {
+  }
+  return memory + sizeof(Region);
 }
 
 }  // namespace bringup::runtime

@@ -1,20 +1,28 @@
 // The call context that kernels get on the host, and the thread pool behind parallel_for.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "bringup/kernel.h"
 #include "runtime/export.h"
 
 namespace bringup::runtime {
 
-using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64_t, void*), void* user);
+using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64_t, void*),
+                             void* user);
 
-// Installs the implementation behind ctx->parallel_for (libtorch's pool once it is there); null = run serially.
+// Installs the implementation behind ctx->parallel_for (libtorch's pool once it is there); null =
+// run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
-// A context for one kernel call on this thread. Building it costs a few stores; workspace taken through it is
-// given back to the thread's arena by the destructor.
+// A context for one kernel call on this thread. Building it costs a few stores. Contexts of a
+// thread nest like the calls they serve: workspace taken through one is given back by its
+// destructor, and that of the call around it stays untouched. The kernel's own threads
+// (parallel_for) may use the context too: what they say reaches the slot of the thread that built
+// it.
 class BRINGUP_API HostContext {
  public:
   explicit HostContext(DLDevice device = {1, 0}, void* stream = nullptr, int64_t block_index = 0,
@@ -26,7 +34,19 @@ class BRINGUP_API HostContext {
   const bringup_ctx* get() const noexcept { return &ctx_; }
 
  private:
+  struct Region;  // scratch memory of another thread
+
+  static void set_error(const bringup_ctx* ctx, const char* message);
+  static void* workspace(const bringup_ctx* ctx, size_t bytes);
+  void* own_workspace(size_t bytes) noexcept;
+  void* foreign_workspace(size_t bytes) noexcept;
+
   bringup_ctx ctx_;
+  std::string* error_slot_;  // of the thread that built this; also says which thread that is
+  std::atomic<Region*> foreign_{nullptr};
+  size_t first_chunk_ = 0;  // where this call's part of the thread's arena begins, once it has one
+  size_t first_used_ = 0;
+  bool has_workspace_ = false;
 };
 
 }  // namespace bringup::runtime

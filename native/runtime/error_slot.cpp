@@ -3,12 +3,14 @@
 #include <utility>
 
 namespace bringup::runtime {
-namespace {
-thread_local std::string t_message;
-}  // namespace
 
-void set_last_error(std::string_view message) { t_message.assign(message); }
+std::string& error_slot() noexcept {
+  thread_local std::string message;
+  return message;
+}
 
-std::string take_last_error() { return std::exchange(t_message, std::string()); }
+void set_last_error(std::string_view message) { error_slot().assign(message); }
+
+std::string take_last_error() { return std::exchange(error_slot(), std::string()); }
 
 }  // namespace bringup::runtime

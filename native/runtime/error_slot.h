@@ -1,4 +1,5 @@
-// The error slot: one thread-local message that a kernel, a driver or the runtime leaves for whoever called it.
+// The error slot: one thread-local message that a kernel, a driver or the runtime leaves for
+// whoever called it.
 #pragma once
 
 #include <string>
@@ -13,5 +14,8 @@ BRINGUP_API void set_last_error(std::string_view message);
 
 // Returns this thread's message and clears it; empty when nothing was said.
 BRINGUP_API std::string take_last_error();
+
+// This thread's message itself; the address is the thread's own as long as it lives.
+std::string& error_slot() noexcept;
 
 }  // namespace bringup::runtime

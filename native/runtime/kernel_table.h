@@ -1,5 +1,6 @@
-// The kernel table: every loaded kernel entry under a number that Python can hold. Whoever holds the
-// shared_ptr keeps the library mapped, so nothing is closed under a running call, an operator or a graph.
+// The kernel table: every loaded kernel entry under a number that Python can hold. Whoever holds
+// the shared_ptr keeps the library mapped, so nothing is closed under a running call, an operator
+// or a graph.
 #pragma once
 
 #include <cstdint>

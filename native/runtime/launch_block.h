@@ -1,20 +1,29 @@
-// The launch block: one kernel call's arguments in memory of its own. Tensors are described (address, sizes,
-// strides), not owned; scalars, lists and strings are copied. Asynchronous launches, graph nodes and parameter
-// versions all use it, never the caller's memory.
+// The launch block: one kernel call's arguments in memory of its own. Tensors are described
+// (address, sizes, strides), not owned; scalars, lists and strings are copied. Asynchronous
+// launches, graph nodes and parameter versions all use it, never the caller's memory.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "bringup/kernel.h"
 #include "runtime/export.h"
 
 namespace bringup::runtime {
 
-enum class ArgKind : uint8_t { kNone, kTensor, kInt, kFloat, kString, kIntList, kFloatList, kTensorList };
+// The numbers are driver.h's bringup_arg_kind.
+enum class ArgKind : uint8_t {
+  kNone,
+  kTensor,
+  kInt,
+  kFloat,
+  kString,
+  kIntList,
+  kFloatList,
+  kTensorList
+};
 
 // A tensor as a kernel sees it; sizes and strides are the caller's until the block copies them.
 struct TensorDesc {
@@ -42,14 +51,16 @@ class BRINGUP_API LaunchBlock {
   void add_float_list(std::span<const double> values);
   void add_tensor_list(std::span<const TensorDesc> tensors);
 
-  // What `run(args, n, ctx)` takes. Stable addresses: moving the block or appending does not move arguments
-  // already added, so DLTensor and scalar pointers stay valid as long as the block lives.
+  // What `run(args, n, ctx)` takes. Stable addresses: moving the block or appending does not move
+  // arguments already added, so DLTensor and scalar pointers stay valid as long as the block lives.
+  // The arrays that args() and kinds() return are valid until the next argument is appended.
   void** args() noexcept;
+  const uint8_t* kinds() const noexcept;  // size() entries of bringup_arg_kind
   int32_t size() const noexcept;
   ArgKind kind(int32_t index) const;
 
-  // Overwrites an argument in place; std::invalid_argument for the wrong kind or index. A list may change its
-  // length (its pointer changes then, args()[index] does not).
+  // Overwrites an argument in place; std::invalid_argument for the wrong kind or index. A list may
+  // change its length (its data pointer may change then, args()[index] does not).
   void set_int(int32_t index, int64_t value);
   void set_float(int32_t index, double value);
   void set_int_list(int32_t index, std::span<const int64_t> values);

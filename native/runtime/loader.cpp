@@ -7,6 +7,8 @@
 namespace bringup::runtime {
 
 std::shared_ptr<Library> Library::open(const std::string& path) {
+  // dlopen takes an empty path for the program itself.
+  if (path.empty()) throw std::runtime_error("cannot load a library from an empty path");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
