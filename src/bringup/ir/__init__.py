@@ -1,1 +1,57 @@
-"""The graph that passes see; what an operator is comes from a Dialect. Never imports torch."""
+"""The graph that passes see; what an operator is reaches it through a Dialect. Never imports torch.
+
+In reading order: `Shape` and `TensorDesc` (what a tensor looks like), `Dialect` (who knows operators), `Graph`,
+`Node`, `Value` (the graph and its edits), `GraphBuilder` and `TensorHolder` (making one).
+"""
+
+from bringup.ir.builder import GraphBuilder, TensorHolder
+from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
+from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
+from bringup.ir.effects import Storages
+from bringup.ir.graph import (
+    CONSTANT,
+    INPUT,
+    OUTPUT,
+    Graph,
+    Node,
+    Value,
+    map_argument,
+    plain,
+    values_in,
+)
+from bringup.ir.order import hoist_plan, put_in_order
+from bringup.ir.printing import argument_text, graph_text, node_text
+from bringup.ir.tensor import Dim, Shape, TensorDesc
+
+__all__ = [
+    "CONSTANT",
+    "INPUT",
+    "OUTPUT",
+    "Dialect",
+    "Dim",
+    "Edit",
+    "Erase",
+    "Graph",
+    "GraphBuilder",
+    "Insert",
+    "Move",
+    "Node",
+    "Operator",
+    "Parameter",
+    "Rewire",
+    "Shape",
+    "Storages",
+    "TensorDesc",
+    "TensorHolder",
+    "Value",
+    "argument_text",
+    "current_dialect",
+    "graph_text",
+    "hoist_plan",
+    "map_argument",
+    "node_text",
+    "plain",
+    "put_in_order",
+    "use_dialect",
+    "values_in",
+]

@@ -1,0 +1,350 @@
+"""The ATen dialect: what PyTorch's operators are, answered by PyTorch's own schemas and fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from bringup import ir
+from bringup.errors import SchemaError
+from bringup.passes import AnyValue
+
+__all__ = ["AtenDialect", "in_schema_order", "operator_of", "overload_of"]
+
+_COMMUTATIVE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "add.Tensor",
+        "mul.Tensor",
+        "maximum",
+        "minimum",
+        "eq.Tensor",
+        "ne.Tensor",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and.Tensor",
+        "bitwise_or.Tensor",
+        "bitwise_xor.Tensor",
+    )
+)
+
+
+class AtenDialect:
+    """Implements `ir.Dialect` over `torch.ops`: any registered operator, `aten::` or not.
+
+    Arguments:
+        fake_mode: under which shapes are inferred; taken from the first fake tensor met when None.
+    """
+
+    name = "aten"
+
+    def __init__(self, fake_mode: Any = None) -> None:
+        self._fake_mode = fake_mode
+
+    def bind(
+        self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
+    ) -> tuple[ir.Operator, tuple[object, ...]]:
+        """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call."""
+        overload = _resolve(op_type, arguments, keywords)
+        return operator_of(overload), in_schema_order(overload, arguments, keywords)
+
+    def commutes(self, node: ir.Node) -> bool:
+        """See `ir.Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
+        return node.op_type in _COMMUTATIVE and node.attributes.get("alpha", 1) == 1
+
+    def draws_random(self, node: ir.Node) -> bool:
+        """See `ir.Dialect.draws_random`: not with a dropout probability of 0, nor outside of training."""
+        attributes = node.attributes
+        idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
+        return node.operator.random and not idle and attributes.get("train", True) is not False
+
+    def infer(self, node: ir.Node) -> tuple[object, ...]:
+        """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
+        metas = {value: value.meta for value in node.inputs}
+        arguments = [_filled(argument, metas) for argument in node.arguments]
+        mode = self._mode_for(metas.values())
+        with _no_guards(mode), mode, torch.no_grad():
+            return _outputs(_call(overload_of(node.op_type), arguments))
+
+    def describe(self, meta: object) -> ir.TensorDesc | None:
+        """See `ir.Dialect.describe`."""
+        if not isinstance(meta, torch.Tensor):
+            return None
+        strided = meta.layout == torch.strided
+        return ir.TensorDesc(
+            ir.Shape(tuple(_dim(size) for size in meta.shape)),
+            str(meta.dtype).removeprefix("torch."),
+            tuple(_dim(stride) for stride in meta.stride()) if strided else (),
+            str(meta.device),
+        )
+
+    def difference(self, old: object, new: object) -> str | None:
+        """See `ir.Dialect.difference`: kind, shape, dtype and device must agree."""
+        before, after = self.describe(old), self.describe(new)
+        if before is None or after is None:
+            same = before is after and self.same(old, new)
+            return None if same else f"expected {before or old}, got {after or new}"
+        for what in ("shape", "dtype", "device"):
+            wanted, got = getattr(before, what), getattr(after, what)
+            if wanted != got:
+                return f"expected {what} {wanted}, got {got}"
+        return None
+
+    def same_layout(self, old: object, new: object) -> bool:
+        """See `ir.Dialect.same_layout`."""
+        before, after = self.describe(old), self.describe(new)
+        return before is None or after is None or before.strides == after.strides
+
+    def evaluate(self, node: ir.Node, constants: Mapping[str, object]) -> tuple[object, ...]:
+        """See `ir.Dialect.evaluate`."""
+        payloads = {value: constants[value.name] for value in node.inputs}
+        arguments = [_filled(argument, payloads) for argument in node.arguments]
+        with torch.no_grad():
+            return _outputs(_call(overload_of(node.op_type), arguments))
+
+    def constant_meta(self, payload: object) -> object:
+        """See `ir.Dialect.constant_meta`."""
+        if not isinstance(payload, torch.Tensor):
+            raise TypeError(f"a constant must be a torch.Tensor, got {type(payload).__name__}")
+        return self._mode_for(()).from_tensor(payload, static_shapes=True)
+
+    def supports(self, node: ir.Node) -> tuple[bool, str]:
+        """See `ir.Dialect.supports`: whether the operator has a kernel for the device of its inputs."""
+        overload = overload_of(node.op_type)
+        for value in node.inputs:
+            if isinstance(value.meta, torch.Tensor):
+                key = torch._C._parse_dispatch_key(_dispatch_name(value.meta.device.type))
+                if not overload.has_kernel_for_dispatch_key(key) and not overload._can_decompose():
+                    return False, f"{node.op_type} has no kernel for {value.meta.device.type}"
+        return True, ""
+
+    def same(self, left: object, right: object) -> bool:
+        """See `ir.Dialect.same`. Types must agree too: `2` and `2.0` give different dtypes."""
+        if isinstance(left, torch.SymInt) or isinstance(right, torch.SymInt):
+            return bool(_expression(left) == _expression(right))
+        if type(left) is not type(right):
+            return False
+        return bool(left == right) or (left != left and right != right)
+
+    def _mode_for(self, metas: Any) -> Any:
+        if self._fake_mode is None:
+            found = next((meta.fake_mode for meta in metas if isinstance(meta, FakeTensor)), None)
+            self._fake_mode = found or FakeTensorMode(allow_non_fake_inputs=True)
+        return self._fake_mode
+
+
+@cache
+def operator_of(overload: Any) -> ir.Operator:
+    """The facts of an operator overload, from its schema and tags."""
+    schema = overload._schema
+    mutates, aliases = set(), set()
+    for index, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None:
+            (mutates if argument.alias_info.is_write else aliases).add(index)
+    returns = schema.returns
+    is_list = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+    return ir.Operator(
+        type=_type_of(schema),
+        parameters=tuple(ir.Parameter(item.name, str(item.type)) for item in schema.arguments),
+        output_count=None if is_list else len(returns),
+        mutates=frozenset(mutates),
+        aliases=frozenset(aliases),
+        random=torch.Tag.nondeterministic_seeded in overload.tags,
+        opaque=not returns,  # it is called for an effect that its schema does not tell
+    )
+
+
+def overload_of(op_type: str) -> Any:
+    """The `OpOverload` of an operator type with its overload (`aten::add.Tensor`, `aten::addmm`).
+
+    Raises `SchemaError` when there is none.
+    """
+    packet, overload = _packet_of(op_type)
+    name = overload or "default"
+    if name not in packet.overloads():
+        raise SchemaError(
+            f"operator {op_type!r} has no overload {name!r}; it has {sorted(packet.overloads())}"
+        )
+    return getattr(packet, name)
+
+
+def _packet_of(op_type: str) -> tuple[Any, str]:
+    namespace, separator, rest = op_type.partition("::")
+    name, _, overload = rest.partition(".")
+    if not separator or not name:
+        raise SchemaError(
+            f"an operator type reads namespace::name or namespace::name.overload, got {op_type!r}"
+        )
+    try:
+        return getattr(getattr(torch.ops, namespace), name), overload
+    except AttributeError:
+        raise SchemaError(
+            f"there is no operator {namespace}::{name}; is the library that defines it loaded?"
+        ) from None
+
+
+def _type_of(schema: Any) -> str:
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+def _resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
+    packet, overload = _packet_of(op_type)
+    names = packet.overloads()
+    if overload or names == ["default"]:
+        return overload_of(op_type)
+    given = [*arguments, *keywords.values()]
+    if any(isinstance(argument, AnyValue) for argument in given):
+        fitting = [
+            name
+            for name in sorted(names, key=lambda item: item != "default")
+            if _takes(getattr(packet, name)._schema, len(arguments), keywords)
+        ]
+        if not fitting:
+            raise SchemaError(
+                f"no overload of {op_type} takes {len(arguments)} arguments and {sorted(keywords)}"
+            )
+        return getattr(packet, fitting[0])
+    try:
+        name = torch._C._jit_resolve_packet(
+            op_type,
+            *(_stand_in(argument) for argument in arguments),
+            **{key: _stand_in(argument) for key, argument in keywords.items()},
+        )
+    except RuntimeError as error:
+        shown = ", ".join(ir.argument_text(argument) for argument in given)
+        raise SchemaError(f"no overload of {op_type} takes ({shown}): {error}") from None
+    return getattr(packet, name or "default")
+
+
+def _takes(schema: Any, positional: int, keywords: Mapping[str, object]) -> bool:
+    names = [argument.name for argument in schema.arguments]
+    by_position = sum(not argument.kwarg_only for argument in schema.arguments)
+    required = [
+        argument.name
+        for argument in schema.arguments[positional:]
+        if not argument.has_default_value() and argument.name not in keywords
+    ]
+    return positional <= by_position and not required and set(keywords) <= set(names)
+
+
+@cache
+def _example() -> Any:
+    return torch.empty(0, device="meta")
+
+
+def _stand_in(argument: object) -> object:
+    if isinstance(argument, ir.Value):
+        return 1 if isinstance(argument.meta, (torch.SymInt, int)) else _example()
+    if isinstance(argument, (tuple, list)):
+        return [_stand_in(item) for item in argument]
+    return _dtype_or_same(argument)
+
+
+def _dtype_or_same(argument: object) -> object:
+    if isinstance(argument, str):
+        dtype = getattr(torch, argument, None)
+        return dtype if isinstance(dtype, torch.dtype) else argument
+    return argument
+
+
+def in_schema_order(
+    overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
+) -> tuple[object, ...]:
+    """All arguments of a call in schema order, in their canonical form, defaults filled in.
+
+    Raises `SchemaError` when they do not fit the schema.
+    """
+    schema = overload._schema
+    what = _type_of(schema)
+    by_position = [argument for argument in schema.arguments if not argument.kwarg_only]
+    if len(arguments) > len(by_position):
+        raise SchemaError(
+            f"{what} takes at most {len(by_position)} positional arguments, got {len(arguments)}: {schema}"
+        )
+    unknown = sorted(set(keywords) - {argument.name for argument in schema.arguments})
+    if unknown:
+        raise SchemaError(f"{what} has no parameter {unknown[0]!r}: {schema}")
+    ordered = []
+    for index, parameter in enumerate(schema.arguments):
+        if index < len(arguments):
+            if parameter.name in keywords:
+                raise SchemaError(f"{what} got {parameter.name!r} twice: {schema}")
+            ordered.append(_canonical(parameter, arguments[index]))
+        elif parameter.name in keywords:
+            ordered.append(_canonical(parameter, keywords[parameter.name]))
+        elif parameter.has_default_value():
+            ordered.append(_canonical(parameter, parameter.default_value))
+        else:
+            raise SchemaError(f"{what} needs an argument for {parameter.name!r}: {schema}")
+    return tuple(ordered)
+
+
+def _canonical(parameter: Any, argument: object) -> object:
+    """One form per meaning: tuples for lists, floats for float parameters, dtypes for their names."""
+    kind = parameter.type
+    if isinstance(kind, torch.OptionalType):
+        kind = kind.getElementType()
+    if isinstance(kind, torch.ListType) and isinstance(argument, (int, float)):
+        return (argument,) * (parameter.N or 1)
+    if isinstance(argument, (tuple, list)):
+        return tuple(_canonical_item(item) for item in argument)
+    if isinstance(kind, torch.FloatType) and isinstance(argument, int):
+        return float(argument)
+    return _canonical_item(
+        _dtype_or_same(argument) if parameter.name.endswith("dtype") else argument
+    )
+
+
+def _canonical_item(argument: object) -> object:
+    if isinstance(argument, (tuple, list)):
+        return tuple(_canonical_item(item) for item in argument)
+    return argument
+
+
+def _call(overload: Any, arguments: Sequence[object]) -> object:
+    positional, keywords = [], {}
+    for parameter, argument in zip(overload._schema.arguments, arguments, strict=True):
+        if parameter.kwarg_only:
+            keywords[parameter.name] = argument
+        else:
+            positional.append(argument)
+    return overload(*positional, **keywords)
+
+
+def _filled(argument: object, replace: Mapping[ir.Value, object]) -> object:
+    filled = ir.map_argument(argument, replace)
+    return list(filled) if isinstance(filled, tuple) else filled
+
+
+def _outputs(result: object) -> tuple[object, ...]:
+    if result is None:
+        return ()
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _expression(value: object) -> object:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _dim(size: object) -> ir.Dim:
+    return str(_expression(size)) if isinstance(size, torch.SymInt) else int(size)  # type: ignore[call-overload, no-any-return]
+
+
+def _dispatch_name(device_type: str) -> str:
+    names = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
+    return names.get(device_type, "PrivateUse1")
+
+
+@contextlib.contextmanager
+def _no_guards(mode: Any) -> Iterator[None]:
+    if mode.shape_env is None:
+        yield
+        return
+    with mode.shape_env.suppress_guards(), mode.shape_env.ignore_fresh_unbacked_symbols():
+        yield

@@ -1,0 +1,95 @@
+"""The torch.compile backend "bringup": AOT autograd, passes on the ATen graph, then an inner compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import torch
+from torch._dynamo.backends import registry
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from bringup.compiler.apply import load_and_select, rewrite
+from bringup.errors import BringupError
+
+__all__ = ["CompileOptions", "announce", "dynamo_backend"]
+
+_INNER = ("eager", "inductor")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """The options of `torch.compile(backend="bringup", options={...})`.
+
+    Attributes:
+        inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
+        capture: whether the compiled inference graph is captured with `bringup.graphs`.
+        passes: names of the passes to run; None for all registered ones.
+        freeze: whether the weights of an inference graph become constants that are folded once.
+    """
+
+    inner: str = "eager"
+    capture: bool = False
+    passes: Sequence[str] | None = None
+    freeze: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object] | None) -> CompileOptions:
+        """The options, checked: `BringupError` names an unknown one or a value it cannot take."""
+        given = dict(options or {})
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
+        parsed = cls(**given)  # type: ignore[arg-type]
+        if parsed.inner not in _INNER:
+            raise BringupError(
+                f"option 'inner' must be one of {list(_INNER)}, got {parsed.inner!r}"
+            )
+        for name in ("capture", "freeze"):
+            if not isinstance(getattr(parsed, name), bool):
+                raise BringupError(
+                    f"option {name!r} must be True or False, got {getattr(parsed, name)!r}"
+                )
+        if parsed.capture:
+            raise BringupError(
+                "option 'capture' is not there yet: compile without it and capture the compiled model with "
+                "graphs.capture"
+            )
+        return parsed
+
+
+def dynamo_backend(
+    module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, object] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph: what `torch.compile(model, backend="bringup", options=...)` calls.
+
+    Raises `BringupError` for options it does not know and `PassError` when a pass fails.
+    """
+    parsed = CompileOptions.parse(options)
+    if mode not in (None, "default"):
+        raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")
+    plugins, selected = load_and_select(parsed.passes)
+    values = dataclasses.asdict(parsed)
+
+    def compile_graph(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        rewrite(aten, selected, plugins, options=values)
+        return make_boxed_func(aten.forward)
+
+    return aot_autograd(fw_compiler=compile_graph)(module, example_inputs)
+
+
+def announce() -> None:
+    """Make the name "bringup" known to torch.compile also where the package is not installed.
+
+    Only the entry point is announced: torch loads it, and refuses to register a name twice.
+    """
+    entry = EntryPoint("bringup", "bringup.compiler:dynamo_backend", "torch_dynamo_backends")
+    registry._BACKENDS.setdefault(entry.name, entry)

@@ -1,0 +1,127 @@
+"""What an operator *is*, as far as a graph needs to know. A dialect answers; this package only asks.
+
+`compiler.aten` implements the protocol for PyTorch's operators. Nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from bringup.ir.tensor import TensorDesc
+
+if TYPE_CHECKING:
+    from bringup.ir.graph import Node
+
+__all__ = ["Dialect", "Operator", "Parameter", "current_dialect", "use_dialect"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an operator's schema: its name and its type as the schema writes it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The facts of one operator: schema, and what a call does besides computing its outputs.
+
+    Attributes:
+        type: namespace, name and overload, e.g. `aten::add.Tensor`; the default overload has no suffix.
+        parameters: in schema order; the arguments of a node stand in the same order.
+        output_count: how many values a call returns, or None when that depends on the call (a list).
+        mutates: indices of the parameters that a call writes.
+        aliases: indices of the parameters that an output may share memory with.
+        random: whether two calls with equal arguments may differ.
+        opaque: whether the effects are unknown; then nothing may be moved across a call.
+    """
+
+    type: str
+    parameters: tuple[Parameter, ...] = ()
+    output_count: int | None = 1
+    mutates: frozenset[int] = frozenset()
+    aliases: frozenset[int] = frozenset()
+    random: bool = False
+    opaque: bool = False
+
+    @property
+    def pure(self) -> bool:
+        """Whether a call only computes its outputs: it may be moved, merged, folded or dropped."""
+        return not (self.mutates or self.random or self.opaque)
+
+    def index_of(self, name: str) -> int:
+        """The position of a parameter; `KeyError` that lists the names when there is none of this name."""
+        for index, parameter in enumerate(self.parameters):
+            if parameter.name == name:
+                return index
+        names = ", ".join(parameter.name for parameter in self.parameters)
+        raise KeyError(f"{self.type} has no parameter {name!r}; it has ({names})")
+
+
+class Dialect(Protocol):
+    """Answers what the operators of one vocabulary are. `meta` is the dialect's own description of a value."""
+
+    @property
+    def name(self) -> str:
+        """The vocabulary, e.g. `aten`."""
+
+    def bind(
+        self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
+    ) -> tuple[Operator, tuple[object, ...]]:
+        """The operator (its overload chosen) and all arguments in schema order, defaults filled in.
+
+        Raises `SchemaError` when there is no such operator or the arguments do not fit its schema.
+        """
+
+    def commutes(self, node: Node) -> bool:
+        """Whether the first two arguments of this node may change places."""
+
+    def draws_random(self, node: Node) -> bool:
+        """Whether this call of a random operator draws numbers (a dropout of probability 0 does not)."""
+
+    def infer(self, node: Node) -> tuple[object, ...]:
+        """The meta of every output, computed from the meta of the inputs. Raises what the operator raises."""
+
+    def describe(self, meta: object) -> TensorDesc | None:
+        """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
+
+    def difference(self, old: object, new: object) -> str | None:
+        """Why a value of meta `new` cannot stand where one of meta `old` stood; None when it can."""
+
+    def same_layout(self, old: object, new: object) -> bool:
+        """Whether two metas agree in their strides too, so that no consumer can tell them apart."""
+
+    def evaluate(self, node: Node, constants: Mapping[str, object]) -> tuple[object, ...]:
+        """The outputs of a node whose inputs are all constants; `constants` maps input names to payloads."""
+
+    def constant_meta(self, payload: object) -> object:
+        """The meta of a constant."""
+
+    def supports(self, node: Node) -> tuple[bool, str]:
+        """Whether the node can be executed, and if not, why."""
+
+    def same(self, left: object, right: object) -> bool:
+        """Whether two host arguments are equal, symbolic integers compared by expression."""
+
+
+_CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=None)
+
+
+def current_dialect() -> Dialect | None:
+    """The dialect that builders use when none is given: inside a pass, that of the graph being rewritten."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def use_dialect(dialect: Dialect | None) -> Iterator[None]:
+    """Make `dialect` the one that builders use in this block."""
+    token = _CURRENT.set(dialect)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

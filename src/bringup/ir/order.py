@@ -1,0 +1,61 @@
+"""Keeping a graph in an order in which it can run, and saying so when none exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bringup.errors import PassError
+from bringup.ir.effects import Storages
+from bringup.ir.graph import Graph, Node, Value
+
+__all__ = ["hoist_plan", "put_in_order"]
+
+
+def hoist_plan(
+    values: Iterable[Value], before: Node, blocked: frozenset[Node], storages: Storages
+) -> list[Node] | str:
+    """The nodes that must move so that all `values` exist before the node `before` runs.
+
+    Only nodes after `before` are visited. Returns them in order, or the reason why it cannot be done: a cycle
+    through `before` or a node of `blocked`, or a node that may not be moved.
+    """
+    late: dict[Node, None] = {}
+    agenda = [value.node for value in values]
+    while agenda:
+        node = agenda.pop()
+        if node.is_before(before) or node in late:
+            continue
+        if node is before or node in blocked:
+            return (
+                f"it would make a cycle: an input depends on {node.name!r}, which reads an output"
+            )
+        late[node] = None
+        agenda.extend(value.node for value in node.inputs)
+    for node in late:
+        if not node.pure:
+            return (
+                f"{node.name!r} ({node.op_type}) would have to run earlier, but it has side effects"
+            )
+        for value in node.inputs:
+            writer = storages.writer_between(value, before, node)
+            if writer is not None:
+                return f"{node.name!r} would have to run before {writer.name!r}, which writes what it reads"
+    return sorted(late, key=lambda node: node._order)
+
+
+def put_in_order(graph: Graph) -> None:
+    """Move producers that come too late in front of their first reader.
+
+    Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node reads.
+    """
+    late = [
+        node for node in graph.nodes if any(not value.node.is_before(node) for value in node.inputs)
+    ]
+    storages = Storages(graph) if late else None
+    for node in late:
+        assert storages is not None
+        plan = hoist_plan(node.inputs, node, frozenset(), storages)
+        if isinstance(plan, str):
+            raise PassError(f"the graph cannot be ordered so that {node!r} has its inputs: {plan}")
+        for producer in plan:
+            graph.move_before(producer, node)

@@ -1,0 +1,109 @@
+"""What running passes found out: matches, near misses, failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bringup.errors import PluginError
+
+__all__ = ["NearMiss", "PassResult", "PassStatus", "Report"]
+
+
+class PassStatus(Enum):
+    """How one pass on one graph ended."""
+
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """The candidate that came closest to a match, and the one thing that was wrong with it.
+
+    Attributes:
+        pattern: the pattern's name.
+        node: the target node that did not fit; "" when the graph has no candidate at all.
+        reason: what kind of thing was wrong.
+        expected, got: what the pattern wants there and what stands there; may be empty.
+        matched: how many of the pattern's `size` nodes had been found by then.
+    """
+
+    pattern: str
+    node: str
+    reason: str
+    expected: str = ""
+    got: str = ""
+    matched: int = 0
+    size: int = 0
+
+    def __str__(self) -> str:
+        where = f"at {self.node!r}: " if self.node else ""
+        detail = f" (expected {self.expected}, got {self.got})" if self.expected or self.got else ""
+        progress = f"{self.matched} of {self.size} nodes matched, " if self.size else ""
+        return f"{self.pattern}: {progress}{where}{self.reason}{detail}"
+
+
+@dataclass
+class PassResult:
+    """One pass on one graph.
+
+    Attributes:
+        name, stage: of the pass.
+        status: how it ended.
+        matches: how many matches were rewritten (for a graph pass: 1 when it edited anything).
+        refused: how many matches a hook refused.
+        edits: how many edits reached the graph.
+        near_misses: the best near miss of every pattern; for information also when others matched.
+        message: why it was skipped or failed.
+        seconds: wall time.
+    """
+
+    name: str
+    stage: str
+    status: PassStatus = PassStatus.UNCHANGED
+    matches: int = 0
+    refused: int = 0
+    edits: int = 0
+    near_misses: list[NearMiss] = field(default_factory=list)
+    message: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.status.value}, {self.matches} matches, {self.edits} edits"
+        if self.message:
+            text += f" ({self.message})"
+        return "\n".join([text, *(f"  nearest miss: {miss}" for miss in self.near_misses)])
+
+
+@dataclass
+class Report:
+    """All passes on one graph, in the order they ran, and the plugins that could not be loaded."""
+
+    graph: str
+    results: list[PassResult] = field(default_factory=list)
+    plugin_errors: list[PluginError] = field(default_factory=list)
+    folded: int = 0
+    """How many nodes were replaced by a constant computed once."""
+
+    @property
+    def matches(self) -> dict[str, int]:
+        """Matches by pass name."""
+        return {result.name: result.matches for result in self.results}
+
+    def __getitem__(self, name: str) -> PassResult:
+        for result in self.results:
+            if result.name == name:
+                return result
+        raise KeyError(f"no pass named {name!r} ran on graph {self.graph!r}")
+
+    def __str__(self) -> str:
+        lines = [f"passes on {self.graph}:"]
+        for result in self.results:
+            lines.extend(f"  {line}" for line in str(result).splitlines())
+        if self.folded:
+            lines.append(f"  {self.folded} nodes folded into constants")
+        lines.extend(f"  not loaded: {error}" for error in self.plugin_errors)
+        return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""Putting a replacement where a match was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bringup import ir
+from bringup.errors import PassError
+
+__all__ = ["as_graph", "replace"]
+
+
+def as_graph(replacement: object, where: str) -> ir.Graph:
+    """What a `replacement` hook returned, as a graph; `TypeError` when it is neither graph nor holders."""
+    if isinstance(replacement, ir.Graph):
+        return replacement
+    holders = replacement if isinstance(replacement, (tuple, list)) else (replacement,)
+    if holders and all(isinstance(holder, ir.TensorHolder) for holder in holders):
+        return holders[0].builder.build_and_reset(holders)
+    raise TypeError(
+        f"{where}: replacement must return an ir.Graph or the TensorHolder(s) of its outputs, "
+        f"got {replacement!r}"
+    )
+
+
+def replace(
+    graph: ir.Graph,
+    replacement: ir.Graph,
+    *,
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    nodes: Sequence[ir.Node],
+    before: ir.Node,
+    storages: ir.Storages,
+) -> None:
+    """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes` out.
+
+    New nodes take over the stack trace and module path of the nodes they replace. Raises `PassError` when the numbers of inputs
+    or outputs do not fit, or an output differs in shape, dtype or device from what it replaces.
+    """
+    _check_counts(replacement, inputs, outputs)
+    if graph.dialect is not None and replacement.dialect is None:
+        replacement.bind(graph.dialect)
+    copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
+    heritage = _heritage(nodes)
+    for node in replacement.nodes:
+        if node.op_type in (ir.INPUT, ir.OUTPUT):
+            continue
+        if node.op_type == ir.CONSTANT:
+            copies[node.output] = graph.add_constant(node.payload, name=node.name)
+            continue
+        copy = graph.insert_call(
+            node.operator,
+            tuple(ir.map_argument(argument, copies) for argument in node.arguments),
+            {name: ir.map_argument(item, copies) for name, item in node.keywords.items()},
+            before=before,
+            output_count=len(node.outputs),
+        )
+        copy.meta.update(heritage)
+        copy.meta.update(node.meta)
+        storages.record(copy)
+        copies.update(zip(node.outputs, copy.outputs, strict=False))
+    for old, result in zip(outputs, replacement.outputs, strict=True):
+        new = copies.get(result, result)
+        assert isinstance(new, ir.Value)
+        graph.replace_all_uses(old, new)
+        storages.replaced(old, new)
+    graph.erase_dead(*nodes)
+
+
+def _check_counts(
+    replacement: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> None:
+    if len(replacement.inputs) > len(inputs):
+        raise PassError(
+            f"the replacement {replacement.name!r} has {len(replacement.inputs)} inputs, "
+            f"what it replaces has {len(inputs)}"
+        )
+    if len(replacement.outputs) != len(outputs):
+        raise PassError(
+            f"the replacement {replacement.name!r} has {len(replacement.outputs)} outputs, "
+            f"what it replaces has {len(outputs)}"
+        )
+
+
+def _heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
+    """What new nodes take over from those they replace: where the user's program says they come from."""
+    heritage: dict[str, object] = {}
+    traces = dict.fromkeys(node.meta["stack_trace"] for node in nodes if "stack_trace" in node.meta)
+    if traces:
+        heritage["stack_trace"] = "\n".join(str(trace) for trace in traces)
+    last = nodes[-1]
+    for key in ("nn_module_stack", "module"):
+        if key in last.meta:
+            heritage[key] = last.meta[key]
+    heritage["replaces"] = tuple(node.name for node in nodes)
+    return heritage
