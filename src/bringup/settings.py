@@ -161,14 +161,23 @@ def inherited(*names: str) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def _problem(setting: Setting[object]) -> str:
+    try:
+        setting.get()
+    except SettingError as error:
+        return str(error)
+    return ""
+
+
 def table() -> list[dict[str, str]]:
-    """Every setting with its variable, meaning, default and current text."""
+    """Every setting: variable, meaning, default, current text, and the problem if it is wrong."""
     return [
         {
             "variable": setting.variable,
             "meaning": setting.meaning,
             "default": setting.default_text,
             "now": os.environ.get(setting.variable, ""),
+            "problem": _problem(setting),
         }
         for setting in _ALL
     ]

@@ -1,0 +1,35 @@
+"""Results as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["to_json", "write_json"]
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON: {value!r}")
+
+
+def to_json(result: Mapping[str, object]) -> str:
+    """The result as indented JSON; dataclasses, enums and paths are written by value. NaN is
+    refused.
+    """
+    return json.dumps(result, default=_plain, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_json(path: Path, result: Mapping[str, object]) -> None:
+    """Write the result to `path`. Raises `OSError` when that is not possible, `TypeError` for
+    foreign objects.
+    """
+    path.write_text(to_json(result) + "\n", encoding="utf-8")
