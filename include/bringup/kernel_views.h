@@ -3,6 +3,8 @@
 // Everything here is inline and checks nothing that the operator has checked already (schema types,
 // input contract); `matches` is for what it has not.
 //
+// Parameters have long names: `T` and its like are what dtype macros are called (-DT=float).
+//
 //     BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
 //       const bringup::View<const float, 2> x(args[0]);
 //       const bringup::View<float, 2> out(args[1]);
@@ -111,7 +113,7 @@ struct bfloat16 {
 };
 
 // The DLPack dtype of an element type.
-template <class T>
+template <class Element>
 struct dtype_of;
 
 #define BRINGUP_DTYPE_OF(type, code, bits)               \
@@ -150,7 +152,7 @@ inline const DLTensor& tensor(const void* arg) { return *static_cast<const DLTen
 inline const char* text(const void* arg) { return static_cast<const char*>(arg); }
 
 namespace detail {
-template <class T>
+template <class Element>
 struct stored {  // how the ABI carries an int, bool or dtype
   using type = int64_t;
 };
@@ -166,30 +168,30 @@ struct stored<float> {
 
 // An int, bool, dtype or float argument (not None): scalar<int64_t>, scalar<bool>, scalar<double>,
 // ...
-template <class T>
-T scalar(const void* arg) {
-  return static_cast<T>(*static_cast<const typename detail::stored<T>::type*>(arg));
+template <class Element>
+Element scalar(const void* arg) {
+  return static_cast<Element>(*static_cast<const typename detail::stored<Element>::type*>(arg));
 }
 
 // The same, `otherwise` for None.
-template <class T>
-T scalar_or(const void* arg, T otherwise) {
-  return arg != nullptr ? scalar<T>(arg) : otherwise;
+template <class Element>
+Element scalar_or(const void* arg, Element otherwise) {
+  return arg != nullptr ? scalar<Element>(arg) : otherwise;
 }
 
 // An int[] or bool[] (List<int64_t>), float[] (List<double>) or Tensor[] (List<DLTensor>) argument.
-template <class T>
+template <class Element>
 class List {
  public:
-  List(const T* data, int64_t size) : data_(data), size_(size) {}
+  List(const Element* data, int64_t size) : data_(data), size_(size) {}
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  const T& operator[](int64_t i) const { return data_[i]; }
-  const T* begin() const { return data_; }
-  const T* end() const { return data_ + size_; }
+  const Element& operator[](int64_t i) const { return data_[i]; }
+  const Element* begin() const { return data_; }
+  const Element* end() const { return data_ + size_; }
 
  private:
-  const T* data_;
+  const Element* data_;
   int64_t size_;
 };
 
@@ -207,9 +209,9 @@ class List<DLTensor> {
 };
 
 namespace detail {
-template <class T>
-List<T> make_list(const bringup_list& list, const T*) {
-  return {static_cast<const T*>(list.data), list.size};
+template <class Element>
+List<Element> make_list(const bringup_list& list, const Element*) {
+  return {static_cast<const Element*>(list.data), list.size};
 }
 inline List<DLTensor> make_list(const bringup_list& list, const DLTensor*) {
   return {static_cast<const DLTensor* const*>(list.data), list.size};
@@ -217,11 +219,11 @@ inline List<DLTensor> make_list(const bringup_list& list, const DLTensor*) {
 }  // namespace detail
 
 // A list argument; None reads as an empty list.
-template <class T>
-List<T> list(const void* arg) {
+template <class Element>
+List<Element> list(const void* arg) {
   const bringup_list none{nullptr, 0};
   const bringup_list& given = arg != nullptr ? *static_cast<const bringup_list*>(arg) : none;
-  return detail::make_list(given, static_cast<const T*>(nullptr));
+  return detail::make_list(given, static_cast<const Element*>(nullptr));
 }
 
 // --- tensors -------------------------------------------------------------------------------------
@@ -245,20 +247,20 @@ inline bool is_contiguous(const DLTensor& t) {
   return dense;
 }
 
-// True when the elements are `T`, and the rank is `rank` where one is given.
-template <class T>
+// True when the elements are `Element`, and the rank is `rank` where one is given.
+template <class Element>
 bool matches(const DLTensor& t, int32_t rank = -1) {
-  constexpr DLDataType expected = dtype_of<T>::value;
+  constexpr DLDataType expected = dtype_of<Element>::value;
   return t.dtype.code == expected.code && t.dtype.bits == expected.bits && t.dtype.lanes == 1 &&
          (rank < 0 || t.ndim == rank);
 }
 
 // A tensor's elements under their indices. With a rank the sizes and strides are kept in the view,
 // so that loops over it do not read them again from memory.
-template <class T, int Rank = -1>
+template <class Element, int Rank = -1>
 class View {
  public:
-  explicit View(const DLTensor& t) : data_(static_cast<T*>(t.data)) {
+  explicit View(const DLTensor& t) : data_(static_cast<Element*>(t.data)) {
     for (int i = 0; i < Rank; ++i) {
       sizes_[i] = t.shape[i];
       strides_[i] = t.strides[i];
@@ -266,7 +268,7 @@ class View {
   }
   explicit View(const void* arg) : View(tensor(arg)) {}
 
-  T* data() const { return data_; }
+  Element* data() const { return data_; }
   static constexpr int32_t rank() { return Rank; }
   int64_t size(int32_t i) const { return sizes_[i]; }
   int64_t stride(int32_t i) const { return strides_[i]; }
@@ -278,7 +280,7 @@ class View {
 
   // One index for each dimension.
   template <class... Index>
-  T& operator()(Index... index) const {
+  Element& operator()(Index... index) const {
     static_assert(sizeof...(Index) == Rank, "a view takes one index for each dimension");
     int64_t offset = 0;
     int32_t i = 0;
@@ -287,19 +289,19 @@ class View {
   }
 
  private:
-  T* data_;
+  Element* data_;
   int64_t sizes_[Rank > 0 ? Rank : 1] = {};
   int64_t strides_[Rank > 0 ? Rank : 1] = {};
 };
 
 // The same for any rank; points into the DLTensor.
-template <class T>
-class View<T, -1> {
+template <class Element>
+class View<Element, -1> {
  public:
   explicit View(const DLTensor& t) : tensor_(&t) {}
   explicit View(const void* arg) : View(tensor(arg)) {}
 
-  T* data() const { return static_cast<T*>(tensor_->data); }
+  Element* data() const { return static_cast<Element*>(tensor_->data); }
   int32_t rank() const { return tensor_->ndim; }
   int64_t size(int32_t i) const { return tensor_->shape[i]; }
   int64_t stride(int32_t i) const { return tensor_->strides[i]; }
@@ -308,7 +310,7 @@ class View<T, -1> {
 
   // One index for each dimension.
   template <class... Index>
-  T& operator()(Index... index) const {
+  Element& operator()(Index... index) const {
     int64_t offset = 0;
     int32_t i = 0;
     ((offset += static_cast<int64_t>(index) * tensor_->strides[i++]), ...);
@@ -316,7 +318,7 @@ class View<T, -1> {
   }
 
   // The element with this number in row-major order, whatever the strides.
-  T& at(int64_t number) const {
+  Element& at(int64_t number) const {
     int64_t offset = 0;
     for (int32_t i = tensor_->ndim - 1; i >= 0; --i) {
       offset += number % tensor_->shape[i] * tensor_->strides[i];
@@ -342,9 +344,9 @@ void parallel_for(const bringup_ctx* ctx, int64_t n, int64_t grain, const Fn& fn
 }
 
 // Scratch memory for `count` elements; see bringup_ctx::workspace. nullptr when there is none left.
-template <class T>
-T* workspace(const bringup_ctx* ctx, int64_t count) {
-  return static_cast<T*>(ctx->workspace(ctx, static_cast<size_t>(count) * sizeof(T)));
+template <class Element>
+Element* workspace(const bringup_ctx* ctx, int64_t count) {
+  return static_cast<Element*>(ctx->workspace(ctx, static_cast<size_t>(count) * sizeof(Element)));
 }
 
 // `return bringup::fail(ctx, "why");`

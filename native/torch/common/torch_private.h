@@ -1,12 +1,13 @@
-// The only file that reaches into torch's private members. Pinned to torch 2.13; whoever moves to another minor
-// starts here.
+// The only file that reaches into torch's private members. Pinned to torch 2.13; whoever moves to
+// another minor starts here.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/version.h>
 
 static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 13,
-              "native/torch is written for torch 2.13: check torch_private.h before building against another");
+              "native/torch is written for torch 2.13: check torch_private.h before building "
+              "against another");
 
 namespace bringup::torch_ext {
 
@@ -15,5 +16,11 @@ const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op);
 
 // Which runtime keys have no fallthrough kernel for this operator.
 c10::DispatchKeySet non_fallthrough_keys(const c10::OperatorHandle& op);
+
+// The key set by which the dispatcher picks a kernel for tensors with the keys `tensors`:
+// thread-local includes and excludes applied, keys with a fallthrough kernel removed.
+// DispatchKeyExtractor offers this for stacks only.
+c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
+                                   c10::DispatchKeySet tensors);
 
 }  // namespace bringup::torch_ext

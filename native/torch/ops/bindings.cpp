@@ -1,7 +1,196 @@
+// bringup._native._torch.ops: what src/bringup/ops needs to turn a checked definition into an
+// operator.
+#include <ATen/Parallel.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+
+#include "runtime/context.h"
+#include "torch/common/errors.h"
 #include "torch/module.h"
+#include "torch/ops/autograd.h"
+#include "torch/ops/boxed.h"
+#include "torch/ops/fast_call.h"
+
+namespace nb = nanobind;
 
 namespace bringup::torch_ext {
+namespace {
 
-void bind_ops(nanobind::module_& module) { (void)module; }
+// The shapes in which _definition.py hands a definition over. Every name was checked there.
+using ArgumentSpec = std::tuple<std::string, std::string, bool, bool, bool, bool, nb::object>;
+using Program = std::vector<std::tuple<int, int, int64_t>>;
+using DimensionSpec = std::tuple<std::string, Program, int, int64_t, int64_t>;
+using OutputSpec = std::tuple<int, std::vector<DimensionSpec>, int, nb::object>;
+using CheckSpec =
+    std::tuple<int, std::vector<int>, std::vector<DimensionSpec>, std::vector<nb::object>>;
+using SourceSpec = std::tuple<int, int>;
+
+at::ScalarType scalar_type(const nb::object& dtype) {
+  if (!THPDtype_Check(dtype.ptr())) {
+    raise_error("SchemaError",
+                "expected a torch.dtype, got " + std::string(nb::repr(dtype).c_str()));
+  }
+  return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
+}
+
+Expression expression(const std::string& text, const Program& program) {
+  Expression result{text, {}};
+  for (const auto& [opcode, argument, value] : program) {
+    result.program.push_back({static_cast<Opcode>(opcode), argument, value});
+  }
+  return result;
+}
+
+std::vector<Dimension> dimensions(const std::vector<DimensionSpec>& specs) {
+  std::vector<Dimension> result;
+  for (const auto& [text, program, sliced, start, stop] : specs) {
+    result.push_back({expression(text, program), sliced, start, stop});
+  }
+  return result;
+}
+
+Argument argument(const ArgumentSpec& spec) {
+  const auto& [name, type, optional, keyword_only, mutated, required, default_value] = spec;
+  Argument result;
+  result.name = name;
+  result.interned_name = PyUnicode_InternFromString(name.c_str());
+  result.default_value = required ? nullptr : Py_NewRef(default_value.ptr());
+  result.kind = argument_kind(type);
+  result.optional = optional;
+  result.keyword_only = keyword_only;
+  result.mutated = mutated;
+  return result;
+}
+
+void set_arguments(KernelOp& op, const std::vector<ArgumentSpec>& specs) {
+  for (const ArgumentSpec& spec : specs) {
+    const auto index = static_cast<int32_t>(op.arguments.size());
+    const Argument& added = op.arguments.emplace_back(argument(spec));
+    if (added.holds_tensors()) op.tensor_arguments.push_back(index);
+    if (!added.keyword_only) op.max_positional = index + 1;
+    op.mutates |= added.mutated;
+  }
+}
+
+void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
+               const std::vector<CheckSpec>& checks) {
+  for (const auto& [like, shape, dtype_of, dtype] : outputs) {
+    const at::ScalarType type = dtype_of >= 0 ? at::kFloat : scalar_type(dtype);
+    op.outputs.push_back({like, dimensions(shape), dtype_of, type});
+  }
+  for (const auto& [kind, arguments, shape, dtypes] : checks) {
+    Check check{
+        static_cast<CheckKind>(kind), {arguments.begin(), arguments.end()}, dimensions(shape), {}};
+    for (const nb::object& dtype : dtypes) check.dtypes.push_back(scalar_type(dtype));
+    op.checks.push_back(std::move(check));
+  }
+}
+
+void register_kernels(KernelOp& op) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
+    op.registrations.push_back(dispatcher.registerImpl(
+        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, "bringup"));
+  };
+  op.backend_trampoline = backend_kernel(op);
+  op.autograd_trampoline = autograd_kernel(op);
+  op.inplace_trampoline = inplace_kernel(op);
+  put(c10::DispatchKey::CPU, op.backend_trampoline);
+  put(c10::DispatchKey::PrivateUse1, op.backend_trampoline);
+  put(c10::DispatchKey::Autograd, op.autograd_trampoline);
+  if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
+}
+
+// The schema is already defined in the dispatcher under `name`.
+nb::object define(const std::string& name, const std::string& overload_name,
+                  const std::vector<ArgumentSpec>& arguments, const std::vector<int>& returns,
+                  const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
+                  const std::vector<int>& dtype_arguments, bool contiguous_inputs, bool device_code,
+                  const std::tuple<std::string, Program>& grid, const std::string& callable_name,
+                  const std::string& doc, nb::object overload, nb::object compile) {
+  const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
+  auto record = std::make_unique<KernelOp>(handle);
+  record->name = overload_name.empty() ? name : name + "." + overload_name;
+  record->callable_name = callable_name;
+  record->doc = doc;
+  set_arguments(*record, arguments);
+  record->returns.assign(returns.begin(), returns.end());
+  set_rules(*record, outputs, checks);
+  record->dtype_arguments.assign(dtype_arguments.begin(), dtype_arguments.end());
+  record->contiguous_inputs = contiguous_inputs;
+  record->device_code = device_code;
+  record->grid = expression(std::get<0>(grid), std::get<1>(grid));
+  record->overload = overload.release().ptr();
+  record->compile = compile.release().ptr();
+
+  KernelOp& op = publish(std::move(record));
+  register_kernels(op);
+  PyObject* function = make_kernel_function(op, op.callable_name.c_str(), op.doc.c_str());
+  if (function == nullptr) raise_current_python_error();
+  return nb::steal(function);
+}
+
+void set_backward(nb::handle function, const std::string& name, const std::string& overload_name,
+                  const std::vector<SourceSpec>& sources, const std::vector<int>& receivers) {
+  auto& op = const_cast<KernelOp&>(kernel_op_of(function.ptr()));
+  std::unique_ptr<Backward> backward(
+      new Backward{{name, overload_name}, {}, {}, {}, {}, {receivers.begin(), receivers.end()}});
+  for (const auto& [number, index] : sources) {
+    const auto kind = static_cast<BackwardSource::Kind>(number);
+    backward->sources.push_back({kind, index});
+    if (kind == BackwardSource::Kind::kInput) backward->saved_inputs.push_back(index);
+    if (kind == BackwardSource::Kind::kOutput) backward->saved_outputs.push_back(index);
+    if (kind == BackwardSource::Kind::kConstant) backward->constants.push_back(index);
+  }
+  // Never freed: nodes of graphs that are alive refer to it.
+  op.backward.store(backward.release(), std::memory_order_release);
+}
+
+void parallel_for(int64_t n, int64_t grain, void (*fn)(int64_t, int64_t, void*), void* user) {
+  at::parallel_for(0, n, grain, [fn, user](int64_t begin, int64_t end) { fn(begin, end, user); });
+}
+
+// For all rooms of this module; other exceptions go on to nanobind.
+void translate_exception(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const ::python_error&) {
+    set_python_error_from_current_exception();
+  } catch (const c10::Error&) {
+    set_python_error_from_current_exception();
+  }
+}
+
+}  // namespace
+
+void bind_ops(nanobind::module_& module) {
+  if (!init_kernel_function_type()) throw nb::python_error();
+  runtime::set_parallel_for(&parallel_for);
+  nb::register_exception_translator(&translate_exception);
+  module.def("define", &define);
+  module.def("set_backward", &set_backward);
+  module.def("dtype_of_number", [](int number) {
+    return nb::borrow(
+        reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(number))));
+  });
+  module.def("close", [](nb::handle function) {
+    close(const_cast<KernelOp&>(kernel_op_of(function.ptr())));
+  });
+  module.def(
+      "variant_count",
+      [](nb::handle function) {
+        int64_t count = 0;
+        const KernelOp& op = kernel_op_of(function.ptr());
+        for (const Variant* v = op.variants.load(); v != nullptr; v = v->next) ++count;
+        return count;
+      },
+      "How many binaries the operator has loaded.");
+}
 
 }  // namespace bringup::torch_ext

@@ -1,5 +1,6 @@
-// What the rest of native/torch may know about a kernel operator: which dispatcher operator it is, which kernel runs
-// for given inputs, and how its launch block is packed. The graph recorder builds kernel nodes from this.
+// What the rest of native/torch may know about a kernel operator: which dispatcher operator it is,
+// which kernel runs for given inputs, and how its launch block is packed. The graph recorder builds
+// kernel nodes from this.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,21 +18,25 @@ struct KernelOp;  // owned by the operator registry, lives until the process end
 // The kernel operator behind a dispatcher operator, or null when it is somebody else's. Lock-free.
 const KernelOp* find_kernel_op(const c10::OperatorHandle& op);
 
-// True when every tensor input is passed to the kernel contiguous (the default), false when it takes strides.
+// True when every tensor input is passed to the kernel contiguous (the default), false when it
+// takes strides.
 bool wants_contiguous_inputs(const KernelOp& op);
 
-// The kernel that runs for these inputs (schema order) on their device; compiled now if this is its first use.
-std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs);
+// The kernel that runs for these inputs (schema order) on their device; compiled now if this is its
+// first use.
+std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op,
+                                                  c10::ArrayRef<c10::IValue> inputs);
 
 // Blocks on a grid for device code, 1 for a host entry.
 int64_t grid_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs);
 
-// The launch block of running `op` on `inputs` into `outputs` (already allocated, schema order). Input number i is
-// argument i of the block. Tensor addresses are taken as they are now.
+// The launch block of running `op` on `inputs` into `outputs` (already allocated, schema order).
+// Input number i is argument i of the block. Tensor addresses are taken as they are now.
 runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                                        c10::ArrayRef<at::Tensor> outputs);
 
-// Raises KernelError's text as c10::Error when `status` is not 0: operator name, status, the error slot's message.
+// Raises KernelError's text as c10::Error when `status` is not 0: operator name, status, the error
+// slot's message.
 void check_kernel_status(const KernelOp& op, int32_t status);
 
 }  // namespace bringup::torch_ext

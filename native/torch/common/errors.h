@@ -1,0 +1,20 @@
+// Errors across the border: raising bringup's own exception classes from C++, and turning whatever
+// C++ threw into the Python exception that the same failure has everywhere.
+#pragma once
+
+#include <string>
+
+namespace bringup::torch_ext {
+
+// Throws the exception `class_name` of bringup.errors as torch's python_error, which both the
+// dispatcher and the autograd engine carry to Python unchanged. May be called without the GIL.
+[[noreturn]] void raise_error(const char* class_name, const std::string& message);
+
+// Throws the Python exception that is set right now. Needs the GIL.
+[[noreturn]] void raise_current_python_error();
+
+// Inside a catch block: sets the Python exception for the C++ one in flight, without C++ frames in
+// its text.
+void set_python_error_from_current_exception();
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,17 @@
+// The trampolines: boxed kernels through which the dispatcher runs an operator's own kernel.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include "torch/ops/record.h"
+
+namespace bringup::torch_ext {
+
+// Runs the kernel (backend keys), takes care of gradients (Autograd), of version counters
+// (ADInplaceOrView). Kernels of one kind are equal under _equalsBoxedAndUnboxed, whatever their
+// operator.
+c10::KernelFunction backend_kernel(const KernelOp& op);
+c10::KernelFunction autograd_kernel(const KernelOp& op);
+c10::KernelFunction inplace_kernel(const KernelOp& op);
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,409 @@
+#include "torch/ops/fast_call.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/record_function.h>
+#include <nanobind/nanobind.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+
+#include "torch/common/errors.h"
+#include "torch/common/torch_private.h"
+#include "torch/ops/autograd.h"
+#include "torch/ops/frame.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// A PyCFunction, so that Dynamo takes it for a builtin function, with attributes.
+struct KernelFunction {
+  PyCFunctionObject base;
+  PyObject* attributes;
+  const KernelOp* op;
+  PyMethodDef method;
+};
+
+// --- Python objects into a frame. False: not exactly what the fast call knows; the slow path
+// converts or refuses.
+
+bool take_tensor(PyObject* object, int i, Frame& frame, c10::DispatchKeySet& keys) {
+  if (!THPVariable_CheckExact(object)) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  keys = keys | tensor.key_set();
+  frame.set_tensor(i, tensor);
+  return true;
+}
+
+bool as_int(PyObject* object, int64_t& value) {
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow == 0;
+}
+
+bool as_float(PyObject* object, double& value) {
+  if (PyFloat_CheckExact(object)) {
+    value = PyFloat_AS_DOUBLE(object);
+    return true;
+  }
+  int64_t integer = 0;
+  constexpr int64_t kExact = int64_t{1} << 53;
+  if (!as_int(object, integer) || integer > kExact || integer < -kExact) return false;
+  value = static_cast<double>(integer);
+  return true;
+}
+
+bool as_bool(PyObject* object, int64_t& value) {
+  value = object == Py_True ? 1 : 0;
+  return PyBool_Check(object);
+}
+
+bool take_list(const Argument& argument, PyObject* object, int i, Frame& frame,
+               c10::DispatchKeySet& keys) {
+  if (!PyList_CheckExact(object) && !PyTuple_CheckExact(object)) return false;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
+  PyObject** items = PySequence_Fast_ITEMS(object);
+  if (argument.kind == ArgumentKind::kTensorList) {
+    const at::Tensor** data = frame.set_tensor_list(i, size);
+    for (Py_ssize_t k = 0; k < size; ++k) {
+      if (!THPVariable_CheckExact(items[k])) return false;
+      data[k] = &THPVariable_Unpack(items[k]);
+      keys = keys | data[k]->key_set();
+    }
+    return true;
+  }
+  if (argument.kind == ArgumentKind::kFloatList) {
+    double* data = frame.set_float_list(i, size);
+    for (Py_ssize_t k = 0; k < size; ++k) {
+      if (!as_float(items[k], data[k])) return false;
+    }
+    return true;
+  }
+  int64_t* data = frame.set_int_list(i, size);
+  const bool bools = argument.kind == ArgumentKind::kBoolList;
+  for (Py_ssize_t k = 0; k < size; ++k) {
+    if (!(bools ? as_bool(items[k], data[k]) : as_int(items[k], data[k]))) return false;
+  }
+  return true;
+}
+
+bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
+          c10::DispatchKeySet& keys) {
+  if (argument.kind == ArgumentKind::kTensor && C10_LIKELY(object != Py_None)) {
+    return take_tensor(object, i, frame, keys);
+  }
+  if (object == Py_None) {
+    frame.set_none(i);
+    return argument.optional;
+  }
+  int64_t integer = 0;
+  double real = 0;
+  switch (argument.kind) {
+    case ArgumentKind::kInt:
+      if (!as_int(object, integer)) return false;
+      frame.set_int(i, integer);
+      return true;
+    case ArgumentKind::kFloat:
+      if (!as_float(object, real)) return false;
+      frame.set_float(i, real);
+      return true;
+    case ArgumentKind::kBool:
+      if (!as_bool(object, integer)) return false;
+      frame.set_int(i, integer);
+      return true;
+    case ArgumentKind::kDtype:
+      if (!THPDtype_Check(object)) return false;
+      frame.set_int(i, static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
+      return true;
+    case ArgumentKind::kString: {
+      const char* text = PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8(object) : nullptr;
+      if (text == nullptr) PyErr_Clear();
+      if (text == nullptr) return false;
+      frame.set_string(i, text);
+      return true;
+    }
+    default:
+      return take_list(argument, object, i, frame, keys);
+  }
+}
+
+// Puts every argument into its slot: positional, by keyword, by default. False: the call does not
+// fit the schema.
+bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+          PyObject** slots) {
+  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
+  if (nargs > op.max_positional) return false;
+  for (Py_ssize_t i = 0; i < count; ++i) slots[i] = i < nargs ? args[i] : nullptr;
+  const Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
+  for (Py_ssize_t k = 0; k < num_keywords; ++k) {
+    PyObject* name = PyTuple_GET_ITEM(kwnames, k);
+    Py_ssize_t i = 0;
+    // Names in a call are interned, as ours are. One that is not goes the slow way.
+    while (i < count && op.arguments[i].interned_name != name) ++i;
+    if (i == count || slots[i] != nullptr) return false;
+    slots[i] = args[nargs + k];
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (slots[i] == nullptr) slots[i] = op.arguments[i].default_value;
+    if (slots[i] == nullptr) return false;
+  }
+  return true;
+}
+
+// --- Would the dispatcher come to our kernel, and through nothing but our kernels?
+
+bool is_ours(const KernelOp& op, c10::DispatchKeySet keys, const c10::KernelFunction& ours) {
+  return op.entry.lookup(keys)._equalsBoxedAndUnboxed(ours);
+}
+
+bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_keys) {
+  c10::DispatchKeySet keys = effective_keys(op.entry, tensor_keys);
+  const c10::DispatchKey top = keys.highestFunctionalityKey();
+  if (C10_UNLIKELY(top > c10::DispatchKey::AutogradFunctionality)) return false;
+  if (top >= c10::DispatchKey::AutogradOther) {
+    if (C10_UNLIKELY(!is_ours(op, keys, op.autograd_trampoline))) return false;
+    keys = keys & c10::after_autograd_keyset;
+  }
+  if (op.mutates && keys.has(c10::DispatchKey::ADInplaceOrView)) {
+    if (C10_UNLIKELY(!is_ours(op, keys, op.inplace_trampoline))) return false;
+    keys = keys & c10::after_ADInplaceOrView_keyset;
+  }
+  return is_ours(op, keys, op.backend_trampoline);
+}
+
+// What the tensors of a frame ask for beyond running the kernel.
+struct Needs {
+  bool grad = false;
+  bool slow_path = false;  // tangents, copies, lists with gradients
+};
+
+Needs needs_of(const KernelOp& op, const Frame& frame) {
+  Needs needs;
+  const bool grad_mode = at::GradMode::is_enabled();
+  for (const int32_t i : op.tensor_arguments) {
+    const bool is_list = op.arguments[i].kind == ArgumentKind::kTensorList;
+    frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
+      const bool grad = grad_mode && tensor.requires_grad();
+      needs.grad |= grad;
+      needs.slow_path |= (grad && is_list) || has_tangent(tensor) ||
+                         (op.contiguous_inputs && !tensor.is_contiguous());
+    });
+  }
+  return needs;
+}
+
+// --- Running.
+
+// Work worth letting other Python threads in: releasing and taking the GIL costs as much as a small
+// kernel.
+bool worth_releasing_gil(const Frame& frame) {
+  constexpr int64_t kElements = 1 << 14;
+  int64_t elements = 0;
+  frame.for_each_tensor([&](int, const at::Tensor& tensor) { elements += tensor.numel(); });
+  return elements >= kElements;
+}
+
+void run(Frame& frame) {
+  const Variant& variant = variant_for(frame.op(), frame);
+  allocate_outputs(frame);
+  std::optional<nanobind::gil_scoped_release> released;
+  if (worth_releasing_gil(frame)) released.emplace();
+  run_kernel(frame, variant);
+}
+
+// False: there is nothing to attach a gradient to, or no way to do it here.
+bool run_with_grad(Frame& frame) {
+  const KernelOp& op = frame.op();
+  const Backward* backward = op.backward.load(std::memory_order_acquire);
+  if (backward == nullptr || op.mutates) return false;
+  const at::Tensor* tensors[kMaxArguments];
+  for (const int32_t i : op.tensor_arguments) {
+    const bool single = op.arguments[i].kind == ArgumentKind::kTensor && !frame.is_none(i);
+    tensors[i] = single ? &frame.tensor(i) : nullptr;
+  }
+  if (!receives_gradient(*backward, tensors)) {
+    run(frame);
+    return true;
+  }
+  Constants constants;
+  for (const int32_t i : backward->constants) constants.push_back(frame.value(i));
+  const auto node = make_backward_node(op, *backward, tensors, std::move(constants));
+  run(frame);
+  set_outputs(node, frame.outputs());
+  save_outputs(*backward, node, frame.outputs());
+  return true;
+}
+
+void bump_versions(const Frame& frame) {
+  for (const int32_t i : frame.op().tensor_arguments) {
+    if (!frame.op().arguments[i].mutated) continue;
+    frame.for_each_tensor(i, [](int, const at::Tensor& tensor) {
+      if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    });
+  }
+}
+
+PyObject* result_of(Frame& frame, int32_t alias, PyObject* const* slots, size_t& output) {
+  if (alias >= 0) return Py_NewRef(slots[alias]);
+  return THPVariable_Wrap(std::move(frame.outputs()[output++]));
+}
+
+PyObject* results_of(Frame& frame, PyObject* const* slots) {
+  const auto& returns = frame.op().returns;
+  size_t output = 0;
+  if (returns.empty()) return Py_NewRef(Py_None);
+  if (returns.size() == 1) return result_of(frame, returns.front(), slots, output);
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(returns.size()));
+  for (size_t i = 0; results != nullptr && i < returns.size(); ++i) {
+    PyObject* result = result_of(frame, returns[i], slots, output);
+    if (result == nullptr) {
+      Py_DECREF(results);
+      return nullptr;
+    }
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
+  }
+  return results;
+}
+
+// The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
+PyObject* call_kernel(const KernelOp& op, PyObject* const* slots) {
+  if (C10_UNLIKELY(at::impl::torch_function_mode_enabled() || at::hasCallbacks())) return nullptr;
+  Frame frame(op);
+  c10::DispatchKeySet keys;
+  const int count = static_cast<int>(op.arguments.size());
+  for (int i = 0; i < count; ++i) {
+    if (!take(op.arguments[i], slots[i], i, frame, keys)) return nullptr;
+  }
+  if (!dispatcher_would_run_kernel(op, keys)) return nullptr;
+  const Needs needs = needs_of(op, frame);
+  if (needs.slow_path) return nullptr;
+  if (C10_UNLIKELY(needs.grad && op.mutates)) return nullptr;
+  check_contract(frame);
+  if (C10_UNLIKELY(needs.grad)) {
+    if (!run_with_grad(frame)) return nullptr;
+  } else {
+    run(frame);
+    if (op.mutates) bump_versions(frame);
+  }
+  return results_of(frame, slots);
+}
+
+PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t nargsf,
+                               PyObject* kwnames) {
+  const KernelOp& op = *reinterpret_cast<KernelFunction*>(callable)->op;
+  const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  try {
+    if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {
+      raise_error("ExpiredHandleError",
+                  op.name + " was removed by undefine(); define it again to call it");
+    }
+    PyObject* slots[kMaxArguments];
+    const bool complete = kwnames == nullptr &&
+                          nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
+                          nargs == op.max_positional;
+    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, slots)) {
+      PyObject* result = call_kernel(op, complete ? args : slots);
+      if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
+    }
+  } catch (...) {
+    set_python_error_from_current_exception();
+    return nullptr;
+  }
+  return PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+}
+
+// --- The type.
+
+PyObject* repr(PyObject* self) {
+  const KernelOp& op = *reinterpret_cast<KernelFunction*>(self)->op;
+  return PyUnicode_FromFormat("<kernel operator %s>", op.name.c_str());
+}
+
+// By identity: a builtin function compares by its C function, which all our callables share.
+PyObject* compare(PyObject* self, PyObject* other, int operation) {
+  if (operation != Py_EQ && operation != Py_NE) Py_RETURN_NOTIMPLEMENTED;
+  return PyBool_FromLong((self == other) == (operation == Py_EQ));
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<KernelFunction*>(self)->attributes);
+  return PyCFunction_Type.tp_traverse(self, visit, arg);
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(reinterpret_cast<KernelFunction*>(self)->attributes);
+  return 0;
+}
+
+void deallocate(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  Py_CLEAR(reinterpret_cast<KernelFunction*>(self)->attributes);
+  PyCFunction_Type.tp_dealloc(self);
+}
+
+PyGetSetDef kAttributes[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyTypeObject kernel_function_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "bringup.ops.KernelFunction";
+  type.tp_doc = "A kernel operator, callable as a builtin function.";
+  type.tp_base = &PyCFunction_Type;
+  type.tp_basicsize = sizeof(KernelFunction);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_vectorcall_offset = offsetof(PyCFunctionObject, vectorcall);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_dictoffset = offsetof(KernelFunction, attributes);
+  type.tp_getattro = PyObject_GenericGetAttr;
+  type.tp_setattro = PyObject_GenericSetAttr;
+  type.tp_getset = kAttributes;
+  type.tp_repr = repr;
+  type.tp_richcompare = compare;
+  type.tp_hash = [](PyObject* self) { return _Py_HashPointer(self); };
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+  type.tp_dealloc = deallocate;
+  return type;
+}
+
+PyTypeObject g_type = kernel_function_type();
+
+// Only there to say that the function takes its arguments as a vector; calls come through
+// `vectorcall`.
+PyObject* unbound_call(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "a kernel operator cannot be called without its callable");
+  return nullptr;
+}
+
+}  // namespace
+
+bool init_kernel_function_type() { return PyType_Ready(&g_type) == 0; }
+
+PyObject* make_kernel_function(const KernelOp& op, const char* name, const char* doc) {
+  auto* function = PyObject_GC_New(KernelFunction, &g_type);
+  if (function == nullptr) return nullptr;
+  function->method = {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(unbound_call)),
+                      METH_FASTCALL | METH_KEYWORDS, doc};
+  function->base.m_ml = &function->method;
+  function->base.m_self = nullptr;
+  function->base.m_module = nullptr;
+  function->base.m_weakreflist = nullptr;
+  function->base.vectorcall = kernel_function_call;
+  function->attributes = PyDict_New();
+  function->op = &op;
+  PyObject_GC_Track(function);
+  return reinterpret_cast<PyObject*>(function);
+}
+
+const KernelOp& kernel_op_of(PyObject* callable) {
+  if (Py_TYPE(callable) != &g_type) {
+    PyErr_Format(PyExc_TypeError, "expected a kernel operator, got %R", callable);
+    raise_current_python_error();
+  }
+  return *reinterpret_cast<KernelFunction*>(callable)->op;
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,310 @@
+#include "torch/ops/frame.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <array>
+
+#include "torch/common/errors.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+constexpr auto kDtypes = [] {
+  std::array<DLDataType, static_cast<size_t>(at::ScalarType::NumOptions)> table{};
+  const auto put = [&table](at::ScalarType dtype, uint8_t code, uint8_t bits) {
+    table[static_cast<size_t>(dtype)] = DLDataType{code, bits, 1};
+  };
+  put(at::kByte, 1, 8);
+  put(at::kUInt16, 1, 16);
+  put(at::kUInt32, 1, 32);
+  put(at::kUInt64, 1, 64);
+  put(at::kChar, 0, 8);
+  put(at::kShort, 0, 16);
+  put(at::kInt, 0, 32);
+  put(at::kLong, 0, 64);
+  put(at::kHalf, 2, 16);
+  put(at::kFloat, 2, 32);
+  put(at::kDouble, 2, 64);
+  put(at::kBFloat16, 4, 16);
+  put(at::kComplexFloat, 5, 64);
+  put(at::kComplexDouble, 5, 128);
+  put(at::kBool, 6, 8);
+  return table;
+}();
+
+constexpr int32_t kDlCpu = 1;
+constexpr int32_t kDlExtDev = 12;
+
+}  // namespace
+
+DLDataType dlpack_dtype(at::ScalarType dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
+
+DLDevice dlpack_device(c10::Device device) {
+  if (device.is_cpu()) return {kDlCpu, 0};
+  return {kDlExtDev, device.index()};
+}
+
+Frame::Frame(const KernelOp& op) : op_(op), num_inputs_(static_cast<int32_t>(op.arguments.size())) {
+  std::fill_n(elements_, num_inputs_, nullptr);
+}
+
+void* Frame::take(size_t bytes) {
+  constexpr size_t kAlignment = 16;
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (used_ + rounded <= sizeof(memory_)) {
+    used_ += rounded;
+    return memory_ + used_ - rounded;
+  }
+  return overflow_.emplace_front(std::make_unique<std::byte[]>(rounded)).get();
+}
+
+int64_t* Frame::set_int_list(int i, int64_t size) {
+  auto* data = static_cast<int64_t*>(take(static_cast<size_t>(size) * sizeof(int64_t)));
+  values_[i].list = {data, size};
+  args_[i] = &values_[i];
+  return data;
+}
+
+double* Frame::set_float_list(int i, int64_t size) {
+  auto* data = static_cast<double*>(take(static_cast<size_t>(size) * sizeof(double)));
+  values_[i].list = {data, size};
+  args_[i] = &values_[i];
+  return data;
+}
+
+const at::Tensor** Frame::set_tensor_list(int i, int64_t size) {
+  // At least one element, so that an empty list still differs from a tensor.
+  const auto room = static_cast<size_t>(std::max<int64_t>(size, 1));
+  elements_[i] = static_cast<const at::Tensor**>(take(room * sizeof(void*)));
+  values_[i].list = {nullptr, size};
+  args_[i] = &values_[i];
+  return elements_[i];
+}
+
+void Frame::load(c10::ArrayRef<c10::IValue> inputs) {
+  for (int i = 0; i < num_inputs_; ++i) {
+    const c10::IValue& value = inputs[i];
+    if (value.isNone()) {
+      set_none(i);
+      continue;
+    }
+    switch (op_.arguments[i].kind) {
+      case ArgumentKind::kTensor:
+        load_tensor(i, value.toTensor());
+        break;
+      case ArgumentKind::kInt:
+      case ArgumentKind::kDtype:
+        set_int(i, value.toInt());
+        break;
+      case ArgumentKind::kBool:
+        set_int(i, value.toBool() ? 1 : 0);
+        break;
+      case ArgumentKind::kFloat:
+        set_float(i, value.toDouble());
+        break;
+      case ArgumentKind::kString:
+        set_string(i, value.toStringRef().c_str());
+        break;
+      default:
+        load_list(i, value);
+    }
+  }
+}
+
+void Frame::load_tensor(int i, const at::Tensor& tensor) {
+  if (tensor.defined()) {
+    set_tensor(i, tensor);
+  } else if (op_.arguments[i].optional) {
+    set_none(i);
+  } else {
+    raise_error("ContractError", op_.name + ": " + op_.arguments[i].name +
+                                     " is an undefined tensor, expected a tensor");
+  }
+}
+
+void Frame::load_list(int i, const c10::IValue& value) {
+  const c10::ArrayRef<c10::IValue> items = value.toListRef();
+  const auto size = static_cast<int64_t>(items.size());
+  switch (op_.arguments[i].kind) {
+    case ArgumentKind::kTensorList: {
+      const at::Tensor** data = set_tensor_list(i, size);
+      for (const c10::IValue& item : items) *data++ = &item.toTensor();
+      break;
+    }
+    case ArgumentKind::kFloatList: {
+      double* data = set_float_list(i, size);
+      for (const c10::IValue& item : items) *data++ = item.toDouble();
+      break;
+    }
+    default: {
+      int64_t* data = set_int_list(i, size);
+      for (const c10::IValue& item : items) *data++ = item.isBool() ? item.toBool() : item.toInt();
+    }
+  }
+}
+
+c10::ArrayRef<int64_t> Frame::int_list(int i) const {
+  const bringup_list& list = values_[i].list;
+  return {static_cast<const int64_t*>(list.data), static_cast<size_t>(list.size)};
+}
+
+c10::Device Frame::device() const {
+  for (const int32_t i : op_.tensor_arguments) {
+    if (!is_none(i) && elements_[i] == nullptr) return tensors_[i]->device();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+c10::IValue Frame::value(int i) const {
+  if (is_none(i)) return {};
+  switch (op_.arguments[i].kind) {
+    case ArgumentKind::kTensor:
+      return *tensors_[i];
+    case ArgumentKind::kInt:
+    case ArgumentKind::kDtype:
+      return values_[i].integer;
+    case ArgumentKind::kBool:
+      return values_[i].integer != 0;
+    case ArgumentKind::kFloat:
+      return values_[i].real;
+    case ArgumentKind::kString:
+      return std::string(static_cast<const char*>(args_[i]));
+    case ArgumentKind::kIntList:
+      return int_list(i);
+    case ArgumentKind::kBoolList: {
+      c10::List<bool> items;
+      for (const int64_t item : int_list(i)) items.push_back(item != 0);
+      return items;
+    }
+    case ArgumentKind::kFloatList: {
+      const bringup_list& list = values_[i].list;
+      return c10::ArrayRef<double>(static_cast<const double*>(list.data),
+                                   static_cast<size_t>(list.size));
+    }
+    case ArgumentKind::kTensorList: {
+      c10::List<at::Tensor> items;
+      for_each_tensor(i, [&items](int, const at::Tensor& tensor) { items.push_back(tensor); });
+      return items;
+    }
+  }
+  return {};
+}
+
+void Frame::make_contiguous() {
+  for (const int32_t i : op_.tensor_arguments) {
+    if (is_none(i)) continue;
+    const bool is_list = elements_[i] != nullptr;
+    const at::Tensor** slot = is_list ? elements_[i] : &tensors_[i];
+    for (const at::Tensor** end = slot + (is_list ? list_size(i) : 1); slot != end; ++slot) {
+      if (C10_LIKELY((*slot)->is_contiguous())) continue;
+      if (op_.arguments[i].mutated) {
+        raise_error("ContractError",
+                    op_.name + ": " + op_.arguments[i].name +
+                        " is written and must be contiguous, got strides " +
+                        sizes_text((*slot)->strides()) + " for sizes " +
+                        sizes_text((*slot)->sizes()) +
+                        "; pass a contiguous tensor or declare layout=\"strided\"");
+      }
+      *slot = &held_.emplace_front((*slot)->contiguous());
+    }
+  }
+}
+
+void Frame::describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor) {
+  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const DLDataType dtype = dlpack_dtype(tensor.scalar_type());
+  if (C10_UNLIKELY(dtype.lanes == 0)) {
+    const std::string what =
+        i < num_inputs_ ? op_.arguments[i].name : "output " + std::to_string(i - num_inputs_);
+    raise_error("ContractError", op_.name + ": kernels cannot take " +
+                                     dtype_text(tensor.scalar_type()) + ", the dtype of " + what +
+                                     "; cast it with .to()");
+  }
+  // A written tensor that shares memory lazily gets memory of its own here.
+  descriptor.data =
+      written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
+  descriptor.device = dlpack_device(impl.device());
+  descriptor.ndim = static_cast<int32_t>(impl.dim());
+  descriptor.dtype = dtype;
+  descriptor.shape = const_cast<int64_t*>(impl.sizes().data());
+  descriptor.strides = const_cast<int64_t*>(impl.strides().data());
+  descriptor.byte_offset = 0;
+}
+
+void Frame::describe() {
+  for (const int32_t i : op_.tensor_arguments) {
+    if (is_none(i)) continue;
+    const bool written = op_.arguments[i].mutated;
+    if (C10_LIKELY(elements_[i] == nullptr)) {
+      describe_tensor(*tensors_[i], written, i, values_[i].tensor);
+      continue;
+    }
+    const int64_t size = list_size(i);
+    auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
+    auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
+    for (int64_t k = 0; k < size; ++k) {
+      describe_tensor(*elements_[i][k], written, i, descriptors[k]);
+      pointers[k] = &descriptors[k];
+    }
+    values_[i].list.data = pointers;
+  }
+  int i = num_inputs_;
+  for (const at::Tensor& output : outputs_) {
+    describe_tensor(output, true, i, values_[i].tensor);
+    args_[i] = &values_[i];
+    ++i;
+  }
+}
+
+namespace {
+
+runtime::TensorDesc as_desc(const DLTensor& tensor) {
+  const auto rank = static_cast<size_t>(tensor.ndim);
+  return {tensor.data, tensor.device, tensor.dtype, {tensor.shape, rank}, {tensor.strides, rank}};
+}
+
+}  // namespace
+
+void Frame::pack_input(int i, runtime::LaunchBlock& block) {
+  const Value& value = values_[i];
+  switch (op_.arguments[i].kind) {
+    case ArgumentKind::kTensor:
+      return block.add_tensor(as_desc(value.tensor));
+    case ArgumentKind::kInt:
+    case ArgumentKind::kBool:
+    case ArgumentKind::kDtype:
+      return block.add_int(value.integer);
+    case ArgumentKind::kFloat:
+      return block.add_float(value.real);
+    case ArgumentKind::kString:
+      return block.add_string(static_cast<const char*>(args_[i]));
+    case ArgumentKind::kIntList:
+    case ArgumentKind::kBoolList:
+      return block.add_int_list({int_list(i).data(), int_list(i).size()});
+    case ArgumentKind::kFloatList:
+      return block.add_float_list(
+          {static_cast<const double*>(value.list.data), static_cast<size_t>(value.list.size)});
+    case ArgumentKind::kTensorList: {
+      std::vector<runtime::TensorDesc> items;
+      const auto* pointers = static_cast<DLTensor* const*>(value.list.data);
+      for (int64_t k = 0; k < value.list.size; ++k) items.push_back(as_desc(*pointers[k]));
+      return block.add_tensor_list(items);
+    }
+  }
+}
+
+runtime::LaunchBlock Frame::pack() {
+  runtime::LaunchBlock block;
+  for (int i = 0; i < num_inputs_; ++i) {
+    if (is_none(i)) {
+      block.add_none();
+    } else {
+      pack_input(i, block);
+    }
+  }
+  for (int i = num_inputs_; i < size(); ++i) block.add_tensor(as_desc(values_[i].tensor));
+  return block;
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,127 @@
+// A frame: one call's arguments on the stack of the calling thread, on their way from Python
+// objects or dispatcher values to the kernel. Tensors are looked at (keys, sizes) before any data
+// pointer is read.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+#include <forward_list>
+#include <memory>
+
+#include "bringup/kernel.h"
+#include "runtime/launch_block.h"
+#include "torch/ops/schema.h"
+
+namespace bringup::torch_ext {
+
+struct KernelOp;
+
+class Frame {
+ public:
+  // The arrays are left uninitialised: a frame is made for every call, and only filled entries are
+  // read.
+  explicit Frame(const KernelOp& op);  // NOLINT
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  // --- Filling. Tensors, strings and lists of tensors stay the caller's.
+  void set_none(int i) {
+    args_[i] = nullptr;
+    tensors_[i] = nullptr;
+  }
+  void set_tensor(int i, const at::Tensor& tensor) {
+    args_[i] = &values_[i];
+    tensors_[i] = &tensor;
+  }
+  void set_int(int i, int64_t value) {
+    values_[i].integer = value;
+    args_[i] = &values_[i];
+  }
+  void set_float(int i, double value) {
+    values_[i].real = value;
+    args_[i] = &values_[i];
+  }
+  void set_string(int i, const char* text) { args_[i] = const_cast<char*>(text); }
+  // Room for `size` elements, to be filled by the caller.
+  int64_t* set_int_list(int i, int64_t size);
+  double* set_float_list(int i, int64_t size);
+  const at::Tensor** set_tensor_list(int i, int64_t size);
+  // All inputs at once, in schema order.
+  void load(c10::ArrayRef<c10::IValue> inputs);
+
+  // --- Looking.
+  const KernelOp& op() const { return op_; }
+  bool is_none(int i) const { return args_[i] == nullptr; }
+  const at::Tensor& tensor(int i) const { return *tensors_[i]; }
+  int64_t integer(int i) const { return values_[i].integer; }
+  c10::ArrayRef<int64_t> int_list(int i) const;
+  int64_t list_size(int i) const { return values_[i].list.size; }
+  // Calls visit(argument index, tensor) for every tensor that is there.
+  template <class Visit>
+  void for_each_tensor(int i, Visit visit) const {
+    if (is_none(i)) return;
+    if (elements_[i] == nullptr) {
+      visit(i, *tensors_[i]);
+      return;
+    }
+    for (int64_t k = 0; k < values_[i].list.size; ++k) visit(i, *elements_[i][k]);
+  }
+  template <class Visit>
+  void for_each_tensor(Visit visit) const;
+  // The device of the first tensor argument, which every operator has.
+  c10::Device device() const;
+  // An input as a dispatcher value.
+  c10::IValue value(int i) const;
+
+  // --- Going to the kernel.
+  // Replaces inputs that are not contiguous by contiguous copies. Raises ContractError for one that
+  // is written.
+  void make_contiguous();
+  void add_output(at::Tensor output) { outputs_.push_back(std::move(output)); }
+  c10::SmallVectorImpl<at::Tensor>& outputs() { return outputs_; }
+  // Reads data pointers into the descriptors. Nothing may be changed afterwards.
+  void describe();
+  void** args() { return args_; }
+  int32_t size() const { return num_inputs_ + static_cast<int32_t>(outputs_.size()); }
+  // The described arguments as a block of their own.
+  runtime::LaunchBlock pack();
+
+ private:
+  union Value {
+    DLTensor tensor;
+    int64_t integer;
+    double real;
+    bringup_list list;
+  };
+
+  void load_list(int i, const c10::IValue& value);
+  void load_tensor(int i, const at::Tensor& tensor);
+  void describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor);
+  void pack_input(int i, runtime::LaunchBlock& block);
+  void* take(size_t bytes);
+
+  const KernelOp& op_;
+  const int32_t num_inputs_;
+  void* args_[kMaxArguments];
+  const at::Tensor* tensors_[kMaxArguments];
+  const at::Tensor**
+      elements_[kMaxArguments];  // of a Tensor[]; null for every other argument that is given
+  Value values_[kMaxArguments];
+  c10::SmallVector<at::Tensor, 4> outputs_;
+  std::forward_list<at::Tensor> held_;  // contiguous copies
+  size_t used_ = 0;
+  alignas(16) std::byte memory_[512];  // of lists; longer ones go to overflow_
+  std::forward_list<std::unique_ptr<std::byte[]>> overflow_;
+};
+
+// "torch.float32 is not a dtype that kernels know" is left to the caller: lanes is 0 for such a
+// dtype.
+DLDataType dlpack_dtype(at::ScalarType dtype);
+DLDevice dlpack_device(c10::Device device);
+
+}  // namespace bringup::torch_ext
+
+#include "torch/ops/frame_inl.h"

@@ -1,0 +1,85 @@
+// The record of a kernel operator: all that is known about it. Built once by its definition, then
+// read by the fast call, the trampolines, autograd and the graph recorder.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch/ops/kernel_op.h"
+#include "torch/ops/rules.h"
+#include "torch/ops/schema.h"
+
+namespace bringup::torch_ext {
+
+class Frame;
+struct Backward;  // autograd.h
+
+// A binary of the operator for one device type and one choice of dtypes. Published once and never
+// freed, so that the list can be walked without a lock.
+struct Variant {
+  uint64_t key;
+  std::shared_ptr<const runtime::Kernel> kernel;
+  const Variant* next;
+};
+
+struct KernelOp {
+  explicit KernelOp(c10::OperatorHandle op);
+  KernelOp(const KernelOp&) = delete;
+  KernelOp& operator=(const KernelOp&) = delete;
+
+  std::string name;           // with the overload's name, where it has one
+  std::string callable_name;  // of the callable, with its documentation
+  std::string doc;
+  std::vector<Argument> arguments;
+  std::vector<int32_t> tensor_arguments;  // indices of the Tensor and Tensor[] arguments
+  std::vector<int32_t>
+      returns;  // by schema return: the mutated argument it is, or -1 for the next fresh output
+  std::vector<OutputRule> outputs;
+  std::vector<Check> checks;
+  std::vector<int32_t> dtype_arguments;  // tensor arguments whose dtype chooses the variant
+  Expression grid;                       // an empty program means 1
+  bool contiguous_inputs = true;
+  bool device_code = false;
+  bool mutates = false;
+  int32_t max_positional = 0;
+
+  c10::OperatorHandle handle;
+  const c10::impl::OperatorEntry& entry;
+  // Equal to what the dispatcher's table holds as long as nobody has overridden it.
+  c10::KernelFunction backend_trampoline;
+  c10::KernelFunction autograd_trampoline;
+  c10::KernelFunction inplace_trampoline;
+  PyObject* overload = nullptr;  // owned: torch.ops' callable, the slow path
+  PyObject* compile = nullptr;   // owned: (device type, tuple of dtypes) -> kernel id
+
+  mutable std::atomic<const Variant*> variants{nullptr};
+  std::atomic<const Backward*> backward{nullptr};
+  std::atomic<bool> closed{false};
+  std::vector<c10::RegistrationHandleRAII> registrations;
+};
+
+// Puts a finished record under its operator, where find_kernel_op finds it. The record lives until
+// the process ends.
+KernelOp& publish(std::unique_ptr<KernelOp> op);
+// Takes the operator's kernels out of the dispatcher; calls through its callable raise from now on.
+void close(KernelOp& op);
+
+// The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
+// no GIL.
+const Variant& variant_for(const KernelOp& op, const Frame& frame);
+
+// Raises ContractError when the frame breaks the input contract: devices, checks, layout.
+void check_contract(const Frame& frame);
+// Allocates the fresh outputs by their rules.
+void allocate_outputs(Frame& frame);
+// Blocks of the declared grid, at least 1.
+int64_t grid_of(const Frame& frame);
+// Runs the kernel on a frame with outputs: called on cpu, given to the driver elsewhere. Raises
+// KernelError.
+void run_kernel(Frame& frame, const Variant& variant);
+
+}  // namespace bringup::torch_ext

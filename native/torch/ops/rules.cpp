@@ -1,0 +1,250 @@
+#include "torch/ops/rules.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "torch/common/errors.h"
+#include "torch/ops/frame.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+constexpr size_t kMaxDepth = 16;  // _expressions.py refuses deeper programs
+
+[[noreturn]] void contract_error(const Frame& frame, const std::string& what) {
+  raise_error("ContractError", frame.op().name + ": " + what);
+}
+
+int64_t size_of(const Frame& frame, const Instruction& step, const std::string& text) {
+  const at::IntArrayRef sizes = frame.tensor(step.argument).sizes();
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const int64_t dim = step.value < 0 ? step.value + rank : step.value;
+  if (dim < 0 || dim >= rank) {
+    const int64_t needed = step.value < 0 ? -step.value : step.value + 1;
+    contract_error(frame, frame.op().arguments[step.argument].name + " must have at least " +
+                              std::to_string(needed) + " dimensions for '" + text +
+                              "', got shape " + sizes_text(sizes));
+  }
+  return sizes[dim];
+}
+
+// Python's rounding: towards minus infinity, the remainder has the sign of the divisor.
+int64_t floor_divide(int64_t a, int64_t b) {
+  const int64_t quotient = a / b;
+  return quotient * b != a && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+int64_t combine(const Frame& frame, Opcode opcode, int64_t a, int64_t b, const std::string& text) {
+  int64_t result = 0;
+  bool overflow = false;
+  switch (opcode) {
+    case Opcode::kAdd:
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case Opcode::kSubtract:
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case Opcode::kMultiply:
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
+    default:
+      if (b == 0) contract_error(frame, "'" + text + "' divides by zero");
+      overflow = a == INT64_MIN && b == -1;
+      if (!overflow)
+        result = opcode == Opcode::kFloorDivide ? floor_divide(a, b) : a - floor_divide(a, b) * b;
+  }
+  if (overflow) contract_error(frame, "'" + text + "' does not fit into 64 bits");
+  return result;
+}
+
+void append_slice(const Dimension& item, const Frame& frame, Sizes& sizes) {
+  const bool is_tensor = frame.op().arguments[item.sliced_argument].kind == ArgumentKind::kTensor;
+  const at::IntArrayRef source =
+      is_tensor ? frame.tensor(item.sliced_argument).sizes() : frame.int_list(item.sliced_argument);
+  const auto rank = static_cast<int64_t>(source.size());
+  const auto clamp = [rank](int64_t index) {
+    return std::clamp<int64_t>(index < 0 ? index + rank : index, 0, rank);
+  };
+  for (int64_t i = clamp(item.start); i < clamp(item.stop); ++i) sizes.push_back(source[i]);
+}
+
+std::string names_text(const Frame& frame, const std::vector<int32_t>& arguments) {
+  std::string text;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (k > 0) text += k + 1 == arguments.size() ? " and " : ", ";
+    text += frame.op().arguments[arguments[k]].name;
+  }
+  return text;
+}
+
+// "x: [5], y: [3]"
+template <class Describe>
+std::string each_text(const Frame& frame, const std::vector<int32_t>& arguments,
+                      Describe describe) {
+  std::string text;
+  for (const int32_t argument : arguments) {
+    frame.for_each_tensor(argument, [&](int i, const at::Tensor& tensor) {
+      if (!text.empty()) text += ", ";
+      text += frame.op().arguments[i].name + ": " + describe(tensor);
+    });
+  }
+  return text;
+}
+
+// Whether `same(first, other)` holds for the first tensor and every other one.
+template <class Same>
+bool all_same(const Frame& frame, const std::vector<int32_t>& arguments, Same same) {
+  const at::Tensor* first = nullptr;
+  bool holds = true;
+  for (const int32_t argument : arguments) {
+    frame.for_each_tensor(argument, [&](int, const at::Tensor& tensor) {
+      if (first == nullptr) {
+        first = &tensor;
+      } else {
+        holds = holds && same(*first, tensor);
+      }
+    });
+  }
+  return holds;
+}
+
+void verify_same_shape(const Frame& frame, const Check& check) {
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes(); };
+  if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
+  contract_error(frame, names_text(frame, check.arguments) + " must have the same shape, got " +
+                            each_text(frame, check.arguments, [](const at::Tensor& tensor) {
+                              return sizes_text(tensor.sizes());
+                            }));
+}
+
+void verify_same_dtype(const Frame& frame, const Check& check) {
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.dtype() == b.dtype(); };
+  if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
+  contract_error(frame, names_text(frame, check.arguments) + " must have the same dtype, got " +
+                            each_text(frame, check.arguments,
+                                      [](const at::Tensor& tensor) {
+                                        return dtype_text(tensor.scalar_type());
+                                      }) +
+                            "; convert with .to()");
+}
+
+std::string shape_text(const std::vector<Dimension>& shape) {
+  std::string text = "(";
+  for (const Dimension& item : shape) {
+    if (text.size() > 1) text += ", ";
+    text += item.size.text;
+  }
+  return text + ")";
+}
+
+void verify_shape(const Frame& frame, const Check& check) {
+  frame.for_each_tensor(check.arguments.front(), [&](int i, const at::Tensor& tensor) {
+    Sizes expected;
+    evaluate_shape(check.shape, frame, expected);
+    if (C10_LIKELY(tensor.sizes() == at::IntArrayRef(expected))) return;
+    contract_error(frame, frame.op().arguments[i].name + " must have shape " +
+                              sizes_text(expected) + " " + shape_text(check.shape) + ", got " +
+                              sizes_text(tensor.sizes()));
+  });
+}
+
+void verify_dtype(const Frame& frame, const Check& check) {
+  frame.for_each_tensor(check.arguments.front(), [&](int i, const at::Tensor& tensor) {
+    const auto& allowed = check.dtypes;
+    if (std::find(allowed.begin(), allowed.end(), tensor.scalar_type()) != allowed.end()) return;
+    std::string names;
+    for (const at::ScalarType dtype : allowed) {
+      names += (names.empty() ? "" : " or ") + dtype_text(dtype);
+    }
+    contract_error(frame, frame.op().arguments[i].name + " must be " + names + ", got " +
+                              dtype_text(tensor.scalar_type()) + "; convert with .to()");
+  });
+}
+
+}  // namespace
+
+int64_t Expression::evaluate(const Frame& frame) const {
+  int64_t stack[kMaxDepth];
+  size_t depth = 0;
+  for (const Instruction& step : program) {
+    switch (step.opcode) {
+      case Opcode::kConstant:
+        stack[depth++] = step.value;
+        break;
+      case Opcode::kArgument:
+        stack[depth++] = frame.integer(step.argument);
+        break;
+      case Opcode::kSize:
+        stack[depth++] = size_of(frame, step, text);
+        break;
+      case Opcode::kNumel:
+        stack[depth++] = frame.tensor(step.argument).numel();
+        break;
+      case Opcode::kLength:
+        stack[depth++] = frame.list_size(step.argument);
+        break;
+      default:
+        --depth;
+        stack[depth - 1] = combine(frame, step.opcode, stack[depth - 1], stack[depth], text);
+    }
+  }
+  return stack[0];
+}
+
+void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Sizes& sizes) {
+  for (const Dimension& item : shape) {
+    if (item.sliced_argument >= 0) {
+      append_slice(item, frame, sizes);
+    } else {
+      sizes.push_back(item.size.evaluate(frame));
+    }
+  }
+}
+
+at::Tensor OutputRule::allocate(const Frame& frame, int output) const {
+  Sizes computed;
+  at::IntArrayRef sizes;
+  if (like >= 0) {
+    sizes = frame.tensor(like).sizes();
+  } else {
+    evaluate_shape(shape, frame, computed);
+    sizes = computed;
+    if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
+      contract_error(frame, "output " + std::to_string(output) + " would have the negative shape " +
+                                sizes_text(sizes) + " " + shape_text(shape));
+    }
+  }
+  const at::ScalarType type = dtype_of >= 0 ? frame.tensor(dtype_of).scalar_type() : dtype;
+  const c10::Device device = frame.device();
+  if (C10_LIKELY(device.is_cpu())) return at::detail::empty_cpu(sizes, type);
+  return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
+}
+
+void Check::verify(const Frame& frame) const {
+  switch (kind) {
+    case CheckKind::kSameShape:
+      return verify_same_shape(frame, *this);
+    case CheckKind::kSameDtype:
+      return verify_same_dtype(frame, *this);
+    case CheckKind::kShape:
+      return verify_shape(frame, *this);
+    case CheckKind::kDtype:
+      return verify_dtype(frame, *this);
+  }
+}
+
+std::string sizes_text(at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << sizes;
+  return text.str();
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  return "torch." + std::string(c10::getDtypeNames(dtype).first);
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,90 @@
+// Output rules and the input contract, as this library evaluates them before a kernel runs.
+// src/bringup/ops/_rules.py writes them and evaluates the same program with SymInts for fake and
+// meta tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch/ops/schema.h"
+
+namespace bringup::torch_ext {
+
+class Frame;
+
+// Numbers are those of Opcode in _expressions.py.
+enum class Opcode : uint8_t {
+  kConstant = 0,  // value
+  kArgument = 1,  // an int argument
+  kSize = 2,      // size `value` of a tensor argument; negative counts from the end
+  kNumel = 3,
+  kLength = 4,  // of a list argument
+  kAdd = 5,
+  kSubtract = 6,
+  kMultiply = 7,
+  kFloorDivide = 8,
+  kModulo = 9,
+};
+
+struct Instruction {
+  Opcode opcode;
+  int32_t argument;
+  int64_t value;
+};
+
+// An integer expression in postfix order; `text` is what the user wrote.
+struct Expression {
+  std::string text;
+  std::vector<Instruction> program;
+
+  // Raises ContractError for a missing dimension, a division by zero and an overflow.
+  int64_t evaluate(const Frame& frame) const;
+};
+
+// One item of a shape: an expression, or a slice of a tensor's sizes or of an int[] argument.
+struct Dimension {
+  Expression size;
+  int32_t sliced_argument = -1;  // -1: `size` counts
+  int64_t start = 0;
+  int64_t stop = 0;
+};
+
+using Sizes = c10::SmallVector<int64_t, 6>;
+
+// Evaluates the items into `sizes`.
+void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Sizes& sizes);
+
+// How one fresh output is allocated: contiguous, on the device of the first tensor argument.
+struct OutputRule {
+  int32_t like = -1;             // a tensor argument whose sizes it has; -1: `shape` counts
+  std::vector<Dimension> shape;  //
+  int32_t dtype_of = -1;         // a tensor argument whose dtype it has; -1: `dtype` counts
+  at::ScalarType dtype = at::kFloat;
+
+  at::Tensor allocate(const Frame& frame, int output) const;
+  bool is_differentiable() const { return dtype_of >= 0 || at::isFloatingType(dtype); }
+};
+
+enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype };
+
+// One declared check of the input contract. Arguments that are None are left out.
+struct Check {
+  CheckKind kind;
+  std::vector<int32_t> arguments;
+  std::vector<Dimension> shape;        // kShape
+  std::vector<at::ScalarType> dtypes;  // kDtype
+
+  // Raises ContractError.
+  void verify(const Frame& frame) const;
+};
+
+// "[2, 3]"
+std::string sizes_text(at::IntArrayRef sizes);
+// "torch.float32"
+std::string dtype_text(at::ScalarType dtype);
+
+}  // namespace bringup::torch_ext

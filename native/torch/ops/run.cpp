@@ -1,0 +1,83 @@
+// From a loaded frame to a finished kernel: the input contract, the outputs, the launch. Every path
+// comes through here.
+#include <ATen/MemoryOverlap.h>
+
+#include "runtime/context.h"
+#include "torch/common/errors.h"
+#include "torch/devices/driver.h"
+#include "torch/ops/frame.h"
+#include "torch/ops/record.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+[[noreturn]] void raise_device_mismatch(const Frame& frame) {
+  std::string devices;
+  frame.for_each_tensor([&](int i, const at::Tensor& tensor) {
+    if (!devices.empty()) devices += ", ";
+    devices += frame.op().arguments[i].name + ": " + tensor.device().str();
+  });
+  raise_error("ContractError", frame.op().name + ": all tensors must be on one device, got " +
+                                   devices + "; move them with .to()");
+}
+
+void check_devices(const Frame& frame) {
+  const c10::Device device = frame.device();
+  bool same = true;
+  frame.for_each_tensor(
+      [&](int, const at::Tensor& tensor) { same = same && tensor.device() == device; });
+  if (C10_UNLIKELY(!same)) raise_device_mismatch(frame);
+}
+
+// Two elements of a written tensor in one place: the result would depend on the order of writing.
+void check_written_overlap(const Frame& frame) {
+  for (const int32_t i : frame.op().tensor_arguments) {
+    if (!frame.op().arguments[i].mutated) continue;
+    frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
+      if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+      raise_error("ContractError",
+                  frame.op().name + ": " + frame.op().arguments[i].name +
+                      " is written, but several of its elements share memory (strides " +
+                      sizes_text(tensor.strides()) + "); pass a .clone()");
+    });
+  }
+}
+
+void run_on_cpu(Frame& frame, const Variant& variant) {
+  const runtime::HostContext context;
+  check_kernel_status(frame.op(), variant.kernel->run(frame.args(), frame.size(), context.get()));
+}
+
+}  // namespace
+
+void check_contract(const Frame& frame) {
+  check_devices(frame);
+  for (const Check& check : frame.op().checks) check.verify(frame);
+  if (C10_UNLIKELY(frame.op().mutates)) check_written_overlap(frame);
+}
+
+void allocate_outputs(Frame& frame) {
+  int output = 0;
+  for (const OutputRule& rule : frame.op().outputs)
+    frame.add_output(rule.allocate(frame, output++));
+}
+
+int64_t grid_of(const Frame& frame) {
+  const Expression& grid = frame.op().grid;
+  if (grid.program.empty()) return 1;
+  const int64_t blocks = grid.evaluate(frame);
+  if (blocks < 1) {
+    raise_error("ContractError", frame.op().name + ": the grid '" + grid.text +
+                                     "' must be at least 1, got " + std::to_string(blocks));
+  }
+  return blocks;
+}
+
+void run_kernel(Frame& frame, const Variant& variant) {
+  frame.describe();
+  const c10::Device device = frame.device();
+  if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);
+  raise_error("DeviceError", frame.op().name + ": no driver is loaded for " + device.str());
+}
+
+}  // namespace bringup::torch_ext

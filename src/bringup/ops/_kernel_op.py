@@ -1,0 +1,388 @@
+"""`kernel_op`: a C-ABI kernel file becomes a torch operator.
+
+Owns checking a definition, registering it (schema, kernels, fake, Dynamo), choosing macros for
+dtypes and compiling on first use, and backward operators. The call itself is native
+(native/torch/ops).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+import torch
+
+from bringup import jit
+from bringup._native import torch_library
+from bringup.errors import ContractError, SchemaError
+from bringup.ops._dynamo import substitute
+from bringup.ops._expressions import Expression, parse_expression
+from bringup.ops._rules import (
+    BoundCheck,
+    BoundOutput,
+    Check,
+    CheckKind,
+    OutputRule,
+    verify_devices,
+)
+from bringup.ops._schema import Schema, parse_schema
+
+__all__ = ["KernelOperator", "kernel_op"]
+
+_MAX_DTYPES = 7  # bytes of a variant's key beside the device type (kernel_op.cpp)
+_NO_MACROS: Mapping[str, jit.Macro] = {}
+
+# The C type of a dtype, as a kernel that includes bringup/kernel.h names it.
+_C_TYPES: dict[torch.dtype, str] = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "bringup::half",
+    torch.bfloat16: "bringup::bfloat16",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
+}
+
+_definitions: dict[str, _Definition] = {}
+
+
+class KernelOperator(Protocol):
+    """What `kernel_op` returns: a builtin function with attributes.
+
+    Calling it is calling `overload`, only faster; both take positional and keyword arguments and
+    defaults, and both raise the same errors: `ContractError` for inputs that break the contract,
+    `KernelError` when the kernel fails, `TypeError` and `RuntimeError` as torch does for arguments
+    that do not fit the schema.
+
+    Attributes:
+        schema: the schema as registered.
+        qualified_name: `namespace::name`, with `.overload` where there is one.
+        overload: the operator in `torch.ops`.
+    """
+
+    schema: str
+    qualified_name: str
+    overload: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the operator."""
+
+    def register_backward(
+        self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None
+    ) -> None:
+        """Makes another operator the backward of this one.
+
+        The backward operator's arguments are one gradient for each output that can have one, then
+        inputs and outputs of this operator, matched by name. Tensors among those must be in `save`;
+        numbers, texts and lists are kept by themselves. It returns one gradient for each argument
+        in `gradients`.
+
+        Args:
+            operator: `"namespace::name"` of any registered operator.
+            save: names of tensor arguments, or of named returns, that backward reads.
+            gradients: names of the tensor arguments that get gradients, in the order of the
+                backward operator's returns; by default every `Tensor` argument. An argument left
+                out is not differentiable.
+
+        Raises:
+            SchemaError: the two operators do not fit together, or this one writes its arguments.
+        """
+
+    def undefine(self) -> None:
+        """Removes the operator, so that its name can be defined again. Calls of it raise from then
+        on.
+        """
+
+
+@dataclass
+class _Definition:
+    """One operator: all that was declared, and what it registered."""
+
+    schema: Schema
+    source: jit.Source
+    outputs: tuple[BoundOutput, ...]
+    checks: tuple[BoundCheck, ...]
+    dtypes: Mapping[str, int]
+    macros: Mapping[str, jit.Macro]
+    flags: tuple[str, ...]
+    grid: Expression | None
+    layout: Literal["contiguous", "strided"]
+    where: str
+    library: Any = field(default=None, repr=False)
+    function: Any = field(default=None, repr=False)
+
+    def register(self) -> KernelOperator:
+        """Puts the operator into the dispatcher; leaves no trace when that fails."""
+        name = self.schema.qualified_name
+        known = _definitions.get(name)
+        if known is not None:
+            raise SchemaError(
+                f"{name} is defined already, at {known.where}; choose another name or call "
+                "undefine() on it first"
+            )
+        namespace, _, bare = name.partition("::")
+        self.library = torch.library.Library(namespace, "FRAGMENT")
+        try:
+            self.library.define(self.schema.text.partition("::")[2], tags=self._tags())
+            torch.library.register_fake(name, self.fake, lib=self.library)
+            packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
+            self._make_callable(getattr(packet, self.schema.overload or "default"))
+        except BaseException as error:
+            self.library._destroy()
+            if isinstance(error, RuntimeError) and "multiple times" in str(error):
+                raise SchemaError(
+                    f"{name} is defined already, by somebody else: {error}"
+                ) from error
+            raise
+        _definitions[name] = self
+        substitute(self.function, self.function.overload)
+        operator: KernelOperator = self.function
+        return operator
+
+    def _tags(self) -> tuple[torch.Tag, ...]:
+        return (torch.Tag.pt2_compliant_tag,)
+
+    def _make_callable(self, overload: Any) -> None:
+        schema = self.schema
+        name = schema.name.partition("::")[2]
+        self.function = torch_library().ops.define(
+            schema.name,
+            schema.overload,
+            [
+                (a.name, a.type, a.optional, a.keyword_only, a.mutated, a.required, a.default)
+                for a in schema.arguments
+            ],
+            list(schema.returns),
+            [output.spec() for output in self.outputs],
+            [check.spec() for check in self.checks if check.kind is not CheckKind.KERNEL],
+            list(self.dtypes.values()),
+            self.layout == "contiguous",
+            self.source.kind == "device",
+            (self.grid.text, [tuple(step) for step in self.grid.program])
+            if self.grid
+            else ("1", []),
+            name,
+            f"{name}{schema.signature()}\n--\n\n{schema.text}",
+            overload,
+            self.compile,
+        )
+        self.function.schema = schema.text
+        self.function.qualified_name = schema.qualified_name
+        self.function.overload = overload
+        self.function.register_backward = self.register_backward
+        self.function.undefine = self.undefine
+
+    def compile(self, device: str, dtypes: Sequence[torch.dtype]) -> int:
+        """The kernel's number for a device type and the dtypes of the arguments in `dtypes`. Called
+        natively.
+        """
+        macros = dict(self.macros)
+        for (macro, index), dtype in zip(self.dtypes.items(), dtypes, strict=True):
+            if dtype not in _C_TYPES:
+                raise ContractError(
+                    f"{self.schema.qualified_name}: {self.schema.arguments[index].name} is "
+                    f"{dtype}, which has no C "
+                    f"type; a kernel of this operator takes {', '.join(str(d) for d in _C_TYPES)}"
+                )
+            macros[macro] = _C_TYPES[dtype]
+        target = "cpu" if device == "cpu" or self.source.kind == "host" else "sim"
+        binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
+        return binary.kernel_id
+
+    def fake(self, *args: Any, **kwargs: Any) -> Any:
+        """The operator on fake or meta tensors: same contract, same outputs, nothing computed."""
+        values = self.schema.bind(args, kwargs)
+        arguments = self.schema.arguments
+        try:
+            device = verify_devices(values, self.schema)
+            for check in self.checks:
+                if check.kind is not CheckKind.KERNEL:
+                    check.verify(values, arguments)
+            fresh = iter(
+                [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
+            )
+        except ContractError as error:
+            raise ContractError(f"{self.schema.qualified_name}: {error}") from None
+        results = tuple(
+            values[alias] if alias >= 0 else next(fresh) for alias in self.schema.returns
+        )
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else results
+
+    def register_backward(
+        self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None
+    ) -> None:
+        """See `KernelOperator.register_backward`."""
+        from bringup.ops._backward import match
+
+        plan = match(self.schema, self.outputs, operator, tuple(save), gradients)
+        torch_library().ops.set_backward(
+            self.function, plan.name, plan.overload, plan.sources, plan.receivers
+        )
+
+    def undefine(self) -> None:
+        """See `KernelOperator.undefine`."""
+        if _definitions.get(self.schema.qualified_name) is not self:
+            return
+        del _definitions[self.schema.qualified_name]
+        torch_library().ops.close(self.function)
+        self.library._destroy()
+
+
+def kernel_op(
+    schema: str,
+    *,
+    source: str | os.PathLike[str] | jit.Source,
+    outputs: OutputRule | Sequence[OutputRule] = (),
+    checks: Check | Sequence[Check] = (),
+    dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
+    layout: Literal["contiguous", "strided"] = "contiguous",
+    kind: Literal["host", "device"] | None = None,
+    grid: int | str | None = None,
+    flags: Sequence[str] = (),
+    macros: Mapping[str, jit.Macro] = _NO_MACROS,
+) -> KernelOperator:
+    """Defines a torch operator whose implementation is a kernel file with the C ABI of
+    `bringup/kernel.h`.
+
+    The kernel gets the inputs in schema order, then the outputs. It is compiled on first use, once
+    for each device and each choice of the dtypes in `dtypes`.
+
+    Args:
+        schema: `"namespace::name(Tensor x, float eps=1e-6) -> Tensor"`. Types: Tensor, int, float,
+            bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
+            but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them.
+        source: the kernel: a path (looked up beside the calling file, then in the current folder),
+            or a `jit.Source`.
+        outputs: how each return that is not a written argument is allocated, e.g.
+            `ops.empty_like("x")`.
+        checks: the input contract; required with two or more tensor arguments. That all tensors are
+            on one device is checked always.
+        dtypes: macros that hold the C type of a tensor argument's dtype: `{"T": "x"}`.
+        layout: "contiguous": the kernel sees contiguous inputs (others are copied; a written
+            argument must be contiguous). "strided": it sees the strides as they are.
+        kind: "host": the entry runs on the host and launches for itself; "device": device code,
+            started by the driver over `grid`. On cpu both are a plain call. By default what the
+            source says.
+        grid: number of blocks of device code, an integer or an expression over the arguments.
+        flags: more compiler options.
+        macros: more macros, the same for every call.
+
+    Returns:
+        A callable; the operator is also `torch.ops.namespace.name`.
+
+    Raises:
+        SchemaError: the definition is wrong, or the name is taken. Nothing is registered then.
+        FileNotFoundError: there is no such source file.
+    """
+    caller = sys._getframe(1)
+    parsed = parse_schema(schema)
+    name = parsed.qualified_name
+    rules = (outputs,) if isinstance(outputs, OutputRule) else tuple(outputs)
+    contract = (checks,) if isinstance(checks, Check) else tuple(checks)
+    _check_counts(parsed, rules, contract, layout)
+    definition = _Definition(
+        schema=parsed,
+        source=_source(name, source, kind, caller),
+        outputs=tuple(
+            rule.bind(parsed, f"{name}: output {i}: {rule!r}") for i, rule in enumerate(rules)
+        ),
+        checks=tuple(check.bind(parsed, f"{name}: {check!r}") for check in contract),
+        dtypes=_dtype_arguments(parsed, dtypes),
+        macros=dict(macros),
+        flags=tuple(flags),
+        grid=None if grid is None else parse_expression(grid, parsed.arguments, f"{name}: grid"),
+        layout=layout,
+        where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
+    )
+    return definition.register()
+
+
+def _check_counts(
+    schema: Schema, outputs: Sequence[OutputRule], checks: Sequence[Check], layout: str
+) -> None:
+    name = schema.qualified_name
+    if not all(isinstance(rule, OutputRule) for rule in outputs):
+        raise SchemaError(
+            f"{name}: outputs={outputs!r}: expected rules such as ops.empty_like('x')"
+        )
+    if not all(isinstance(check, Check) for check in checks):
+        raise SchemaError(
+            f"{name}: checks={checks!r}: expected checks such as ops.same_shape('x', 'y')"
+        )
+    if len(outputs) != schema.fresh_outputs:
+        raise SchemaError(
+            f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
+            f"has {len(outputs)} "
+            "rules; give one for each, e.g. outputs=ops.empty_like('x')"
+        )
+    if len(schema.tensors) > 1 and not checks:
+        tensors = ", ".join(schema.arguments[i].name for i in schema.tensors)
+        raise SchemaError(
+            f"{name}: checks= is required with two or more tensor arguments ({tensors}): say what "
+            "must fit, e.g. "
+            f"ops.same_shape(...), or ops.kernel_checks() when the kernel itself refuses"
+        )
+    if layout not in {"contiguous", "strided"}:
+        raise SchemaError(f"{name}: layout={layout!r}: expected 'contiguous' or 'strided'")
+
+
+def _dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, int]:
+    if len(dtypes) > _MAX_DTYPES:
+        raise SchemaError(
+            f"{schema.name}: dtypes= has {len(dtypes)} macros, at most {_MAX_DTYPES} are possible"
+        )
+    result = {}
+    for macro, argument in dtypes.items():
+        index = schema.index.get(argument)
+        if (
+            index is None
+            or schema.arguments[index].type != "Tensor"
+            or schema.arguments[index].optional
+        ):
+            raise SchemaError(
+                f"{schema.qualified_name}: dtypes={{{macro!r}: {argument!r}}}: expected the name "
+                "of an argument of "
+                "type Tensor"
+            )
+        result[macro] = index
+    return result
+
+
+def _source(
+    name: str,
+    source: str | os.PathLike[str] | jit.Source,
+    kind: Literal["host", "device"] | None,
+    caller: FrameType,
+) -> jit.Source:
+    if not isinstance(source, jit.Source):
+        source = jit.Source(_locate(name, Path(source), caller))
+    if source.abi != "args":
+        raise SchemaError(
+            f"{name}: source has abi={source.abi!r}; a kernel operator calls abi='args', run(args, "
+            "n, ctx)"
+        )
+    return source if kind is None else replace(source, kind=kind)
+
+
+def _locate(name: str, path: Path, caller: FrameType) -> Path:
+    if path.is_absolute():
+        candidates = [path]
+    else:
+        candidates = [Path(caller.f_code.co_filename).parent / path, Path.cwd() / path]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"{name}: there is no source file {str(path)!r}; looked for "
+        f"{' and '.join(map(str, candidates))}"
+    )

@@ -1,0 +1,321 @@
+"""Output rules and the input contract of kernel operators.
+
+Owns what a user declares (`empty_like("x")`, `same_shape("x", "y")`, ...), resolving it against a
+schema, handing it to the native library, and evaluating it for fake and meta tensors with the same
+result and the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from bringup.errors import ContractError, SchemaError
+from bringup.ops._expressions import Dimension, parse_dimension, shape_text
+from bringup.ops._schema import Argument, Schema
+
+__all__ = [
+    "BoundCheck",
+    "BoundOutput",
+    "Check",
+    "CheckKind",
+    "OutputRule",
+    "dtype",
+    "empty",
+    "empty_like",
+    "kernel_checks",
+    "same_dtype",
+    "same_shape",
+    "shape",
+    "verify_devices",
+]
+
+Size = int | str
+
+
+@dataclass(frozen=True)
+class OutputRule:
+    """How an operator's output is allocated: contiguous, on the device of the inputs.
+
+    Made by `empty_like` and `empty`. Serves the allocation before the kernel runs, fake tensors and
+    meta tensors.
+    """
+
+    like: str | None
+    sizes: tuple[Size, ...]
+    dtype: str | torch.dtype | None
+
+    def bind(self, schema: Schema, where: str) -> BoundOutput:
+        """The rule with argument names resolved. Raises `SchemaError` starting with `where`."""
+        like = -1 if self.like is None else _tensor_index(schema, self.like, where)
+        dimensions = tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes)
+        source = self.dtype if self.dtype is not None else self.like
+        if isinstance(source, torch.dtype):
+            return BoundOutput(like, dimensions, -1, source)
+        if source is None:
+            first = next(a.name for a in schema.arguments if a.type == "Tensor" and not a.optional)
+            source = first
+        if not isinstance(source, str):
+            raise SchemaError(
+                f"{where}: dtype={source!r}: expected a torch.dtype or an argument's name"
+            )
+        return BoundOutput(like, dimensions, _tensor_index(schema, source, where), torch.float32)
+
+
+def empty_like(name: str, *, dtype: str | torch.dtype | None = None) -> OutputRule:
+    """An output with the sizes and the dtype of the tensor argument `name`; `dtype` replaces the
+    dtype.
+
+    The output is contiguous whatever the strides of the argument are.
+    """
+    return OutputRule(name, (), dtype)
+
+
+def empty(*sizes: Size, dtype: str | torch.dtype | None = None) -> OutputRule:
+    """An output of the given sizes.
+
+    Args:
+        sizes: integers, or expressions over the arguments: `"x.shape[0]"`, `"x.numel() // 2"`, `"n
+            + 1"`, `"len(lengths)"`. `"*x.shape[:-1]"` puts several sizes, `"*sizes"` those of an
+            `int[]` argument.
+        dtype: a `torch.dtype`, or the name of the tensor argument that gives it; by default the
+            first one.
+    """
+    return OutputRule(None, sizes, dtype)
+
+
+@dataclass(frozen=True)
+class BoundOutput:
+    """An output rule over argument indices; `like` and `dtype_of` are -1 where unused."""
+
+    like: int
+    dimensions: tuple[Dimension, ...]
+    dtype_of: int
+    dtype: torch.dtype
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the output can have a gradient."""
+        return self.dtype_of >= 0 or bool(self.dtype.is_floating_point)
+
+    def spec(self) -> tuple[object, ...]:
+        """What the native library takes."""
+        return (self.like, [_dimension_spec(d) for d in self.dimensions], self.dtype_of, self.dtype)
+
+    def fake(
+        self, number: int, values: Sequence[Any], arguments: Sequence[Argument], device: Any
+    ) -> Any:
+        """An empty tensor by the rule, for fake and meta inputs."""
+        if self.like >= 0:
+            sizes = list(values[self.like].shape)
+        else:
+            sizes = _evaluate(self.dimensions, values, arguments)
+            if any(_surely(size < 0) for size in sizes):
+                raise ContractError(
+                    f"output {number} would have the negative shape {shape_text(sizes)} "
+                    f"{_dimensions_text(self.dimensions)}"
+                )
+        dtype = values[self.dtype_of].dtype if self.dtype_of >= 0 else self.dtype
+        return torch.empty(sizes, dtype=dtype, device=device)
+
+
+class CheckKind(IntEnum):
+    """What a check compares; the numbers are those of rules.h. `KERNEL` never leaves Python."""
+
+    SAME_SHAPE = 0
+    SAME_DTYPE = 1
+    SHAPE = 2
+    DTYPE = 3
+    KERNEL = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One item of an operator's input contract. Made by the functions below; arguments that are
+    None are left out.
+    """
+
+    kind: CheckKind
+    names: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+
+    def bind(self, schema: Schema, where: str) -> BoundCheck:
+        """The check with argument names resolved. Raises `SchemaError` starting with `where`."""
+        return BoundCheck(
+            self.kind,
+            tuple(_tensors_index(schema, name, where) for name in self.names),
+            tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes),
+            self.dtypes,
+        )
+
+
+def same_shape(*names: str) -> Check:
+    """The named tensors must have the same shape."""
+    _at_least_two("same_shape", names)
+    return Check(CheckKind.SAME_SHAPE, names)
+
+
+def same_dtype(*names: str) -> Check:
+    """The named tensors must have the same dtype."""
+    _at_least_two("same_dtype", names)
+    return Check(CheckKind.SAME_DTYPE, names)
+
+
+def shape(name: str, *sizes: Size) -> Check:
+    """The named tensor must have exactly these sizes; sizes are written as for `empty`."""
+    return Check(CheckKind.SHAPE, (name,), sizes)
+
+
+def dtype(name: str, *dtypes: torch.dtype) -> Check:
+    """The named tensor must have one of these dtypes."""
+    if not dtypes or not all(isinstance(d, torch.dtype) for d in dtypes):
+        raise SchemaError(
+            f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
+        )
+    return Check(CheckKind.DTYPE, (name,), (), dtypes)
+
+
+def kernel_checks() -> Check:
+    """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
+    ctx->set_error.
+    """
+    return Check(CheckKind.KERNEL)
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A check over argument indices."""
+
+    kind: CheckKind
+    indices: tuple[int, ...]
+    dimensions: tuple[Dimension, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def spec(self) -> tuple[object, ...]:
+        """What the native library takes."""
+        dimensions = [_dimension_spec(d) for d in self.dimensions]
+        return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
+
+    def verify(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+        """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
+        check.
+        """
+        tensors = [(arguments[i].name, t) for i in self.indices for t in _tensors(values[i])]
+        if self.kind is CheckKind.SAME_SHAPE:
+            self._verify_same_shape(tensors, arguments)
+        elif self.kind is CheckKind.SAME_DTYPE:
+            if any(t.dtype != tensors[0][1].dtype for _, t in tensors):
+                got = ", ".join(f"{name}: {t.dtype}" for name, t in tensors)
+                raise ContractError(
+                    f"{self._names(arguments)} must have the same dtype, got {got}; convert with "
+                    ".to()"
+                )
+        elif self.kind is CheckKind.SHAPE:
+            for name, tensor in tensors:
+                self._verify_shape(name, tensor, _evaluate(self.dimensions, values, arguments))
+        else:
+            for name, tensor in tensors:
+                if tensor.dtype not in self.dtypes:
+                    allowed = " or ".join(str(d) for d in self.dtypes)
+                    raise ContractError(
+                        f"{name} must be {allowed}, got {tensor.dtype}; convert with .to()"
+                    )
+
+    def _names(self, arguments: Sequence[Argument]) -> str:
+        names = [arguments[i].name for i in self.indices]
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+
+    def _verify_same_shape(
+        self, tensors: list[tuple[str, Any]], arguments: Sequence[Argument]
+    ) -> None:
+        if any(_differ(t.shape, tensors[0][1].shape) for _, t in tensors):
+            got = ", ".join(f"{name}: {shape_text(t.shape)}" for name, t in tensors)
+            raise ContractError(f"{self._names(arguments)} must have the same shape, got {got}")
+
+    def _verify_shape(self, name: str, tensor: Any, expected: list[Any]) -> None:
+        if _differ(tensor.shape, expected):
+            raise ContractError(
+                f"{name} must have shape {shape_text(expected)} "
+                f"{_dimensions_text(self.dimensions)}, "
+                f"got {shape_text(tensor.shape)}"
+            )
+
+
+def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
+    """The one device of all tensors; `ContractError` when there are several."""
+    tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in _tensors(values[i])]
+    device = next(
+        t for i, t in enumerate(values) if _is_device_giver(schema.arguments[i], t)
+    ).device
+    if any(t.device != device for _, t in tensors):
+        got = ", ".join(f"{name}: {t.device}" for name, t in tensors)
+        raise ContractError(f"all tensors must be on one device, got {got}; move them with .to()")
+    return device
+
+
+def _is_device_giver(argument: Argument, value: Any) -> bool:
+    return argument.type == "Tensor" and value is not None
+
+
+def _tensors(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _evaluate(
+    dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[Argument]
+) -> list[Any]:
+    return [size for item in dimensions for size in item.evaluate(values, arguments)]
+
+
+def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) != len(right) or any(_surely(a != b) for a, b in zip(left, right, strict=True))
+
+
+def _surely(condition: Any) -> bool:
+    """The truth of a comparison. One that hangs on data (an unbacked size) is left to the real
+    call's check.
+    """
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
+def _dimension_spec(dimension: Dimension) -> tuple[object, ...]:
+    program = [tuple(map(int, step)) for step in dimension.size.program]
+    return (dimension.size.text, program, dimension.sliced, dimension.start, dimension.stop)
+
+
+def _dimensions_text(dimensions: Sequence[Dimension]) -> str:
+    return f"({', '.join(d.size.text for d in dimensions)})"
+
+
+def _at_least_two(function: str, names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise SchemaError(f"ops.{function} compares two arguments or more, got {list(names)}")
+
+
+def _tensors_index(schema: Schema, name: str, where: str) -> int:
+    index = schema.index.get(name)
+    if index is None or index not in schema.tensors:
+        known = ", ".join(schema.arguments[i].name for i in schema.tensors)
+        raise SchemaError(f"{where}: there is no tensor argument {name!r} (there are {known})")
+    return index
+
+
+def _tensor_index(schema: Schema, name: str, where: str) -> int:
+    index = _tensors_index(schema, name, where)
+    argument = schema.arguments[index]
+    if argument.type != "Tensor" or argument.optional:
+        raise SchemaError(
+            f"{where}: {name!r} may be None or is a list; expected an argument of type Tensor"
+        )
+    return index

@@ -1,0 +1,215 @@
+"""Operator schemas: what the kernel ABI can carry, and how a call is bound to it.
+
+Owns parsing a schema text, refusing what no kernel can take, and filling in defaults. Does not know
+the dispatcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bringup._native import torch_library
+from bringup.errors import SchemaError
+
+__all__ = ["Argument", "Schema", "parse_schema"]
+
+MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
+
+_CARRIED = frozenset(
+    (
+        "Tensor",
+        "Tensor[]",
+        "int",
+        "float",
+        "bool",
+        "str",
+        "ScalarType",
+        "int[]",
+        "float[]",
+        "bool[]",
+    )
+)
+_LIST = re.compile(r"List\[(.*)\]")
+_OPTIONAL = re.compile(r"Optional\[(.*)\]")
+# `int` as the type of an argument, or a quoted default, which is left alone.
+_INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\d*\])?\??\s+[A-Za-z_])")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an operator.
+
+    Attributes:
+        name: as in the schema.
+        type: its schema type without `?` and without a list's fixed length: "Tensor", "int[]", ...
+        optional: whether None is allowed.
+        keyword_only: whether it stands behind `*`.
+        mutated: whether the operator writes it (`Tensor(a!)`).
+        required: whether it has no default.
+        default: the default, a `torch.dtype` for a ScalarType; None where there is none.
+    """
+
+    name: str
+    type: str
+    optional: bool = False
+    keyword_only: bool = False
+    mutated: bool = False
+    required: bool = True
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A parsed schema.
+
+    Attributes:
+        text: as registered, with `SymInt` for `int`.
+        name: "namespace::name".
+        overload: the overload's name, or "".
+        arguments: in schema order.
+        returns: for each return the index of the mutated argument it is, or -1 for a fresh output.
+        return_names: the returns' names, "" where they have none.
+    """
+
+    text: str
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[int, ...]
+    return_names: tuple[str, ...]
+    index: Mapping[str, int] = field(repr=False)
+
+    @property
+    def qualified_name(self) -> str:
+        """`namespace::name`, or `namespace::name.overload`."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+    @property
+    def fresh_outputs(self) -> int:
+        """How many returns the operator allocates."""
+        return sum(alias < 0 for alias in self.returns)
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """The indices of the arguments that are or hold tensors."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The values of all arguments in schema order, for a call that fits the schema."""
+        values = [argument.default for argument in self.arguments]
+        values[: len(args)] = args
+        for name, value in kwargs.items():
+            values[self.index[name]] = value
+        return values
+
+    def signature(self) -> str:
+        """The signature as Python writes it."""
+        parts: list[str] = []
+        for argument in self.arguments:
+            if argument.keyword_only and "*" not in parts:
+                parts.append("*")
+            parts.append(
+                argument.name if argument.required else f"{argument.name}={argument.default!r}"
+            )
+        return f"({', '.join(parts)})"
+
+
+def parse_schema(text: str) -> Schema:
+    """Parses `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
+
+    Raises `SchemaError` for a text that is no schema, for a type that no kernel can take, and for
+    returns that are not tensors.
+    """
+    head, arrow, tail = text.partition("->")
+    registered = _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], head) + arrow + tail
+    try:
+        parsed = torch._C.parse_schema(registered)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SchemaError(f"{text!r} is not a schema: {reason}") from error
+    if "::" not in parsed.name:
+        raise SchemaError(f"{text!r} has no namespace: write 'mylib::{parsed.name}(...) -> ...'")
+    arguments = tuple(_argument(parsed.name, a) for a in parsed.arguments)
+    schema = Schema(
+        text=registered.strip(),
+        name=parsed.name,
+        overload=parsed.overload_name,
+        arguments=arguments,
+        returns=tuple(_return(parsed, r) for r in parsed.returns),
+        return_names=tuple(r.name for r in parsed.returns),
+        index={a.name: i for i, a in enumerate(arguments)},
+    )
+    _check(schema)
+    return schema
+
+
+def _argument(operator: str, parsed: Any) -> Argument:
+    alias = parsed.alias_info
+    if alias is not None and not alias.is_write:
+        raise SchemaError(
+            f"{operator}: argument '{parsed.name}' is aliased without being written; a kernel "
+            "operator cannot "
+            "return a view, write 'Tensor' or 'Tensor(a!)'"
+        )
+    type_text = str(parsed.real_type)
+    optional = _OPTIONAL.fullmatch(type_text)
+    if optional:
+        type_text = optional[1]
+    type_text = _LIST.sub(r"\1[]", type_text)
+    if type_text not in _CARRIED:
+        raise SchemaError(
+            f"{operator}: argument '{parsed.name}' has type {parsed.real_type}, which the kernel "
+            "ABI cannot carry; "
+            f"it carries {', '.join(sorted(_CARRIED))} and their optional forms"
+        )
+    default = parsed.default_value if parsed.has_default_value() else None
+    if type_text == "ScalarType" and default is not None:
+        default = torch_library().ops.dtype_of_number(default)
+    return Argument(
+        name=parsed.name,
+        type=type_text,
+        optional=optional is not None,
+        keyword_only=parsed.kwarg_only,
+        mutated=alias is not None,
+        required=not parsed.has_default_value(),
+        default=default,
+    )
+
+
+def _return(parsed: Any, returned: Any) -> int:
+    if str(returned.type) != "Tensor":
+        raise SchemaError(
+            f"{parsed.name}: a kernel operator returns tensors, got a return of type "
+            f"{returned.type}"
+        )
+    if returned.alias_info is None:
+        return -1
+    for index, argument in enumerate(parsed.arguments):
+        info = argument.alias_info
+        if info is not None and info.before_set == returned.alias_info.before_set:
+            return index
+    raise SchemaError(f"{parsed.name}: a return aliases no argument")
+
+
+def _check(schema: Schema) -> None:
+    if schema.fresh_outputs + len(schema.arguments) > MAX_ARGUMENTS:
+        raise SchemaError(
+            f"{schema.name}: {len(schema.arguments)} arguments and {schema.fresh_outputs} outputs "
+            "are more than "
+            f"the {MAX_ARGUMENTS} that a kernel call carries"
+        )
+    if not any(a.type == "Tensor" and not a.optional for a in schema.arguments):
+        raise SchemaError(
+            f"{schema.name}: a kernel operator needs at least one Tensor argument that is not "
+            "optional: "
+            "it says on which device to run"
+        )
+    if not schema.returns and not any(a.mutated for a in schema.arguments):
+        raise SchemaError(
+            f"{schema.name}: the operator returns nothing and writes no argument 'Tensor(a!)'"
+        )
