@@ -1,5 +1,6 @@
-// The allocation tap: lets one thread's tensor allocations be recorded, replayed at the same addresses or
-// redirected. Both the CPU allocator wrapper and the driver's device allocator ask it first.
+// The allocation tap: lets one thread's tensor allocations be recorded, replayed at the same
+// addresses or redirected. Both the CPU allocator wrapper and the driver's device allocator ask it
+// first.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -29,8 +30,14 @@ class TapScope {
   AllocationTap* former_;
 };
 
-// Puts the wrapper before torch's CPU allocator; idempotent, thread-safe, and never undone (live tensors keep
-// their own deleters, so this is safe at any time). Costs one thread-local load an allocation.
+// Some libraries (oneDNN) take bare pointers from the CPU allocator and free them by address.
+// `release` is asked first and says whether the address was a tap's; so a tap's DataPtr on cpu must
+// have its address as context.
+void set_raw_release(bool (*release)(void* address) noexcept) noexcept;
+
+// Puts the wrapper before torch's CPU allocator; idempotent, thread-safe, and never undone (live
+// tensors keep their own deleters, so this is safe at any time). Costs one thread-local load an
+// allocation.
 void install_cpu_allocation_tap();
 
 }  // namespace bringup::torch_ext

@@ -1,7 +1,133 @@
+// bringup._native._torch.graphs: the recorder and captured graphs for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <torch/csrc/Exceptions.h>
+
+#include "torch/common/tensor_caster.h"
+#include "torch/graphs/errors.h"
+#include "torch/graphs/graph.h"
+#include "torch/graphs/recorder.h"
+#include "torch/graphs/slots.h"
 #include "torch/module.h"
 
-namespace bringup::torch_ext {
+namespace nb = nanobind;
 
-void bind_graphs(nanobind::module_& module) { (void)module; }
+namespace bringup::torch_ext {
+namespace {
+
+using namespace graphs;
+
+void translate(const std::exception_ptr& exception, void*) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const CaptureFailure& failure) {
+    set_python_error(failure.what());
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(exception);
+  } catch (const python_error&) {
+    torch::translate_exception_to_python(exception);
+  }
+}
+
+std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
+nb::object to_python(const HostValue& value) {
+  if (value.isBool()) return nb::bool_(value.toBool());
+  if (value.isInt()) return nb::int_(value.toInt());
+  if (value.isDouble()) return nb::float_(value.toDouble());
+  if (value.isIntList()) return nb::cast(value.toIntVector());
+  return nb::cast(value.toDoubleVector());
+}
+
+const char* type_name(const HostValue& value) {
+  if (value.isBool()) return "bool";
+  if (value.isInt()) return "int";
+  if (value.isDouble()) return "float";
+  return value.isIntList() ? "int[]" : "float[]";
+}
+
+// (kind, operator, scope, method).
+nb::list list_nodes(const Graph& graph) {
+  nb::list rows;
+  for (const auto& node : graph.nodes()) {
+    rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method()));
+  }
+  return rows;
+}
+
+// (index, argument, type, value) of every host value of a node's operator.
+nb::list host_values(const Graph& graph, size_t position) {
+  const Node& node = *graph.nodes().at(position);
+  nb::list rows;
+  if (node.schema() == nullptr) return rows;
+  const auto& arguments = node.schema()->arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto value = node.host_value(i);
+    if (!value) continue;
+    rows.append(nb::make_tuple(i, arguments[i].name(), type_name(*value), to_python(*value)));
+  }
+  return rows;
+}
+
+void refuse_replay_in_capture() {
+  if (Recorder::current() == nullptr) return;
+  throw CaptureFailure(
+      "a graph cannot be replayed while another one is captured: replay it before or after");
+}
+
+void bind_graph(nb::module_& module) {
+  nb::class_<Graph>(module, "Graph")
+      .def("replay",
+           [](Graph& graph) {
+             refuse_replay_in_capture();
+             const nb::gil_scoped_release no_gil;
+             graph.replay();
+           })
+      .def("nodes", &list_nodes)
+      .def("host_values", &host_values, nb::arg("node"))
+      .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
+
+  nb::class_<SlotTable>(module, "SlotTable")
+      .def(nb::init<std::shared_ptr<Graph>, nb::callable>(), nb::arg("graph"), nb::arg("resolve"))
+      .def("add", &SlotTable::add, nb::arg("node"), nb::arg("argument"), nb::arg("name"),
+           nb::arg("variable_length"))
+      .def("update", &SlotTable::update, nb::arg("values"))
+      .def("update_slots", &SlotTable::update_slots, nb::arg("values"));
+}
+
+void bind_recorder(nb::module_& module) {
+  nb::class_<Recorder>(module, "Recorder")
+      .def(
+          "__init__",
+          [](Recorder* self, const std::vector<std::string>& updatable) {
+            new (self) Recorder(as_set(updatable));
+          },
+          nb::arg("updatable"))
+      .def("begin", &Recorder::begin)
+      .def("stop", &Recorder::stop)
+      .def(
+          "finish", [](Recorder& recorder) { return std::shared_ptr<Graph>(recorder.finish()); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
+      .def("unwritten", &Recorder::unwritten)
+      .def("set_scope", &Recorder::set_scope, nb::arg("scope"))
+      .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
+      .def_prop_ro("paused", &Recorder::paused)
+      .def("declare_constant", &Recorder::declare_constant, nb::arg("tensor"))
+      .def("refuse_host_read", &Recorder::refuse_host_read, nb::arg("op"), nb::arg("tensor"));
+}
+
+}  // namespace
+
+void bind_graphs(nb::module_& module) {
+  nb::register_exception_translator(&translate);
+  bind_graph(module);
+  bind_recorder(module);
+}
 
 }  // namespace bringup::torch_ext

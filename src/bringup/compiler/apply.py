@@ -25,14 +25,12 @@ def apply_passes(
     """Load the pass plugins and run passes over a graph, in place.
 
     Arguments:
-        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an
-            `ir.Graph`.
+        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an `ir.Graph`.
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`.
 
-    Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
-    edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for
-    another kind of target.
+    Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its edits are undone,
+    those of others stay), `ValueError` for an unknown name, `TypeError` for another kind of target.
     """
     plugins, selected = load_and_select(passes)
     if isinstance(target, ir.Graph):
@@ -68,15 +66,11 @@ def rewrite(
     plugins: PluginReport,
     *,
     options: Mapping[str, object],
-    constants: frozenset[str] = frozenset(),
 ) -> Report:
-    """Run selected passes over an FX graph module, in place; recompile it once if anything changed.
-
-    `constants` names attributes of the module whose data may be folded into the graph.
-    """
-    mirror = Mirror(module, foldable=constants)
+    """Run selected passes over an FX graph module, in place, and recompile it once if anything changed."""
+    mirror = Mirror(module)
     try:
-        return _remember(_run(mirror.graph, selected, options, plugins, mirror, bool(constants)))
+        return _remember(_run(mirror.graph, selected, options, plugins, mirror))
     finally:
         mirror.finish()
 
@@ -87,15 +81,10 @@ def _run(
     options: Mapping[str, object],
     plugins: PluginReport,
     mirror: Mirror | None = None,
-    fold: bool = False,
 ) -> Report:
     try:
         report = passes.run_passes(
-            graph,
-            selected,
-            options=options,
-            commit=mirror.commit if mirror is not None else None,
-            fold=fold,
+            graph, selected, options=options, commit=mirror.commit if mirror is not None else None
         )
     except passes.PassError as error:
         error.report.plugin_errors = list(plugins.errors)  # type: ignore[attr-defined]

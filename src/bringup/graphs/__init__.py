@@ -1,1 +1,27 @@
-"""A run is captured once, replayed, and its arguments updated."""
+"""A run is captured once, replayed, and its arguments updated.
+
+In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.replay` runs it again;
+`CapturedGraph.slots` and `.update` read and write host arguments by name; `scope` gives names to parts of the code;
+`constant` declares what replay may take as it is; `register_graph_handler` makes arguments of any operator
+updatable.
+"""
+
+from __future__ import annotations
+
+from bringup.graphs._capture import capture, constant, scope
+from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
+from bringup.graphs._handlers import GraphOpHandler, register_graph_handler
+from bringup.graphs._slots import HostValue, NodeInfo
+
+__all__ = [
+    "CapturedGraph",
+    "GraphOpHandler",
+    "HostValue",
+    "NodeInfo",
+    "Slot",
+    "UpdateReport",
+    "capture",
+    "constant",
+    "register_graph_handler",
+    "scope",
+]

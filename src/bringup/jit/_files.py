@@ -11,14 +11,7 @@ import os
 import time
 from typing import NamedTuple
 
-__all__ = [
-    "Stamp",
-    "bytes_digest",
-    "file_digest",
-    "is_settled",
-    "read_bytes",
-    "stamp",
-]
+__all__ = ["Stamp", "bytes_digest", "file_digest", "is_settled", "stamp"]
 
 # A file system's clock ticks in steps of a few milliseconds: two writes within one step leave the
 # same stamp. A stamp proves that the content is unchanged only if it was already older than this
@@ -49,12 +42,6 @@ def is_settled(seen: Stamp) -> bool:
     return max(seen.mtime_ns, seen.ctime_ns) + _SETTLED_NS < time.time_ns()
 
 
-def read_bytes(path: str) -> bytes:
-    """The content of the file at `path`. Raises `OSError`."""
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()
-
-
 def bytes_digest(content: bytes) -> str:
     """SHA-256 of `content`, in hex."""
     return hashlib.sha256(content).hexdigest()
@@ -69,9 +56,15 @@ def file_digest(path: str) -> str:
     if known is not None and known[0] == seen:
         return known[1]
     settled = is_settled(seen)
-    digest = bytes_digest(read_bytes(path))
+    with open(path, "rb") as file:
+        digest = bytes_digest(file.read())
     if settled:
         _digests[path] = (seen, digest)
     else:
         _digests.pop(path, None)
     return digest
+
+
+def remember(path: str, seen: Stamp, digest: str) -> None:
+    """Takes over a digest that another process computed when `seen` was settled."""
+    _digests[path] = (seen, digest)

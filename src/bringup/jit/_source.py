@@ -87,7 +87,7 @@ class Source:
 
     @property
     def _suffix(self) -> str:
-        return os.path.splitext(self.file_name)[1]
+        return Path(self.file_name).suffix
 
     @property
     def language(self) -> str:
@@ -102,12 +102,12 @@ class Source:
     @property
     def directory(self) -> str:
         """Where `#include "..."` looks first; empty for a text."""
-        return "" if self.path is None else os.path.dirname(self.path)
+        return "" if self.path is None else str(Path(self.path).parent)
 
     @property
     def file_name(self) -> str:
         """The name of the file that holds the source."""
-        return self.name if self.path is None else os.path.basename(self.path)
+        return self.name if self.path is None else Path(self.path).name
 
     def content(self) -> bytes:
         """The source itself, now. Raises `FileNotFoundError` naming the source when the file is

@@ -1,0 +1,25 @@
+// A refusal of the recorder, and its way to Python as bringup.errors.CaptureError.
+#pragma once
+
+#include <Python.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace bringup::torch_ext::graphs {
+
+// Why a run cannot be captured. Must not leave this room as a C++ exception: see set_python_error.
+class CaptureFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Sets CaptureError(message, with the user's Python line) as this thread's Python error. Needs the
+// GIL.
+void set_python_error(const char* message);
+
+// Runs `body`; a CaptureFailure is thrown on as the exception that torch's own bindings turn into
+// the Python error. For code that the dispatcher calls. Takes the GIL for the error only.
+[[noreturn]] void throw_through_dispatcher(const CaptureFailure& failure);
+
+}  // namespace bringup::torch_ext::graphs

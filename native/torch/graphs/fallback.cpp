@@ -1,0 +1,74 @@
+// Where the dispatcher enters the recorder: one boxed function under a key that only a capturing
+// thread includes.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "torch/graphs/errors.h"
+#include "torch/graphs/recorder.h"
+#include "torch/graphs/recorder_key.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// Something between us and autograd takes the call apart, or it is about no real data at all (a
+// compiler at work): what it calls in turn comes back here. A dispatch mode alone is no such thing:
+// torch hides our key from what the mode calls, so the call is recorded here, as it was made.
+bool belongs_to_others(const c10::OperatorHandle& op, DispatchKeySet keys,
+                       const std::vector<c10::IValue>& stack) {
+  constexpr DispatchKeySet kInterpreters(
+      {DispatchKey::Fake, DispatchKey::Functionalize, DispatchKey::FuncTorchDynamicLayerBackMode,
+       DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched});
+  if (keys.has_any(kInterpreters) || keys.has_backend(c10::BackendComponent::MetaBit)) return true;
+  if (!keys.has(DispatchKey::Python)) return false;
+  bool subclass = false;
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    for_each_tensor(stack[i], [&](const at::Tensor& tensor) { subclass |= is_subclass(tensor); });
+  }
+  return subclass;
+}
+
+bool is_autocast_here(const c10::OperatorHandle& op, DispatchKeySet keys) {
+  const DispatchKeySet autocast = keys & c10::autocast_dispatch_keyset;
+  return !autocast.empty() && op.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
+}
+
+bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                       DispatchKeySet keys) {
+  if (!traits.composite || traits.kernel != nullptr) return false;
+  const auto backend = keys.highestBackendKey();
+  const auto dense = c10::toRuntimePerBackendFunctionalityKey(
+      DispatchKey::Dense,
+      backend == c10::BackendComponent::InvalidBit ? c10::BackendComponent::CPUBit : backend);
+  return !op.hasKernelForDispatchKey(dense);
+}
+
+void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
+                 std::vector<c10::IValue>* stack) {
+  const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
+  Recorder* recorder = Recorder::current();
+  if (recorder == nullptr || recorder->paused() || belongs_to_others(op, below, *stack)) {
+    return op.redispatchBoxed(below, stack);
+  }
+  if (is_autocast_here(op, below)) {
+    return recorder->within_autocast([&] { op.redispatchBoxed(below, stack); });
+  }
+  try {
+    const OperatorTraits& traits = recorder->traits_of(op);
+    if (is_composite_here(traits, op, below)) return op.redispatchBoxed(below, stack);
+    recorder->record(traits, op, below, stack);
+  } catch (const CaptureFailure& failure) {
+    throw_through_dispatcher(failure);
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  static_assert(kRecorderKey == DispatchKey::DeferredInit);
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
+}
+
+}  // namespace
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,70 @@
+// The end of a capture: put back what the run changed, replay once, and see that the replay gives
+// what the run gave.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "torch/graphs/errors.h"
+#include "torch/graphs/recorder.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+// What a run left behind in some memory.
+struct Trace {
+  at::Tensor memory;   // bytes
+  at::Tensor content;  // a copy
+  size_t writer;       // node
+};
+
+bool same(const at::Tensor& left, const at::Tensor& right) { return left.cpu().equal(right.cpu()); }
+
+}  // namespace
+
+std::unique_ptr<Graph> Recorder::finish() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (Block* block : pool_->live_blocks()) {
+    if (!block->written && block->origin == Origin::kLiteral) add_constant(*block);
+  }
+  if (nodes_.empty()) {
+    throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +
+                         std::string("Call the model inside the `with` block, in this thread"));
+  }
+  std::vector<Trace> traces;
+  const auto trace = [&](const c10::Storage& storage, size_t writer) {
+    const at::Tensor memory = bytes_of(storage);
+    traces.push_back({memory, memory.clone(), writer});
+  };
+  for (Block* block : pool_->live_blocks()) {
+    if (block->written) trace(alias_storage(*block), block->writer);
+  }
+  for (const c10::Storage& storage : restorer_.storages()) trace(storage, nodes_.size());
+
+  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_));
+  restorer_.restore();
+  graph->validate();
+  for (const Trace& first : traces) {
+    if (same(first.memory, first.content)) continue;
+    const at::Tensor second = first.memory.clone();
+    restorer_.restore();
+    graph->replay();
+    // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
+    if (!same(first.memory, second)) continue;
+    restorer_.restore();
+    const bool known = first.writer < graph->nodes().size();
+    throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
+                         (known ? "the result of " + graph->nodes()[first.writer]->op()
+                                : std::string("a tensor that predates the capture")) +
+                         " (" + std::to_string(first.memory.numel()) +
+                         " bytes) was changed by code that the recorder cannot see, such as a "
+                         "kernel that torch.compile generated. "
+                         "Compile with backend=\"bringup\" or \"eager\"");
+  }
+  restorer_.restore();
+  return graph;
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,168 @@
+#include "torch/graphs/node.h"
+
+#include <c10/util/Exception.h>
+
+#include "runtime/context.h"
+#include "torch/graphs/out_variant.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+template <class T>
+c10::IValue list_value(const void* argument) {
+  const auto* list = static_cast<const bringup_list*>(argument);
+  const auto* data = static_cast<const T*>(list->data);
+  return c10::List<T>(c10::ArrayRef<T>(data, static_cast<size_t>(list->size)));
+}
+
+bool is_host_value(const c10::IValue& value) {
+  return value.isInt() || value.isDouble() || value.isBool() || value.isIntList() ||
+         value.isDoubleList();
+}
+
+}  // namespace
+
+KernelNode::KernelNode(std::string op, std::string scope, const c10::OperatorHandle& handle,
+                       const KernelOp& kernel_op, std::shared_ptr<const runtime::Kernel> kernel,
+                       runtime::LaunchBlock block, std::vector<at::Tensor> kept)
+    : Node(std::move(op), std::move(scope)),
+      run_(kernel->run),
+      kernel_op_(&kernel_op),
+      block_(std::move(block)),
+      handle_(handle),
+      kernel_(std::move(kernel)),
+      kept_(std::move(kept)) {
+  args_ = block_.args();
+  size_ = block_.size();
+}
+
+void KernelNode::run(Replay&) {
+  const runtime::HostContext context;
+  const int32_t status = run_(args_, size_, context.get());
+  if (C10_UNLIKELY(status != 0)) check_kernel_status(*kernel_op_, status);
+}
+
+std::optional<HostValue> KernelNode::host_value(size_t index) const {
+  if (index >= handle_.schema().arguments().size()) return std::nullopt;
+  const void* argument = args_[index];
+  switch (block_.kind(static_cast<int32_t>(index))) {
+    case runtime::ArgKind::kInt: {
+      const int64_t value = *static_cast<const int64_t*>(argument);
+      const bool is_bool =
+          handle_.schema().arguments()[index].type()->kind() == c10::TypeKind::BoolType;
+      return is_bool ? c10::IValue(value != 0) : c10::IValue(value);
+    }
+    case runtime::ArgKind::kFloat:
+      return *static_cast<const double*>(argument);
+    case runtime::ArgKind::kIntList:
+      return list_value<int64_t>(argument);
+    case runtime::ArgKind::kFloatList:
+      return list_value<double>(argument);
+    default:
+      return std::nullopt;
+  }
+}
+
+void KernelNode::set_host_value(size_t index, const HostValue& value) {
+  const auto argument = static_cast<int32_t>(index);
+  switch (block_.kind(argument)) {
+    case runtime::ArgKind::kInt:
+      return block_.set_int(argument, value.isBool() ? value.toBool() : value.toInt());
+    case runtime::ArgKind::kFloat:
+      return block_.set_float(argument, value.toDouble());
+    case runtime::ArgKind::kIntList:
+      return block_.set_int_list(argument, value.toIntVector());
+    default:
+      return block_.set_float_list(argument, value.toDoubleVector());
+  }
+}
+
+OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
+    : Node(std::move(op), std::move(scope)), call_(std::move(call)) {
+  choose_method();
+}
+
+void OperatorNode::choose_method() {
+  if (call_.updatable || call_.outputs.size() != call_.op.schema().returns().size()) return;
+  const c10::DispatchKey backend = call_.keys.highestPriorityTypeId();
+  if (call_.keys != c10::DispatchKeySet(backend)) return;
+  for (const Output& output : call_.outputs) {
+    if (output.fixed) return;
+  }
+  if (call_.outputs.empty()) return;
+  out_op_ = find_out_variant(call_.op, backend);
+  if (out_op_) method_ = Method::kOut;
+}
+
+void OperatorNode::run(Replay& replay) {
+  auto& stack = replay.stack;
+  stack.assign(call_.args.begin(), call_.args.end());
+  switch (method_) {
+    case Method::kOut:
+      for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
+      out_op_->redispatchBoxed(call_.keys, &stack);
+      return;
+    case Method::kAllocations:
+      replay.tap.begin_operator(call_.allocations);
+      call_.op.redispatchBoxed(call_.keys, &stack);
+      replay.tap.end_operator();
+      break;
+    case Method::kCopy:
+      call_.op.redispatchBoxed(call_.keys, &stack);
+      break;
+  }
+  settle_outputs(stack);
+}
+
+void OperatorNode::validate(Replay& replay) {
+  if (method_ != Method::kAllocations) return run(replay);
+  auto& stack = replay.stack;
+  stack.assign(call_.args.begin(), call_.args.end());
+  replay.tap.begin_operator(call_.allocations);
+  call_.op.redispatchBoxed(call_.keys, &stack);
+  if (!replay.tap.exact()) method_ = Method::kCopy;
+  replay.tap.end_operator();
+  settle_outputs(stack);
+}
+
+void OperatorNode::settle_outputs(const std::vector<c10::IValue>& results) const {
+  size_t next = 0;
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      TORCH_CHECK(next < call_.outputs.size(), op(),
+                  " returned more tensors than when it was captured");
+      const Output& output = call_.outputs[next++];
+      TORCH_CHECK(output.tensor.sizes() == tensor.sizes(), op(), " returned ", describe(tensor),
+                  " and, when it was captured, ", describe(output.tensor),
+                  ": a captured graph has fixed shapes, capture again");
+      if (output.fixed || tensor.storage().data() == output.address) return;
+      output.tensor.copy_(tensor);
+    });
+  }
+}
+
+const char* OperatorNode::method() const {
+  switch (method_) {
+    case Method::kOut:
+      return "out";
+    case Method::kAllocations:
+      return "allocations";
+    case Method::kCopy:
+      break;
+  }
+  return "copy";
+}
+
+std::optional<HostValue> OperatorNode::host_value(size_t index) const {
+  if (index >= call_.args.size() || !is_host_value(call_.args[index])) return std::nullopt;
+  return call_.args[index];
+}
+
+void OperatorNode::set_host_value(size_t index, const HostValue& value) {
+  call_.args[index] = value;
+}
+
+void ConstantNode::run(Replay&) { target_.copy_(content_); }
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,405 @@
+#include "torch/graphs/recorder.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string_view>
+#include <utility>
+
+#include "torch/graphs/errors.h"
+#include "torch/graphs/recorder_key.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+thread_local Recorder* t_recorder = nullptr;
+// Generators and the tensors to restore are the whole process's: one capture at a time.
+std::atomic<bool> g_capturing{false};
+
+// The recorder's and those of dispatch modes, which would see copies of tensors as calls.
+constexpr c10::DispatchKeySet kUnseenKeys({kRecorderKey, c10::DispatchKey::Python,
+                                           c10::DispatchKey::PythonTLSSnapshot});
+
+// For the recorder's own tensor work: not recorded, not in the pool, without autograd.
+struct OutsideCapture {
+  c10::impl::ExcludeDispatchKeyGuard not_recorded{kUnseenKeys};
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  TapScope no_tap{nullptr};
+};
+
+bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool only_views(const c10::FunctionSchema& schema) {
+  const auto& returns = schema.returns();
+  return !returns.empty() && std::all_of(returns.begin(), returns.end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
+bool carries_tensors(const c10::Argument& argument) {
+  const std::string type = argument.type()->str();
+  return type.find("Tensor") != std::string::npos;
+}
+
+bool is_empty_factory(std::string_view base_name) {
+  constexpr std::string_view kNames[] = {"aten::empty",         "aten::empty_like",
+                                         "aten::empty_strided", "aten::empty_permuted",
+                                         "aten::new_empty",     "aten::new_empty_strided"};
+  return std::find(std::begin(kNames), std::end(kNames), base_name) != std::end(kNames);
+}
+
+// With beta = 0 the operators of the addmm family do not read their first argument.
+bool ignores_first(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args) {
+  const auto index = schema.argumentIndexWithName("beta");
+  return index && args[static_cast<size_t>(*index)].isScalar() &&
+         args[static_cast<size_t>(*index)].toScalar().equal(0);
+}
+
+bool shape_depends_on_data(const c10::FunctionSchema& schema,
+                           const std::vector<c10::IValue>& args) {
+  if (const auto given = schema.argumentIndexWithName("output_size")) {
+    return args[static_cast<size_t>(*given)].isNone();
+  }
+  if (schema.name() != "aten::index") return true;
+  bool masked = false;
+  for_each_tensor(args[1], [&](const at::Tensor& index) {
+    masked |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+  });
+  return masked;
+}
+
+c10::Storage private_copy(const c10::Storage& storage) {
+  const TapScope no_tap{nullptr};
+  at::DataPtr data = c10::GetCPUAllocator()->clone(storage.data(), storage.nbytes());
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, false));
+}
+
+const char* const kUnseenHelp =
+    "It was produced by code that the recorder cannot see (a kernel that torch.compile generated, "
+    "a raw "
+    "launch, numpy). Compile with backend=\"bringup\" or \"eager\", make the tensor before the "
+    "capture, or declare "
+    "it with graphs.constant(tensor).";
+
+}  // namespace
+
+Recorder::Recorder(std::unordered_set<std::string> updatable) : updatable_(std::move(updatable)) {}
+
+Recorder::~Recorder() { stop(); }
+
+Recorder* Recorder::current() noexcept { return t_recorder; }
+
+void Recorder::begin() {
+  if (t_recorder != nullptr) {
+    throw CaptureFailure(
+        "a capture cannot start inside another one: leave the first `with` block before");
+  }
+  if (g_capturing.exchange(true)) {
+    throw CaptureFailure(
+        "another thread captures a graph now: captures run one after the other in a process");
+  }
+  install_cpu_allocation_tap();
+  restorer_.remember(at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
+  t_recorder = this;
+  active_ = true;
+  tap_scope_ = std::make_unique<TapScope>(&tap_);
+  c10::impl::tls_set_dispatch_key_included(kRecorderKey, true);
+}
+
+void Recorder::stop() noexcept {
+  if (!active_) return;
+  c10::impl::tls_set_dispatch_key_included(kRecorderKey, false);
+  tap_scope_.reset();
+  t_recorder = nullptr;
+  active_ = false;
+  g_capturing.store(false);
+}
+
+void Recorder::set_paused(bool paused) {
+  paused_ = paused;
+  tap_.set_paused(paused);
+}
+
+const OperatorTraits& Recorder::traits_of(const c10::OperatorHandle& op) {
+  // The dispatcher never moves or frees an operator's entry while a handle to it exists.
+  const auto [entry, fresh] = traits_.try_emplace(&op.operator_name());
+  if (fresh) entry->second = look_up(op);
+  return entry->second;
+}
+
+OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& base = op.operator_name().name;
+  const bool of_torch = base.starts_with("aten::") || base.starts_with("prims::");
+  const auto& arguments = schema.arguments();
+  const auto& returns = schema.returns();
+  const bool reads_tensors = std::any_of(arguments.begin(), arguments.end(), carries_tensors);
+  const bool gives_tensors = std::any_of(returns.begin(), returns.end(), carries_tensors);
+
+  OperatorTraits traits;
+  traits.name = c10::toString(op.operator_name());
+  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
+  traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
+  traits.blank = !traits.mutates && is_empty_factory(base);
+  traits.literal = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
+  traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
+                       (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
+  traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  traits.asserts = reads_tensors && returns.empty();
+  const std::string bare = base.substr(base.find("::") + 2);
+  const std::string& overload = op.operator_name().overload_name;
+  const std::string suffix = overload.empty() ? ".default" : "." + overload;
+  for (const std::string& name : {base, base + suffix, bare, bare + suffix}) {
+    traits.updatable |= updatable_.contains(name);
+  }
+  traits.kernel = find_kernel_op(op);
+  return traits;
+}
+
+void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                      c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  if (traits.kernel != nullptr && wants_contiguous_inputs(*traits.kernel)) {
+    // Still recorded: the copy is a node of its own.
+    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+      if (writes(schema.arguments()[i - (stack->size() - count)])) continue;
+      (*stack)[i] = map_tensors((*stack)[i], [](const at::Tensor& t) { return t.contiguous(); });
+    }
+  }
+  const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
+  std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const bool becomes_node = !traits.view && !traits.blank;
+  if (becomes_node) check_arguments(traits, schema, args);
+
+  std::vector<Allocation> allocations;
+  {
+    tap_.begin_operator(becomes_node ? &allocations : nullptr,
+                        traits.blank ? Origin::kBlank : Origin::kOperator);
+    const auto ended = c10::make_scope_exit([this] { tap_.end_operator(); });
+    op.redispatchBoxed(keys, stack);
+  }
+  const c10::ArrayRef<c10::IValue> results(stack->data() + stack->size() - schema.returns().size(),
+                                           schema.returns().size());
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
+  check_gradient(traits, results);
+  if (traits.literal) {
+    for_each_tensor(results.front(), [&](const at::Tensor& tensor) {
+      if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kLiteral;
+    });
+  }
+  if (!becomes_node) return;
+  auto node = make_node(traits, op, keys, args, results, std::move(allocations));
+  if (node == nullptr) return;
+  mark_written(traits, schema, args, results);
+  nodes_.push_back(std::move(node));
+}
+
+void Recorder::check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                               const std::vector<c10::IValue>& args) {
+  if (traits.host_result) {
+    for (const c10::IValue& arg : args) {
+      for_each_tensor(arg,
+                      [&](const at::Tensor& tensor) { refuse_host_read(traits.name, tensor); });
+    }
+  }
+  if (traits.dynamic_shape && shape_depends_on_data(schema, args)) {
+    throw CaptureFailure(
+        traits.name +
+        " gives a result whose shape depends on data: a captured graph has fixed shapes. "
+        "Use an operator with a fixed shape (torch.where, a mask) or run it before the capture");
+  }
+  const size_t first_read = ignores_first(schema, args) ? 1 : 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (args[i].isGenerator()) {
+      const OutsideCapture outside;
+      restorer_.remember(args[i].toGenerator());
+    }
+    for_each_tensor(args[i], [&](const at::Tensor& tensor) {
+      if (!tensor.has_storage() || tensor.is_nested()) {
+        throw CaptureFailure(
+            traits.name + " takes a tensor of layout " +
+            (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) + " (argument '" +
+            argument.name() +
+            "'): only strided tensors have the fixed memory that a captured graph needs");
+      }
+      if (writes(argument)) {
+        if (!argument.is_out()) check_readable(traits, tensor);
+        about_to_write(traits, tensor);
+      } else if (i >= first_read) {
+        check_readable(traits, tensor);
+      }
+    });
+  }
+}
+
+void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
+  Block* block = pool_->find(tensor.storage());
+  if (block == nullptr || block->written) return;
+  if (block->origin == Origin::kLiteral) return add_constant(*block);
+  // Operators that fill a tensor in place start from an empty one.
+  if (block->origin == Origin::kBlank && traits.mutates) return;
+  throw CaptureFailure(traits.name + " reads a tensor " + describe(tensor) +
+                       " that no captured operator wrote. " + kUnseenHelp);
+}
+
+void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& tensor) {
+  (void)traits;
+  if (tensor.storage().nbytes() == 0 || pool_->find(tensor.storage()) != nullptr) return;
+  const OutsideCapture outside;
+  restorer_.remember(tensor.storage());
+}
+
+void Recorder::check_gradient(const OperatorTraits& traits,
+                              c10::ArrayRef<c10::IValue> results) const {
+  if (!gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      if (!tensor.requires_grad()) return;
+      throw CaptureFailure(traits.name + " would record a gradient for its result " +
+                           describe(tensor) +
+                           ": a graph captures the forward run, run it under torch.no_grad()");
+    });
+  }
+}
+
+void Recorder::mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                            const std::vector<c10::IValue>& args,
+                            c10::ArrayRef<c10::IValue> results) {
+  const auto mark = [&](const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return;
+    Block* block = pool_->find(tensor.storage());
+    if (block == nullptr) return;
+    block->written = true;
+    block->writer = nodes_.size();
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (writes(schema.arguments()[i])) for_each_tensor(args[i], mark);
+  }
+  for (const c10::IValue& result : results) for_each_tensor(result, mark);
+  if (traits.mutates && restorer_.moved()) {
+    throw CaptureFailure(
+        traits.name +
+        " resized a tensor that predates the capture: give it the right shape before");
+  }
+}
+
+at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  if (storage.nbytes() == 0) return shallow_copy(tensor);
+  if (Block* block = pool_->find(storage)) {
+    // A Python number in tensor form: nobody writes it again.
+    if (!block->written && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      return shallow_copy(tensor, private_copy(storage));
+    }
+    return shallow_copy(tensor, alias_storage(*block));
+  }
+  if (known_inputs_.insert(storage.unsafeGetStorageImpl()).second) {
+    inputs_.push_back({storage, storage.data(), describe(tensor) + " of " + traits.name});
+  }
+  return shallow_copy(tensor);
+}
+
+std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
+                                          const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                          std::vector<c10::IValue> args,
+                                          c10::ArrayRef<c10::IValue> results,
+                                          std::vector<Allocation> allocations) {
+  std::unordered_set<const c10::StorageImpl*> of_args;
+  for (const c10::IValue& arg : args) {
+    for_each_tensor(arg, [&](const at::Tensor& tensor) {
+      of_args.insert(tensor.storage().unsafeGetStorageImpl());
+    });
+  }
+  std::vector<OperatorNode::Output> outputs;
+  bool real = true;
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      real &= !is_subclass(tensor) && !tensor.is_meta();
+      if (!real) return;
+      const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
+      at::Tensor output = fixed(traits, tensor);
+      void* address = output.storage().mutable_data();
+      outputs.push_back({std::move(output), address, in_place});
+    });
+  }
+  if (!real || (outputs.empty() && !traits.mutates && !traits.asserts)) return nullptr;
+  if (traits.kernel != nullptr) return make_kernel_node(traits, op, std::move(args), outputs);
+  for (c10::IValue& arg : args) {
+    arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
+  }
+  const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                          c10::DispatchKey::ADInplaceOrView))
+                                  .remove(c10::DispatchKey::Python);
+  return std::make_unique<OperatorNode>(
+      traits.name, scope_,
+      OperatorNode::Call{op, below_autograd, std::move(args), std::move(outputs),
+                         std::move(allocations), traits.updatable});
+}
+
+std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
+                                                 const c10::OperatorHandle& op,
+                                                 std::vector<c10::IValue> args,
+                                                 const std::vector<OperatorNode::Output>& outputs) {
+  std::vector<at::Tensor> kept;
+  for (c10::IValue& arg : args) {
+    arg = map_tensors(
+        arg, [&](const at::Tensor& tensor) { return kept.emplace_back(fixed(traits, tensor)); });
+  }
+  std::vector<at::Tensor> fresh;
+  for (const OperatorNode::Output& output : outputs) {
+    if (!output.fixed) fresh.push_back(output.tensor);
+  }
+  auto kernel = kernel_for(*traits.kernel, args);
+  auto block = pack_launch_block(*traits.kernel, args, fresh);
+  return std::make_unique<KernelNode>(traits.name, scope_, op, *traits.kernel, std::move(kernel),
+                                      std::move(block), std::move(kept));
+}
+
+void Recorder::add_constant(Block& block) {
+  const OutsideCapture outside;
+  const at::Tensor target = bytes_of(alias_storage(block));
+  block.written = true;
+  block.writer = nodes_.size();
+  nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.clone(), target));
+}
+
+void Recorder::declare_constant(const at::Tensor& tensor) {
+  if (tensor.storage().nbytes() == 0) return;
+  if (Block* block = pool_->find(tensor.storage())) add_constant(*block);
+}
+
+void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor) const {
+  throw CaptureFailure(
+      op + " reads the value of a tensor " + describe(tensor) +
+      " on the host: replay would not see a new value. Compute with tensors, or read the value "
+      "before the capture");
+}
+
+std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {
+  std::vector<std::pair<uintptr_t, size_t>> found;
+  for (const Block* block : pool_->live_blocks()) {
+    if (block->written || block->origin == Origin::kLiteral) continue;
+    found.emplace_back(reinterpret_cast<uintptr_t>(block->data), block->bytes);
+  }
+  return found;
+}
+
+void Recorder::abandon() {
+  const OutsideCapture outside;
+  restorer_.restore();
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,121 @@
+// The recorder: sees every operator of one thread between begin() and finish(), runs it and keeps
+// it as a node.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "torch/graphs/graph.h"
+#include "torch/graphs/node.h"
+#include "torch/graphs/pool.h"
+#include "torch/graphs/restore.h"
+
+namespace bringup::torch_ext::graphs {
+
+// What the recorder must know about an operator; looked up once a capture.
+struct OperatorTraits {
+  std::string name;          // "aten::add.Tensor"
+  bool composite = false;    // made of other operators wherever a backend has no kernel of its own
+  bool view = false;         // gives only views, changes no data
+  bool blank = false;        // allocates and writes nothing
+  bool literal = false;      // marks data that came from Python
+  bool host_result = false;  // its result is a host value that was read from tensors
+  bool dynamic_shape = false;  // its result's shape depends on data
+  bool asserts = false;        // reads tensors and gives nothing back
+  bool mutates = false;        // writes to an argument
+  bool updatable = false;      // a handler declared arguments of it
+  const KernelOp* kernel = nullptr;
+};
+
+class Recorder {
+ public:
+  // `updatable`: operators with a registered handler, under any of their names.
+  explicit Recorder(std::unordered_set<std::string> updatable);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // The capture that runs on this thread, or null.
+  static Recorder* current() noexcept;
+
+  // Starts recording on this thread. CaptureFailure when a capture runs on this or another one.
+  void begin();
+  // Stops recording, on the same thread. Idempotent.
+  void stop() noexcept;
+  // After stop(): the graph, with everything that the run changed put back.
+  std::unique_ptr<Graph> finish();
+  // After stop(): puts back what the run changed.
+  void abandon();
+
+  // Storages that a tensor still has and that no node writes.
+  std::vector<std::pair<uintptr_t, size_t>> unwritten() const;
+
+  void set_scope(std::string scope) { scope_ = std::move(scope); }
+  // While paused everything runs as if there were no capture: torch.compile works.
+  void set_paused(bool paused);
+  bool paused() const { return paused_; }
+  // Takes the content of `tensor` as it is now for a constant of the graph.
+  void declare_constant(const at::Tensor& tensor);
+  // Refuses reading values of `tensor` on the host.
+  [[noreturn]] void refuse_host_read(const std::string& op, const at::Tensor& tensor) const;
+
+  // What `op` is; the same object for the whole capture.
+  const OperatorTraits& traits_of(const c10::OperatorHandle& op);
+  // Runs `body`, autocast's own kernel. It casts parameters with gradients switched on, which is
+  // not the user's wish.
+  template <class Body>
+  void within_autocast(Body&& body) {
+    const std::optional<bool> former = gradients_wanted_;
+    if (!gradients_wanted_) gradients_wanted_ = c10::GradMode::is_enabled();
+    const auto back = c10::make_scope_exit([&] { gradients_wanted_ = former; });
+    body();
+  }
+  // One operator, from the dispatcher.
+  void record(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+              std::vector<c10::IValue>* stack);
+
+ private:
+  OperatorTraits look_up(const c10::OperatorHandle& op) const;
+  void check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                       const std::vector<c10::IValue>& args);
+  void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
+  void about_to_write(const OperatorTraits& traits, const at::Tensor& tensor);
+  void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
+  void mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,
+                    const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
+  std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                                  c10::DispatchKeySet keys, std::vector<c10::IValue> args,
+                                  c10::ArrayRef<c10::IValue> results,
+                                  std::vector<Allocation> allocations);
+  std::unique_ptr<Node> make_kernel_node(const OperatorTraits& traits,
+                                         const c10::OperatorHandle& op,
+                                         std::vector<c10::IValue> args,
+                                         const std::vector<OperatorNode::Output>& outputs);
+  at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
+  void add_constant(Block& block);
+
+  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
+  RecordingTap tap_{pool_};
+  std::unique_ptr<TapScope> tap_scope_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<Input> inputs_;
+  std::unordered_set<const c10::StorageImpl*> known_inputs_;
+  std::unordered_map<const void*, OperatorTraits> traits_;
+  std::unordered_set<std::string> updatable_;
+  Restorer restorer_;
+  std::string scope_;
+  std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
+  bool active_ = false;
+  bool paused_ = false;
+};
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,49 @@
+#include "torch/graphs/restore.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+
+void Restorer::remember(const c10::Storage& storage) {
+  const auto [entry, fresh] = contents_.try_emplace(storage.unsafeGetStorageImpl());
+  if (fresh) entry->second = {storage, storage.data(), bytes_of(storage).clone()};
+}
+
+void Restorer::remember(at::Generator generator) {
+  for (const State& known : states_) {
+    if (known.generator == generator) return;
+  }
+  const std::lock_guard lock(generator.mutex());
+  states_.push_back({generator, generator.get_state()});
+}
+
+void Restorer::restore() const {
+  for (const auto& [impl, content] : contents_) {
+    // A storage that an operator resized keeps what fits.
+    const auto bytes = std::min<int64_t>(content.copy.numel(), content.storage.nbytes());
+    bytes_of(content.storage).narrow(0, 0, bytes).copy_(content.copy.narrow(0, 0, bytes));
+  }
+  for (const State& known : states_) {
+    at::Generator generator = known.generator;
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(known.state);
+  }
+}
+
+bool Restorer::moved() const {
+  return std::any_of(contents_.begin(), contents_.end(), [](const auto& entry) {
+    return entry.second.storage.data() != entry.second.address;
+  });
+}
+
+std::vector<c10::Storage> Restorer::storages() const {
+  std::vector<c10::Storage> all;
+  all.reserve(contents_.size());
+  for (const auto& [impl, content] : contents_) all.push_back(content.storage);
+  return all;
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,159 @@
+#include "torch/graphs/slots.h"
+
+#include <optional>
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+namespace nb = nanobind;
+
+[[noreturn]] void refuse(const std::string& message) {
+  const nb::object type = nb::module_::import_("bringup.errors").attr("UpdateError");
+  PyErr_SetString(type.ptr(), message.c_str());
+  throw nb::python_error();
+}
+
+std::string words(nb::handle value) {
+  return std::string(nb::repr(value).c_str()) + " (" + nb::type_name(value.type()).c_str() + ")";
+}
+
+std::optional<int64_t> as_int(nb::handle value) {
+  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) return std::nullopt;
+  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  const int64_t number = PyLong_AsLongLong(index.ptr());
+  if (number == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<double> as_float(nb::handle value) {
+  if (PyFloat_Check(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  if (const auto number = as_int(value)) return static_cast<double>(*number);
+  return std::nullopt;
+}
+
+template <class T>
+std::optional<HostValue> as_list(nb::handle value, std::optional<T> (*convert)(nb::handle)) {
+  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return std::nullopt;
+  c10::List<T> list;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(value.ptr());
+  list.reserve(static_cast<size_t>(size));
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    const auto element = convert(PySequence_Fast_GET_ITEM(value.ptr(), i));
+    if (!element) return std::nullopt;
+    list.push_back(*element);
+  }
+  return HostValue(std::move(list));
+}
+
+// The value in the type of `current`, or none when it does not fit.
+std::optional<HostValue> converted(nb::handle value, const HostValue& current) {
+  if (current.isBool()) {
+    if (!PyBool_Check(value.ptr())) return std::nullopt;
+    return HostValue(value.ptr() == Py_True);
+  }
+  if (current.isInt()) {
+    const auto number = as_int(value);
+    return number ? std::optional<HostValue>(*number) : std::nullopt;
+  }
+  if (current.isDouble()) {
+    const auto number = as_float(value);
+    return number ? std::optional<HostValue>(*number) : std::nullopt;
+  }
+  return current.isIntList() ? as_list<int64_t>(value, &as_int) : as_list<double>(value, &as_float);
+}
+
+size_t length(const HostValue& value) { return value.isList() ? value.toListRef().size() : 1; }
+
+std::string type_words(const HostValue& current) {
+  if (current.isBool()) return "a bool";
+  if (current.isInt()) return "an int";
+  if (current.isDouble()) return "a float";
+  return current.isIntList() ? "a list of int" : "a list of float";
+}
+
+}  // namespace
+
+struct SlotTable::Staged {
+  std::vector<Change> changes;
+  std::vector<size_t> changed;
+  std::vector<size_t> unchanged;
+};
+
+nb::tuple SlotTable::update(const nb::dict& values) {
+  Staged staged;
+  for (const auto [key, value] : values) {
+    for (const size_t slot : slots_of(key)) stage(staged, slot, value);
+  }
+  return commit(staged);
+}
+
+nb::tuple SlotTable::update_slots(const nb::list& values) {
+  Staged staged;
+  for (const nb::handle entry : values) {
+    const auto pair = nb::borrow<nb::tuple>(entry);
+    stage(staged, nb::cast<size_t>(pair[0]), pair[1]);
+  }
+  return commit(staged);
+}
+
+const std::vector<size_t>& SlotTable::slots_of(nb::handle key) {
+  PyObject* known = PyDict_GetItemWithError(known_.ptr(), key.ptr());
+  if (known != nullptr) return groups_[PyLong_AsSize_t(known)];
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  std::vector<size_t> group;
+  for (const nb::handle slot : resolve_(key)) group.push_back(nb::cast<size_t>(slot));
+  groups_.push_back(std::move(group));
+  known_[key] = groups_.size() - 1;
+  return groups_.back();
+}
+
+void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
+  const Slot& slot = slots_[index];
+  const HostValue current = *graph_->nodes()[slot.node]->host_value(slot.argument);
+  std::optional<HostValue> wanted = converted(value, current);
+  if (!wanted) {
+    refuse("slot '" + std::string(slot.name.c_str()) + "' takes " + type_words(current) + ", got " +
+           words(value) + ". Nothing was changed");
+  }
+  if (length(*wanted) != length(current) && !slot.variable_length) {
+    refuse("slot '" + std::string(slot.name.c_str()) + "' takes " +
+           std::to_string(length(current)) + " values, as captured, got " +
+           std::to_string(length(*wanted)) + ": " + words(value) + ". Nothing was changed");
+  }
+  for (Change& earlier : staged.changes) {
+    if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
+    if (earlier.value == *wanted) return;
+    refuse("slot '" + std::string(slot.name.c_str()) +
+           "' is given two values by one update. Nothing was changed");
+  }
+  if (*wanted == current) {
+    staged.unchanged.push_back(index);
+    return;
+  }
+  staged.changed.push_back(index);
+  staged.changes.push_back({slot.node, slot.argument, std::move(*wanted)});
+}
+
+nb::tuple SlotTable::commit(Staged& staged) {
+  if (!staged.changes.empty()) {
+    // A replay on another thread may hold the graph and need the GIL for an operator written in
+    // Python.
+    const nb::gil_scoped_release no_gil;
+    graph_->write(staged.changes);
+  }
+  const auto names = [this](const std::vector<size_t>& slots) {
+    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(slots.size())));
+    for (size_t i = 0; i < slots.size(); ++i) {
+      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
+                       nb::borrow(slots_[slots[i]].name).release().ptr());
+    }
+    return tuple;
+  };
+  return nb::make_tuple(names(staged.changed), names(staged.unchanged));
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,51 @@
+// Named slots: which host arguments of a graph can be updated, and the update itself, all or
+// nothing.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch/graphs/graph.h"
+
+namespace bringup::torch_ext::graphs {
+
+struct Slot {
+  size_t node;
+  size_t argument;
+  nanobind::str name;
+  bool variable_length;  // a list may get another length
+};
+
+class SlotTable {
+ public:
+  // `resolve(key) -> list[int]` says which slots a key means, or raises; asked once a key.
+  SlotTable(std::shared_ptr<Graph> graph, nanobind::callable resolve)
+      : graph_(std::move(graph)), resolve_(std::move(resolve)) {}
+
+  void add(size_t node, size_t argument, nanobind::str name, bool variable_length) {
+    slots_.push_back({node, argument, std::move(name), variable_length});
+  }
+
+  // {key: value}; gives (changed names, unchanged names). UpdateError changes nothing.
+  nanobind::tuple update(const nanobind::dict& values);
+  // [(slot number, value)].
+  nanobind::tuple update_slots(const nanobind::list& values);
+
+ private:
+  struct Staged;
+
+  const std::vector<size_t>& slots_of(nanobind::handle key);
+  void stage(Staged& staged, size_t slot, nanobind::handle value) const;
+  nanobind::tuple commit(Staged& staged);
+
+  std::shared_ptr<Graph> graph_;
+  nanobind::callable resolve_;
+  std::vector<Slot> slots_;
+  nanobind::dict known_;  // key -> position in groups_
+  std::vector<std::vector<size_t>> groups_;
+};
+
+}  // namespace bringup::torch_ext::graphs

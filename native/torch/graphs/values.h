@@ -1,0 +1,50 @@
+// Tensors inside dispatcher values: visiting them, replacing them, saying what they are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <string>
+#include <utility>
+
+namespace bringup::torch_ext::graphs {
+
+// Calls fn(const at::Tensor&) for every defined tensor in `value`.
+template <class Fn>
+void for_each_tensor(const c10::IValue& value, Fn&& fn) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) fn(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, fn);
+  }
+}
+
+// A copy of `value` in which fn(const at::Tensor&) replaced every defined tensor.
+template <class Fn>
+c10::IValue map_tensors(const c10::IValue& value, Fn&& fn) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(fn(value.toTensor())) : value;
+  }
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  c10::impl::GenericList copy = c10::IValue(value).toList().copy();
+  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, map_tensors(copy.get(i), fn));
+  return c10::IValue(std::move(copy));
+}
+
+// Whether Python code decides what operators do with this tensor: a fake tensor, a wrapper.
+inline bool is_subclass(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+// "float32[2, 3]".
+std::string describe(const at::Tensor& tensor);
+
+// A second tensor object over `storage` with the sizes, strides and flags of `tensor`. No autograd
+// history.
+at::Tensor shallow_copy(const at::Tensor& tensor);
+at::Tensor shallow_copy(const at::Tensor& tensor, c10::Storage storage);
+
+// The whole storage as a one-dimensional uint8 tensor.
+at::Tensor bytes_of(const c10::Storage& storage);
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,223 @@
+"""Capturing: from the `with` block to a graph, or to an error that leaves everything as it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from bringup._native import torch_library
+from bringup.errors import CaptureError
+from bringup.graphs._graph import CapturedGraph, _Content
+from bringup.graphs._handlers import registered_names
+from bringup.graphs._scope import ScopeTracker
+
+__all__ = ["capture", "constant", "scope"]
+
+_ERROR_MODES = ("global", "thread_local", "relaxed")
+
+
+class _Session(threading.local):
+    """The capture of this thread, if one runs."""
+
+    recorder: Any = None
+    scopes: ScopeTracker | None = None
+
+
+_session = _Session()
+
+
+class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
+    """Captures what the `with` block runs on this thread as `graph`. Nothing happened until `graph.replay()`.
+
+    The block runs once. After it every tensor that existed before, and every random generator, is as it was;
+    tensors made in the block belong to the graph and hold the results of this run until the first replay.
+
+    Args:
+        graph: an empty `CapturedGraph`.
+        pool: accepted for programs written for other backends; each graph has memory of its own.
+        stream: a `torch.Stream` to run the block in; the current one by default.
+        auto_dispatch_capture: accepted for programs written for torch_npu; host arguments can always be updated.
+        capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`; all are treated as `"global"`.
+
+    Raises:
+        CaptureError: the block did something that replay could not repeat, and the message says what and where.
+            The graph stays empty and can be captured again.
+    """
+
+    def __init__(
+        self,
+        graph: CapturedGraph,
+        pool: object | None = None,
+        stream: Any = None,
+        auto_dispatch_capture: bool = True,
+        capture_error_mode: str = "global",
+    ) -> None:
+        if not isinstance(graph, CapturedGraph):
+            raise TypeError(f"capture takes a CapturedGraph, got {type(graph).__name__}")
+        if capture_error_mode not in _ERROR_MODES:
+            raise ValueError(
+                f"capture_error_mode is one of {', '.join(_ERROR_MODES)}, got {capture_error_mode!r}"
+            )
+        self._graph = graph
+        self._stream = stream
+        self._cleanup = ExitStack()
+        self._recorder: Any = None
+
+    def __enter__(self) -> CapturedGraph:
+        if self._graph._content is not None:
+            raise CaptureError(
+                "this graph holds a capture already: call reset() first, or use another graph"
+            )
+        recorder = torch_library().graphs.Recorder(registered_names())
+        with ExitStack() as cleanup:
+            if self._stream is not None:
+                cleanup.enter_context(self._stream)
+            recorder.begin()
+            cleanup.callback(recorder.stop)
+            cleanup.enter_context(_session_of(recorder))
+            cleanup.enter_context(_paused_while_compiling(recorder))
+            cleanup.enter_context(_host_reads_refused())
+            self._cleanup = cleanup.pop_all()
+        self._recorder = recorder
+        return self._graph
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        recorder, self._recorder = self._recorder, None
+        self._cleanup.close()
+        if error is not None:
+            recorder.abandon()
+            return
+        try:
+            _check_outputs(recorder)
+            self._graph._content = _Content(recorder.finish())
+        except BaseException:
+            recorder.abandon()
+            raise
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Names a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it does nothing.
+
+    Args:
+        name: one or more segments, `"attn"` or `"decoder.attn"`.
+    """
+    scopes = _session.scopes
+    if scopes is None:
+        yield
+        return
+    with scopes.named(name):
+        yield
+
+
+def constant(tensor: torch.Tensor) -> torch.Tensor:
+    """Declares the content of a tensor to be a constant of the graph being captured; returns the tensor.
+
+    For tensors that code which the recorder cannot see made inside the capture, and whose content does not depend
+    on the graph's inputs. Every replay puts this content back. Outside a capture it does nothing.
+    """
+    if _session.recorder is not None:
+        _session.recorder.declare_constant(tensor)
+    return tensor
+
+
+@contextmanager
+def _session_of(recorder: Any) -> Iterator[None]:
+    scopes = ScopeTracker(recorder.set_scope)
+    scopes.start()
+    _session.recorder, _session.scopes = recorder, scopes
+    try:
+        yield
+    finally:
+        _session.recorder, _session.scopes = None, None
+        scopes.stop()
+
+
+@contextmanager
+def _paused_while_compiling(recorder: Any) -> Iterator[None]:
+    """What a compiler runs while it compiles is no part of the model."""
+    dynamo_callback = sys.modules.get("torch._dynamo.callback")
+    if dynamo_callback is None:
+        yield
+        return
+    handler = dynamo_callback.callback_handler
+
+    def pause(_args: object) -> None:
+        if _session.recorder is recorder:
+            recorder.set_paused(True)
+
+    def resume(_args: object) -> None:
+        if _session.recorder is recorder:
+            recorder.set_paused(False)
+
+    handler.register_start_callback(pause)
+    handler.register_end_callback(resume)
+    try:
+        yield
+    finally:
+        handler.remove_start_callback(pause)
+        handler.remove_end_callback(resume)
+
+
+@contextmanager
+def _host_reads_refused() -> Iterator[None]:
+    """`Tensor.tolist` and `Tensor.numpy` read memory without an operator: refuse them on the capturing thread."""
+
+    def guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            recorder = _session.recorder
+            if recorder is not None and not recorder.paused:
+                recorder.refuse_host_read(f"Tensor.{name}", self)
+            return original(self, *args, **kwargs)
+
+        return method
+
+    names = ("tolist", "numpy")
+    for name in names:
+        setattr(torch.Tensor, name, guarded(name, getattr(torch.Tensor, name)))
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(torch.Tensor, name)
+
+
+def _check_outputs(recorder: Any) -> None:
+    """Every tensor that outlives the block must be written by a node, or replay would leave it stale."""
+    unwritten = recorder.unwritten()
+    if not unwritten:
+        return
+    gc.collect()
+    unwritten = dict(recorder.unwritten())
+    if not unwritten:
+        return
+    tensors = [
+        f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), torch.Tensor) and _address(tensor) in unwritten
+    ]
+    what = ", ".join(tensors) or ", ".join(f"{size} bytes" for size in unwritten.values())
+    raise CaptureError(
+        f"no captured operator writes this result of the capture: {what}. It was made by code that the recorder "
+        "cannot see (a kernel that torch.compile generated, a raw launch, numpy), or never filled. Compile with "
+        'backend="bringup" or "eager", make it before the capture, or declare it with graphs.constant(tensor)'
+    )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0  # no memory of its own: sparse, fake, meta

@@ -1,0 +1,203 @@
+"""The captured graph: replay it, read and write its slots, reset it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bringup._native import torch_library
+from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._handlers import handler_for
+from bringup.graphs._slots import HostValue, NodeInfo, Record, name_slots, resolve
+
+__all__ = ["CapturedGraph", "Slot", "UpdateReport"]
+
+
+class UpdateReport(NamedTuple):
+    """What an update did: the names of the slots that changed, and of those that had the value already."""
+
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A host argument of a captured call, as the next replay will see it.
+
+    Attributes:
+        name: `<scope>.<operator>.<ordinal>.<argument>`.
+        type: `"int"`, `"float"`, `"bool"`, `"int[]"` or `"float[]"`.
+        value: the value now.
+        op: the operator, `"mylib::attention"`.
+    """
+
+    name: str
+    type: str
+    value: HostValue
+    op: str
+
+
+class _Content:
+    """What a capture made: the native graph and the names of its slots."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.nodes = [NodeInfo(*row) for row in native.nodes()]
+        values = [
+            native.host_values(number) if node.kind == "kernel" or handler_for(node.op) else []
+            for number, node in enumerate(self.nodes)
+        ]
+        self.places, self.records = name_slots(self.nodes, values)
+        names = [place.name for place in self.places]
+        self.table = torch_library().graphs.SlotTable(native, lambda key: resolve(key, names))
+        for place in self.places:
+            self.table.add(place.node, place.argument, place.name, place.variable_length)
+
+
+class CapturedGraph:
+    """A run, captured by `graphs.capture`, that can be replayed with almost no host cost.
+
+    Replays read the tensors that the run read, at the same addresses (write new input values into them with
+    `copy_`), and write the same outputs.
+    """
+
+    def __init__(self) -> None:
+        self._content: _Content | None = None
+
+    def replay(self) -> None:
+        """Runs the captured operators again. From any thread; replays of one graph do not overlap.
+
+        Raises:
+            CaptureError: nothing is captured, or a capture is under way on this thread.
+            RuntimeError: an operator failed (the message names it), or the memory of a captured input moved.
+        """
+        self._captured("replay").native.replay()
+
+    def update(
+        self,
+        values: Mapping[str, HostValue] | Sequence[Mapping[str, HostValue]] | None = None,
+        *,
+        cpu_update_input: Sequence[Mapping[str, HostValue]] | None = None,
+    ) -> UpdateReport:
+        """Writes slots; the next replays see the values until they are written again. All or nothing.
+
+        Args:
+            values: slot names, or patterns with `*` (one segment) and `**` (any number), and their values.
+            cpu_update_input: torch_npu's form, for operators with a registered handler: one dict for all captured
+                calls, or one for each of them in capture order, by the handler's keys.
+
+        Raises:
+            UpdateError: an unknown or ambiguous name, a value of another type or length. Nothing was changed.
+            CaptureError: nothing is captured.
+        """
+        content = self._captured("update")
+        if isinstance(values, (list, tuple)) and cpu_update_input is None:
+            values, cpu_update_input = None, values
+        if (values is None) == (cpu_update_input is None):
+            raise UpdateError(
+                "update takes either named slots or cpu_update_input. Nothing was changed"
+            )
+        if values is not None:
+            if not isinstance(values, dict):
+                values = _as_dict(values)
+            return UpdateReport(*content.table.update(values))
+        assert cpu_update_input is not None
+        return UpdateReport(
+            *content.table.update_slots(_by_record(content.records, cpu_update_input))
+        )
+
+    def reset(self) -> None:
+        """Drops what was captured; memory goes with the last tensor that uses it. Another capture may follow."""
+        self._content = None
+
+    @property
+    def slots(self) -> dict[str, Slot]:
+        """Every argument that `update` can write, by name, with its value now."""
+        content = self._captured("slots")
+        found: dict[str, Slot] = {}
+        for place in content.places:
+            values = {
+                index: (type_, value)
+                for index, _, type_, value in content.native.host_values(place.node)
+            }
+            type_, value = values[place.argument]
+            found[place.name] = Slot(place.name, type_, value, content.nodes[place.node].op)
+        return found
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """What one replay does, in order. Views need no node."""
+        return tuple(self._captured("nodes").nodes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the graph holds for results: outputs and intermediates, not captured inputs."""
+        return int(self._captured("memory_bytes").native.reserved_bytes)
+
+    def __repr__(self) -> str:
+        content = self._content
+        if content is None:
+            return "CapturedGraph(empty)"
+        return f"CapturedGraph({len(content.nodes)} nodes, {len(content.places)} slots, {self.memory_bytes} bytes)"
+
+    def _captured(self, what: str) -> _Content:
+        if self._content is None:
+            raise CaptureError(
+                f"CapturedGraph.{what}: nothing is captured (never was, or reset); use `with graphs.capture(g):`"
+            )
+        return self._content
+
+
+def _as_dict(values: Any) -> dict[str, HostValue]:
+    try:
+        return dict(values)
+    except (TypeError, ValueError):
+        raise UpdateError(
+            f"update takes a dict of slot names and values, got {values!r}. Nothing was changed"
+        ) from None
+
+
+def _by_record(
+    records: Sequence[Record], inputs: Sequence[Mapping[str, HostValue]]
+) -> list[tuple[int, Any]]:
+    """torch_npu's list of dicts as (slot, value) pairs."""
+    if not isinstance(inputs, (list, tuple)) or not all(
+        isinstance(entry, Mapping) for entry in inputs
+    ):
+        raise UpdateError(
+            f"cpu_update_input is a list of dicts, got {inputs!r}. Nothing was changed"
+        )
+    listed = ", ".join(f"{record.op} ({', '.join(record.slots)})" for record in records) or "none"
+    if not records:
+        raise UpdateError(
+            "cpu_update_input: no captured operator has a handler; register one with "
+            "@graphs.register_graph_handler before the capture, or update named slots. Nothing was changed"
+        )
+    if len(inputs) == 1:
+        shared = inputs[0]
+        for key in shared:
+            if not any(key in record.slots for record in records):
+                raise UpdateError(
+                    f"no record takes '{key}'; records: {listed}. Nothing was changed"
+                )
+        return [
+            (record.slots[key], value)
+            for record in records
+            for key, value in shared.items()
+            if key in record.slots
+        ]
+    if len(inputs) != len(records):
+        raise UpdateError(
+            f"cpu_update_input has {len(inputs)} dicts for {len(records)} records: {listed}. Give one dict for all "
+            "or one for each. Nothing was changed"
+        )
+    pairs: list[tuple[int, Any]] = []
+    for number, (record, entry) in enumerate(zip(records, inputs, strict=True)):
+        for key, value in entry.items():
+            if key not in record.slots:
+                raise UpdateError(
+                    f"record {number}, {record.op}, takes {', '.join(record.slots)}, not '{key}'. Nothing was changed"
+                )
+            pairs.append((record.slots[key], value))
+    return pairs
