@@ -1,7 +1,7 @@
 """Plugins: the one discovery for drivers, operators and passes.
 
-Owns finding and isolating plugins: a broken one is reported, the others load. Does not know what a driver, an
-operator or a pass is.
+Owns finding and isolating plugins: a broken one is reported, the others load. Does not know what a
+driver, an operator or a pass is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class PluginFile:
 
 
 def plugin_files(places: Sequence[Path]) -> tuple[list[PluginFile], list[PluginError]]:
-    """The plugins in folders, packages and files, each once, in the order of `places`, then by name.
+    """The plugins in folders, packages and files, each once, in the order of `places`, then by
+    name.
 
     A folder gives its `.py` files and packages whose names do not begin with `_`; a folder with an
     `__init__.py` is one package. What cannot be read is an error in the second list.
@@ -71,8 +72,8 @@ def plugin_files(places: Sequence[Path]) -> tuple[list[PluginFile], list[PluginE
 def load_file(plugin: PluginFile) -> ModuleType:
     """Import a plugin file under its private name. `sys.path` is left as found.
 
-    Raises `PluginError`, with the original exception as its cause, when importing it fails; then nothing of it
-    stays in `sys.modules`.
+    Raises `PluginError`, with the original exception as its cause, when importing it fails; then
+    nothing of it stays in `sys.modules`.
     """
     unload_file(plugin)
     package = [str(plugin.path.parent)] if plugin.path.name == "__init__.py" else None
@@ -85,7 +86,8 @@ def load_file(plugin: PluginFile) -> ModuleType:
     sys.modules[plugin.module_name] = module
     try:
         with _import_state_kept():
-            # compiled here and now: a cached .pyc is trusted by time and size, a plugin by its content
+            # compiled here and now: a cached .pyc is trusted by time and size, a plugin by its
+            # content
             _execute(plugin, module)
     except Exception as error:
         unload_file(plugin)

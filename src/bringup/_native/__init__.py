@@ -29,7 +29,7 @@ def include_dir() -> Path:
     candidates = (package / "include", package.parent.parent / "include")
     for candidate in candidates:
         if (candidate / "bringup" / "kernel.h").is_file():
-            return candidate.resolve()
+            return candidate
     raise NativeLibraryError(
         f"bringup's headers are in none of {[str(c) for c in candidates]}: {_REBUILD}"
     )

@@ -1,7 +1,7 @@
 """The torch.compile backend and the dialects. Importing it makes `backend="bringup"` known.
 
-In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend` (torch.compile),
-`AtenDialect` (what torch's operators are).
+In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
+(torch.compile), `AtenDialect` (what torch's operators are).
 """
 
 from bringup.compiler.apply import apply_passes, last_report

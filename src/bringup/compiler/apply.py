@@ -25,12 +25,14 @@ def apply_passes(
     """Load the pass plugins and run passes over a graph, in place.
 
     Arguments:
-        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an `ir.Graph`.
+        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an
+            `ir.Graph`.
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`.
 
-    Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its edits are undone,
-    those of others stay), `ValueError` for an unknown name, `TypeError` for another kind of target.
+    Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
+    edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for
+    another kind of target.
     """
     plugins, selected = load_and_select(passes)
     if isinstance(target, ir.Graph):
@@ -66,11 +68,15 @@ def rewrite(
     plugins: PluginReport,
     *,
     options: Mapping[str, object],
+    constants: frozenset[str] = frozenset(),
 ) -> Report:
-    """Run selected passes over an FX graph module, in place, and recompile it once if anything changed."""
-    mirror = Mirror(module)
+    """Run selected passes over an FX graph module, in place; recompile it once if anything changed.
+
+    `constants` names attributes of the module whose data may be folded into the graph.
+    """
+    mirror = Mirror(module, foldable=constants)
     try:
-        return _remember(_run(mirror.graph, selected, options, plugins, mirror))
+        return _remember(_run(mirror.graph, selected, options, plugins, mirror, bool(constants)))
     finally:
         mirror.finish()
 
@@ -81,10 +87,15 @@ def _run(
     options: Mapping[str, object],
     plugins: PluginReport,
     mirror: Mirror | None = None,
+    fold: bool = False,
 ) -> Report:
     try:
         report = passes.run_passes(
-            graph, selected, options=options, commit=mirror.commit if mirror is not None else None
+            graph,
+            selected,
+            options=options,
+            commit=mirror.commit if mirror is not None else None,
+            fold=fold,
         )
     except passes.PassError as error:
         error.report.plugin_errors = list(plugins.errors)  # type: ignore[attr-defined]

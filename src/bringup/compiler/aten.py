@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
 from bringup.errors import SchemaError
@@ -101,11 +101,10 @@ class AtenDialect:
         before, after = self.describe(old), self.describe(new)
         return before is None or after is None or before.strides == after.strides
 
-    def evaluate(self, node: ir.Node, constants: Mapping[str, object]) -> tuple[object, ...]:
+    def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
         """See `ir.Dialect.evaluate`."""
-        payloads = {value: constants[value.name] for value in node.inputs}
-        arguments = [_filled(argument, payloads) for argument in node.arguments]
-        with torch.no_grad():
+        arguments = [_filled(argument, constants) for argument in node.arguments]
+        with unset_fake_temporarily(), torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
 
     def constant_meta(self, payload: object) -> object:

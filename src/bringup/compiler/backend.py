@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, cast
 
-import torch
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 
 from bringup.compiler.apply import load_and_select, rewrite
+from bringup.compiler.freeze import freeze_weights, watched, weights_of
+from bringup.compiler.inner import INNER_COMPILERS
 from bringup.errors import BringupError
 
 __all__ = ["CompileOptions", "announce", "dynamo_backend"]
-
-_INNER = ("eager", "inductor")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +43,9 @@ class CompileOptions:
             if name not in known:
                 raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
         parsed = cls(**given)  # type: ignore[arg-type]
-        if parsed.inner not in _INNER:
+        if parsed.inner not in INNER_COMPILERS:
             raise BringupError(
-                f"option 'inner' must be one of {list(_INNER)}, got {parsed.inner!r}"
+                f"option 'inner' must be one of {list(INNER_COMPILERS)}, got {parsed.inner!r}"
             )
         for name in ("capture", "freeze"):
             if not isinstance(getattr(parsed, name), bool):
@@ -78,12 +76,21 @@ def dynamo_backend(
         raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")
     plugins, selected = load_and_select(parsed.passes)
     values = dataclasses.asdict(parsed)
+    inner = INNER_COMPILERS[parsed.inner]
+    weights = weights_of(module, example_inputs) if parsed.freeze else []
 
-    def compile_graph(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_inference(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        frozen, constants = freeze_weights(aten, weights)
+        rewrite(aten, selected, plugins, options=values, constants=constants)
+        run = inner(aten, inputs)
+        return watched(run, frozen) if frozen else run
+
+    def compile_training(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         rewrite(aten, selected, plugins, options=values)
-        return make_boxed_func(aten.forward)
+        return inner(aten, inputs)
 
-    return aot_autograd(fw_compiler=compile_graph)(module, example_inputs)
+    compiler = aot_autograd(fw_compiler=compile_training, inference_compiler=compile_inference)
+    return cast(Callable[..., Any], compiler(module, example_inputs))
 
 
 def announce() -> None:

@@ -27,7 +27,8 @@ _INHERITED = ("stack_trace", "nn_module_stack")
 class Mirror:
     """An FX graph module and its mirror.
 
-    Indexing a node with several outputs is folded in the mirror: its outputs are values of the node itself.
+    Indexing a node with several outputs is folded in the mirror: its outputs are values of the node
+    itself.
 
     Arguments:
         module: the FX graph; changed only by `commit`.
@@ -113,7 +114,8 @@ class Mirror:
     # ir to FX
 
     def commit(self, edits: Sequence[ir.Edit]) -> None:
-        """Repeat edits of the mirror on the FX graph. Checks first, so that it fails before the first edit.
+        """Repeat edits of the mirror on the FX graph. Checks first, so that it fails before the
+        first edit.
 
         The module is not recompiled: that is done once, after all passes.
         """

@@ -1,7 +1,8 @@
 """The graph that passes see; what an operator is reaches it through a Dialect. Never imports torch.
 
-In reading order: `Shape` and `TensorDesc` (what a tensor looks like), `Dialect` (who knows operators), `Graph`,
-`Node`, `Value` (the graph and its edits), `GraphBuilder` and `TensorHolder` (making one).
+In reading order: `Shape` and `TensorDesc` (what a tensor looks like), `Dialect` (who knows
+operators), `Graph`, `Node`, `Value` (the graph and its edits), `GraphBuilder` and `TensorHolder`
+(making one).
 """
 
 from bringup.ir.builder import GraphBuilder, TensorHolder

@@ -124,10 +124,12 @@ class GraphBuilder:
         """Call an operator.
 
         Arguments:
-            op_type: `aten::addmm`, or with an overload `aten::add.Tensor`; without one it is chosen from the
-                arguments as torch chooses it.
-            arguments, keywords: holders, values of the graph being rewritten, numbers, lists, `passes.any_value()`.
-            outputs: how many values come back, for an operator whose schema does not say (`Tensor[]`).
+            op_type: `aten::addmm`, or with an overload `aten::add.Tensor`; without one it is chosen
+                from the arguments as torch chooses it.
+            arguments, keywords: holders, values of the graph being rewritten, numbers, lists,
+                `passes.any_value()`.
+            outputs: how many values come back, for an operator whose schema does not say
+                (`Tensor[]`).
 
         Returns one holder, or a tuple of holders when the operator has several outputs.
         Raises `SchemaError` when the arguments do not fit the operator.

@@ -1,4 +1,5 @@
-"""What an operator *is*, as far as a graph needs to know. A dialect answers; this package only asks.
+"""What an operator *is*, as far as a graph needs to know. A dialect answers; this package only
+asks.
 
 `compiler.aten` implements the protocol for PyTorch's operators. Nothing here knows torch.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from bringup.ir.tensor import TensorDesc
 
 if TYPE_CHECKING:
-    from bringup.ir.graph import Node
+    from bringup.ir.graph import Node, Value
 
 __all__ = ["Dialect", "Operator", "Parameter", "current_dialect", "use_dialect"]
 
@@ -32,9 +33,11 @@ class Operator:
     """The facts of one operator: schema, and what a call does besides computing its outputs.
 
     Attributes:
-        type: namespace, name and overload, e.g. `aten::add.Tensor`; the default overload has no suffix.
+        type: namespace, name and overload, e.g. `aten::add.Tensor`; the default overload has no
+            suffix.
         parameters: in schema order; the arguments of a node stand in the same order.
-        output_count: how many values a call returns, or None when that depends on the call (a list).
+        output_count: how many values a call returns, or None when that depends on the call (a
+            list).
         mutates: indices of the parameters that a call writes.
         aliases: indices of the parameters that an output may share memory with.
         random: whether two calls with equal arguments may differ.
@@ -96,8 +99,8 @@ class Dialect(Protocol):
     def same_layout(self, old: object, new: object) -> bool:
         """Whether two metas agree in their strides too, so that no consumer can tell them apart."""
 
-    def evaluate(self, node: Node, constants: Mapping[str, object]) -> tuple[object, ...]:
-        """The outputs of a node whose inputs are all constants; `constants` maps input names to payloads."""
+    def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
+        """The outputs of a node whose inputs are all constants, given the data of each."""
 
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant."""

@@ -10,17 +10,17 @@ __all__ = ["Storages"]
 class Storages:
     """The storage classes of a graph's values, and the nodes that write each.
 
-    Built once per pass; a graph without writers or opaque nodes (nearly every graph that AOT autograd makes)
-    costs one walk over its operators and answers at once.
+    Built once per pass; a graph without writers or opaque nodes (nearly every graph that AOT
+    autograd makes) costs one walk over its operators and answers at once.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, track_views: bool = False) -> None:
         self._root: dict[Node, Node] = {}
         self._writers: dict[Node, list[Node]] = {}
         self._barriers: list[Node] = []
         nodes = graph.nodes
         self._quiet = all(not (node.operator.mutates or node.operator.opaque) for node in nodes)
-        if not self._quiet:
+        if track_views or not self._quiet:
             for node in nodes:
                 self.record(node)
 
@@ -28,6 +28,10 @@ class Storages:
     def quiet(self) -> bool:
         """Whether nothing in the graph writes memory, as far as anybody knows."""
         return self._quiet
+
+    def root(self, value: Value) -> Node:
+        """The node that stands for the storage of `value`; only with `track_views`, or when not quiet."""
+        return self._find(value.node)
 
     def writer_between(self, value: Value, first: Node, last: Node) -> Node | None:
         """A node strictly between two others that may write the memory of `value`."""

@@ -1,7 +1,8 @@
 """Graph, node and value: the form in which passes see a computation, and every way to change it.
 
-Every change goes through four edits (insert, rewire, erase, move), which are journalled while a transaction is
-open: so a failed pass is undone, and a successful one can be repeated on the graph this one mirrors.
+Every change goes through four edits (insert, rewire, erase, move), which are journalled while a
+transaction is open: so a failed pass is undone, and a successful one can be repeated on the graph
+this one mirrors.
 """
 
 from __future__ import annotations
@@ -399,10 +400,11 @@ class Graph:
         before: Node | None = None,
         output_count: int | None = None,
     ) -> Node:
-        """A new node. With a dialect its overload, defaults and the shapes of its outputs are worked out now.
+        """A new node. With a dialect its overload, defaults and the shapes of its outputs are
+        worked out now.
 
-        Raises `SchemaError` when the arguments do not fit the operator and `PassError` when its shape
-        inference refuses them.
+        Raises `SchemaError` when the arguments do not fit the operator and `PassError` when its
+        shape inference refuses them.
         """
         self._live()
         if self.dialect is None:
@@ -452,7 +454,8 @@ class Graph:
         return GraphBuilder.over(self, node)
 
     def replace_all_uses(self, old: object, new: object) -> None:
-        """Let every reader of `old` (not `new`'s own node) read `new`, which may be a value or a holder.
+        """Let every reader of `old` (not `new`'s own node) read `new`, which may be a value or a
+        holder.
 
         Raises `PassError` that names both when shape, dtype or device differ.
         """

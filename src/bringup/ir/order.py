@@ -16,8 +16,8 @@ def hoist_plan(
 ) -> list[Node] | str:
     """The nodes that must move so that all `values` exist before the node `before` runs.
 
-    Only nodes after `before` are visited. Returns them in order, or the reason why it cannot be done: a cycle
-    through `before` or a node of `blocked`, or a node that may not be moved.
+    Only nodes after `before` are visited. Returns them in order, or the reason why it cannot be
+    done: a cycle through `before` or a node of `blocked`, or a node that may not be moved.
     """
     late: dict[Node, None] = {}
     agenda = [value.node for value in values]
@@ -46,7 +46,8 @@ def hoist_plan(
 def put_in_order(graph: Graph) -> None:
     """Move producers that come too late in front of their first reader.
 
-    Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node reads.
+    Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node
+    reads.
     """
     late = [
         node for node in graph.nodes if any(not value.node.is_before(node) for value in node.inputs)

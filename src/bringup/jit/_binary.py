@@ -50,11 +50,6 @@ class Binary:
                 _loaded[identity] = self._load()
             return _loaded[identity]
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether this process has the kernel mapped already."""
-        return (self.key, self.entry) in _loaded
-
     def _load(self) -> int:
         try:
             kernel_id: int = _native.core().load_kernel(

@@ -17,7 +17,7 @@ from pathlib import Path
 from bringup.errors import CompileError
 from bringup.jit._cache import BINARY, LOG, Header, read_header
 from bringup.jit._files import bytes_digest
-from bringup.jit._key import include_directories
+from bringup.jit._key import Record, build_record, include_directories, request_key
 from bringup.jit._source import Source
 from bringup.jit._toolchain import Toolchain, compiler_environment
 
@@ -45,6 +45,24 @@ class Request:
     target: str
     flags: tuple[str, ...]
     toolchain: Toolchain
+
+    def key(self, source_digest: str) -> str:
+        """The request key of the source with this content."""
+        return request_key(
+            self.source, source_digest, self.macros, self.target, self.toolchain, self.flags
+        )
+
+    def record(self, source_digest: str, headers: Sequence[Header]) -> Record:
+        """The key record of the source with this content, built with these headers."""
+        return build_record(
+            self.source,
+            source_digest,
+            self.macros,
+            self.target,
+            self.toolchain,
+            self.flags,
+            [header.digest for header in headers],
+        )
 
     def __str__(self) -> str:
         parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]

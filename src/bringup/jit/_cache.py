@@ -1,7 +1,7 @@
 """The store on disk: one folder per build, published by one rename, verified before it is used.
 
     <root>/v1/<ab>/<key>/        kernel.so, meta.json, build.log, source
-    <root>/v1/.manifests/        request key -> the headers that its builds read
+    <root>/v1/.manifests/        request key -> builds, and the headers that each of them read
     <root>/v1/.toolchains/       what compilers answered
     <root>/v1/.locks/ .staging/ .failed/ .quarantine/
 
@@ -24,8 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bringup.jit._files import Stamp, bytes_digest, file_digest, is_settled, remember, stamp
-from bringup.jit._key import Record, build_record, key_of
+from bringup.jit._files import (
+    Stamp,
+    bytes_digest,
+    file_digest,
+    is_settled,
+    read_bytes,
+    stamp,
+)
+from bringup.jit._key import Record, key_of
 
 __all__ = ["Cache", "Entry", "Header", "Hit", "StoreUnwritableError"]
 
@@ -45,6 +52,8 @@ _UNWRITABLE = {
     errno.ENOTDIR,
 }
 
+_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+
 _log = logging.getLogger("bringup.jit")
 _serial = itertools.count()
 
@@ -61,6 +70,15 @@ class Header(NamedTuple):
     path: str
     digest: str
     seen: Stamp | None
+
+
+class Variant(NamedTuple):
+    """One build of a request: its key, what its binary has to be, and the headers it read."""
+
+    key: str
+    size: int
+    sha256: str
+    headers: tuple[Header, ...]
 
 
 class Hit(NamedTuple):
@@ -105,14 +123,16 @@ def read_header(path: str) -> Header:
     return Header(path, file_digest(path), seen if settled else None)
 
 
+def _read_back(header: tuple[str, str, list[int] | None]) -> Header:
+    path, digest, seen = header
+    return Header(path, digest, None if seen is None else Stamp(*seen))
+
+
 def _is_unchanged(header: Header) -> bool:
     try:
-        if header.seen is not None and stamp(header.path) == header.seen:
-            remember(header.path, header.seen, header.digest)
-            return True
-        return file_digest(header.path) == header.digest
-    except OSError:
-        return False
+        return stamp(header.path) == header.seen or file_digest(header.path) == header.digest
+    except (OSError, ValueError, TypeError):
+        return False  # it is gone, or the manifest is damaged
 
 
 def _write_durably(path: Path, content: bytes) -> None:
@@ -144,6 +164,7 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._store = root / "v1"
+        self._prefix = f"{self._store}/"  # a warm start has no time for Path
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
@@ -170,6 +191,8 @@ class Cache:
         with _unwritable_is_told():
             self._store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._store.mkdir(exist_ok=True, mode=0o700)
+            if reason := self.distrust():
+                raise StoreUnwritableError(reason)
             path.mkdir(exist_ok=True, mode=0o700)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, "cannot be written", str(path))
@@ -190,7 +213,7 @@ class Cache:
     def recall(self, name: str) -> bytes | None:
         """What a compiler answered in another process, or None."""
         try:
-            return (self._store / ".toolchains" / name).read_bytes()
+            return read_bytes(f"{self._prefix}.toolchains/{name}")
         except OSError:
             return None
 
@@ -199,20 +222,19 @@ class Cache:
         with contextlib.suppress(StoreUnwritableError):
             _replace(self.folder(".toolchains") / name, content)
 
-    def lookup(self, request_key: str, request: Record) -> Hit | None:
+    def lookup(self, request_key: str) -> Hit | None:
         """The verified entry for a request whose headers are as they were, or None."""
-        for headers in self._read_manifest(request_key):
-            if all(map(_is_unchanged, headers)):
-                key = key_of(build_record(request, [header.digest for header in headers]))
-                if path := self._verified(key):
-                    return Hit(path, key, headers)
+        for variant in self._variants(request_key):
+            if all(map(_is_unchanged, variant.headers)) and self._intact(variant):
+                path = Path(self._prefix, variant.key[:2], variant.key, BINARY)
+                return Hit(path, variant.key, variant.headers)
         return None
 
     def publish(
         self,
         staged: Path,
         request_key: str,
-        request: Record,
+        record: Record,
         headers: Sequence[Header],
         facts: Mapping[str, object],
     ) -> Hit:
@@ -221,7 +243,6 @@ class Cache:
 
         Raises `StoreUnwritableError`.
         """
-        record = build_record(request, [header.digest for header in headers])
         key = key_of(record)
         with _unwritable_is_told():
             files = {path.name: path.read_bytes() for path in sorted(staged.iterdir())}
@@ -238,45 +259,53 @@ class Cache:
             _sync(staged / BINARY)
             _write_durably(staged / META, json.dumps(meta, indent=1).encode())
             _sync(staged)
-            path = self._commit(staged, key)
-            self._add_to_manifest(request_key, headers)
-        return Hit(path, key, tuple(headers))
+            size, sha256 = self._commit(staged, key)
+            self._add_variant(request_key, Variant(key, size, sha256, tuple(headers)))
+        return Hit(self._entry(key) / BINARY, key, tuple(headers))
 
     def _entry(self, key: str) -> Path:
         return self._store / key[:2] / key
 
-    def _commit(self, staged: Path, key: str) -> Path:
+    def _commit(self, staged: Path, key: str) -> tuple[int, str]:
+        """Size and digest of the binary that is now under `key`."""
         final = self._entry(key)
         final.parent.mkdir(exist_ok=True, mode=0o700)
-        for _ in range(2):
+        for _ in range(3):
+            if winner := self._verified(key):
+                return winner
             try:
                 staged.rename(final)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    raise
-            else:
                 _sync(final.parent)
-                return final / BINARY
-            if winner := self._verified(key):
-                shutil.rmtree(staged, ignore_errors=True)
-                return winner
+            except OSError as error:
+                if error.errno not in _OCCUPIED:
+                    raise
         raise StoreUnwritableError(f"{final} holds something that cannot be put aside")
 
-    def _verified(self, key: str) -> Path | None:
+    def _intact(self, variant: Variant) -> bool:
+        """Whether the binary is what the manifest, or at least its own meta.json, says."""
+        try:
+            content = read_bytes(f"{self._prefix}{variant.key[:2]}/{variant.key}/{BINARY}")
+        except OSError:
+            content = b""
+        if len(content) == variant.size and bytes_digest(content) == variant.sha256:
+            return True
+        return self._verified(variant.key) is not None
+
+    def _verified(self, key: str) -> tuple[int, str] | None:
+        """Size and digest of a binary that is what its meta.json says. Puts another aside."""
         entry = self._entry(key)
-        binary = entry / BINARY
         try:
             meta: dict[str, Any] = json.loads((entry / META).read_bytes())
-            expected = meta["files"][BINARY]
-            content = binary.read_bytes()
+            size, sha256 = meta["files"][BINARY]["size"], meta["files"][BINARY]["sha256"]
+            content = (entry / BINARY).read_bytes()
             if meta["key"] != key:
                 problem = f"it is entry {str(meta['key'])[:12]}"
-            elif len(content) != expected["size"]:
-                problem = f"{BINARY} has {len(content)} bytes instead of {expected['size']}"
-            elif bytes_digest(content) != expected["sha256"]:
+            elif len(content) != size:
+                problem = f"{BINARY} has {len(content)} bytes instead of {size}"
+            elif bytes_digest(content) != sha256:
                 problem = f"the content of {BINARY} has changed"
             else:
-                return binary
+                return size, sha256
         except FileNotFoundError as error:
             if not os.path.lexists(entry):
                 return None
@@ -298,32 +327,21 @@ class Cache:
             done = f"not used (it cannot be put aside: {error})"
         _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)
 
-    def _manifest(self, request_key: str) -> Path:
-        return self._store / ".manifests" / f"{request_key}.json"
-
-    def _read_manifest(self, request_key: str) -> list[tuple[Header, ...]]:
+    def _variants(self, request_key: str) -> list[Variant]:
         try:
-            variants = json.loads(self._manifest(request_key).read_bytes())
+            variants = json.loads(read_bytes(f"{self._prefix}.manifests/{request_key}.json"))
             return [
-                tuple(
-                    Header(str(path), str(digest), Stamp(*seen) if seen else None)
-                    for path, digest, seen in variant
-                )
-                for variant in variants
+                Variant(key, size, sha256, tuple(map(_read_back, headers)))
+                for key, size, sha256, headers in variants
             ]
         except (OSError, ValueError, TypeError):
             return []  # only an index: a build makes it anew
 
-    def _add_to_manifest(self, request_key: str, headers: Sequence[Header]) -> None:
-        paths_and_digests = [header[:2] for header in headers]
-        others = [
-            variant
-            for variant in self._read_manifest(request_key)
-            if [header[:2] for header in variant] != paths_and_digests
-        ]
-        self.folder(".manifests")
-        path = self._manifest(request_key)
-        _replace(path, json.dumps([headers, *others][:_VARIANTS_PER_REQUEST]).encode())
+    def _add_variant(self, request_key: str, added: Variant) -> None:
+        others = [old for old in self._variants(request_key) if old.key != added.key]
+        variants = [added, *others][:_VARIANTS_PER_REQUEST]
+        content = json.dumps(variants, separators=(",", ":")).encode()
+        _replace(self.folder(".manifests") / f"{request_key}.json", content)
 
     def stage(self) -> Path:
         """A new empty folder to build in, on the store's file system. Raises

@@ -29,12 +29,9 @@ from bringup.jit._cache import Cache, Header, Hit, StoreUnwritableError
 from bringup.jit._files import file_digest
 from bringup.jit._key import (
     Macro,
-    Record,
     include_directories,
-    key_of,
     render_flags,
     render_macros,
-    request_record,
 )
 from bringup.jit._source import Source
 from bringup.jit._toolchain import Toolchain, ToolchainInfo, find_target, include_flags
@@ -72,7 +69,7 @@ class _Known:
                 return False
         except OSError:
             return False
-        return self.binary.is_loaded or self.binary.path.exists()
+        return os.path.exists(self.binary.path)
 
 
 class _State:
@@ -108,6 +105,9 @@ def _private_cache() -> Cache:
     return Cache(root)
 
 
+os.register_at_fork(after_in_child=_private_cache.cache_clear)
+
+
 @memoised
 def _warn_private(reason: str) -> None:
     _log.warning(
@@ -119,18 +119,18 @@ def _warn_private(reason: str) -> None:
 
 @memoised
 def _cache_at(root: Path) -> Cache:
-    found = Cache(root)
-    if reason := found.distrust():
-        _warn_private(reason)
-        return _private_cache()
-    return found
+    return Cache(root)
 
 
 def cache() -> Cache:
     """The kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others may
     write that.
     """
-    return _cache_at(settings.cache_dir())
+    found = _cache_at(settings.cache_dir())
+    if reason := found.distrust():
+        _warn_private(reason)
+        return _private_cache()
+    return found
 
 
 def freeze() -> None:
@@ -204,12 +204,11 @@ def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
 
 
 def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
+    """The hit, and the digest of the source that it was built from."""
     for _ in range(_SOURCE_ATTEMPTS):
-        record = request_record(
-            request.source, request.macros, request.target, request.toolchain, request.flags
-        )
+        digest = request.source.digest()
         try:
-            return _find_or_build(request, record, store), record["source"][0]
+            return _find_or_build(request, digest, store), digest
         except SourceChangedError:
             continue
     raise CompileError(
@@ -217,16 +216,16 @@ def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
     )
 
 
-def _lookup(store: Cache, key: str, record: Record) -> Hit | None:
-    if hit := store.lookup(key, record):
+def _lookup(store: Cache, key: str) -> Hit | None:
+    if hit := store.lookup(key):
         return hit
     # Something may have been built privately because this cache could not take it.
-    return _private_cache().lookup(key, record) if _private_cache.cache_info().currsize else None
+    return _private_cache().lookup(key) if _private_cache.cache_info().currsize else None
 
 
-def _find_or_build(request: Request, record: Record, store: Cache) -> Hit:
-    key = key_of(record)
-    if hit := _lookup(store, key, record):
+def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
+    key = request.key(source_digest)
+    if hit := _lookup(store, key):
         return hit
     if _state.frozen:
         raise MissingKernelError(
@@ -241,7 +240,7 @@ def _find_or_build(request: Request, record: Record, store: Cache) -> Hit:
     if running is not None:
         return running.result()
     try:
-        hit = _build_somewhere(request, record, key, store)
+        hit = _build_somewhere(request, source_digest, store)
     except BaseException as error:
         mine.set_exception(error)
         raise
@@ -253,35 +252,40 @@ def _find_or_build(request: Request, record: Record, store: Cache) -> Hit:
             _state.flights.pop(flight, None)
 
 
-def _build_somewhere(request: Request, record: Record, key: str, store: Cache) -> Hit:
+def _build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
     try:
-        return _build_once(request, record, key, store)
+        return _build_once(request, source_digest, store)
     except StoreUnwritableError as error:
-        if store is _private_cache():
-            raise CompileError(f"{request.source}: no folder to build it in: {error}") from error
         _warn_private(str(error))
-        return _build_once(request, record, key, _private_cache())
+    try:
+        return _build_once(request, source_digest, _private_cache())
+    except StoreUnwritableError as error:
+        raise CompileError(
+            f"{request.source}: there is no folder to build it in: {error}. Set BRINGUP_CACHE_DIR "
+            "to a folder of your own with free space"
+        ) from error
 
 
-def _build_once(request: Request, record: Record, key: str, store: Cache) -> Hit:
+def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
     """Builds while no other process builds the same; what another one built meanwhile is taken."""
     from filelock import FileLock, Timeout  # costs milliseconds, and a hit never needs it
 
+    key = request.key(source_digest)
     lock = FileLock(store.folder(".locks") / f"{key}.lock", timeout=_LOCK_SECONDS)
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(lock)
         except Timeout:
-            _log.warning("another process builds %s for too long; building it here", request.source)
-        if hit := store.lookup(key, record):
-            return hit
-        return _build_and_publish(request, record, key, store)
+            _log.warning("another process builds %s for too long: built here", request.source)
+        return store.lookup(key) or _build_and_publish(request, source_digest, store)
 
 
-def _build_and_publish(request: Request, record: Record, key: str, store: Cache) -> Hit:
+def _build_and_publish(request: Request, source_digest: str, store: Cache) -> Hit:
+    key = request.key(source_digest)
     staged = store.stage()
     try:
-        built = build(request, record["source"][0], staged, store.folder(".failed") / f"{key}.log")
+        built = build(request, source_digest, staged, store.folder(".failed") / f"{key}.log")
+        record = request.record(source_digest, built.headers)
         facts = {
             "name": request.source.name,
             "command": built.command,

@@ -11,7 +11,14 @@ import os
 import time
 from typing import NamedTuple
 
-__all__ = ["Stamp", "bytes_digest", "file_digest", "is_settled", "stamp"]
+__all__ = [
+    "Stamp",
+    "bytes_digest",
+    "file_digest",
+    "is_settled",
+    "read_bytes",
+    "stamp",
+]
 
 # A file system's clock ticks in steps of a few milliseconds: two writes within one step leave the
 # same stamp. A stamp proves that the content is unchanged only if it was already older than this
@@ -42,6 +49,12 @@ def is_settled(seen: Stamp) -> bool:
     return max(seen.mtime_ns, seen.ctime_ns) + _SETTLED_NS < time.time_ns()
 
 
+def read_bytes(path: str) -> bytes:
+    """The content of the file at `path`. Raises `OSError`."""
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
+
+
 def bytes_digest(content: bytes) -> str:
     """SHA-256 of `content`, in hex."""
     return hashlib.sha256(content).hexdigest()
@@ -56,15 +69,9 @@ def file_digest(path: str) -> str:
     if known is not None and known[0] == seen:
         return known[1]
     settled = is_settled(seen)
-    with open(path, "rb") as file:
-        digest = bytes_digest(file.read())
+    digest = bytes_digest(read_bytes(path))
     if settled:
         _digests[path] = (seen, digest)
     else:
         _digests.pop(path, None)
     return digest
-
-
-def remember(path: str, seen: Stamp, digest: str) -> None:
-    """Takes over a digest that another process computed when `seen` was settled."""
-    _digests[path] = (seen, digest)

@@ -1,8 +1,8 @@
 """What makes two builds the same: the key record, macros and flags in their canonical form.
 
-A request key covers everything that is known before the compiler has run; a build key adds the
-digests of the headers that it read. Directories enter only the request key: they decide which
-header is found, not what is built.
+The build key covers everything that decides what is built, the headers that the compiler read among
+it. The request key covers what is known before the compiler has run; directories enter only there:
+they decide which header is found, not what is built.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = [
     "Macro",
     "Record",
     "build_record",
+    "include_directories",
     "key_of",
     "render_flags",
     "render_macros",
-    "request_record",
+    "request_key",
 ]
 
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
@@ -106,36 +107,50 @@ def include_directories(flags: Iterable[str]) -> list[str]:
     return [found[2] for flag in flags if (found := _INCLUDE_FLAG.match(flag))]
 
 
-def request_record(
-    source: Source, macros: Sequence[str], target: str, toolchain: Toolchain, flags: Sequence[str]
+def request_key(
+    source: Source,
+    source_digest: str,
+    macros: Sequence[str],
+    target: str,
+    toolchain: Toolchain,
+    flags: Sequence[str],
+) -> str:
+    """Names what was asked for. Computed on every warm start, so in one go."""
+    asked = (
+        (_SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),
+        (source.kind, source.directory, macros, target, flags),
+        (toolchain.fingerprint, toolchain.flags(source.language), toolchain.include_directories),
+    )
+    return hashlib.sha256(repr(asked).encode(errors="surrogateescape")).hexdigest()
+
+
+def build_record(
+    source: Source,
+    source_digest: str,
+    macros: Sequence[str],
+    target: str,
+    toolchain: Toolchain,
+    flags: Sequence[str],
+    header_digests: Sequence[str],
 ) -> dict[str, Sequence[str]]:
-    """Everything known before the compiler runs. Raises `OSError` when the source cannot be
-    read.
-    """
+    """What decides the binary; headers by their digests in the order of their inclusion."""
     return {
         "schema": (_SCHEMA,),
-        "source": (source.digest(),),
+        "source": (source_digest,),
+        "headers": header_digests,
         "language": (source.language,),
         "entry": (source.symbol,),
         "abi": (source.abi, str(KERNEL_ABI)),
         "kind": (source.kind,),
         "macros": macros,
         "target": (target,),
-        "flags": (*toolchain.flags(source.language), *flags),
+        "flags": (
+            *toolchain.flags(source.language),
+            *(_INCLUDE_FLAG.sub(r"\1", flag) for flag in flags),
+        ),
         "compiler": (toolchain.identity,),
         "isa": (toolchain.machine, *toolchain.isa),
-        "directories": (source.directory, *toolchain.include_directories),
     }
-
-
-def build_record(request: Record, header_digests: Sequence[str]) -> dict[str, Sequence[str]]:
-    """The request without its directories, with the digests of the headers in the order of their
-    inclusion.
-    """
-    record = {field: values for field, values in request.items() if field != "directories"}
-    record["flags"] = [_INCLUDE_FLAG.sub(r"\1", flag) for flag in request["flags"]]
-    record["headers"] = header_digests
-    return record
 
 
 def key_of(record: Record) -> str:

@@ -87,7 +87,7 @@ class Source:
 
     @property
     def _suffix(self) -> str:
-        return Path(self.file_name).suffix
+        return os.path.splitext(self.file_name)[1]
 
     @property
     def language(self) -> str:
@@ -102,12 +102,12 @@ class Source:
     @property
     def directory(self) -> str:
         """Where `#include "..."` looks first; empty for a text."""
-        return "" if self.path is None else str(Path(self.path).parent)
+        return "" if self.path is None else os.path.dirname(self.path)
 
     @property
     def file_name(self) -> str:
         """The name of the file that holds the source."""
-        return self.name if self.path is None else Path(self.path).name
+        return self.name if self.path is None else os.path.basename(self.path)
 
     def content(self) -> bytes:
         """The source itself, now. Raises `FileNotFoundError` naming the source when the file is

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -18,13 +17,13 @@ from typing import Any, Protocol
 
 from bringup import _native, settings
 from bringup.errors import MissingCompilerError
-from bringup.jit._files import Stamp, bytes_digest, file_digest, stamp
+from bringup.jit._files import Stamp, bytes_digest, file_digest, read_bytes, stamp
 
 __all__ = ["TARGETS", "Target", "Toolchain", "ToolchainInfo", "compiler_environment", "find_target"]
 
 _CANDIDATES = ("c++", "g++", "clang++")
 _QUERY_SECONDS = 60
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # No errno and no trapping arithmetic: neither changes a value, both keep loops from being
 # vectorised. Contraction is what -O3 users expect and is off by default in ISO C. Interposition
@@ -55,7 +54,9 @@ class Toolchain:
         machine: the target triple.
         isa: what `-march=native` adds to the triple's baseline, as predefined macros.
         identity: digest over version text and content of the compiler's files.
+        fingerprint: digest over identity, machine and isa.
         stamps: files that have to stay untouched for all this to hold.
+        include_directories: where every build finds bringup's headers.
     """
 
     compiler: str
@@ -63,6 +64,7 @@ class Toolchain:
     machine: str
     isa: tuple[str, ...]
     identity: str
+    fingerprint: str
     stamps: tuple[tuple[str, Stamp], ...]
     include_directories: tuple[str, ...]
 
@@ -141,22 +143,32 @@ def _ask(compiler: str, *arguments: str) -> str:
     return answer.stdout
 
 
+def _on_path(name: str) -> str | None:
+    """The program `name` on PATH; the standard library's search costs several times as much."""
+    for folder in settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+            return os.path.abspath(candidate)
+    return None
+
+
 def find_compiler() -> str:
-    """The path of the host's C++ compiler. Raises `MissingCompilerError` saying what was looked
-    for.
+    """The path of the host's C++ compiler.
+
+    Raises `MissingCompilerError` saying what was looked for.
     """
     wanted = settings.jit_cxx()
     if wanted:
-        if found := shutil.which(os.path.expanduser(wanted)):
-            return os.path.abspath(found)
+        if found := _on_path(os.path.expanduser(wanted)):
+            return found
         raise MissingCompilerError(
             f"no C++ compiler: BRINGUP_JIT_CXX is {wanted!r}, and there is no such program. Unset "
             f"it to use the first of {', '.join(_CANDIDATES)} on PATH, or get one with: "
             "apt-get install g++"
         )
     for name in _CANDIDATES:
-        if found := shutil.which(name):
-            return os.path.abspath(found)
+        if found := _on_path(name):
+            return found
     raise MissingCompilerError(
         f"no C++ compiler: BRINGUP_JIT_CXX is not set, and none of {', '.join(_CANDIDATES)} is on "
         "PATH. Get one with: apt-get install g++"
@@ -174,37 +186,57 @@ def _compiler_files(compiler: str) -> list[str]:
     return [compiler, *([proper] if os.path.isabs(proper) else [])]
 
 
+def _digest_of(*parts: str) -> str:
+    return bytes_digest("\0".join(parts).encode())
+
+
 def _boot_id() -> str:
     try:
-        return _BOOT_ID.read_text().strip()
+        return read_bytes(_BOOT_ID).decode().strip()
     except OSError:
         return ""
 
 
 def _query(compiler: str) -> dict[str, Any]:
     version = _ask(compiler, "--version")
+    machine = _ask(compiler, "-dumpmachine").strip()
+    isa = sorted(_predefined(compiler, "-march=native") - _predefined(compiler))
     files = _compiler_files(compiler)
     stamps = [(path, stamp(path)) for path in files]
-    parts = [version, *(file_digest(path) for path in files)]
+    identity = _digest_of(version, *map(file_digest, files))
     return {
         "boot": _boot_id(),
-        "version": version.splitlines()[0] if version else "",
-        "machine": _ask(compiler, "-dumpmachine").strip(),
-        "isa": sorted(_predefined(compiler, "-march=native") - _predefined(compiler)),
-        "identity": bytes_digest("\0".join(parts).encode()),
+        "version": version.partition("\n")[0],
+        "machine": machine,
+        "isa": isa,
+        "identity": identity,
+        "fingerprint": _digest_of(identity, machine, *isa),
         "stamps": stamps,
     }
 
 
-def _still_hold(kept: bytes | None) -> dict[str, Any] | None:
-    """Answers that still hold, or None. A memo that cannot be read is one that is not there."""
+def _toolchain_from(compiler: str, answers: dict[str, Any]) -> Toolchain:
+    return Toolchain(
+        compiler=compiler,
+        version=answers["version"],
+        machine=answers["machine"],
+        isa=tuple(answers["isa"]),
+        identity=answers["identity"],
+        fingerprint=answers["fingerprint"],
+        stamps=tuple((file, Stamp(*seen)) for file, seen in answers["stamps"]),
+        include_directories=_bringup_includes(),
+    )
+
+
+def _remembered(compiler: str, kept: bytes | None) -> Toolchain | None:
+    """The toolchain of answers that still hold. What cannot be read counts as not there."""
     if kept is None:
         return None
     try:
-        answers: dict[str, Any] = json.loads(kept)
-        touched = any(stamp(file) != Stamp(*seen) for file, seen in answers["stamps"])
-        return None if touched or answers["boot"] != _boot_id() else answers
-    except (OSError, ValueError, KeyError, TypeError):
+        answers = json.loads(kept)
+        found = _toolchain_from(compiler, answers)
+        return found if found.untouched() and answers["boot"] == _boot_id() else None
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -229,19 +261,11 @@ class HostTarget:
             return known
         compiler = find_compiler()
         name = f"{bytes_digest(compiler.encode())}.json"
-        answers = _still_hold(memo.recall(name))
-        if answers is None:
+        toolchain = _remembered(compiler, memo.recall(name))
+        if toolchain is None:
             answers = _query(compiler)
             memo.keep(name, json.dumps(answers).encode())
-        toolchain = Toolchain(
-            compiler=compiler,
-            version=answers["version"],
-            machine=answers["machine"],
-            isa=tuple(answers["isa"]),
-            identity=answers["identity"],
-            stamps=tuple((file, Stamp(*seen)) for file, seen in answers["stamps"]),
-            include_directories=_bringup_includes(),
-        )
+            toolchain = _toolchain_from(compiler, answers)
         self._known, self._known_for = toolchain, asked_for
         return toolchain
 

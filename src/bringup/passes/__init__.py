@@ -1,7 +1,7 @@
 """Graph rewrites written in Python. Never imports torch.
 
-In reading order: the pass kinds (`FusionBasePass`, `PatternFusionPass`, `DecomposePass`), registering them, patterns
-and matches, plugins, running passes and what they report.
+In reading order: the pass kinds (`FusionBasePass`, `PatternFusionPass`, `DecomposePass`),
+registering them, patterns and matches, plugins, running passes and what they report.
 """
 
 from bringup.errors import PassError, PassFatalError, PassSkipException

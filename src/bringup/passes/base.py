@@ -110,7 +110,8 @@ class PatternFusionPass(FusionBasePass):
 class DecomposePass(FusionBasePass):
     """A pass that replaces single operators of the types it is registered for.
 
-    The inputs of the replacement are the node's inputs, in order; its outputs replace the node's, in order.
+    The inputs of the replacement are the node's inputs, in order; its outputs replace the node's,
+    in order.
     """
 
     op_types: ClassVar[tuple[str, ...]] = ()
@@ -131,8 +132,8 @@ class DecomposePass(FusionBasePass):
 def pattern(method: Method) -> Method:
     """Mark a method `(self, inputs) -> holder(s)` of a `PatternFusionPass` as one of its patterns.
 
-    `inputs[0]`, `inputs[1]`, ... make the pattern's inputs when first asked for; inputs, then outputs, are
-    captured in this order.
+    `inputs[0]`, `inputs[1]`, ... make the pattern's inputs when first asked for; inputs, then
+    outputs, are captured in this order.
     """
     method._bringup_pattern = True  # type: ignore[attr-defined]
     return method

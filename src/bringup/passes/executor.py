@@ -15,9 +15,11 @@ from bringup.passes.base import (
     DecomposePass,
     FusionBasePass,
     PassContext,
+    PassStage,
     PatternFusionPass,
     pattern_methods,
 )
+from bringup.passes.folding import fold_constants
 from bringup.passes.matcher import Candidate, Matcher
 from bringup.passes.patterns import Pattern, PatternInputs
 from bringup.passes.registry import PassDescriptor, get_registered_passes
@@ -57,27 +59,39 @@ def run_passes(
     *,
     options: Mapping[str, object] | None = None,
     commit: Committer | None = None,
+    fold: bool = False,
 ) -> Report:
     """Run passes over `graph`, stage by stage.
 
-    A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised for the stage
-    (at once for `PassFatalError`). The error's `report` attribute has all results. Edits of passes that
-    succeeded stay.
+    A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised
+    for the stage (at once for `PassFatalError`). The error's `report` attribute has all results.
+    Edits of passes that succeeded stay.
+
+    Arguments:
+        graph: edited in place.
+        selected: the passes, in running order.
+        options: what passes may read with `context.get_option_value`.
+        commit: called with the edits of every pass that succeeded.
+        fold: whether operators on constants are computed once, before the last stage.
     """
     report = Report(graph.name)
-    failures: list[Exception] = []
-    stage = None
-    for descriptor in selected:
-        if failures and descriptor.stage is not stage:
-            break
-        stage = descriptor.stage
-        error = _Session(graph, descriptor, options or {}).execute(report, commit)
-        if error is not None:
-            failures.append(error)
+    for stage in PassStage:
+        if fold and stage is PassStage.AFTER_ORIGIN_GRAPH_OPTIMIZE:
+            with graph.transaction("fold_constants") as edits:
+                report.folded = fold_constants(graph)
+                if commit is not None:
+                    commit(edits)
+        failures: list[Exception] = []
+        for descriptor in selected:
+            if descriptor.stage is not stage:
+                continue
+            error = _Session(graph, descriptor, options or {}).execute(report, commit)
+            if error is not None:
+                failures.append(error)
             if isinstance(error, PassFatalError):
                 break
-    if failures:
-        raise _combined(report, failures)
+        if failures:
+            raise _combined(report, failures)
     return report
 
 

@@ -40,9 +40,10 @@ _STATE: dict[str, _Loaded] = {}
 def load_pass_plugins() -> PluginReport:
     """Bring the registry in line with the pass path and the installed entry points.
 
-    The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a file whose
-    content is unchanged stays as it is, a changed one is loaded anew, one that is gone is unloaded. A plugin that
-    raises registers nothing and becomes an error in the report; the others load.
+    The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a
+    file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone
+    is unloaded. A plugin that raises registers nothing and becomes an error in the report; the
+    others load.
     """
     report = PluginReport()
     with registry.locked():

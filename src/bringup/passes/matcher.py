@@ -1,8 +1,9 @@
 """Finding a pattern in a graph: plain Python, and the oracle of any faster matcher.
 
-A match binds pattern nodes to nodes one to one and pattern inputs to values. Arguments are walked with a worklist;
-each node is bound once, so shared subgraphs cost nothing extra. Choices (the order of commutative operands,
-which reader of a value is meant) are tried in turn within a fixed number of steps.
+A match binds pattern nodes to nodes one to one and pattern inputs to values. Arguments are walked
+with a worklist; each node is bound once, so shared subgraphs cost nothing extra. Choices (the order
+of commutative operands, which reader of a value is meant) are tried in turn within a fixed number
+of steps.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class AnyValue:
 def any_value(name: str = "") -> AnyValue:
     """An open argument of a pattern: `builder.op("aten::view", x, passes.any_value("size"))`.
 
-    With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is computed.
+    With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is
+    computed.
     """
     return AnyValue(name)
 
@@ -67,7 +68,8 @@ class Pattern:
     """A pattern: a graph to look for, and the values in it to hand to the hooks.
 
     Arguments:
-        graph: its inputs match any value, its other nodes match nodes of the same type and arguments.
+        graph: its inputs match any value, its other nodes match nodes of the same type and
+            arguments.
         name: what reports call it; the graph's name by default.
     """
 
@@ -81,9 +83,11 @@ class Pattern:
         _check(self)
 
     def capture_tensor(self, tensor: object, name: str = "") -> Pattern:
-        """Capture the value that a holder (or value) of the pattern stands for; returns the pattern.
+        """Capture the value that a holder (or value) of the pattern stands for; returns the
+        pattern.
 
-        `match_result.get_captured_tensor(i)` gives the i-th captured one, `match_result[name]` a named one.
+        `match_result.get_captured_tensor(i)` gives the i-th captured one, `match_result[name]` a
+        named one.
         """
         value = ir.plain(tensor)
         if isinstance(value, ir.Node):

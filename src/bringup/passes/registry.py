@@ -36,7 +36,8 @@ class PassDescriptor:
         priority: within a stage the higher one runs first; equal ones in the order of their names.
         module_name, class_qualname: where its class is defined.
         op_types: what a decompose pass replaces.
-        source_digest: of the file that defines it, "" when there is none; part of what a compile depends on.
+        source_digest: of the file that defines it, "" when there is none; part of what a compile
+            depends on.
     """
 
     pass_name: str
@@ -64,7 +65,8 @@ def register_fusion_pass(
 ) -> Callable[[PassClass], PassClass]:
     """Register a `FusionBasePass` or `PatternFusionPass` under a name.
 
-    Raises `ValueError` when the name is taken (the first stays) and `TypeError` for another kind of class.
+    Raises `ValueError` when the name is taken (the first stays) and `TypeError` for another kind of
+    class.
     """
     _check_name(name)
     stage = _stage(stage)
@@ -85,8 +87,8 @@ def register_decompose_pass(
 ) -> Callable[[PassClass], PassClass]:
     """Register a `DecomposePass` for operators of some types (`aten::gelu`, `aten::add.Tensor`).
 
-    Raises `ValueError` when the name is taken or `op_types` is empty, `TypeError` for another kind of class or
-    when `op_types` is not a sequence of strings.
+    Raises `ValueError` when the name is taken or `op_types` is empty, `TypeError` for another kind
+    of class or when `op_types` is not a sequence of strings.
     """
     _check_name(name)
     stage = _stage(stage)

@@ -33,10 +33,12 @@ def replace(
     before: ir.Node,
     storages: ir.Storages,
 ) -> None:
-    """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes` out.
+    """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes`
+    out.
 
-    New nodes take over the stack trace and module path of the nodes they replace. Raises `PassError` when the numbers of inputs
-    or outputs do not fit, or an output differs in shape, dtype or device from what it replaces.
+    New nodes take over the stack trace and module path of the nodes they replace. Raises
+    `PassError` when the numbers of inputs or outputs do not fit, or an output differs in shape,
+    dtype or device from what it replaces.
     """
     _check_counts(replacement, inputs, outputs)
     if graph.dialect is not None and replacement.dialect is None:

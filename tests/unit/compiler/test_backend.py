@@ -5,7 +5,7 @@ import torch
 
 from bringup import compiler, passes
 
-PLUGIN = '''
+PLUGIN = """
 from bringup import ir, passes
 
 @passes.register_fusion_pass(name="ReluRelu", stage=passes.PassStage.AFTER_INFER_SHAPE)
@@ -19,7 +19,7 @@ class ReluRelu(passes.PatternFusionPass):
         builder = ir.GraphBuilder()
         (x,) = builder.create_inputs(1)
         return builder.op("aten::relu", x)
-'''
+"""
 
 
 @pytest.fixture(autouse=True)

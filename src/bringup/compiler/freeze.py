@@ -1,0 +1,131 @@
+"""Weights as constants: found among the inputs of a compiled graph, and watched at every call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import is_fake, unset_fake_temporarily
+
+from bringup.compiler.inner import BoxedFunction
+from bringup.errors import BringupError, ContractError
+
+__all__ = ["Weight", "freeze_weights", "watched", "weights_of"]
+
+_SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer that is input number `index` of the traced graph."""
+
+    index: int
+    name: str
+    tensor: Any
+
+
+def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
+    """The parameters and buffers among what AOT autograd will give its graph: own ones first."""
+    own = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    weights = [Weight(index, name, tensor) for index, (name, tensor) in enumerate(own)]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for index, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
+        if isinstance(example, torch.Tensor) and _is_static(node, example) and not is_fake(example):
+            weights.append(Weight(len(own) + index, _name_of(node), example))
+    return weights
+
+
+def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], frozenset[str]]:
+    """Let the graph read constants instead of those of its inputs that are weights.
+
+    The inputs stay in its signature. Weights that the graph writes are left alone. Returns the
+    frozen weights and the names of the constants, which share memory with them.
+    """
+    placeholders = [node for node in aten.graph.nodes if node.op == "placeholder"]
+    written = _written_inputs()
+    first = next(node for node in aten.graph.nodes if node.op != "placeholder")
+    frozen: list[Weight] = []
+    names: list[str] = []
+    for weight in weights:
+        if weight.index in written:
+            continue
+        node = _placeholder_of(placeholders, weight)
+        name = f"_frozen_{len(names)}"
+        with unset_fake_temporarily():
+            aten.register_buffer(name, weight.tensor.detach(), persistent=False)
+        with aten.graph.inserting_before(first):
+            constant = aten.graph.get_attr(name)
+        constant.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(constant)
+        frozen.append(weight)
+        names.append(name)
+    aten.recompile()
+    return frozen, frozenset(names)
+
+
+def watched(run: BoxedFunction, frozen: Sequence[Weight]) -> BoxedFunction:
+    """`run`, but every call first checks that the frozen weights are the same and unchanged.
+
+    Raises `ContractError` naming the weight otherwise. What bypasses the version counter (writing
+    through `.data` or numpy) goes unseen.
+    """
+    marks = [(weight.index, weight.tensor.data_ptr(), _version(weight.tensor)) for weight in frozen]
+    names = {weight.index: weight.name for weight in frozen}
+
+    def run_watched(arguments: list[Any]) -> Any:
+        for index, pointer, version in marks:
+            tensor = arguments[index]
+            if tensor.data_ptr() != pointer or _version(tensor) != version:
+                how = "was written" if tensor.data_ptr() == pointer else "is another tensor now"
+                raise ContractError(
+                    f"the weight {names[index]!r} was frozen into the compiled graph and {how}: "
+                    "call torch.compiler.reset() to compile again, or compile without "
+                    'options={"freeze": True}'
+                )
+        return run(arguments)
+
+    run_watched._boxed_call = True  # type: ignore[attr-defined]
+    return run_watched
+
+
+def _version(tensor: Any) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _is_static(node: Any, example: Any) -> bool:
+    static = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+    return static is not None or isinstance(example, torch.nn.Parameter)
+
+
+def _name_of(node: Any) -> str:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", "")
+    text = name() if callable(name) else str(name)
+    return ".".join(_SCOPE.findall(text)) or text or str(node.target)
+
+
+def _written_inputs() -> frozenset[int]:
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None:
+        return frozenset()
+    return frozenset(index for index, info in enumerate(metadata.input_info) if info.mutates_data)
+
+
+def _placeholder_of(placeholders: Sequence[Any], weight: Weight) -> Any:
+    if weight.index < len(placeholders):
+        node = placeholders[weight.index]
+        meta = node.meta.get("val")
+        if isinstance(meta, torch.Tensor) and meta.shape == weight.tensor.shape:
+            return node
+    raise BringupError(
+        f"cannot freeze {weight.name!r}: input {weight.index} of the traced graph is not this "
+        'weight (a tensor subclass, or aliased inputs); compile without options={"freeze": True}'
+    )

@@ -1,0 +1,72 @@
+"""options={"freeze": True}: weights are constants, folded once and watched."""
+
+import pytest
+import torch
+from torch import nn
+
+from bringup import compiler
+from bringup.errors import ContractError
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+
+
+def _linear():
+    return nn.Sequential(nn.Linear(4, 3)).eval()
+
+
+def test_frozen_weights_fold_what_depends_on_them_alone():
+    model, x = _linear(), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        assert torch.allclose(compiled(x), model(x))
+    assert compiler.last_report().folded == 1  # the transpose of the weight
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_frozen_weight_written_later_raises_at_the_next_call_and_names_it(inner):
+    model, x = _linear(), torch.randn(2, 4)
+    options = {"freeze": True, "inner": inner}
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options=options)
+        compiled(x)
+        model[0].weight.mul_(2)
+        with pytest.raises(ContractError, match=r"the weight '0\.weight' was frozen .* was written"):
+            compiled(x)
+
+
+def test_frozen_weight_exchanged_for_another_tensor_raises_and_names_it():
+    model, x = _linear(), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        compiled(x)
+        model[0].bias = nn.Parameter(torch.zeros(3))
+        with pytest.raises(ContractError, match=r"'0\.bias' was frozen .* is another tensor now"):
+            compiled(x)
+
+
+def test_folded_constant_that_is_returned_is_not_shared_between_calls():
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.ones(3))
+    model.forward = lambda x: (x + 1, model.weight * 2)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        compiled(torch.zeros(3))[1].fill_(7)
+        assert torch.equal(compiled(torch.zeros(3))[1], torch.full((3,), 2.0))
+
+
+def test_buffer_that_the_model_writes_is_not_frozen():
+    model = nn.Module()
+    model.register_buffer("steps", torch.zeros(3))
+
+    def forward(x):
+        model.steps.add_(1)
+        return x + model.steps
+
+    model.forward = forward
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        results = [compiled(torch.zeros(3))[0].item() for _ in range(3)]
+    assert results == [1.0, 2.0, 3.0]
