@@ -7,6 +7,7 @@ In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynam
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
+from bringup.compiler.trace import trace_pattern
 
 announce()
 
@@ -16,4 +17,5 @@ __all__ = [
     "apply_passes",
     "dynamo_backend",
     "last_report",
+    "trace_pattern",
 ]

@@ -58,7 +58,7 @@ def load_and_select(names: Sequence[str] | None) -> tuple[PluginReport, tuple[Pa
 
 
 def last_report() -> Report | None:
-    """The report of the last graph that this thread ran passes over, also inside `torch.compile`."""
+    """The report of the last graph that this thread ran passes over, e.g. in `torch.compile`."""
     return getattr(_LAST, "report", None)
 
 

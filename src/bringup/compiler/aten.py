@@ -1,4 +1,4 @@
-"""The ATen dialect: what PyTorch's operators are, answered by PyTorch's own schemas and fake tensors."""
+"""The ATen dialect: what PyTorch's operators are, by its own schemas and fake tensors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AtenDialect:
         return node.op_type in _COMMUTATIVE and node.attributes.get("alpha", 1) == 1
 
     def draws_random(self, node: ir.Node) -> bool:
-        """See `ir.Dialect.draws_random`: not with a dropout probability of 0, nor outside of training."""
+        """See `ir.Dialect.draws_random`: not with a dropout of 0, nor outside of training."""
         attributes = node.attributes
         idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
         return node.operator.random and not idle and attributes.get("train", True) is not False
@@ -114,7 +114,7 @@ class AtenDialect:
         return self._mode_for(()).from_tensor(payload, static_shapes=True)
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
-        """See `ir.Dialect.supports`: whether the operator has a kernel for the device of its inputs."""
+        """See `ir.Dialect.supports`: is there a kernel for the device of the inputs?"""
         overload = overload_of(node.op_type)
         for value in node.inputs:
             if isinstance(value.meta, torch.Tensor):
@@ -142,7 +142,8 @@ class AtenDialect:
 def operator_of(overload: Any) -> ir.Operator:
     """The facts of an operator overload, from its schema and tags."""
     schema = overload._schema
-    mutates, aliases = set(), set()
+    mutates: set[int] = set()
+    aliases: set[int] = set()
     for index, argument in enumerate(schema.arguments):
         if argument.alias_info is not None:
             (mutates if argument.alias_info.is_write else aliases).add(index)
@@ -155,7 +156,7 @@ def operator_of(overload: Any) -> ir.Operator:
         mutates=frozenset(mutates),
         aliases=frozenset(aliases),
         random=torch.Tag.nondeterministic_seeded in overload.tags,
-        opaque=not returns,  # it is called for an effect that its schema does not tell
+        kept=not returns and not mutates,
     )
 
 
@@ -264,7 +265,8 @@ def in_schema_order(
     by_position = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(arguments) > len(by_position):
         raise SchemaError(
-            f"{what} takes at most {len(by_position)} positional arguments, got {len(arguments)}: {schema}"
+            f"{what} takes at most {len(by_position)} positional arguments, "
+            f"got {len(arguments)}: {schema}"
         )
     unknown = sorted(set(keywords) - {argument.name for argument in schema.arguments})
     if unknown:
@@ -285,7 +287,7 @@ def in_schema_order(
 
 
 def _canonical(parameter: Any, argument: object) -> object:
-    """One form per meaning: tuples for lists, floats for float parameters, dtypes for their names."""
+    """One form per meaning: tuples for lists, floats for float parameters, dtypes for names."""
     kind = parameter.type
     if isinstance(kind, torch.OptionalType):
         kind = kind.getElementType()
@@ -332,7 +334,7 @@ def _expression(value: object) -> object:
 
 
 def _dim(size: object) -> ir.Dim:
-    return str(_expression(size)) if isinstance(size, torch.SymInt) else int(size)  # type: ignore[call-overload, no-any-return]
+    return str(_expression(size)) if isinstance(size, torch.SymInt) else int(size)  # type: ignore[call-overload]
 
 
 def _dispatch_name(device_type: str) -> str:

@@ -1,4 +1,4 @@
-"""The torch.compile backend "bringup": AOT autograd, passes on the ATen graph, then an inner compiler."""
+"""The torch.compile backend "bringup": AOT autograd, passes on ATen, an inner compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from bringup.compiler.apply import load_and_select, rewrite
 from bringup.compiler.freeze import freeze_weights, watched, weights_of
-from bringup.compiler.inner import INNER_COMPILERS
+from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction
 from bringup.errors import BringupError
 
 __all__ = ["CompileOptions", "announce", "dynamo_backend"]
@@ -54,8 +54,8 @@ class CompileOptions:
                 )
         if parsed.capture:
             raise BringupError(
-                "option 'capture' is not there yet: compile without it and capture the compiled model with "
-                "graphs.capture"
+                "option 'capture' is not there yet: compile without it and capture the compiled "
+                "model with graphs.capture"
             )
         return parsed
 
@@ -79,15 +79,15 @@ def dynamo_backend(
     inner = INNER_COMPILERS[parsed.inner]
     weights = weights_of(module, example_inputs) if parsed.freeze else []
 
-    def compile_inference(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_inference(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         frozen, constants = freeze_weights(aten, weights)
         rewrite(aten, selected, plugins, options=values, constants=constants)
-        run = inner(aten, inputs)
+        run = cast(BoxedFunction, inner(aten, inputs))
         return watched(run, frozen) if frozen else run
 
-    def compile_training(aten: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_training(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         rewrite(aten, selected, plugins, options=values)
-        return inner(aten, inputs)
+        return cast(BoxedFunction, inner(aten, inputs))
 
     compiler = aot_autograd(fw_compiler=compile_training, inference_compiler=compile_inference)
     return cast(Callable[..., Any], compiler(module, example_inputs))

@@ -22,7 +22,7 @@ def _eager(aten: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _inductor(aten: Any, inputs: Sequence[Any]) -> Any:
-    """Passes see ATen as AOT autograd writes it; Inductor needs its decompositions, so trace again."""
+    """Passes see ATen as AOT autograd writes it; Inductor needs its decompositions: trace again."""
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
 

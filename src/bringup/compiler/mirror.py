@@ -1,4 +1,4 @@
-"""An FX graph mirrored into ir, and edits of the mirror repeated on the FX graph, which owns the truth."""
+"""An FX graph mirrored into ir, and edits of the mirror repeated on FX, which owns the truth."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Mirror:
         self.changed = self.changed or bool(edits)
 
     def finish(self) -> None:
-        """After the last pass: write shapes back that edits changed in their strides, recompile, expire handles."""
+        """After the last pass: write changed metas back, recompile, expire all handles."""
         if self.changed:
             for node, fx_node in self._fx_nodes.items():
                 if node is not self.graph.output_node:
@@ -262,7 +262,7 @@ def _meta_of(fx_node: Any) -> object:
 
 
 def _metas_of_outputs(fx_node: Any, kind: ir.Operator) -> tuple[object, ...]:
-    """The metas of the outputs of a node whose every use is an indexing; otherwise its own meta alone."""
+    """The metas of the outputs of a node that is only ever indexed, else its own meta alone."""
     meta = _meta_of(fx_node)
     indexed = all(
         user.target is operator.getitem
@@ -281,7 +281,7 @@ def _metas_of_outputs(fx_node: Any, kind: ir.Operator) -> tuple[object, ...]:
 
 
 def _structure(fx_node: Any) -> ir.Operator:
-    """What a node is that calls no operator overload; unless known to be pure, nothing moves across it."""
+    """What a node is that calls no operator; unless known to be pure, nothing moves across it."""
     if fx_node.op == "placeholder":
         return ir.Operator(ir.INPUT)
     if fx_node.op == "get_attr":

@@ -9,17 +9,8 @@ from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
 from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import Storages
-from bringup.ir.graph import (
-    CONSTANT,
-    INPUT,
-    OUTPUT,
-    Graph,
-    Node,
-    Value,
-    map_argument,
-    plain,
-    values_in,
-)
+from bringup.ir.graph import Graph
+from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
 from bringup.ir.order import hoist_plan, put_in_order
 from bringup.ir.printing import argument_text, graph_text, node_text
 from bringup.ir.tensor import Dim, Shape, TensorDesc

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from bringup.errors import ExpiredHandleError
 from bringup.ir.dialect import Dialect
-from bringup.ir.graph import Graph, Node, Value, plain
+from bringup.ir.graph import Graph
+from bringup.ir.node import Node, Value, plain
 
 __all__ = ["GraphBuilder", "TensorHolder"]
 
 
 class TensorHolder:
-    """A value under construction. Supports `+`, `-`, `*`, `/` and `@` with holders, values and numbers."""
+    """A value under construction: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers."""
 
     __slots__ = ("_builder", "_value")
 
@@ -68,8 +69,8 @@ class TensorHolder:
 
     def __iter__(self) -> Iterator[TensorHolder]:
         raise TypeError(
-            f"{self._value!r} is one tensor and cannot be unpacked; an operator with several outputs returns "
-            "a tuple of holders (pass outputs=<number> where the number depends on the call)"
+            f"{self._value!r} is one tensor and cannot be unpacked; an operator with several "
+            "outputs returns a tuple of holders (pass outputs=<number> if it depends on the call)"
         )
 
     def __repr__(self) -> str:
@@ -102,7 +103,7 @@ class GraphBuilder:
     def _live(self) -> Graph:
         if self._graph is None:
             raise ExpiredHandleError(
-                "graph handle has expired: this builder has built its graph; make a new GraphBuilder"
+                "graph handle has expired: this builder built its graph; make a new GraphBuilder"
             )
         return self._graph
 

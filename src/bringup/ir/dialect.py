@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from bringup.ir.tensor import TensorDesc
 
 if TYPE_CHECKING:
-    from bringup.ir.graph import Node, Value
+    from bringup.ir.node import Node, Value
 
 __all__ = ["Dialect", "Operator", "Parameter", "current_dialect", "use_dialect"]
 
@@ -41,6 +41,7 @@ class Operator:
         mutates: indices of the parameters that a call writes.
         aliases: indices of the parameters that an output may share memory with.
         random: whether two calls with equal arguments may differ.
+        kept: whether it is called for an effect other than writing memory (an assertion).
         opaque: whether the effects are unknown; then nothing may be moved across a call.
     """
 
@@ -50,15 +51,16 @@ class Operator:
     mutates: frozenset[int] = frozenset()
     aliases: frozenset[int] = frozenset()
     random: bool = False
+    kept: bool = False
     opaque: bool = False
 
     @property
     def pure(self) -> bool:
         """Whether a call only computes its outputs: it may be moved, merged, folded or dropped."""
-        return not (self.mutates or self.random or self.opaque)
+        return not (self.mutates or self.random or self.kept or self.opaque)
 
     def index_of(self, name: str) -> int:
-        """The position of a parameter; `KeyError` that lists the names when there is none of this name."""
+        """The position of a parameter; `KeyError` that lists the names when there is none."""
         for index, parameter in enumerate(self.parameters):
             if parameter.name == name:
                 return index
@@ -67,7 +69,10 @@ class Operator:
 
 
 class Dialect(Protocol):
-    """Answers what the operators of one vocabulary are. `meta` is the dialect's own description of a value."""
+    """Answers what the operators of one vocabulary are.
+
+    `meta` is the dialect's own description of a value; a graph only carries it.
+    """
 
     @property
     def name(self) -> str:
@@ -85,16 +90,16 @@ class Dialect(Protocol):
         """Whether the first two arguments of this node may change places."""
 
     def draws_random(self, node: Node) -> bool:
-        """Whether this call of a random operator draws numbers (a dropout of probability 0 does not)."""
+        """Whether this call of a random operator draws numbers (a dropout of 0 does not)."""
 
     def infer(self, node: Node) -> tuple[object, ...]:
-        """The meta of every output, computed from the meta of the inputs. Raises what the operator raises."""
+        """The meta of every output, from that of the inputs. Raises what the operator raises."""
 
     def describe(self, meta: object) -> TensorDesc | None:
         """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
 
     def difference(self, old: object, new: object) -> str | None:
-        """Why a value of meta `new` cannot stand where one of meta `old` stood; None when it can."""
+        """Why a value of meta `new` cannot stand where one of `old` did; None when it can."""
 
     def same_layout(self, old: object, new: object) -> bool:
         """Whether two metas agree in their strides too, so that no consumer can tell them apart."""
@@ -116,7 +121,7 @@ _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=Non
 
 
 def current_dialect() -> Dialect | None:
-    """The dialect that builders use when none is given: inside a pass, that of the graph being rewritten."""
+    """The dialect of builders that are given none: inside a pass, that of the graph it edits."""
     return _CURRENT.get()
 
 

@@ -1,4 +1,4 @@
-"""The four edits a graph knows. Each can be undone and repeated on the graph that this one mirrors."""
+"""The four edits a graph knows. Each can be undone, and repeated on a mirrored graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from bringup.ir.graph import Node
+    from bringup.ir.node import Node
 
 __all__ = ["Edit", "Erase", "Insert", "Move", "Rewire"]
 

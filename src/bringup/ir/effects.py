@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bringup.ir.graph import Graph, Node, Value, values_in
+from bringup.ir.graph import Graph
+from bringup.ir.node import Node, Value, values_in
 
 __all__ = ["Storages"]
 
@@ -30,16 +31,16 @@ class Storages:
         return self._quiet
 
     def root(self, value: Value) -> Node:
-        """The node that stands for the storage of `value`; only with `track_views`, or when not quiet."""
+        """The node that stands for the storage of `value`, if views are tracked or not quiet."""
         return self._find(value.node)
 
     def writer_between(self, value: Value, first: Node, last: Node) -> Node | None:
-        """A node strictly between two others that may write the memory of `value`."""
+        """A node from `first` on and before `last` that may write the memory of `value`."""
         if self._quiet:
             return None
         writers = self._writers.get(self._find(value.node), [])
         for node in (*writers, *self._barriers):
-            if first.is_before(node) and node.is_before(last):
+            if not node.is_before(first) and node.is_before(last):
                 return node
         return None
 

@@ -1,4 +1,4 @@
-"""Graph, node and value: the form in which passes see a computation, and every way to change it.
+"""The graph: the form in which passes see a computation, and every way to change it.
 
 Every change goes through four edits (insert, rewire, erase, move), which are journalled while a
 transaction is open: so a failed pass is undone, and a successful one can be repeated on the graph
@@ -15,275 +15,19 @@ from typing import TYPE_CHECKING
 from bringup.errors import ExpiredHandleError, PassError
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
-from bringup.ir.tensor import TensorDesc
+from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
 
 if TYPE_CHECKING:
     from bringup.ir.builder import GraphBuilder
 
-__all__ = [
-    "CONSTANT",
-    "INPUT",
-    "OUTPUT",
-    "Graph",
-    "Node",
-    "Value",
-    "map_argument",
-    "plain",
-    "values_in",
-]
+__all__ = ["Graph"]
 
-INPUT = "ir::input"
-CONSTANT = "ir::constant"
-OUTPUT = "ir::output"
 _STRUCTURE = {
     INPUT: Operator(INPUT),
     CONSTANT: Operator(CONSTANT),
     OUTPUT: Operator(OUTPUT, output_count=0),
 }
-_EXPIRED = "graph handle has expired"
 _ORDER_STEP = 1024.0
-
-
-def values_in(argument: object) -> Iterator[Value]:
-    """Every value in an argument, which may be nested in tuples, lists, slices and dicts."""
-    if isinstance(argument, Value):
-        yield argument
-    elif isinstance(argument, (tuple, list)):
-        for item in argument:
-            yield from values_in(item)
-    elif isinstance(argument, dict):
-        for item in argument.values():
-            yield from values_in(item)
-    elif isinstance(argument, slice):
-        yield from values_in((argument.start, argument.stop, argument.step))
-
-
-def map_argument(argument: object, replace: Mapping[Value, object]) -> object:
-    """The argument with every value that `replace` knows exchanged."""
-    if isinstance(argument, Value):
-        return replace.get(argument, argument)
-    if isinstance(argument, (tuple, list)):
-        return tuple(map_argument(item, replace) for item in argument)
-    if isinstance(argument, dict):
-        return {key: map_argument(item, replace) for key, item in argument.items()}
-    if isinstance(argument, slice):
-        return slice(
-            map_argument(argument.start, replace),
-            map_argument(argument.stop, replace),
-            map_argument(argument.step, replace),
-        )
-    return argument
-
-
-class Value:
-    """One output of one node. Identity is equality: the same node and output index is the same object."""
-
-    __slots__ = ("_index", "_meta", "_node", "_uses")
-
-    def __init__(self, node: Node, index: int, meta: object = None) -> None:
-        self._node = node
-        self._index = index
-        self._meta = meta
-        self._uses: dict[Node, int] = {}
-
-    @property
-    def node(self) -> Node:
-        """The node that computes this value."""
-        self._node._live()
-        return self._node
-
-    @property
-    def index(self) -> int:
-        """Which output of its node it is."""
-        self._node._live()
-        return self._index
-
-    @property
-    def name(self) -> str:
-        """The name of the node, with `:index` when the node has several outputs."""
-        node = self.node
-        return node._name if len(node._outputs) == 1 else f"{node._name}:{self._index}"
-
-    @property
-    def meta(self) -> object:
-        """The dialect's own description (for ATen a fake tensor or a symbolic integer), or None if unknown."""
-        self._node._live()
-        return self._meta
-
-    @property
-    def desc(self) -> TensorDesc | None:
-        """Shape and dtype by value; None when unknown or when this is not a tensor."""
-        graph = self._node._live()
-        if self._meta is None or graph.dialect is None:
-            return None
-        return graph.dialect.describe(self._meta)
-
-    @property
-    def users(self) -> tuple[Node, ...]:
-        """The nodes that read this value, each once, in graph order."""
-        self._node._live()
-        return tuple(sorted(self._uses, key=lambda node: node._order))
-
-    def __repr__(self) -> str:
-        if self._node._graph is None:
-            return f"<value of an erased node {self._node._name}>"
-        desc = self.desc
-        return f"%{self.name}" if desc is None else f"%{self.name}: {desc}"
-
-
-class Node:
-    """One operation. Arguments stand in schema order; each is a value, a host value, or a tuple of them."""
-
-    __slots__ = (
-        "_arguments",
-        "_graph",
-        "_keywords",
-        "_name",
-        "_next",
-        "_operator",
-        "_order",
-        "_outputs",
-        "_previous",
-        "handle",
-        "meta",
-        "payload",
-    )
-
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        operator: Operator,
-        arguments: tuple[object, ...],
-        keywords: Mapping[str, object],
-    ) -> None:
-        self._graph: Graph | None = graph
-        self._name = name
-        self._operator = operator
-        self._arguments = arguments
-        self._keywords = dict(keywords)
-        self._outputs: tuple[Value, ...] = ()
-        self._previous: Node | None = None
-        self._next: Node | None = None
-        self._order = 0.0
-        self.meta: dict[str, object] = {}
-        """Free for anyone: `rule` (the pass that made the node), `stack_trace`, `module` (the scope's path)."""
-        self.handle: object = None
-        """The node of the mirrored graph; None for a node that no other graph knows."""
-        self.payload: object = None
-        """The data of a constant that passes may fold; None otherwise."""
-
-    def _live(self) -> Graph:
-        graph = self._graph
-        if graph is None:
-            raise ExpiredHandleError(f"{_EXPIRED}: node {self._name!r} was erased")
-        if graph._expired:
-            raise ExpiredHandleError(
-                f"{_EXPIRED}: node {self._name!r} belongs to a finished session"
-            )
-        return graph
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that owns this node."""
-        return self._live()
-
-    @property
-    def name(self) -> str:
-        """Unique in its graph."""
-        self._live()
-        return self._name
-
-    @property
-    def op_type(self) -> str:
-        """For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`, `ir::output`."""
-        self._live()
-        return self._operator.type
-
-    @property
-    def operator(self) -> Operator:
-        """The operator's facts."""
-        self._live()
-        return self._operator
-
-    @property
-    def pure(self) -> bool:
-        """Whether this call only computes its outputs: it may be moved, merged, folded or dropped."""
-        graph = self._live()
-        if not self._operator.random or self._operator.mutates or self._operator.opaque:
-            return self._operator.pure
-        return graph.dialect is not None and not graph.dialect.draws_random(self)
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        """All arguments in schema order."""
-        self._live()
-        return self._arguments
-
-    @property
-    def keywords(self) -> Mapping[str, object]:
-        """Keyword arguments of an operation that has no schema; empty for operators."""
-        self._live()
-        return MappingProxyType(self._keywords)
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """Every value this node reads, in order; one that is read twice stands twice."""
-        self._live()
-        return tuple(self._reads())
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """The values this node computes."""
-        self._live()
-        return self._outputs
-
-    @property
-    def output(self) -> Value:
-        """The first output."""
-        self._live()
-        if not self._outputs:
-            raise ValueError(f"node {self._name!r} ({self._operator.type}) has no output")
-        return self._outputs[0]
-
-    @property
-    def users(self) -> tuple[Node, ...]:
-        """The nodes that read any output, each once, in graph order."""
-        self._live()
-        found = {user for value in self._outputs for user in value._uses}
-        return tuple(sorted(found, key=lambda node: node._order))
-
-    @property
-    def attributes(self) -> Mapping[str, object]:
-        """The host arguments (those without a value in them) by schema name."""
-        self._live()
-        names = [parameter.name for parameter in self._operator.parameters]
-        found = {
-            name: argument
-            for name, argument in zip(names, self._arguments, strict=False)
-            if next(values_in(argument), None) is None
-        }
-        return MappingProxyType(found)
-
-    def argument(self, name: str) -> object:
-        """The argument of this schema name; `KeyError` that lists the names when there is none."""
-        self._live()
-        return self._arguments[self._operator.index_of(name)]
-
-    def is_before(self, other: Node) -> bool:
-        """Whether this node runs before `other`."""
-        self._live()
-        return self._order < other._order
-
-    def _reads(self) -> Iterator[Value]:
-        yield from values_in(self._arguments)
-        if self._keywords:
-            yield from values_in(self._keywords)
-
-    def __repr__(self) -> str:
-        from bringup.ir.printing import node_text
-
-        return f"<erased node {self._name}>" if self._graph is None else node_text(self)
 
 
 class Graph:
@@ -377,7 +121,7 @@ class Graph:
     def add_constant(
         self, payload: object, *, name: str = "constant", before: Node | None = None
     ) -> Value:
-        """A new constant holding `payload`, placed before the first node that computes (or `before`)."""
+        """A new constant holding `payload`, before the first node that computes (or `before`)."""
         self._live()
         if before is None:
             before = next(
@@ -423,7 +167,7 @@ class Graph:
         before: Node | None = None,
         output_count: int | None = None,
     ) -> Node:
-        """The same for an operator that is looked up already, with all arguments in schema order."""
+        """The same for an operator already looked up, all arguments in schema order."""
         before = before or self._output
         self._own(before)
         base = operator.type.partition("::")[2].partition(".")[0] or operator.type
@@ -440,7 +184,7 @@ class Graph:
         keywords: Mapping[str, object],
         metas: tuple[object, ...],
     ) -> Node:
-        """Append a node as it is, its arguments in schema order already: how another graph is mirrored."""
+        """Append a node as it is: how another graph is mirrored."""
         node = self._make(name, operator, arguments, keywords)
         node._outputs = tuple(Value(node, index, meta) for index, meta in enumerate(metas))
         self._apply(Insert(node, self._output))
@@ -466,7 +210,7 @@ class Graph:
                 self._rewire(user, {old_value: new_value})
 
     def set_argument(self, node: Node, name: str, argument: object) -> None:
-        """Give the parameter `name` of `node` another argument; the node's outputs are shaped again."""
+        """Give the parameter `name` of `node` another argument; its outputs are shaped again."""
         self._own(node)
         index = node._operator.index_of(name)
         arguments = list(node._arguments)
@@ -495,7 +239,7 @@ class Graph:
         self._apply(Erase(node, node._next))
 
     def erase_dead(self, *candidates: Node) -> None:
-        """Remove those of `candidates`, and of what only they read, that are pure and have no reader."""
+        """Remove those of `candidates`, and what only they read, that are pure and unread."""
         agenda = [node for node in candidates if node._graph is self]
         while agenda:
             node = agenda.pop()
@@ -569,7 +313,7 @@ class Graph:
         self.dialect = dialect
 
     def expire(self) -> None:
-        """End the life of every handle into this graph: using one raises `ExpiredHandleError` from now on."""
+        """End the life of all handles into this graph: using one raises `ExpiredHandleError`."""
         self._expired = True
 
     # Inside
@@ -577,7 +321,7 @@ class Graph:
     def _live(self) -> None:
         if self._expired:
             raise ExpiredHandleError(
-                f"{_EXPIRED}: graph {self.name!r} belongs to a finished session"
+                f"graph handle has expired: graph {self.name!r} belongs to a finished session"
             )
 
     def _own(self, node: Node) -> None:
@@ -634,7 +378,8 @@ class Graph:
             )
             if count is None:
                 raise ValueError(
-                    f"how many outputs {node._operator.type} has depends on the call: pass outputs=<number>"
+                    f"how many outputs {node._operator.type} has depends on the call: "
+                    "pass outputs=<number>"
                 )
             metas = (None,) * count
         node._outputs = tuple(Value(node, index, meta) for index, meta in enumerate(metas))
@@ -667,7 +412,7 @@ class Graph:
                 metas = self.dialect.infer(node)
             except Exception as error:
                 raise PassError(
-                    f"after {self._rule or 'the edit'}, {node!r} cannot take its inputs any more: {error}"
+                    f"after {self._rule or 'the edit'}, {node!r} cannot take its inputs: {error}"
                 ) from error
             for value, meta in zip(node._outputs, metas, strict=True):
                 difference = self.dialect.difference(value._meta, meta)
@@ -755,10 +500,3 @@ class Graph:
     def _renumber(self) -> None:
         for number, node in enumerate(self._walk(), start=1):
             node._order = number * _ORDER_STEP
-
-
-def plain(argument: object) -> object:
-    """The argument with holders exchanged for the values they hold."""
-    if isinstance(argument, (tuple, list)):
-        return tuple(plain(item) for item in argument)
-    return getattr(argument, "_held_value", argument)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from bringup.errors import PassError
 from bringup.ir.effects import Storages
-from bringup.ir.graph import Graph, Node, Value
+from bringup.ir.graph import Graph
+from bringup.ir.node import Node, Value
 
 __all__ = ["hoist_plan", "put_in_order"]
 
@@ -39,7 +40,9 @@ def hoist_plan(
         for value in node.inputs:
             writer = storages.writer_between(value, before, node)
             if writer is not None:
-                return f"{node.name!r} would have to run before {writer.name!r}, which writes what it reads"
+                return (
+                    f"{node.name!r} would have to run before {writer.name!r}, a writer of its input"
+                )
     return sorted(late, key=lambda node: node._order)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bringup.ir.graph import Value
+from bringup.ir.node import Value
 
 if TYPE_CHECKING:
-    from bringup.ir.graph import Graph, Node
+    from bringup.ir.graph import Graph
+    from bringup.ir.node import Node
 
 __all__ = ["argument_text", "graph_text", "node_text"]
 

@@ -1,4 +1,4 @@
-"""What a tensor looks like, by value: shape, dtype, strides, device. Outlives the graph it was read from."""
+"""What a tensor looks like, by value: it outlives the graph it was read from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Dim: TypeAlias = int | str
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a tensor. A symbolic size is the text of its expression, so shapes compare by value."""
+    """The sizes of a tensor; a symbolic one is the text of its expression."""
 
     dims: tuple[Dim, ...]
 
@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class TensorDesc:
-    """Shape, dtype (`"float32"`), strides in elements and device (`"cpu"`, `"npu:0"`) of a tensor."""
+    """Shape, dtype (`"float32"`), strides in elements, device (`"cpu"`, `"npu:0"`) of a tensor."""
 
     shape: Shape
     dtype: str

@@ -52,7 +52,7 @@ class PassContext:
     error_message: str = ""
 
     def get_option_value(self, key: str) -> object:
-        """An option of the compile; `KeyError` that lists the options when there is none of this name."""
+        """An option of the compile; `KeyError` that lists the options when there is none."""
         if key not in self.options:
             raise KeyError(f"there is no option {key!r}; this compile has {sorted(self.options)}")
         return self.options[key]
@@ -84,13 +84,14 @@ class PatternFusionPass(FusionBasePass):
         _refuse_run(cls)
         if pattern_methods(cls) and cls.patterns is not PatternFusionPass.patterns:
             raise TypeError(
-                f"{cls.__qualname__} defines patterns() and has @pattern methods: choose one of the two"
+                f"{cls.__qualname__} defines patterns() and has @pattern methods: choose one"
             )
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
         """The patterns, each a graph whose inputs stand for any value."""
         raise NotImplementedError(
-            f"{type(self).__qualname__} defines neither patterns() nor a method decorated with @passes.pattern"
+            f"{type(self).__qualname__} defines neither patterns() nor a method decorated with "
+            "@passes.pattern"
         )
 
     def meet_requirements(self, match_result: MatchResult) -> bool:
@@ -147,6 +148,6 @@ def pattern_methods(cls: type) -> list[str]:
 def _refuse_run(cls: type) -> None:
     if "run" in vars(cls):
         raise TypeError(
-            f"{cls.__qualname__} must not define run: a {cls.__mro__[1].__name__} is driven by its hooks; "
-            "derive from FusionBasePass to write run yourself"
+            f"{cls.__qualname__} must not define run: a {cls.__mro__[1].__name__} is driven by its "
+            "hooks; derive from FusionBasePass to write run yourself"
         )

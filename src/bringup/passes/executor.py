@@ -177,7 +177,8 @@ class _Session:
             said = "False" if status is False else f"status {status}"
             raise PassError(f"run of {name!r} returned {said}")
         raise TypeError(
-            f"run of {name!r} must return None, a bool or an int status, got {type(status).__name__} {status!r}"
+            f"run of {name!r} must return None, a bool or an int status, "
+            f"got {type(status).__name__} {status!r}"
         )
 
     # Patterns
@@ -206,7 +207,8 @@ class _Session:
         if not patterns:
             raise PassError(f"{type(instance).__qualname__}.patterns() returned no pattern")
         for pattern in patterns:
-            bind(pattern, self.graph.dialect)
+            if self.graph.dialect is not None and pattern.graph.dialect is None:
+                pattern.graph.bind(self.graph.dialect)
         return patterns
 
     def _rewrite(
@@ -294,12 +296,6 @@ class _Session:
             self.result.near_misses.append(NearMiss(node.op_type, node.name, reason))
 
 
-def bind(pattern: Pattern, dialect: ir.Dialect | None) -> None:
-    """Give the nodes of a pattern that was built without a dialect their operators, defaults filled in."""
-    if dialect is not None and pattern.graph.dialect is None:
-        pattern.graph.bind(dialect)
-
-
 def _pattern_of_method(instance: PatternFusionPass, name: str) -> Pattern:
     builder = ir.GraphBuilder(name)
     inputs = PatternInputs(builder)
@@ -307,7 +303,8 @@ def _pattern_of_method(instance: PatternFusionPass, name: str) -> Pattern:
     where = f"{type(instance).__qualname__}.{name}"
     if isinstance(returned, ir.Graph):
         raise TypeError(
-            f"@pattern {where} must return the holder(s) of its outputs, got a Graph; use patterns()"
+            f"@pattern {where} must return the holder(s) of its outputs, got a Graph; "
+            "use patterns()"
         )
     graph = as_graph(returned, where)
     pattern = Pattern(graph, name)

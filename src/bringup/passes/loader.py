@@ -57,7 +57,7 @@ def load_pass_plugins() -> PluginReport:
 
 
 def unload_pass_plugins() -> None:
-    """Forget every pass that came from a plugin, and the modules of plugin files. May be called twice."""
+    """Forget all passes that came from plugins, and the modules of plugin files."""
     with registry.locked():
         for key in list(_STATE):
             _unload(key)

@@ -66,7 +66,8 @@ class MatchResult:
         captured = self._pattern.captured
         if not 0 <= index < len(captured):
             raise IndexError(
-                f"pattern {self._pattern.name!r} captures {len(captured)} tensors; there is no number {index}"
+                f"pattern {self._pattern.name!r} captures {len(captured)} tensors; "
+                f"there is no number {index}"
             )
         return self.value(captured[index])
 
@@ -96,4 +97,5 @@ class MatchResult:
     def __repr__(self) -> str:
         if self._expired:
             return "<expired match>"
-        return f"<match of {self._pattern.name}: {', '.join(node.name for node in self.get_matched_nodes())}>"
+        names = ", ".join(node.name for node in self.get_matched_nodes())
+        return f"<match of {self._pattern.name}: {names}>"

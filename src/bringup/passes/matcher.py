@@ -9,7 +9,7 @@ of steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bringup import ir
 from bringup.ir import Node, Value
@@ -21,12 +21,14 @@ __all__ = ["Candidate", "Matcher"]
 
 _Goal: TypeAlias = tuple[object, object, Node]
 """Pattern argument, target argument, and the target node that has it (to blame)."""
+_Choices: TypeAlias = list[list[_Goal]] | None
+"""Alternatives of what remains to be compared; None when nothing can fit any more."""
 _Agenda: TypeAlias = "tuple[_Goal, _Agenda] | None"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A match that may be rewritten: where the replacement goes and what must move in front of it."""
+    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
 
     result: MatchResult
     before: Node
@@ -94,7 +96,7 @@ class Matcher:
         self._taken: dict[Node, Node] = {}
         self._bound_inputs: dict[Value, Value] = {}
         self._captured: dict[str, object] = {}
-        self._trail: list[tuple[str, object]] = []
+        self._trail: list[tuple[dict[Any, Any], object]] = []
 
     def _solve_any(self, alternatives: list[list[_Goal]], agenda: _Agenda) -> bool:
         for goals in alternatives:
@@ -158,8 +160,8 @@ class Matcher:
         node = self._bound_nodes.get(value.node)
         return None if node is None else node.outputs[value.index]
 
-    def _compare(self, pattern: object, target: object, owner: Node) -> list[list[_Goal]] | None:
-        """What remains to be compared (alternatives of goals), or None when the two do not fit."""
+    def _compare(self, pattern: object, target: object, owner: Node) -> _Choices:
+        """What remains to be compared so that the two fit."""
         if isinstance(pattern, AnyValue):
             return self._bind_open(pattern, target, owner)
         if isinstance(pattern, Value):
@@ -172,16 +174,14 @@ class Matcher:
             return self._no(owner, "an argument differs", pattern, target)
         return [[]]
 
-    def _compare_value(
-        self, pattern: Value, target: object, owner: Node
-    ) -> list[list[_Goal]] | None:
+    def _compare_value(self, pattern: Value, target: object, owner: Node) -> _Choices:
         if not isinstance(target, Value):
             return self._no(owner, "an argument is not a tensor", pattern, target)
         if pattern.node.op_type == ir.INPUT:
             bound = self._bound_inputs.get(pattern)
             if bound is None:
                 self._bound_inputs[pattern] = target
-                self._trail.append(("input", pattern))
+                self._trail.append((self._bound_inputs, pattern))
             elif bound is not target:
                 return self._no(
                     owner, f"input {pattern.name!r} of the pattern is another value", bound, target
@@ -193,7 +193,7 @@ class Matcher:
             )
         return self._bind_node(pattern.node, target.node)
 
-    def _bind_node(self, pattern: Node, target: Node) -> list[list[_Goal]] | None:
+    def _bind_node(self, pattern: Node, target: Node) -> _Choices:
         bound = self._bound_nodes.get(pattern)
         if bound is not None:
             return (
@@ -217,7 +217,7 @@ class Matcher:
             return self._no(target, "the call has another form", pattern, target)
         self._bound_nodes[pattern] = target
         self._taken[target] = pattern
-        self._trail.append(("node", pattern))
+        self._trail.extend([(self._bound_nodes, pattern), (self._taken, target)])
         return self._argument_orders(pattern, target)
 
     def _argument_orders(self, pattern: Node, target: Node) -> list[list[_Goal]]:
@@ -247,9 +247,7 @@ class Matcher:
             return known is target
         return pattern.node.op_type in (ir.INPUT, target.node.op_type)
 
-    def _bind_open(
-        self, pattern: AnyValue, target: object, owner: Node
-    ) -> list[list[_Goal]] | None:
+    def _bind_open(self, pattern: AnyValue, target: object, owner: Node) -> _Choices:
         if pattern.name in self._captured:
             if not _same_argument(self._captured[pattern.name], target, self._same):
                 return self._no(
@@ -258,18 +256,13 @@ class Matcher:
             return [[]]
         if pattern.name:
             self._captured[pattern.name] = target
-            self._trail.append(("open", pattern.name))
+            self._trail.append((self._captured, pattern.name))
         return [[]]
 
     def _undo(self, mark: int) -> None:
         while len(self._trail) > mark:
-            kind, key = self._trail.pop()
-            if kind == "input":
-                del self._bound_inputs[key]  # type: ignore[arg-type]
-            elif kind == "open":
-                del self._captured[key]  # type: ignore[arg-type]
-            else:
-                del self._taken[self._bound_nodes.pop(key)]  # type: ignore[arg-type]
+            table, key = self._trail.pop()
+            del table[key]
 
     def _same(self, left: object, right: object) -> bool:
         dialect = self._graph.dialect
@@ -279,13 +272,14 @@ class Matcher:
             else dialect.same(left, right)
         )
 
-    def _no(self, node: Node, reason: str, expected: object = "", got: object = "") -> None:
+    def _no(self, node: Node, reason: str, expected: object = "", got: object = "") -> _Choices:
         self.refuse(node, reason, _text(expected), _text(got))
+        return None
 
     # Accepting
 
     def _accept(self) -> Candidate | None:
-        """Whether the bound nodes can be taken out: nothing outside needs their inside, nothing is overwritten."""
+        """Whether the bound nodes can be taken out, and where the replacement would stand."""
         matched = frozenset(self._taken)
         if not (self._is_self_contained(matched) and self._is_unwritten()):
             return None
@@ -348,13 +342,15 @@ class Matcher:
         return True
 
     def _may_run_at(self, before: Node, matched: frozenset[Node]) -> bool:
+        """Whether what the matched nodes read is unwritten between them and the replacement."""
         for node in matched:
+            first, last = (node, before) if node.is_before(before) else (before, node)
             for value in node.inputs:
-                writer = self._storages.writer_between(value, node, before)
+                writer = self._storages.writer_between(value, first, last)
                 if writer is not None:
                     self.refuse(
                         node,
-                        f"what it reads is written by {writer.name!r} before the replacement runs",
+                        f"{writer.name!r} writes what it reads between it and the replacement",
                     )
                     return False
         return True

@@ -13,7 +13,7 @@ __all__ = ["AnyValue", "Pattern", "PatternInputs", "any_value"]
 
 @dataclass(frozen=True)
 class AnyValue:
-    """Matches any argument. One that has a name is captured; the same name twice must be the same argument."""
+    """Matches any argument; a name captures it, and means the same argument wherever it stands."""
 
     name: str = ""
 

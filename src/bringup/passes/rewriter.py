@@ -11,12 +11,13 @@ __all__ = ["as_graph", "replace"]
 
 
 def as_graph(replacement: object, where: str) -> ir.Graph:
-    """What a `replacement` hook returned, as a graph; `TypeError` when it is neither graph nor holders."""
+    """What a `replacement` hook returned, as a graph; `TypeError` for anything else."""
     if isinstance(replacement, ir.Graph):
         return replacement
     holders = replacement if isinstance(replacement, (tuple, list)) else (replacement,)
     if holders and all(isinstance(holder, ir.TensorHolder) for holder in holders):
-        return holders[0].builder.build_and_reset(holders)
+        builder: ir.GraphBuilder = holders[0].builder
+        return builder.build_and_reset(holders)
     raise TypeError(
         f"{where}: replacement must return an ir.Graph or the TensorHolder(s) of its outputs, "
         f"got {replacement!r}"
@@ -86,7 +87,7 @@ def _check_counts(
 
 
 def _heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
-    """What new nodes take over from those they replace: where the user's program says they come from."""
+    """What new nodes take over from those they replace: the user's lines and modules."""
     heritage: dict[str, object] = {}
     traces = dict.fromkeys(node.meta["stack_trace"] for node in nodes if "stack_trace" in node.meta)
     if traces:
