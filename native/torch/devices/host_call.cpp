@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <cstring>
+
 #include "torch/devices/allocator.h"
 
 namespace bringup::torch_ext {
@@ -101,8 +103,15 @@ const HostCall::Redirected* HostCall::find_redirected(const void* host) const {
   return nullptr;
 }
 
-at::DataPtr HostCall::to_device(at::DataPtr&& data) const {
+at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) const {
   const Redirected* redirected = find_redirected(data.get());
+  if (C10_UNLIKELY(data.get() != nullptr && redirected == nullptr)) {
+    // Not allocated through us, so somebody put his own allocator before ours: the values have to
+    // move.
+    at::DataPtr block = allocate_block(bytes, device_);
+    std::memcpy(host_address(device_, block.get()), data.get(), bytes);
+    return block;
+  }
   void* address = redirected != nullptr ? redirected->device : nullptr;
   const at::DeleterFnPtr deleter = data.get_deleter();
   return {address, data.release_context(), deleter, c10::Device(kDriverDevice, device_)};
@@ -123,9 +132,10 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   }
   if (storage->device_type() == c10::DeviceType::CPU) {
     at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-    // Memory that was not allocated through us: a constant, or another thread's.
+    // Memory that was not allocated through us and that others may hold: a constant, another
+    // thread's.
     if (data.get() != nullptr && find_redirected(data.get()) == nullptr) return result.to(device);
-    storage->set_data_ptr_noswap(to_device(std::move(data)));
+    storage->set_data_ptr_noswap(to_device(std::move(data), storage->nbytes()));
     storage->set_allocator(&device_allocator());
   }
   return tensor_over(result.storage(), kDriverKeys, result);
@@ -136,7 +146,8 @@ void HostCall::write_back() {
     c10::StorageImpl* alias = storage_of(pair.alias);
     if (alias->data_ptr().get_deleter() != &keep) {  // the kernel gave it other memory
       c10::StorageImpl* original = storage_of(pair.original);
-      original->set_data_ptr_noswap(to_device(std::move(alias->_mutable_data_ptr_no_checks())));
+      original->set_data_ptr_noswap(
+          to_device(std::move(alias->_mutable_data_ptr_no_checks()), alias->nbytes()));
       original->set_nbytes(alias->nbytes());
       void* host = host_address(device_, original->_mutable_data_ptr_no_checks().get());
       alias->set_data_ptr_noswap(at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)));

@@ -44,7 +44,7 @@ class HostCall final : AllocationTap {
 
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
   const Redirected* find_redirected(const void* host) const;
-  at::DataPtr to_device(at::DataPtr&& data) const;
+  at::DataPtr to_device(at::DataPtr&& data, size_t bytes) const;
 
   const c10::DeviceIndex device_;
   c10::SmallVector<Pair, 4> pairs_;
