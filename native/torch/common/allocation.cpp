@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 
@@ -10,19 +11,22 @@ namespace {
 
 thread_local AllocationTap* t_tap = nullptr;
 
-std::atomic<bool (*)(void*) noexcept> g_raw_release{nullptr};
+// One for each kind of tap; a slot is written once and never cleared.
+std::array<std::atomic<RawRelease>, 4> g_raw_releases{};
 c10::DeleterFnPtr g_base_raw_deleter = nullptr;
 
 void free_raw(void* address) {
-  const auto release = g_raw_release.load(std::memory_order_acquire);
-  if (release == nullptr || !release(address)) g_base_raw_deleter(address);
+  for (const auto& slot : g_raw_releases) {
+    const RawRelease release = slot.load(std::memory_order_acquire);
+    if (release == nullptr) break;
+    if (release(address)) return;
+  }
+  g_base_raw_deleter(address);
 }
 
 class TappedCpuAllocator final : public c10::Allocator {
  public:
-  explicit TappedCpuAllocator(c10::Allocator* base) : base_(base) {
-    g_base_raw_deleter = base->raw_deleter();
-  }
+  explicit TappedCpuAllocator(c10::Allocator* base) : base_(base) {}
 
   at::DataPtr allocate(size_t bytes) override {
     if (C10_LIKELY(t_tap == nullptr)) return base_->allocate(bytes);
@@ -44,15 +48,21 @@ AllocationTap* current_tap() noexcept { return t_tap; }
 TapScope::TapScope(AllocationTap* tap) noexcept : former_(t_tap) { t_tap = tap; }
 TapScope::~TapScope() { t_tap = former_; }
 
-void set_raw_release(bool (*release)(void* address) noexcept) noexcept {
-  g_raw_release.store(release, std::memory_order_release);
+void add_raw_release(RawRelease release) {
+  for (auto& slot : g_raw_releases) {
+    RawRelease present = nullptr;
+    if (slot.compare_exchange_strong(present, release) || present == release) return;
+  }
+  TORCH_INTERNAL_ASSERT(false, "there are more kinds of allocation taps than slots for them");
 }
 
 void install_cpu_allocation_tap() {
   static std::once_flag once;
   std::call_once(once, [] {
+    c10::Allocator* base = c10::GetCPUAllocator();
+    g_base_raw_deleter = base->raw_deleter();
     // Never destroyed: tensors may be allocated until the very end of the process.
-    static auto* tapped = new TappedCpuAllocator(c10::GetCPUAllocator());
+    static auto* tapped = new TappedCpuAllocator(base);
     constexpr uint8_t kAboveTorch = 100;
     c10::SetCPUAllocator(tapped, kAboveTorch);
   });

@@ -30,10 +30,12 @@ class TapScope {
   AllocationTap* former_;
 };
 
-// Some libraries (oneDNN) take bare pointers from the CPU allocator and free them by address.
-// `release` is asked first and says whether the address was a tap's; so a tap's DataPtr on cpu must
-// have its address as context.
-void set_raw_release(bool (*release)(void* address) noexcept) noexcept;
+// Some libraries (oneDNN) take bare pointers from the CPU allocator and free them by address. So
+// the context of CPU memory that a tap gives has to be its address, and each kind of tap adds a
+// function that frees an address if it was given by such a tap, and says whether it was. Adding one
+// again changes nothing.
+using RawRelease = bool (*)(void* address) noexcept;
+void add_raw_release(RawRelease release);
 
 // Puts the wrapper before torch's CPU allocator; idempotent, thread-safe, and never undone (live
 // tensors keep their own deleters, so this is safe at any time). Costs one thread-local load an

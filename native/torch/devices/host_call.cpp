@@ -2,13 +2,69 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/flat_hash_map.h>
 
+#include <array>
 #include <cstring>
+#include <mutex>
+#include <optional>
 
 #include "torch/devices/allocator.h"
 
 namespace bringup::torch_ext {
 namespace {
+
+// Device memory that CPU kernels were given, by its host address: how it is really freed. Most of
+// it is adopted when the call ends; scratch memory of a library may stay here for longer, and is
+// freed by its address from any thread.
+class RedirectedMemory {
+ public:
+  struct Owner {
+    void* context;
+    at::DeleterFnPtr deleter;
+  };
+
+  void add(void* host, Owner owner) {
+    Shard& shard = shard_of(host);
+    std::lock_guard lock(shard.mutex);
+    shard.owners[host] = owner;
+  }
+
+  std::optional<Owner> take(void* host) {
+    Shard& shard = shard_of(host);
+    std::lock_guard lock(shard.mutex);
+    const auto entry = shard.owners.find(host);
+    if (entry == shard.owners.end()) return std::nullopt;
+    const Owner owner = entry->second;
+    shard.owners.erase(entry);
+    return owner;
+  }
+
+ private:
+  struct alignas(64) Shard {
+    std::mutex mutex;
+    ska::flat_hash_map<void*, Owner> owners;
+  };
+  Shard& shard_of(const void* host) {
+    return shards_[(reinterpret_cast<uintptr_t>(host) >> 9) % shards_.size()];
+  }
+  std::array<Shard, 16> shards_;
+};
+
+// Never destroyed: tensors may be freed until the very end of the process.
+RedirectedMemory& redirected_memory() {
+  static auto* memory = new RedirectedMemory;
+  return *memory;
+}
+
+bool release_redirected(void* host) noexcept {
+  const auto owner = redirected_memory().take(host);
+  if (!owner.has_value()) return false;
+  owner->deleter(owner->context);
+  return true;
+}
+
+void delete_redirected(void* host) { release_redirected(host); }
 
 void keep(void*) {}  // the deleter of memory that an alias does not own
 
@@ -32,6 +88,7 @@ void copy_geometry(const c10::TensorImpl& from, const at::Tensor& to) {
 }
 
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& like) {
+  if (C10_UNLIKELY(like._is_zerotensor())) keys = keys.add(c10::DispatchKey::ZeroTensor);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
   copy_geometry(*like.unsafeGetTensorImpl(), tensor);
   return tensor;
@@ -64,6 +121,7 @@ at::Tensor host_alias(const at::Tensor& device_tensor) {
 
 HostCall::HostCall(c10::DeviceIndex device)
     : device_(device), former_tap_(current_tap()), scope_(this) {
+  [[maybe_unused]] static const bool known = (add_raw_release(&release_redirected), true);
   synchronize_current_stream(device);
 }
 
@@ -91,9 +149,11 @@ at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&
   if (device.type() == kDriverDevice) return block;
   void* address = block.get();
   void* host = host_address(device_, address);
-  if (host != nullptr) redirected_.push_back({host, address});
+  if (host == nullptr) return {nullptr, c10::Device(c10::kCPU)};
+  redirected_.push_back({host, address});
   const at::DeleterFnPtr deleter = block.get_deleter();
-  return {host, block.release_context(), deleter, c10::Device(c10::kCPU)};
+  redirected_memory().add(host, {block.release_context(), deleter});
+  return {host, host, &delete_redirected, c10::Device(c10::kCPU)};
 }
 
 const HostCall::Redirected* HostCall::find_redirected(const void* host) const {
@@ -112,9 +172,10 @@ at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) const {
     std::memcpy(host_address(device_, block.get()), data.get(), bytes);
     return block;
   }
-  void* address = redirected != nullptr ? redirected->device : nullptr;
-  const at::DeleterFnPtr deleter = data.get_deleter();
-  return {address, data.release_context(), deleter, c10::Device(kDriverDevice, device_)};
+  const c10::Device device(kDriverDevice, device_);
+  if (redirected == nullptr) return {nullptr, device};
+  const auto owner = redirected_memory().take(data.release_context());
+  return {redirected->device, owner->context, owner->deleter, device};
 }
 
 at::Tensor HostCall::adopt(const at::Tensor& result) {

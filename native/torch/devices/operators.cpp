@@ -2,7 +2,7 @@
 // torch's core sends to PrivateUse1 under another name (convolution).
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -49,6 +49,20 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
   const c10::DeviceGuard guard(c10::device_or_default(device));
   return at::detail::empty_strided_generic(size, stride, &device_allocator(), kDriverKeys,
                                            c10::dtype_or_default(dtype));
+}
+
+// A tensor of zeros without memory, which autograd uses for gradients that are known to be zero.
+Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                   std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                   std::optional<bool> pin_memory) {
+  check_factory(layout, pin_memory);
+  const c10::DeviceGuard guard(c10::device_or_default(device));
+  at::native::ZeroTensorAllocator nothing(c10::Device(kDriverDevice, current_device()));
+  Tensor zeros =
+      at::detail::empty_generic(size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor),
+                                c10::dtype_or_default(dtype), std::nullopt);
+  zeros.storage().unsafeGetStorageImpl()->set_allocator(&device_allocator());
+  return zeros;
 }
 
 Tensor& set_to_tensor(Tensor& self, const Tensor& source) {
@@ -122,6 +136,7 @@ void register_operators() {
                                             c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("empty.memory_format", &empty);
   library->impl("empty_strided", &empty_strided);
+  library->impl("_efficientzerotensor", &zero_tensor);
   library->impl("as_strided", &at::native::as_strided_tensorimpl);
   library->impl("view", &at::native::view);
   library->impl("_reshape_alias", &at::native::_reshape_alias);

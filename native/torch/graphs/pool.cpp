@@ -37,7 +37,7 @@ bool fits(const Block& block, size_t bytes, c10::Device device) {
 
 }  // namespace
 
-Pool::Pool() { set_raw_release(&Pool::release_raw); }
+Pool::Pool() { add_raw_release(&Pool::release_raw); }
 
 Pool::~Pool() {
   const std::lock_guard lock(registry().mutex);
