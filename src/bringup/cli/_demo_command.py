@@ -1,0 +1,63 @@
+"""`bringup demo`: a real model from plain PyTorch to captured graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bringup import report
+
+__all__ = ["demo"]
+
+
+def demo(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            help="Your own sentences, one per line.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Your own text, one sentence per line.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Few sentences and rounds, no Inductor; well under a minute."),
+    ] = False,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", help="cpu or npu; may be given twice. Default: both."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file too.")
+    ] = None,
+) -> None:
+    """Run all-MiniLM-L6-v2 eagerly, through Inductor, fused, and captured; compare them.
+
+    Exit code 0: all embeddings agree with eager, 1: a cosine is below 0.9999 or a check failed.
+    """
+    if file is not None and text is not None:
+        raise typer.BadParameter("give --file or --text, not both")
+    chosen = tuple(dict.fromkeys(device or ("cpu", "npu")))
+    if unknown := set(chosen) - {"cpu", "npu"}:
+        raise typer.BadParameter(f"--device {sorted(unknown)[0]}: expected cpu or npu")
+    from bringup.cli.demo.run import DemoOptions, run_demo
+    from bringup.cli.demo.show import show
+
+    console = Console()
+    result = run_demo(DemoOptions(file, text, quick, chosen), console)
+    show(console, result.rows, result.nearest, result.notes)
+    for failure in result.failures:
+        console.print(f"FAILED: {failure}", style="red", markup=False)
+    if json_file is not None:
+        report.write_json(json_file, vars(result))
+        console.print(f"Written: {json_file}", markup=False)
+    if result.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,52 @@
+"""`bringup try`: the user's own model, and what the kit can do for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bringup import passes, report
+
+__all__ = ["try_model"]
+
+
+def try_model(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
+    ],
+    inductor: Annotated[
+        bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor.")
+    ] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results too.")] = None,
+) -> None:
+    """Try your own model: which passes match, whether it can be captured, time and error.
+
+    A factory returns (model, example_inputs). Passes come from BRINGUP_PASS_PATH, else from the
+    demo.
+
+    Exit code 0: it was tried, whatever came out; 1: the model cannot be loaded or run at all.
+    """
+    from bringup.cli.demo.modes import use_passes
+    from bringup.cli.demo.texts import examples_dir
+    from bringup.cli.trial.run import try_subject
+    from bringup.cli.trial.show import as_json, show
+    from bringup.cli.trial.subject import load_subject
+
+    console = Console()
+    subject = load_subject(target)
+    if not passes.load_pass_plugins().loaded:
+        use_passes(examples_dir() / "demo_passes")
+        subject.notes.append("BRINGUP_PASS_PATH names no passes: those of the demo were used.")
+    trial = try_subject(
+        subject,
+        inductor=inductor,
+        on_step=lambda words: console.print(f"... {words}", markup=False),
+    )
+    show(console, trial)
+    if json_file is not None:
+        report.write_json(json_file, as_json(trial))
+        console.print(f"Written: {json_file}", markup=False)

@@ -1,0 +1,194 @@
+"""Timing and comparing candidates: interleaved rounds, medians, ratios in one process."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bringup.cli.demo.modes import Candidate, Mode
+from bringup.cli.demo.texts import LengthClass, Sentence
+
+__all__ = [
+    "Pair",
+    "Row",
+    "Timings",
+    "count_host_ops",
+    "embed_all",
+    "nearest_pairs",
+    "rows_of",
+    "time_all",
+]
+
+Timings = list[list[float]]  # [candidate][sentence]: median milliseconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a mode on a device over the sentences of one length class.
+
+    Attributes:
+        mode, device: which candidate.
+        bucket: the length class.
+        ms: median over the sentences of each one's median time.
+        speedup_vs_eager, speedup_vs_inductor: median over the sentences of the ratio of medians, on
+            the same device; None where the other did not run.
+        max_abs_diff, min_cosine: against eager on cpu.
+        host_ops: operators that the host dispatches for the class's middle sentence, plus update
+            and replay.
+    """
+
+    mode: str
+    device: str
+    bucket: str
+    ms: float
+    speedup_vs_eager: float | None
+    speedup_vs_inductor: float | None
+    max_abs_diff: float
+    min_cosine: float
+    host_ops: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sentences and the cosine similarity of their embeddings."""
+
+    first: str
+    second: str
+    cosine: float
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device; nothing on cpu."""
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def time_all(
+    candidates: Sequence[Candidate],
+    sentences: Sequence[Sentence],
+    rounds: int,
+    on_round: Callable[[], None] = lambda: None,
+) -> Timings:
+    """Median milliseconds of every candidate on every sentence; they take turns on each."""
+    inputs = [[candidate.prepare(sentence) for sentence in sentences] for candidate in candidates]
+    samples: list[list[list[float]]] = [[[] for _ in sentences] for _ in candidates]
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for s in range(len(sentences)):
+                for c, candidate in enumerate(candidates):
+                    start = time.perf_counter_ns()
+                    candidate.call(inputs[c][s])
+                    synchronize(candidate.device)
+                    samples[c][s].append((time.perf_counter_ns() - start) / 1e6)
+            on_round()
+    finally:
+        if enabled:
+            gc.enable()
+    return [[statistics.median(times) for times in of_candidate] for of_candidate in samples]
+
+
+def embed_all(candidate: Candidate, sentences: Sequence[Sentence]) -> torch.Tensor:
+    """The embeddings of all sentences, [N, D] on cpu."""
+    rows = []
+    for sentence in sentences:
+        embedding = candidate.call(candidate.prepare(sentence))
+        synchronize(candidate.device)
+        rows.append(embedding.to("cpu", copy=True))
+    return torch.cat(rows)
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to mypy
+    """Counts the operators that come through the dispatcher, below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: int = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs as compiled while this mode is on."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count_host_ops(candidate: Candidate, sentence: Sentence) -> int:
+    """Operators that one call sends through the dispatcher, plus its calls into captured graphs.
+    What a graph runs inside `replay()`, and what Inductor generated, is not dispatched.
+    """
+    inputs = candidate.prepare(sentence)
+    counter = _Counter()
+    with counter:
+        candidate.call(inputs)
+    synchronize(candidate.device)
+    return counter.count + candidate.calls_per_sentence
+
+
+def nearest_pairs(
+    sentences: Sequence[Sentence], embeddings: torch.Tensor, count: int = 3
+) -> list[Pair]:
+    """The `count` pairs of sentences with the largest cosine similarity, if there are so many."""
+    cosines = (embeddings @ embeddings.T).triu(diagonal=1)
+    cosines[torch.ones_like(cosines).tril().bool()] = -2.0
+    available = len(sentences) * (len(sentences) - 1) // 2
+    top = cosines.flatten().topk(min(count, available))
+    return [
+        Pair(
+            sentences[place // len(sentences)].text, sentences[place % len(sentences)].text, cosine
+        )
+        for cosine, place in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+    ]
+
+
+def rows_of(
+    candidates: Sequence[Candidate],
+    sentences: Sequence[Sentence],
+    timings: Timings,
+    embeddings: Sequence[torch.Tensor],
+    reference: torch.Tensor,
+) -> list[Row]:
+    """The table's lines for candidates of one device; `reference` is what eager gave on cpu."""
+    by_mode = {candidate.mode: timings[c] for c, candidate in enumerate(candidates)}
+    rows = []
+    for c, candidate in enumerate(candidates):
+        for length_class in LengthClass:
+            members = [
+                s for s, sentence in enumerate(sentences) if sentence.length_class is length_class
+            ]
+            if not members:
+                continue
+            middle = sorted(members, key=lambda s: sentences[s].tokens)[len(members) // 2]
+            ours, theirs = embeddings[c][members], reference[members]
+            rows.append(
+                Row(
+                    mode=candidate.mode.value,
+                    device=candidate.device,
+                    bucket=length_class.value,
+                    ms=statistics.median(timings[c][s] for s in members),
+                    speedup_vs_eager=_speedup(by_mode.get(Mode.EAGER), timings[c], members),
+                    speedup_vs_inductor=_speedup(by_mode.get(Mode.INDUCTOR), timings[c], members),
+                    max_abs_diff=(ours - theirs).abs().max().item(),
+                    min_cosine=torch.nn.functional.cosine_similarity(ours.double(), theirs.double())
+                    .min()
+                    .item(),
+                    host_ops=count_host_ops(candidate, sentences[middle]),
+                )
+            )
+    return rows
+
+
+def _speedup(peer: list[float] | None, ours: list[float], members: Sequence[int]) -> float | None:
+    if peer is None:
+        return None
+    return statistics.median(peer[s] / ours[s] for s in members)

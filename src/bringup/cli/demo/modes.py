@@ -1,0 +1,175 @@
+"""The four ways of running the model, each a `Candidate`: inputs made beforehand, and one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bringup import graphs, passes
+from bringup.cli.demo.model import padded_ids
+from bringup.cli.demo.texts import Sentence, bucket_for
+
+__all__ = [
+    "Candidate",
+    "CapturedBuckets",
+    "Mode",
+    "captured",
+    "eager",
+    "fuse",
+    "fused",
+    "inductor",
+    "padding_influence",
+    "use_passes",
+]
+
+
+class Mode(Enum):
+    """How the model runs."""
+
+    EAGER = "eager"
+    INDUCTOR = "inductor"
+    FUSED = "fused"
+    CAPTURED = "fused+captured"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One mode on one device.
+
+    Attributes:
+        mode: how the model runs.
+        device: where.
+        prepare: makes the inputs of a sentence, outside of what is timed.
+        call: runs the model on them and returns the embedding [1, D]; what is timed.
+        calls_per_sentence: how often Python reaches into bringup for one `call`, besides dispatched
+            operators.
+    """
+
+    mode: Mode
+    device: str
+    prepare: Callable[[Sentence], Any]
+    call: Callable[[Any], torch.Tensor]
+    calls_per_sentence: int = 0
+
+    @property
+    def name(self) -> str:
+        """For people: the mode on the device."""
+        return f"{self.mode.value} on {self.device}"
+
+
+def _masked_inputs(device: str) -> Callable[[Sentence], tuple[torch.Tensor, torch.Tensor]]:
+    def prepare(sentence: Sentence) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = padded_ids(sentence, sentence.tokens, device)
+        return ids, torch.ones_like(ids)
+
+    return prepare
+
+
+def eager(embedder: torch.nn.Module, device: str) -> Candidate:
+    """Plain PyTorch, one sentence a call, no padding."""
+    return Candidate(Mode.EAGER, device, _masked_inputs(device), lambda inputs: embedder(*inputs))
+
+
+def inductor(embedder: torch.nn.Module, device: str) -> Candidate:
+    """The same module through `torch.compile` as it comes, one artifact for all lengths."""
+    compiled = torch.compile(embedder, dynamic=True)
+    return Candidate(
+        Mode.INDUCTOR, device, _masked_inputs(device), lambda inputs: compiled(*inputs)
+    )
+
+
+def use_passes(folder: Path) -> None:
+    """Put `folder` first on BRINGUP_PASS_PATH and load what is found there.
+
+    Raises the first plugin error: without the passes the demo would show nothing.
+    """
+    others = [path for path in os.environ.get("BRINGUP_PASS_PATH", "").split(os.pathsep) if path]
+    if str(folder) not in others:
+        os.environ["BRINGUP_PASS_PATH"] = os.pathsep.join([str(folder), *others])
+    for error in passes.load_pass_plugins().errors:
+        raise error
+
+
+def fuse(embedder: torch.nn.Module) -> Any:
+    """Compile the module in place with `backend="bringup"`, its weights frozen; returns it."""
+    embedder.compile(backend="bringup", dynamic=True, options={"freeze": True})
+    return embedder
+
+
+def fused(compiled: Any, device: str) -> Candidate:
+    """The fused module at every sentence's own length."""
+
+    def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
+        return padded_ids(sentence, sentence.tokens, device), sentence.tokens
+
+    return Candidate(Mode.FUSED, device, prepare, lambda inputs: compiled(inputs[0], [inputs[1]]))
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    graph: Any
+    ids: torch.Tensor
+    embedding: torch.Tensor
+
+
+class CapturedBuckets:
+    """The fused module as one captured graph per bucket of lengths."""
+
+    def __init__(self, compiled: Any, device: str) -> None:
+        self._compiled = compiled
+        self._device = device
+        self._buckets: dict[int, _Bucket] = {}
+
+    def capture(self, length: int) -> None:
+        """Capture the bucket of padded length `length`, unless it is there already."""
+        if length in self._buckets:
+            return
+        ids = torch.zeros(1, length, dtype=torch.long, device=self._device)
+        self._compiled(ids, [length - 1])  # compiles, if this is the first
+        graph = graphs.CapturedGraph()
+        with graphs.capture(graph):
+            embedding = self._compiled(ids, [length - 1])
+        self._buckets[length] = _Bucket(graph, ids, embedding)
+
+    def serve(self, ids: torch.Tensor, tokens: int) -> torch.Tensor:
+        """The embedding of a padded sentence. The tensor is overwritten by the next sentence of its
+        bucket.
+        """
+        bucket = self._buckets[ids.shape[1]]
+        bucket.ids.copy_(ids)
+        bucket.graph.update({"**.actual_seq_lengths": [tokens]})
+        bucket.graph.replay()
+        return bucket.embedding
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+def captured(buckets: CapturedBuckets, device: str) -> Candidate:
+    """Every sentence padded to its bucket, by update and replay of the bucket's graph."""
+
+    def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
+        return padded_ids(sentence, bucket_for(sentence.tokens), device), sentence.tokens
+
+    return Candidate(
+        Mode.CAPTURED, device, prepare, lambda inputs: buckets.serve(*inputs), calls_per_sentence=2
+    )
+
+
+def padding_influence(candidate: Candidate, sentence: Sentence) -> float:
+    """How much the embedding of a padded sentence depends on what stands behind its length: 0.0
+    when all is well.
+
+    For the fused and captured candidates, which take padded ids and a length.
+    """
+    ids = padded_ids(sentence, bucket_for(sentence.tokens), candidate.device)
+    clean = candidate.call((ids, sentence.tokens)).to("cpu", copy=True)
+    ids[:, sentence.tokens :] = 2024  # any other token
+    dirty = candidate.call((ids, sentence.tokens)).to("cpu", copy=True)
+    return float((clean - dirty).abs().max())

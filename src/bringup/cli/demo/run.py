@@ -1,0 +1,230 @@
+"""The demo from start to end. Each step says in plain words what it does; the result is a value."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bringup import __version__, compiler, devices, kernels
+from bringup.cli.demo import measure, model, modes, texts
+from bringup.cli.demo.measure import Pair, Row
+from bringup.cli.demo.modes import Candidate, CapturedBuckets, Mode
+from bringup.cli.demo.texts import Sentence
+
+__all__ = ["COSINE_BOUND", "DemoOptions", "DemoResult", "run_demo"]
+
+COSINE_BOUND = 0.9999
+_ROUNDS = {"cpu": 15, "npu": 5}
+_QUICK_ROUNDS = 3
+_QUICK_SENTENCES = 6
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the user asked for."""
+
+    file: Path | None = None
+    text: str | None = None
+    quick: bool = False
+    devices: tuple[str, ...] = ("cpu", "npu")
+
+
+@dataclass
+class DemoResult:
+    """What came out.
+
+    Attributes:
+        rows: the table.
+        nearest: the nearest sentence pairs by the embeddings of the captured graphs.
+        notes: what a reader should know about this run.
+        failures: checks that did not hold; empty when all is well.
+        about: versions and sizes.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    nearest: list[Pair] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    about: dict[str, object] = field(default_factory=dict)
+
+
+class _Steps:
+    """The progress display: one line per step, with a bar where the length is known."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]ok"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            console=console,
+        )
+
+    def __enter__(self) -> _Steps:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @contextmanager
+    def step(self, words: str, total: int | None = None) -> Iterator[Any]:
+        """A step; call what is yielded after each of `total` parts."""
+        task = self._progress.add_task(words, total=total)
+        yield lambda: self._progress.advance(task)
+        self._progress.update(task, total=total or 1, completed=total or 1)
+
+
+def run_demo(options: DemoOptions, console: Console) -> DemoResult:
+    """Run it all. Raises `BringupError`, `ModuleNotFoundError` or `OSError` if it cannot go on."""
+    started = time.perf_counter()
+    with torch.no_grad(), _Steps(console) as steps:
+        run = _Run(options, steps)
+        for device in options.devices:
+            run.on(device)
+    run.result.about = {
+        "bringup": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "sentences": len(run.sentences),
+        "seconds": round(time.perf_counter() - started, 1),
+        "quick": options.quick,
+    }
+    return run.result
+
+
+class _Run:
+    """One run of the demo: what all devices share, and the steps on one device."""
+
+    def __init__(self, options: DemoOptions, steps: _Steps) -> None:
+        self.options = options
+        self.steps = steps
+        self.result = DemoResult()
+        with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
+            self.folder = model.model_dir()
+            tokenizer = model.load_tokenizer(self.folder)
+            given = texts.encode(texts.read_texts(options.file, options.text), tokenizer, _LONGEST)
+            self.sentences = texts.spread(given, _QUICK_SENTENCES) if options.quick else given
+            self.masked = model.MaskedEmbedder(model.load_model(self.folder, "sdpa"))
+        names = kernels.names()
+        with steps.step(
+            f"Compiling {len(names)} C++ kernels: {', '.join(names)}", len(names)
+        ) as done:
+            for name in names:
+                kernels.build(name)
+                done()
+        with steps.step("Loading the graph passes that BRINGUP_PASS_PATH names"):
+            modes.use_passes(texts.examples_dir() / "demo_passes")
+            kernels.register_attention()
+        self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
+
+    def on(self, device: str) -> None:
+        """Run, time and compare all modes on one device."""
+        candidates = [*self._peers(device), *self._ours(device)]
+        self._check_padding(candidates[-2:])
+        rounds = _QUICK_ROUNDS if self.options.quick else _ROUNDS.get(device, _QUICK_ROUNDS)
+        words = (
+            f"Embedding {len(self.sentences)} sentences {rounds} times in every mode on {device}"
+        )
+        with self.steps.step(words, rounds) as done:
+            timings = measure.time_all(candidates, self.sentences, rounds, done)
+        embeddings = [measure.embed_all(candidate, self.sentences) for candidate in candidates]
+        rows = measure.rows_of(candidates, self.sentences, timings, embeddings, self.reference)
+        self.result.rows.extend(rows)
+        self.result.failures.extend(
+            f"{row.mode} on {row.device}, {row.bucket} sentences: "
+            f"cosine {row.min_cosine:.7f} to eager is below {COSINE_BOUND}"
+            for row in rows
+            if not row.min_cosine >= COSINE_BOUND
+        )
+        self._note_wins(candidates, timings)
+        if not self.result.nearest and len(self.sentences) > 1:
+            self.result.nearest = measure.nearest_pairs(self.sentences, embeddings[-1])
+
+    def _peers(self, device: str) -> list[Candidate]:
+        """Eager, and Inductor where there is one and time for it."""
+        if device != "cpu":
+            with self.steps.step(
+                f'Loading the driver of the simulated NPU: torch.device("{device}")'
+            ):
+                devices.load_driver("sim")
+                masked = model.MaskedEmbedder(model.load_model(self.folder, "sdpa").to(device))
+            self.result.notes.append(f"Inductor cannot compile for {device}: no rows.")
+            return [modes.eager(masked, device)]
+        peers = [modes.eager(self.masked, device)]
+        if self.options.quick:
+            self.result.notes.append(
+                "--quick leaves Inductor out: it compiles for about half a minute."
+            )
+            return peers
+        with self.steps.step("Compiling the model with Inductor, the peer (this takes a while)"):
+            peers.append(modes.inductor(self.masked, device))
+            _warm_up(peers[-1], self.sentences)
+        return peers
+
+    def _ours(self, device: str) -> list[Candidate]:
+        """Fused, and fused and captured."""
+        with self.steps.step(
+            f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
+        ):
+            served = model.ServedEmbedder(model.load_model(self.folder, "bringup").to(device))
+            compiled = modes.fuse(served)
+            fused = modes.fused(compiled, device)
+            _warm_up(fused, self.sentences)
+        self._note_matches(device)
+        lengths = sorted({texts.bucket_for(sentence.tokens) for sentence in self.sentences})
+        buckets = CapturedBuckets(compiled, device)
+        words = f"Capturing one graph for each of {len(lengths)} padded lengths on {device}"
+        with self.steps.step(words, len(lengths)) as done:
+            for length in lengths:
+                buckets.capture(length)
+                done()
+        return [fused, modes.captured(buckets, device)]
+
+    def _note_matches(self, device: str) -> None:
+        report = compiler.last_report()
+        if report is not None:
+            found = ", ".join(f"{name} {count}" for name, count in report.matches.items() if count)
+            self.result.notes.append(f"passes that matched on {device}: {found}.")
+
+    def _check_padding(self, candidates: Sequence[Candidate]) -> None:
+        """What stands in the padded rows must not matter: other token ids there, the same embedding
+        to the bit.
+        """
+        for candidate in candidates:
+            worst = max(modes.padding_influence(candidate, sentence) for sentence in self.sentences)
+            if worst > 0:
+                self.result.failures.append(
+                    f"{candidate.name}: other tokens in the padded rows change the embedding "
+                    f"by {worst:.1e}"
+                )
+
+    def _note_wins(self, candidates: Sequence[Candidate], timings: measure.Timings) -> None:
+        by_mode = dict(zip((candidate.mode for candidate in candidates), timings, strict=True))
+        for peer in (Mode.EAGER, Mode.INDUCTOR):
+            if peer in by_mode:
+                pairs = list(zip(by_mode[Mode.CAPTURED], by_mode[peer], strict=True))
+                wins = sum(ours < theirs for ours, theirs in pairs)
+                self.result.notes.append(
+                    f"{Mode.CAPTURED.value} on {candidates[0].device} is faster than {peer.value} "
+                    f"for {wins} of {len(pairs)} sentences."
+                )
+
+
+def _warm_up(candidate: Candidate, sentences: Sequence[Sentence]) -> None:
+    """Compile: the shortest and the longest sentence, so that lengths are seen to vary."""
+    ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
+    for sentence in (ordered[0], ordered[-1]):
+        candidate.call(candidate.prepare(sentence))

@@ -1,0 +1,119 @@
+"""The sentences: from the shipped file, a user's file or a text, as token ids, sorted into length
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "LengthClass",
+    "Sentence",
+    "bucket_for",
+    "encode",
+    "examples_dir",
+    "read_texts",
+    "spread",
+]
+
+_SHORT = 10
+_MIDDLE = 40
+_FINE = 6  # the rows that packed_linear multiplies at once: finer buckets would save nothing
+_COARSE = 12
+_FINE_UP_TO = 48
+
+
+class LengthClass(Enum):
+    """How the table groups sentences, by tokens with [CLS] and [SEP]."""
+
+    SHORT = "short"
+    MIDDLE = "middle"
+    LONG = "long"
+
+    @property
+    def range_text(self) -> str:
+        """The class's range of tokens, for people."""
+        return {
+            LengthClass.SHORT: f"up to {_SHORT} tokens",
+            LengthClass.MIDDLE: f"{_SHORT + 1} to {_MIDDLE} tokens",
+            LengthClass.LONG: f"more than {_MIDDLE} tokens",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and its token ids."""
+
+    text: str
+    ids: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, [CLS] and [SEP] included."""
+        return len(self.ids)
+
+    @property
+    def length_class(self) -> LengthClass:
+        """Short, middle or long."""
+        if self.tokens <= _SHORT:
+            return LengthClass.SHORT
+        return LengthClass.MIDDLE if self.tokens <= _MIDDLE else LengthClass.LONG
+
+
+def bucket_for(tokens: int) -> int:
+    """The padded length at which a sentence is served: multiples of 6 up to 48, then of 12."""
+    step = _FINE if tokens <= _FINE_UP_TO else _COARSE
+    return -(-tokens // step) * step
+
+
+def examples_dir() -> Path:
+    """The shipped examples: in an installed package, or beside `src` in the sources.
+
+    Raises `FileNotFoundError` naming both places when there are none.
+    """
+    package = Path(__file__).resolve().parents[2]
+    candidates = (package / "examples", package.parent.parent / "examples")
+    for folder in candidates:
+        if (folder / "data" / "sentences.txt").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"the demo's examples are in none of {[str(folder) for folder in candidates]}: "
+        "reinstall with `pip install --no-build-isolation .`"
+    )
+
+
+def read_texts(file: Path | None, text: str | None) -> list[str]:
+    """One text per line of `file`, or `text`, or the shipped sentences. Empty lines are left out.
+
+    Raises `ValueError` when nothing is left, `OSError` when the file cannot be read.
+    """
+    if text is not None:
+        lines: Iterable[str] = text.splitlines()
+    else:
+        path = file if file is not None else examples_dir() / "data" / "sentences.txt"
+        lines = path.read_text(encoding="utf-8").splitlines()
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise ValueError(
+            f"no sentence in {file if file is not None else 'the text'}: expected one per line"
+        )
+    return texts
+
+
+def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]:
+    """The texts as token ids, cut to `longest` tokens."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    return [Sentence(text, tuple(tokenizer.encode(text).ids)) for text in texts]
+
+
+def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
+    """`count` sentences evenly spread over the lengths, shortest and longest among them."""
+    ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (count - 1))] for i in range(count)]

@@ -1,0 +1,178 @@
+"""Trying a model: fused, captured, timed, compared. What fails becomes a reason, not an error."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from bringup import compiler, graphs
+from bringup.cli.trial.subject import Subject
+from bringup.passes import Report
+
+__all__ = ["Line", "Trial", "try_subject"]
+
+_ROUNDS = 15
+_WARM_UPS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way of running the model.
+
+    Attributes:
+        mode: eager, inductor, fused or captured.
+        ms: median time of a call; None when it does not work.
+        speedup: against eager.
+        max_abs_diff: against eager, over all floating-point outputs.
+        reason: why it does not work, "" when it does.
+    """
+
+    mode: str
+    ms: float | None = None
+    speedup: float | None = None
+    max_abs_diff: float | None = None
+    reason: str = ""
+
+
+@dataclass
+class Trial:
+    """What came out of trying a model.
+
+    Attributes:
+        name: what was tried.
+        lines: the ways of running it.
+        reports: what the passes did, one report per graph that Dynamo found.
+        slots: the arguments of the captured graph that can be updated.
+        notes: what a reader should know.
+    """
+
+    name: str
+    lines: list[Line] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    slots: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], None]) -> Trial:
+    """Run the model in every way there is. Raises what the model itself raises in eager mode."""
+    trial = Trial(subject.name, notes=list(subject.notes))
+    with torch.no_grad():
+        on_step("running it in eager mode")
+        expected = _flat(_call(subject.model, subject))
+        works: dict[str, Callable[[], Any]] = {"eager": lambda: _call(subject.model, subject)}
+        failures: dict[str, str] = {}
+
+        on_step('fusing it: torch.compile(model, backend="bringup")')
+        compiled = _compiled(subject, trial)
+        _attempt("fused", lambda: _warmed(lambda: _call(compiled, subject)), works, failures)
+        on_step("capturing it as a graph")
+        whole = compiled if "fused" in works else subject.model
+        _attempt("captured", lambda: _captured(whole, subject, trial), works, failures)
+        if inductor:
+            on_step("compiling it with Inductor, the peer")
+            peer = torch.compile(subject.model)
+            _attempt("inductor", lambda: _warmed(lambda: _call(peer, subject)), works, failures)
+
+        on_step("timing")
+        times = _interleaved(works)
+        for mode, call in works.items():
+            trial.lines.append(
+                Line(
+                    mode,
+                    ms=times[mode],
+                    speedup=times["eager"] / times[mode],
+                    max_abs_diff=_difference(_flat(call()), expected),
+                )
+            )
+    trial.lines.extend(Line(mode, reason=reason) for mode, reason in failures.items())
+    return trial
+
+
+def _call(model: Any, subject: Subject) -> Any:
+    return model(*subject.args, **subject.kwargs)
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    """The floating-point tensors of a result, copied (a captured graph overwrites its own)."""
+    if not pytree.tree_leaves(result) or hasattr(result, "to_tuple"):
+        result = result.to_tuple()
+    leaves = pytree.tree_leaves(result)
+    return [x.clone() for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+def _attempt(
+    mode: str,
+    make: Callable[[], Callable[[], Any]],
+    works: dict[str, Callable[[], Any]],
+    failures: dict[str, str],
+) -> None:
+    """Whatever a foreign model, compiler or capture raises is the answer to "why not"."""
+    try:
+        works[mode] = make()
+    except Exception as error:
+        failures[mode] = f"{type(error).__name__}: {_first_paragraph(str(error))}"
+
+
+def _first_paragraph(text: str) -> str:
+    return text.strip().split("\n\n")[0]
+
+
+def _compiled(subject: Subject, trial: Trial) -> Any:
+    """The model through our backend, its reports collected in the trial."""
+
+    def backend(module: Any, inputs: Sequence[Any]) -> Any:
+        run = compiler.dynamo_backend(module, inputs, options={"freeze": True})
+        report = compiler.last_report()
+        if report is not None:
+            trial.reports.append(report)
+        return run
+
+    return torch.compile(subject.model, backend=backend)
+
+
+def _warmed(call: Callable[[], Any]) -> Callable[[], Any]:
+    call()
+    return call
+
+
+def _captured(model: Any, subject: Subject, trial: Trial) -> Callable[[], Any]:
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        result = _call(model, subject)
+    trial.slots = [str(slot) for slot in graph.slots]
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return _warmed(replay)
+
+
+def _interleaved(works: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median milliseconds of each; all take turns in every round."""
+    for call in works.values():
+        for _ in range(_WARM_UPS):
+            call()
+    samples: dict[str, list[float]] = {mode: [] for mode in works}
+    gc.collect()
+    for _ in range(_ROUNDS):
+        for mode, call in works.items():
+            start = time.perf_counter_ns()
+            call()
+            samples[mode].append((time.perf_counter_ns() - start) / 1e6)
+    return {mode: statistics.median(times) for mode, times in samples.items()}
+
+
+def _difference(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest absolute difference; `inf` when the outputs differ in number or shape."""
+    if [tuple(x.shape) for x in ours] != [tuple(x.shape) for x in expected]:
+        return float("inf")
+    gaps = [(x - y).abs().max().item() for x, y in zip(ours, expected, strict=True) if x.numel()]
+    return float(max(gaps, default=0.0))

@@ -1,0 +1,123 @@
+"""What is tried: a Hugging Face folder, or what a factory function returns."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bringup.errors import BringupError
+
+__all__ = ["Subject", "SubjectError", "load_subject"]
+
+_TOKENS = 16
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+class SubjectError(BringupError, ValueError):
+    """What was to be tried cannot be found or is not a model with example inputs."""
+
+
+@dataclass
+class Subject:
+    """A model in evaluation mode with the inputs to call it on, and what a reader should know about
+    them.
+    """
+
+    name: str
+    model: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def load_subject(target: str) -> Subject:
+    """The subject behind `target`: a folder with a config.json, or `module:factory`.
+
+    A factory takes no arguments and returns `(model, example_inputs)`; the inputs are a tensor, a
+    tuple of positional arguments or a dict of keyword arguments. Raises `SubjectError` that says
+    what was expected and what came.
+    """
+    path = Path(target).expanduser()
+    if path.is_dir():
+        return _from_folder(path)
+    module_name, colon, factory_name = target.partition(":")
+    if not colon or not module_name or not factory_name:
+        raise SubjectError(
+            f"{target!r} is neither a folder nor module:factory; give a Hugging Face folder with a "
+            "config.json, or a function that returns (model, example_inputs)"
+        )
+    return _from_factory(target, _find_factory(module_name, factory_name))
+
+
+def _find_factory(module_name: str, factory_name: str) -> Callable[[], Any]:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not module_name.startswith(error.name):
+            raise
+        raise SubjectError(
+            f"there is no module {module_name!r} in {Path.cwd()} or among the installed packages"
+        ) from error
+    factory: Callable[[], Any] | None = getattr(module, factory_name, None)
+    if not callable(factory):
+        found = "nothing of this name" if factory is None else f"a {type(factory).__name__}"
+        raise SubjectError(f"{module_name}:{factory_name}: expected a function, got {found}")
+    return factory
+
+
+def _from_factory(name: str, factory: Callable[[], Any]) -> Subject:
+    made = factory()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], torch.nn.Module):
+        raise SubjectError(
+            f"{name}: expected the factory to return (torch.nn.Module, example_inputs), "
+            f"got {type(made).__name__}"
+        )
+    model, inputs = made
+    subject = Subject(name, model.eval().requires_grad_(False))
+    if isinstance(inputs, Mapping):
+        subject.kwargs = dict(inputs)
+    elif isinstance(inputs, (tuple, list)):
+        subject.args = tuple(inputs)
+    else:
+        subject.args = (inputs,)
+    return subject
+
+
+def _from_folder(folder: Path) -> Subject:
+    if not (folder / "config.json").is_file():
+        raise SubjectError(f"{folder} has no config.json: expected a Hugging Face model folder")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        from transformers import AutoConfig, AutoModel
+        from transformers.utils import logging
+    except ImportError as error:
+        raise SubjectError(
+            f"{folder} needs transformers: pip install transformers safetensors ({error})"
+        ) from error
+    logging.disable_progress_bar()
+    notes = []
+    if any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        model = AutoModel.from_pretrained(folder, local_files_only=True)
+    else:
+        notes.append("The folder has no weights: random ones were made from its configuration.")
+        model = AutoModel.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    if model.main_input_name != "input_ids":
+        raise SubjectError(
+            f"{folder}: {type(model).__name__} takes {model.main_input_name!r}; only models that "
+            "take token ids can be tried by their folder, write a module:factory for this one"
+        )
+    ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, _TOKENS))
+    notes.append(f"Called on {_TOKENS} random token ids.")
+    kwargs: dict[str, Any] = {"input_ids": ids}
+    if getattr(model.config, "use_cache", False):
+        kwargs["use_cache"] = False
+    return Subject(str(folder), model.eval().requires_grad_(False), kwargs=kwargs, notes=notes)

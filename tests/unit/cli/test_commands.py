@@ -1,0 +1,170 @@
+"""The command line: exit codes, errors without tracebacks, doctor and config."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bringup
+from bringup import cli
+from bringup.cli import _app, _checks
+from bringup.cli._checks import Finding, Health
+from bringup.errors import DriverError
+
+
+def test_version_prints_the_version_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"bringup {bringup.__version__}"
+
+
+def test_python_dash_m_bringup_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bringup", "config", "--includes"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (Path(done.stdout.strip().removeprefix("-I")) / "bringup" / "kernel.h").is_file()
+
+
+def test_unknown_command_exits_2_and_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bogus"]) == 2
+    assert "No such command 'bogus'" in capsys.readouterr().err
+
+
+def test_config_without_an_option_exits_2_and_names_the_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config"]) == 2
+    assert "give exactly one of --includes, --cflags, --cmake" in capsys.readouterr().err
+
+
+def test_config_cmake_gives_a_folder_whose_config_finds_the_headers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config", "--cmake"]) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert (folder / "bringup-config.cmake").is_file()
+    assert (folder.parent / "include" / "bringup" / "kernel.h").is_file()
+
+
+def test_config_cflags_compile_a_kernel_by_hand(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["config", "--cflags"]) == 0
+    flags = capsys.readouterr().out.split()
+    source = tmp_path / "one.cpp"
+    source.write_text(
+        '#include "bringup/kernel.h"\n'
+        "BRINGUP_EXPORT int32_t run(void**, int32_t, const bringup_ctx*) { return 0; }\n"
+    )
+    subprocess.run(["c++", *flags, str(source), "-o", str(tmp_path / "one.so")], check=True)
+
+
+def test_config_cflags_without_a_compiler_exits_1_and_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_CXX", "no-such-compiler")
+    assert cli.main(["config", "--cflags"]) == 1
+    error = capsys.readouterr().err
+    assert "MissingCompilerError" in error
+    assert "no-such-compiler" in error
+    assert "Traceback" not in error
+
+
+def test_failure_shows_no_traceback_unless_debug_is_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_CXX", "no-such-compiler")
+    assert cli.main(["--debug", "config", "--cflags"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_app, "app", interrupted)
+    assert cli.main(["doctor"]) == 130
+
+
+def only(subject: str, findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.subject == subject]
+
+
+def test_doctor_reports_missing_compiler_with_the_command_and_exits_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_CXX", "no-such-compiler")
+    assert cli.main(["doctor", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["healthy"] is False
+    found = next(item for item in result["findings"] if item["subject"] == "compiler")
+    assert found["health"] == "missing"
+    assert "no-such-compiler" in found["detail"]
+    assert found["fix"] == "apt-get install g++"
+
+
+def test_doctor_survives_a_check_that_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Finding]:
+        raise DriverError("the board is gone")
+        yield  # makes this a generator, as the checks are
+
+    monkeypatch.setitem(_checks.CHECKS, "driver", (broken, "plug it in"))
+    findings = _checks.run_checks()
+    assert only("driver", findings) == [
+        Finding("driver", Health.MISSING, "DriverError: the board is gone", "plug it in")
+    ]
+    assert only("headers", findings)[0].health is Health.OK
+
+
+def test_doctor_names_a_driver_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_DRIVER", "/no/such/driver.so")
+    (finding,) = only("driver", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert "/no/such/driver.so" in finding.detail
+    assert finding.fix == "unset BRINGUP_DRIVER"
+
+
+def test_doctor_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_LAUNCH_BLOCKING", "perhaps")
+    (finding,) = only("settings", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert "BRINGUP_LAUNCH_BLOCKING='perhaps'" in finding.detail
+    assert finding.fix == "unset BRINGUP_LAUNCH_BLOCKING"
+
+
+def test_doctor_says_when_the_cache_folder_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(blocker / "cache"))
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert "cannot be written" in finding.detail
+    assert finding.fix.startswith("export BRINGUP_CACHE_DIR=")
+
+
+def test_doctor_prints_findings_settings_and_remedies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "bringup.cli._doctor.run_checks",
+        lambda: [
+            Finding("torch", Health.OK, "2.13.0"),
+            Finding("model", Health.OPTIONAL, "not installed", "pip install it"),
+        ],
+    )
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for part in ("2.13.0", "BRINGUP_PASS_PATH", "model (optional): pip install it"):
+        assert part in out
+    assert "Nothing is missing." in out
