@@ -97,9 +97,9 @@ void copy_through_aliases(const at::Tensor& source, const at::Tensor& target) {
   if (on_device(source) && source.device().index() != device) {
     synchronize_current_stream(source.device().index());
   }
-  HostCall call(device);
+  HostCall call(device, HostCall::Mode::kAlias);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  call.alias(target).copy_(call.alias(source));
+  call.stand_in(target, true).copy_(call.stand_in(source, false));
 }
 
 // The same without a view of device memory: spans are staged on the host, laid out as on the

@@ -1,6 +1,5 @@
 // The fallback: an operator without a kernel of its own runs the CPU kernel. With host-visible
 // memory on zero-copy aliases, else on copies.
-#include <ATen/native/CPUFallback.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "torch/devices/generator.h"
 #include "torch/devices/host_call.h"
@@ -20,12 +20,12 @@ namespace {
 
 // What is known about an operator from its schema alone.
 struct OperatorPlan {
-  bool aliasable =
-      false;  // an aten operator without arguments that only the copying fallback can carry over
+  bool keeps_nothing = false;  // an aten operator; others may keep the tensors they are given
   bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
   int generator = -1;          // positions of these arguments, or -1
   int device = -1;
+  std::vector<bool> writes;  // for each argument
 };
 
 bool mixes_devices_on_purpose(const std::string& name) {
@@ -40,7 +40,7 @@ bool mixes_devices_on_purpose(const std::string& name) {
 
 OperatorPlan make_plan(const c10::FunctionSchema& schema) {
   OperatorPlan plan;
-  plan.aliasable = schema.getNamespace().value_or("") == "aten";
+  plan.keeps_nothing = schema.name().starts_with("aten::");
   plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   const auto optional = [](c10::TypePtr type) {
@@ -52,10 +52,8 @@ OperatorPlan make_plan(const c10::FunctionSchema& schema) {
     const c10::TypePtr& type = schema.arguments()[i].real_type();
     if (type->isSubtypeOf(*generator)) plan.generator = static_cast<int>(i);
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
-    if (type->kind() == c10::TypeKind::StorageType ||
-        type->kind() == c10::TypeKind::StreamObjType) {
-      plan.aliasable = false;
-    }
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    plan.writes.push_back(alias != nullptr && alias->isWrite());
   }
   return plan;
 }
@@ -103,7 +101,7 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, Visit visit) {
 // The one device that all arguments agree on; CPU scalars go with any. A CPU kernel would not
 // notice a mixture.
 c10::Device common_device(const c10::OperatorHandle& op, const OperatorPlan& plan,
-                          c10::ArrayRef<c10::IValue> arguments, bool& strided) {
+                          c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> found;
   std::optional<c10::Device> stranger;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
@@ -111,7 +109,6 @@ c10::Device common_device(const c10::OperatorHandle& op, const OperatorPlan& pla
     if (device.type() == kDriverDevice) {
       if (found.has_value() && *found != device) stranger = device;
       if (!found.has_value()) found = device;
-      strided = strided && tensor.layout() == c10::kStrided && tensor.has_storage();
     } else if (tensor.dim() > 0 && !plan.mixes_devices) {
       stranger = device;
     }
@@ -126,21 +123,22 @@ c10::Device common_device(const c10::OperatorHandle& op, const OperatorPlan& pla
   return c10::Device(kDriverDevice, checked_device(device.index()));
 }
 
-c10::IValue alias_value(HostCall& call, const c10::IValue& value) {
-  if (value.isTensor()) return call.alias(value.toTensor());
+c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written) {
+  if (value.isTensor()) return call.stand_in(value.toTensor(), written);
   if (value.isTensorList()) {
-    c10::List<at::Tensor> aliases;
-    const c10::List<at::Tensor> tensors = value.toTensorList();
-    aliases.reserve(tensors.size());
-    for (const at::Tensor& tensor : tensors) aliases.push_back(call.alias(tensor));
-    return aliases;
+    c10::List<at::Tensor> tensors;
+    const c10::List<at::Tensor> originals = value.toTensorList();
+    tensors.reserve(originals.size());
+    for (const at::Tensor& tensor : originals) tensors.push_back(call.stand_in(tensor, written));
+    return tensors;
   }
   if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> aliases;
+    c10::List<std::optional<at::Tensor>> tensors;
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      aliases.push_back(tensor.has_value() ? std::optional(call.alias(*tensor)) : std::nullopt);
+      tensors.push_back(tensor.has_value() ? std::optional(call.stand_in(*tensor, written))
+                                           : std::nullopt);
     }
-    return aliases;
+    return tensors;
   }
   return value;
 }
@@ -155,28 +153,6 @@ void adopt_value(HostCall& call, c10::IValue& value) {
   }
 }
 
-void run_on_aliases(const c10::OperatorHandle& op, const OperatorPlan& plan, c10::Device device,
-                    torch::jit::Stack* stack) {
-  const c10::DeviceGuard guard(device);
-  HostCall call(device.index());
-  const size_t arguments = op.schema().arguments().size();
-  for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
-    c10::IValue& value = (*stack)[i];
-    if (value.isTensor() || value.isList()) value = alias_value(call, value);
-  }
-  if (plan.device >= 0) {
-    (*stack)[stack->size() - arguments + static_cast<size_t>(plan.device)] = c10::Device(c10::kCPU);
-  }
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    op.redispatchBoxed(kCpuKeys, stack);
-  }
-  if (plan.mutates) call.write_back();
-  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
-    adopt_value(call, (*stack)[i]);
-  }
-}
-
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const bool aten = schema.name().starts_with("aten::");
@@ -187,19 +163,28 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
                               driver_facts().device_name, "', and none for 'cpu' to fall back on");
 
   const size_t first = stack->size() - schema.arguments().size();
-  const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(first);
-  bool strided = true;
-  const c10::Device device = common_device(op, plan, arguments, strided);
+  c10::IValue* arguments = stack->data() + first;
+  const c10::Device device =
+      common_device(op, plan, c10::ArrayRef<c10::IValue>(arguments, schema.arguments().size()));
   if (plan.generator >= 0) {
-    c10::IValue& generator = (*stack)[first + static_cast<size_t>(plan.generator)];
+    c10::IValue& generator = arguments[plan.generator];
     generator = host_generator(
         generator.isGenerator() ? generator.toGenerator() : default_generator(device.index()),
         device.index());
   }
-  if (driver_facts().host_visible && plan.aliasable && strided) {
-    run_on_aliases(op, plan, device, stack);
-  } else {
-    at::native::cpu_fallback(op, stack);
+  if (plan.device >= 0) arguments[plan.device] = c10::Device(c10::kCPU);
+
+  const c10::DeviceGuard guard(device);
+  HostCall call(device.index(), plan.keeps_nothing ? host_call_mode() : HostCall::Mode::kCopy);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    c10::IValue& value = arguments[i];
+    if (value.isTensor() || value.isList()) value = stand_in(call, value, plan.writes[i]);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(kCpuKeys, stack);
+  if (plan.mutates) call.write_back();
+  for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
+    adopt_value(call, (*stack)[i]);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "torch/devices/allocator.h"
+#include "torch/devices/copies.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -98,7 +99,7 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-at::Tensor new_alias(const at::Tensor& tensor, bool resizable) {
+at::Tensor alias_of(const at::Tensor& tensor, bool resizable) {
   c10::StorageImpl* storage = storage_of(tensor);
   void* host = host_address(tensor.device().index(), storage->_mutable_data_ptr_no_checks().get());
   c10::Storage alias = c10::make_intrusive<c10::StorageImpl>(
@@ -106,6 +107,20 @@ at::Tensor new_alias(const at::Tensor& tensor, bool resizable) {
       at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)),
       resizable ? c10::GetCPUAllocator() : nullptr, resizable);
   return tensor_over(std::move(alias), kCpuKeys, tensor);
+}
+
+// Long tensor lists are not searched to the end for tensors that were met before: they are lists of
+// different tensors, and no kernel looks for overlaps in them.
+constexpr size_t kSearched = 16;
+
+bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.storage_offset() == b.storage_offset();
+}
+
+void take_geometry(const at::Tensor& to, const at::Tensor& from) {
+  to.unsafeGetTensorImpl()->set_sizes_and_strides(from.sizes(), from.strides(),
+                                                  from.storage_offset());
 }
 
 }  // namespace
@@ -116,31 +131,42 @@ at::Tensor host_alias(const at::Tensor& device_tensor) {
               device_tensor.device());
   TORCH_CHECK(driver_facts().host_visible, "the memory of device '", driver_facts().device_name,
               "' is not visible to the host: copy the tensor instead");
-  return new_alias(device_tensor, false);
+  return alias_of(device_tensor, false);
 }
 
-HostCall::HostCall(c10::DeviceIndex device)
-    : device_(device), former_tap_(current_tap()), scope_(this) {
+HostCall::HostCall(c10::DeviceIndex device, Mode mode)
+    : device_(device),
+      mode_(mode),
+      former_tap_(current_tap()),
+      scope_(mode == Mode::kAlias ? this : former_tap_) {
   [[maybe_unused]] static const bool known = (add_raw_release(&release_redirected), true);
   synchronize_current_stream(device);
 }
 
-at::Tensor HostCall::alias(const at::Tensor& tensor) {
+at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
   if (!tensor.defined() || tensor.device().type() != kDriverDevice) return tensor;
-  // Kernels check whether their tensors overlap, so what is one storage on the device has to be one
-  // for them. Long tensor lists are not searched to the end: no kernel looks for overlaps in them.
-  constexpr size_t kSearched = 16;
   const size_t last = std::min(pairs_.size(), kSearched);
   for (size_t i = 0; i < last; ++i) {
-    const Pair pair = pairs_[i];
-    if (pair.original.is_same(tensor)) return pair.alias;
-    if (storage_of(pair.original) == storage_of(tensor)) {
-      pairs_.push_back({tensor, tensor_over(pair.alias.storage(), kCpuKeys, tensor)});
-      return pairs_.back().alias;
+    if (pairs_[i].original.is_same(tensor)) {
+      pairs_[i].written |= written;
+      return pairs_[i].host;
     }
   }
-  pairs_.push_back({tensor, new_alias(tensor, true)});
-  return pairs_.back().alias;
+  pairs_.push_back(
+      {tensor, mode_ == Mode::kAlias ? new_alias(tensor) : copy_to_host(tensor), written});
+  return pairs_.back().host;
+}
+
+// Kernels check whether their tensors overlap, so what is one storage on the device has to be one
+// for them.
+at::Tensor HostCall::new_alias(const at::Tensor& tensor) const {
+  const size_t last = std::min(pairs_.size(), kSearched);
+  for (size_t i = 0; i < last; ++i) {
+    if (storage_of(pairs_[i].original) == storage_of(tensor)) {
+      return tensor_over(pairs_[i].host.storage(), kCpuKeys, tensor);
+    }
+  }
+  return alias_of(tensor, true);
 }
 
 at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&) {
@@ -181,21 +207,27 @@ at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) const {
 at::Tensor HostCall::adopt(const at::Tensor& result) {
   if (!result.defined() || result.device().type() == kDriverDevice) return result;
   for (const Pair& pair : pairs_) {
-    if (pair.alias.is_same(result)) return pair.original;
+    if (pair.host.is_same(result)) return pair.original;
   }
   const c10::Device device(kDriverDevice, device_);
   if (!result.has_storage()) return result.to(device);
   c10::StorageImpl* storage = storage_of(result);
   for (const Pair& pair : pairs_) {
-    if (storage_of(pair.alias) == storage) {
-      return tensor_over(pair.original.storage(), kDriverKeys, result);
+    if (storage_of(pair.host) != storage) continue;
+    at::Tensor view = tensor_over(pair.original.storage(), kDriverKeys, result);
+    if (mode_ == Mode::kCopy) {  // the copy begins at the first element of the original
+      const auto skipped = static_cast<size_t>(pair.original.storage_offset()) *
+                           pair.original.element_size() / result.element_size();
+      view.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(skipped) +
+                                                     result.storage_offset());
     }
+    return view;
   }
   if (storage->device_type() == c10::DeviceType::CPU) {
     at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-    // Memory that was not allocated through us and that others may hold: a constant, another
-    // thread's.
-    if (data.get() != nullptr && find_redirected(data.get()) == nullptr) return result.to(device);
+    // Not allocated through us, and others may hold it: a constant, or another thread's.
+    const bool foreign = data.get() != nullptr && find_redirected(data.get()) == nullptr;
+    if (foreign || mode_ == Mode::kCopy) return result.to(device);
     storage->set_data_ptr_noswap(to_device(std::move(data), storage->nbytes()));
     storage->set_allocator(&device_allocator());
   }
@@ -204,21 +236,38 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
 
 void HostCall::write_back() {
   for (const Pair& pair : pairs_) {
-    c10::StorageImpl* alias = storage_of(pair.alias);
-    if (alias->data_ptr().get_deleter() != &keep) {  // the kernel gave it other memory
-      c10::StorageImpl* original = storage_of(pair.original);
-      original->set_data_ptr_noswap(
-          to_device(std::move(alias->_mutable_data_ptr_no_checks()), alias->nbytes()));
-      original->set_nbytes(alias->nbytes());
-      void* host = host_address(device_, original->_mutable_data_ptr_no_checks().get());
-      alias->set_data_ptr_noswap(at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)));
+    if (!pair.written) continue;
+    if (mode_ == Mode::kAlias) {
+      write_alias_back(pair);
+    } else {
+      write_copy_back(pair);
     }
-    const c10::TensorImpl& geometry = *pair.alias.unsafeGetTensorImpl();
-    c10::TensorImpl& target = *pair.original.unsafeGetTensorImpl();
-    if (geometry.sizes() != target.sizes() || geometry.strides() != target.strides() ||
-        geometry.storage_offset() != target.storage_offset()) {
-      target.set_sizes_and_strides(geometry.sizes(), geometry.strides(), geometry.storage_offset());
-    }
+  }
+}
+
+void HostCall::write_alias_back(const Pair& pair) {
+  c10::StorageImpl* alias = storage_of(pair.host);
+  if (alias->data_ptr().get_deleter() != &keep) {  // the kernel gave it other memory
+    c10::StorageImpl* original = storage_of(pair.original);
+    original->set_data_ptr_noswap(
+        to_device(std::move(alias->_mutable_data_ptr_no_checks()), alias->nbytes()));
+    original->set_nbytes(alias->nbytes());
+    void* host = host_address(device_, original->_mutable_data_ptr_no_checks().get());
+    alias->set_data_ptr_noswap(at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)));
+  }
+  if (!same_geometry(pair.original, pair.host)) take_geometry(pair.original, pair.host);
+}
+
+void HostCall::write_copy_back(const Pair& pair) {
+  if (pair.host.sizes() != pair.original.sizes() ||
+      pair.host.strides() != pair.original.strides()) {
+    const at::Tensor moved = pair.host.to(c10::Device(kDriverDevice, device_));
+    c10::StorageImpl* original = storage_of(pair.original);
+    original->set_nbytes(moved.storage().nbytes());
+    original->set_data_ptr_noswap(std::move(storage_of(moved)->_mutable_data_ptr_no_checks()));
+    take_geometry(pair.original, moved);
+  } else {
+    pair.original.copy_(pair.host);
   }
 }
 

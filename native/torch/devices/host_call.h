@@ -1,7 +1,8 @@
-// Running host code on device tensors: inputs become CPU tensors, results become device tensors.
-// With host-visible memory nothing is copied: an input is a CPU alias of the device memory, and
-// while the object lives the CPU allocations of this thread are made in device memory, so a result
-// is already where it belongs.
+// Running host code on device tensors: inputs become CPU tensors, results become device tensors. In
+// alias mode nothing is copied: an input is a CPU alias of the device memory, and while the object
+// lives the CPU allocations of this thread are made in device memory, so a result is already where
+// it belongs. In copy mode (memory that the host cannot see, or host code that may keep what it is
+// given) inputs and results are copied.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,25 +18,29 @@ namespace bringup::torch_ext {
 
 class HostCall final : AllocationTap {
  public:
-  // Waits for the current stream of `device`, and raises what failed in it. Requires host-visible
-  // memory.
-  explicit HostCall(c10::DeviceIndex device);
+  enum class Mode { kAlias, kCopy };
 
-  // The CPU alias of a device tensor; the same tensor or storage gives the same alias. Any other
-  // tensor as it is.
-  at::Tensor alias(const at::Tensor& tensor);
+  // Waits for the current stream of `device`, and raises what failed in it. Alias mode requires
+  // host-visible memory.
+  HostCall(c10::DeviceIndex device, Mode mode);
 
-  // The device tensor for what the host code returned: the original of an alias, a view of its
-  // storage, or a new device tensor. `result` must be the last reference but its holder's.
-  at::Tensor adopt(const at::Tensor& result);
+  // The CPU stand-in for a device tensor; the same tensor gives the same one, and so does the same
+  // storage in alias mode. Any other tensor as it is. `written`: the host code may write to it.
+  at::Tensor stand_in(const at::Tensor& tensor, bool written);
 
-  // After the host code: carries a resize of an alias back to the device tensor that it stands for.
+  // After the host code: brings what it wrote, and resizes of what it wrote, to the device tensors.
   void write_back();
+
+  // The device tensor for what the host code returned: the original of a stand-in, a view of its
+  // storage, or a new device tensor. Changes the storage of `result`, so that nobody else may hold
+  // it.
+  at::Tensor adopt(const at::Tensor& result);
 
  private:
   struct Pair {
     at::Tensor original;
-    at::Tensor alias;
+    at::Tensor host;
+    bool written;
   };
   struct Redirected {
     void* host;
@@ -45,12 +50,21 @@ class HostCall final : AllocationTap {
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
   const Redirected* find_redirected(const void* host) const;
   at::DataPtr to_device(at::DataPtr&& data, size_t bytes) const;
+  at::Tensor new_alias(const at::Tensor& tensor) const;
+  void write_alias_back(const Pair& pair);
+  void write_copy_back(const Pair& pair);
 
   const c10::DeviceIndex device_;
+  const Mode mode_;
   c10::SmallVector<Pair, 4> pairs_;
   c10::SmallVector<Redirected, 4> redirected_;
   AllocationTap* const former_tap_;
-  TapScope scope_;
+  const TapScope scope_;
 };
+
+// Aliases where the driver allows them.
+inline HostCall::Mode host_call_mode() noexcept {
+  return driver_facts().host_visible ? HostCall::Mode::kAlias : HostCall::Mode::kCopy;
+}
 
 }  // namespace bringup::torch_ext

@@ -80,53 +80,37 @@ void record_stream(Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
-// Inputs of host code and back again, without a copy where the memory allows it.
-class ConvolutionCall {
- public:
-  explicit ConvolutionCall(const Tensor& input) : device_(input.device()), guard_(device_) {
-    if (driver_facts().host_visible) call_.emplace(device_.index());
-  }
-  Tensor in(const Tensor& tensor) {
-    if (!tensor.defined()) return tensor;
-    return call_ ? call_->alias(tensor) : copy_to_host(tensor);
-  }
-  std::optional<Tensor> in(const std::optional<Tensor>& tensor) {
-    if (!tensor.has_value() || !tensor->defined()) return std::nullopt;
-    return in(*tensor);
-  }
-  Tensor out(const Tensor& result) {
-    if (!result.defined()) return result;
-    return call_ ? call_->adopt(result) : result.to(device_);
-  }
-
- private:
-  const c10::Device device_;
-  const c10::DeviceGuard guard_;
-  std::optional<HostCall> call_;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd_;
-};
+std::optional<Tensor> stand_in(HostCall& call, const std::optional<Tensor>& tensor) {
+  if (!tensor.has_value() || !tensor->defined()) return std::nullopt;
+  return call.stand_in(*tensor, false);
+}
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                    c10::SymIntArrayRef dilation, bool transposed,
                    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  ConvolutionCall call(input);
-  return call.out(at::convolution_symint(call.in(input), call.in(weight), call.in(bias), stride,
-                                         padding, dilation, transposed, output_padding,
-                                         std::move(groups)));
+  const c10::DeviceGuard guard(input.device());
+  HostCall call(input.device().index(), host_call_mode());
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return call.adopt(at::convolution_symint(
+      call.stand_in(input, false), call.stand_in(weight, false), stand_in(call, bias), stride,
+      padding, dilation, transposed, output_padding, std::move(groups)));
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  ConvolutionCall call(input);
+  const c10::DeviceGuard guard(input.device());
+  HostCall call(input.device().index(), host_call_mode());
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::vector<c10::SymInt> bias_size = {
       grad.sym_size(1)};  // one bias a channel of the output
   auto [grad_input, grad_weight, grad_bias] = at::convolution_backward_symint(
-      call.in(grad), call.in(input), call.in(weight), c10::SymIntArrayRef(bias_size), stride,
-      padding, dilation, transposed, output_padding, std::move(groups), wanted);
-  return {call.out(grad_input), call.out(grad_weight), call.out(grad_bias)};
+      call.stand_in(grad, false), call.stand_in(input, false), call.stand_in(weight, false),
+      c10::SymIntArrayRef(bias_size), stride, padding, dilation, transposed, output_padding,
+      std::move(groups), wanted);
+  return {call.adopt(grad_input), call.adopt(grad_weight), call.adopt(grad_bias)};
 }
 
 }  // namespace
