@@ -26,7 +26,7 @@ struct Registration {
 // A value in words; what cannot be printed is left out.
 template <class T>
 std::string shown(const T& value) {
-  if constexpr (requires(std::ostringstream & out) { out << value; }) {
+  if constexpr (requires(std::ostringstream& out) { out << value; }) {
     std::ostringstream out;
     out << value;
     return out.str();

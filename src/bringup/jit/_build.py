@@ -155,7 +155,7 @@ def _failure(
 
 def _read_dependencies(staged: Path) -> list[str]:
     """The headers of a depfile in make's syntax, without the source itself."""
-    text = (staged / _DEPENDENCIES).read_text(errors="surrogateescape").replace("\\\n", " ")
+    text = os.fsdecode((staged / _DEPENDENCIES).read_bytes()).replace("\\\n", " ")
     words = re.findall(r"(?:\\.|[^\s\\])+", text.partition(":")[2])
     paths = [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
     return [os.path.join(staged, path) for path in paths[1:]]
@@ -189,7 +189,7 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
     if bytes_digest(content) != source_digest:
         raise SourceChangedError
     (staged / request.source.file_name).write_bytes(content)
-    (staged / LOG).write_text(log)
+    (staged / LOG).write_bytes(os.fsencode(log))
     (staged / _DEPENDENCIES).unlink()
 
 
@@ -209,7 +209,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         seconds = time.perf_counter() - start
         log = f"{shlex.join(command)}\n{output}"
         if status != 0:
-            failed_log.write_text(log)
+            failed_log.write_bytes(os.fsencode(log))
             raise _failure(request, command, status, output, failed_log)
         headers = tuple(map(read_header, _read_dependencies(staged)))
         # What was compiled is what is on disk when nothing was touched since the start, or when the

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from bringup.jit._files import (
     Stamp,
+    as_stamp,
     bytes_digest,
     file_digest,
     is_settled,
@@ -125,7 +126,7 @@ def read_header(path: str) -> Header:
 
 def _read_back(header: tuple[str, str, list[int] | None]) -> Header:
     path, digest, seen = header
-    return Header(path, digest, None if seen is None else Stamp(*seen))
+    return Header(path, digest, as_stamp(seen) if seen else None)
 
 
 def _is_unchanged(header: Header) -> bool:

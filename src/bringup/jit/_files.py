@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TypeAlias
 
 __all__ = [
     "Stamp",
+    "as_stamp",
     "bytes_digest",
     "file_digest",
     "is_settled",
@@ -26,14 +28,9 @@ __all__ = [
 _SETTLED_NS = 50_000_000
 
 
-class Stamp(NamedTuple):
-    """What has to stay the same for a file to count as untouched."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
+# What has to stay the same for a file to count as untouched: inode, size, mtime_ns, ctime_ns.
+# A bare tuple, for a warm start makes dozens of them.
+Stamp: TypeAlias = tuple[int, int, int, int]
 
 _digests: dict[str, tuple[Stamp, str]] = {}
 
@@ -41,12 +38,18 @@ _digests: dict[str, tuple[Stamp, str]] = {}
 def stamp(path: str | os.PathLike[str]) -> Stamp:
     """The stamp of the file that `path` leads to. Raises `OSError` when there is none."""
     status = os.stat(path)
-    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def as_stamp(numbers: Sequence[int]) -> Stamp:
+    """A stamp that went through JSON. Raises `ValueError` or `TypeError` when it is none."""
+    inode, size, mtime_ns, ctime_ns = numbers
+    return (inode, size, mtime_ns, ctime_ns)
 
 
 def is_settled(seen: Stamp) -> bool:
     """Whether `seen` is old enough to stand for the content that is read now."""
-    return max(seen.mtime_ns, seen.ctime_ns) + _SETTLED_NS < time.time_ns()
+    return max(seen[2:]) + _SETTLED_NS < time.time_ns()
 
 
 def read_bytes(path: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from bringup import _native, settings
 from bringup.errors import MissingCompilerError
-from bringup.jit._files import Stamp, bytes_digest, file_digest, read_bytes, stamp
+from bringup.jit._files import Stamp, as_stamp, bytes_digest, file_digest, read_bytes, stamp
 
 __all__ = ["TARGETS", "Target", "Toolchain", "ToolchainInfo", "compiler_environment", "find_target"]
 
@@ -223,7 +223,7 @@ def _toolchain_from(compiler: str, answers: dict[str, Any]) -> Toolchain:
         isa=tuple(answers["isa"]),
         identity=answers["identity"],
         fingerprint=answers["fingerprint"],
-        stamps=tuple((file, Stamp(*seen)) for file, seen in answers["stamps"]),
+        stamps=tuple((file, as_stamp(seen)) for file, seen in answers["stamps"]),
         include_directories=_bringup_includes(),
     )
 

@@ -135,11 +135,17 @@ def test_a_change_of_a_header_is_seen_and_a_touch_is_none(
     assert counted() == 2
 
 
-def test_a_header_with_a_difficult_name_is_followed(root: Path, tmp_path: Path) -> None:
-    header = tmp_path / "a b$c#d.h"
+@pytest.mark.parametrize("name", ["a b=c $HOME #1 it's", "späß", "\udcff"])
+def test_folders_and_headers_with_difficult_names_are_followed(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    header = folder / f"{name}.h"
     header.write_text("#define VALUE 1\n")
-    path = tmp_path / "k.cpp"
-    path.write_text(f'#include "{header.name}"\nextern "C" int run() {{ return VALUE; }}\n')
+    path = folder / "k.cpp"
+    text = f'#include "{header.name}"\nextern "C" int run() {{ return VALUE; }}\n'
+    path.write_bytes(os.fsencode(text))
     first = jit.compile(jit.Source(path))
     header.write_text("#define VALUE 2\n")
     assert jit.compile(jit.Source(path)).key != first.key
