@@ -10,7 +10,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from bringup import ir, passes
-from bringup.compiler.aten import AtenDialect
+from bringup.compiler.aten import AtenDialect, ordinary_torch
 from bringup.compiler.mirror import Mirror
 from bringup.passes import PassDescriptor, PluginReport, Report
 
@@ -90,13 +90,14 @@ def _run(
     fold: bool = False,
 ) -> Report:
     try:
-        report = passes.run_passes(
-            graph,
-            selected,
-            options=options,
-            commit=mirror.commit if mirror is not None else None,
-            fold=fold,
-        )
+        with ordinary_torch():
+            report = passes.run_passes(
+                graph,
+                selected,
+                options=options,
+                commit=mirror.commit if mirror is not None else None,
+                fold=fold,
+            )
     except passes.PassError as error:
         error.report.plugin_errors = list(plugins.errors)  # type: ignore[attr-defined]
         _remember(error.report)  # type: ignore[attr-defined]

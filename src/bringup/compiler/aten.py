@@ -8,13 +8,14 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
 from bringup.errors import SchemaError
 from bringup.passes import AnyValue
 
-__all__ = ["AtenDialect", "in_schema_order", "operator_of", "overload_of"]
+__all__ = ["AtenDialect", "in_schema_order", "operator_of", "ordinary_torch", "overload_of"]
 
 _COMMUTATIVE = frozenset(
     f"aten::{name}"
@@ -69,7 +70,7 @@ class AtenDialect:
         metas = {value: value.meta for value in node.inputs}
         arguments = [_filled(argument, metas) for argument in node.arguments]
         mode = self._mode_for(metas.values())
-        with _no_guards(mode), mode, torch.no_grad():
+        with _no_guards(mode), mode, enable_python_dispatcher(), torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
 
     def describe(self, meta: object) -> ir.TensorDesc | None:
@@ -104,7 +105,7 @@ class AtenDialect:
     def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
         """See `ir.Dialect.evaluate`."""
         arguments = [_filled(argument, constants) for argument in node.arguments]
-        with unset_fake_temporarily(), torch.no_grad():
+        with torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
 
     def constant_meta(self, payload: object) -> object:
@@ -340,6 +341,13 @@ def _dim(size: object) -> ir.Dim:
 def _dispatch_name(device_type: str) -> str:
     names = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
     return names.get(device_type, "PrivateUse1")
+
+
+@contextlib.contextmanager
+def ordinary_torch() -> Iterator[None]:
+    """Inside of a compile: run torch operators for real, as outside of it."""
+    with unset_fake_temporarily(), torch._C._DisablePythonDispatcher():
+        yield
 
 
 @contextlib.contextmanager

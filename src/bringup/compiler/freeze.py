@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import is_fake, unset_fake_temporarily
+from torch._subclasses.fake_tensor import is_fake
 
+from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import BringupError, ContractError
 
@@ -58,7 +59,7 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], 
             continue
         node = _placeholder_of(placeholders, weight)
         name = f"_frozen_{len(names)}"
-        with unset_fake_temporarily():
+        with ordinary_torch():
             aten.register_buffer(name, weight.tensor.detach(), persistent=False)
         with aten.graph.inserting_before(first):
             constant = aten.graph.get_attr(name)

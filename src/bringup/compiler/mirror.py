@@ -135,8 +135,10 @@ class Mirror:
         self.graph.expire()
 
     def _check(self, edit: ir.Edit) -> None:
-        if isinstance(edit, ir.Insert) and edit.node.operator.type == ir.INPUT:
-            raise PassError(f"a pass cannot give a compiled graph a new input ({edit.node.name!r})")
+        if isinstance(edit, ir.Insert) and edit.node._operator.type == ir.INPUT:
+            raise PassError(
+                f"a pass cannot give a compiled graph a new input ({edit.node._name!r})"
+            )
         if isinstance(edit, ir.Erase) and edit.node._operator.type == ir.INPUT:
             raise PassError(
                 f"a pass cannot remove an input of a compiled graph ({edit.node._name!r})"
@@ -153,7 +155,7 @@ class Mirror:
     def _repeat(self, edit: ir.Edit) -> None:
         if isinstance(edit, ir.Insert):
             with self.module.graph.inserting_before(self._fx_nodes[edit.before]):
-                fx_node = self._create(edit.node)
+                fx_node = self._create(edit.node, edit.arguments)
             edit.node.handle = fx_node
             self._fx_nodes[edit.node] = fx_node
         elif isinstance(edit, ir.Erase):
@@ -169,7 +171,7 @@ class Mirror:
         else:
             self._rewire(edit)
 
-    def _create(self, node: ir.Node) -> Any:
+    def _create(self, node: ir.Node, given: tuple[object, ...]) -> Any:
         graph = self.module.graph
         if node._operator.type == ir.CONSTANT:
             name = _free_name(self.module, node._name)
@@ -177,7 +179,7 @@ class Mirror:
             fx_node = graph.get_attr(name)
         else:
             overload = overload_of(node._operator.type)
-            arguments, keywords = self._call_arguments(overload, node._arguments)
+            arguments, keywords = self._call_arguments(overload, given)
             fx_node = graph.call_function(overload, arguments, keywords, name=node._name)
         fx_node.meta.update({key: node.meta[key] for key in _INHERITED if key in node.meta})
         fx_node.meta["bringup"] = {

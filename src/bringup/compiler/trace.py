@@ -35,7 +35,8 @@ def trace_pattern(
     """
     functional = torch.func.functionalize(function)
     with torch.no_grad():
-        traced = make_fx(functional, tracing_mode="fake")(*examples)
+        traced = make_fx(functional, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+    traced.graph.eliminate_dead_code()  # reads of sizes, and what the function throws away
     graph = Mirror(traced).graph
     for node in graph.nodes:
         for parameter in node.operator.parameters:

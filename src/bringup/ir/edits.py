@@ -14,26 +14,30 @@ __all__ = ["Edit", "Erase", "Insert", "Move", "Rewire"]
 
 @dataclass(frozen=True)
 class Insert:
-    """A new node stands before another."""
+    """A new node, with the arguments it has at first, stands before another."""
 
     node: Node
     before: Node
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
 
     def inverse(self) -> Erase:
         """Take it out again."""
-        return Erase(self.node, self.before)
+        return Erase(self.node, self.before, self.arguments, self.keywords)
 
 
 @dataclass(frozen=True)
 class Erase:
-    """A node that nobody reads is gone; `before` stood after it."""
+    """A node that nobody reads is gone, with its last arguments; `before` stood after it."""
 
     node: Node
     before: Node
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
 
     def inverse(self) -> Insert:
         """Put it back where it was."""
-        return Insert(self.node, self.before)
+        return Insert(self.node, self.before, self.arguments, self.keywords)
 
 
 @dataclass(frozen=True)

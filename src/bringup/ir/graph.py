@@ -115,7 +115,7 @@ class Graph:
         assert before is not None
         node = self._make(name or f"input_{len(existing)}", _STRUCTURE[INPUT])
         node._outputs = (Value(node, 0, meta),)
-        self._apply(Insert(node, before))
+        self._apply(Insert(node, before, node._arguments, node._keywords))
         return node._outputs[0]
 
     def add_constant(
@@ -132,7 +132,7 @@ class Graph:
         node.payload = payload
         meta = self.dialect.constant_meta(payload) if self.dialect is not None else None
         node._outputs = (Value(node, 0, meta),)
-        self._apply(Insert(node, before))
+        self._apply(Insert(node, before, node._arguments, node._keywords))
         return node._outputs[0]
 
     def insert(
@@ -173,7 +173,7 @@ class Graph:
         base = operator.type.partition("::")[2].partition(".")[0] or operator.type
         node = self._make(base, operator, arguments, keywords)
         self._shape_outputs(node, output_count)
-        self._apply(Insert(node, before))
+        self._apply(Insert(node, before, node._arguments, node._keywords))
         return node
 
     def adopt(
@@ -187,7 +187,7 @@ class Graph:
         """Append a node as it is: how another graph is mirrored."""
         node = self._make(name, operator, arguments, keywords)
         node._outputs = tuple(Value(node, index, meta) for index, meta in enumerate(metas))
-        self._apply(Insert(node, self._output))
+        self._apply(Insert(node, self._output, node._arguments, node._keywords))
         return node
 
     def inserting_before(self, node: Node) -> GraphBuilder:
@@ -236,7 +236,7 @@ class Graph:
                 "replace its uses first"
             )
         assert node._next is not None
-        self._apply(Erase(node, node._next))
+        self._apply(Erase(node, node._next, node._arguments, node._keywords))
 
     def erase_dead(self, *candidates: Node) -> None:
         """Remove those of `candidates`, and what only they read, that are pure and unread."""
@@ -370,7 +370,8 @@ class Graph:
                 metas = self.dialect.infer(node)
             except Exception as error:
                 raise PassError(
-                    f"{node._operator.type} cannot take these arguments: {error} (in {node!r})"
+                    f"{node._operator.type} cannot take these arguments: {_first_line(error)} "
+                    f"(in {node!r})"
                 ) from error
         else:
             count = (
@@ -412,7 +413,8 @@ class Graph:
                 metas = self.dialect.infer(node)
             except Exception as error:
                 raise PassError(
-                    f"after {self._rule or 'the edit'}, {node!r} cannot take its inputs: {error}"
+                    f"after {self._rule or 'the edit'}, {node!r} cannot take its inputs: "
+                    f"{_first_line(error)}"
                 ) from error
             for value, meta in zip(node._outputs, metas, strict=True):
                 difference = self.dialect.difference(value._meta, meta)
@@ -439,6 +441,7 @@ class Graph:
     def _perform(self, edit: Edit) -> None:
         if isinstance(edit, Insert):
             edit.node._graph = self
+            edit.node._arguments, edit.node._keywords = edit.arguments, dict(edit.keywords)
             self._link(edit.node, edit.before)
             self._register(edit.node)
             self._count_uses(edit.node, +1)
@@ -500,3 +503,8 @@ class Graph:
     def _renumber(self) -> None:
         for number, node in enumerate(self._walk(), start=1):
             node._order = number * _ORDER_STEP
+
+
+def _first_line(error: Exception) -> str:
+    """What an operator says; the rest of torch's messages is for those who build torch."""
+    return str(error).partition("\n")[0]

@@ -1,10 +1,15 @@
-"""torch.compile(backend="bringup") with plugins found through the pass path."""
+"""torch.compile(backend="bringup"): plugins, options, errors, both inner compilers."""
+
+import threading
 
 import pytest
 import torch
 
-from bringup import compiler, passes
+from bringup import compiler, ir, passes
+from bringup.compiler.backend import CompileOptions
+from bringup.errors import BringupError, PassError
 
+STAGE = passes.PassStage.AFTER_INFER_SHAPE
 PLUGIN = """
 from bringup import ir, passes
 
@@ -12,34 +17,130 @@ from bringup import ir, passes
 class ReluRelu(passes.PatternFusionPass):
     @passes.pattern
     def twice(self, inputs):
-        b = inputs[0].builder
-        return b.op("aten::relu", b.op("aten::relu", inputs[0]))
+        builder = inputs[0].builder
+        return builder.op("aten::relu", builder.op("aten::relu", inputs[0]))
 
     def replacement(self, match_result):
         builder = ir.GraphBuilder()
-        (x,) = builder.create_inputs(1)
-        return builder.op("aten::relu", x)
+        return builder.op("aten::relu", *builder.create_inputs(1))
 """
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
+def _reset():
     torch._dynamo.reset()
-    yield
-    passes.unload_pass_plugins()
-    passes.clear_registered_passes()
 
 
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_backend_runs_passes_found_through_the_pass_path(tmp_path, monkeypatch, requires_grad):
-    (tmp_path / "plugin.py").write_text(PLUGIN)
+def relu_twice(x):
+    return torch.relu(torch.relu(x)) * 2
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_passes_are_found_through_the_pass_path_and_broken_ones_reported(
+    tmp_path, monkeypatch, inner
+):
+    (tmp_path / "good.py").write_text(PLUGIN)
+    (tmp_path / "broken.py").write_text("raise OSError('gone')")
     monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path))
-
-    def function(x):
-        return (torch.relu(torch.relu(x)) * 2).sum()
-
-    x = torch.randn(5, requires_grad=requires_grad)
-    compiled = torch.compile(function, backend="bringup")
-    assert torch.equal(compiled(x), function(x))
+    x = torch.randn(5)
+    compiled = torch.compile(relu_twice, backend="bringup", options={"inner": inner})
+    assert torch.equal(compiled(x), relu_twice(x))
     report = compiler.last_report()
-    assert report["ReluRelu"].matches == (0 if requires_grad else 1)
+    assert report.matches == {"ReluRelu": 1}
+    assert "broken.py raised OSError: gone" in str(report.plugin_errors[0])
+    assert "ReluRelu: changed, 1 matches" in str(report)
+
+
+def test_gradients_flow_through_rewritten_forward_and_backward_graphs():
+    @passes.register_decompose_pass(name="D", stage=STAGE, op_types=["aten::sigmoid"])
+    class Decompose(passes.DecomposePass):
+        def replacement(self, node):
+            builder = ir.GraphBuilder()
+            (x,) = builder.create_inputs(1)
+            return builder.op("aten::reciprocal", builder.op("aten::exp", -x) + 1)
+
+    x = torch.randn(5, requires_grad=True)
+    (expected,) = torch.autograd.grad(torch.sigmoid(x).sum(), x)
+    compiled = torch.compile(lambda x: torch.sigmoid(x).sum(), backend="bringup")
+    (got,) = torch.autograd.grad(compiled(x), x)
+    assert torch.allclose(got, expected)
+
+
+def test_failed_pass_raises_at_the_call_and_names_itself():
+    @passes.register_fusion_pass(name="Bad", stage=STAGE)
+    class Bad(passes.FusionBasePass):
+        def run(self, graph, context):
+            raise ValueError("by hand")
+
+    with pytest.raises(
+        Exception, match="PassError: pass 'Bad' failed: ValueError: by hand"
+    ) as info:
+        torch.compile(relu_twice, backend="bringup")(torch.randn(5))
+    assert isinstance(info.value.inner_exception, PassError)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"iner": "eager"},
+            r"has no option 'iner'; options are \['inner', 'capture', 'passes', 'fre",
+        ),
+        ({"inner": "fast"}, r"option 'inner' must be one of \['eager', 'inductor'\], got 'fast'"),
+        ({"freeze": 1}, "option 'freeze' must be True or False, got 1"),
+        ({"capture": True}, "option 'capture' is not there yet: .* graphs.capture"),
+    ],
+)
+def test_wrong_option_is_refused_by_name(options, text):
+    with pytest.raises(BringupError, match=text):
+        CompileOptions.parse(options)
+    with pytest.raises(Exception, match=text):
+        torch.compile(relu_twice, backend="bringup", options=options)(torch.randn(5))
+
+
+def test_mode_is_refused_and_points_to_options():
+    with pytest.raises(Exception, match="has no mode 'max-autotune': use options"):
+        torch.compile(relu_twice, backend="bringup", mode="max-autotune")(torch.randn(5))
+
+
+def test_input_that_is_written_is_written_by_the_compiled_function_too():
+    def function(x):
+        x.add_(1)
+        return torch.relu(torch.relu(x))
+
+    x = torch.tensor([-3.0, 3.0])
+    assert torch.equal(torch.compile(function, backend="bringup")(x), torch.tensor([0.0, 4.0]))
+    assert torch.equal(x, torch.tensor([-2.0, 4.0]))
+
+
+def test_zero_sized_strided_and_expanded_inputs():
+    compiled = torch.compile(relu_twice, backend="bringup")
+    base = torch.randn(6, 4)
+    for x in (torch.empty(0, 3), base.t()[1:, ::2], base[:1].expand(3, 4), torch.tensor(2.0)):
+        assert torch.equal(compiled(x), relu_twice(x))
+
+
+def test_two_threads_compile_at_once_and_see_their_own_reports():
+    @passes.register_fusion_pass(name="Count", stage=STAGE)
+    class Count(passes.FusionBasePass):
+        def run(self, graph, context):
+            return None
+
+    results = {}
+
+    def work(size):
+        compiled = torch.compile(relu_twice, backend="bringup", dynamic=False)
+        x = torch.randn(size)
+        results[size] = (torch.equal(compiled(x), relu_twice(x)), compiler.last_report())
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(right for right, _ in results.values())
+    assert results[2][1] is not results[3][1]
+
+
+def test_backend_is_announced_by_importing_the_compiler():
+    assert "bringup" in torch._dynamo.list_backends()

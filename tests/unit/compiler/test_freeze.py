@@ -33,7 +33,9 @@ def test_frozen_weight_written_later_raises_at_the_next_call_and_names_it(inner)
         compiled = torch.compile(model, backend="bringup", options=options)
         compiled(x)
         model[0].weight.mul_(2)
-        with pytest.raises(ContractError, match=r"the weight '0\.weight' was frozen .* was written"):
+        with pytest.raises(
+            ContractError, match=r"the weight '0\.weight' was frozen .* was written"
+        ):
             compiled(x)
 
 

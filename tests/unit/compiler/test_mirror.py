@@ -1,0 +1,155 @@
+"""FX graphs of every kind: mirrored, rewritten in place, and right afterwards."""
+
+import pytest
+import torch
+from torch import nn
+
+from bringup import compiler, ir, passes
+from bringup.errors import PassError
+
+STAGE = passes.PassStage.AFTER_INFER_SHAPE
+
+
+def register_relu_to_tanh():
+    @passes.register_fusion_pass(name="P", stage=STAGE)
+    class Fusion(passes.PatternFusionPass):
+        @passes.pattern
+        def relu(self, inputs):
+            return inputs[0].builder.op("aten::relu", inputs[0])
+
+        def replacement(self, match_result):
+            builder = ir.GraphBuilder()
+            return builder.op("aten::tanh", *builder.create_inputs(1))
+
+
+def graph_pass(run):
+    @passes.register_fusion_pass(name="G", stage=STAGE)
+    class GraphPass(passes.FusionBasePass):
+        def run(self, graph, context):
+            return run(graph, context)
+
+
+def test_exported_program_is_rewritten_in_place_and_keeps_its_signature():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return torch.relu(self.linear(x))
+
+    model, x = Model(), torch.randn(2, 4)
+    program = torch.export.export(model, (x,)).run_decompositions({})
+    register_relu_to_tanh()
+    assert compiler.apply_passes(program)["P"].matches == 1
+    program.graph.lint()
+    module = program.module()
+    assert torch.allclose(module(x), torch.tanh(model.linear(x)))
+    assert module.count.item() == 1
+    names = [spec.arg.name for spec in program.graph_signature.output_specs]
+    assert names == [node.name for node in program.graph.output_node().args[0]]
+
+
+def test_graph_of_module_calls_and_python_functions_is_left_alone():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x).sum() + torch.relu(x)[0]
+
+    module = torch.fx.symbolic_trace(Model())
+    register_relu_to_tanh()
+    result = compiler.apply_passes(module)["P"]
+    assert str(result.near_misses[0]) == "relu: 0 of 1 nodes matched, the graph has no aten::relu"
+
+
+def test_new_node_with_several_outputs_gets_the_indexing_that_its_readers_need(traced):
+    def run(graph, context):
+        (exp,) = graph.find("aten::exp")
+        values, _ = graph.inserting_before(exp).op("aten::sort", exp.inputs[0], -1)
+        graph.set_argument(exp, "self", values)
+
+    module = traced(torch.exp, torch.randn(3))
+    graph_pass(run)
+    compiler.apply_passes(module)
+    module.graph.lint()
+    assert torch.equal(module(torch.tensor([3.0, 1.0])), torch.tensor([1.0, 3.0]).exp())
+
+
+def test_node_with_several_outputs_moves_and_goes_with_its_indexing(traced):
+    def function(x):
+        values, indices = torch.sort(x, -1)
+        return values.exp(), indices
+
+    def run(graph, context):
+        (sort,), (exp,) = graph.find("aten::sort"), graph.find("aten::exp")
+        new = graph.inserting_before(sort).op("aten::neg", exp.output)
+        graph.replace_all_uses(sort.outputs[0], graph.inputs[0])
+        graph.set_outputs([new, sort.outputs[1]])
+
+    module = traced(function, torch.randn(3))
+    graph_pass(run)
+    compiler.apply_passes(module)
+    module.graph.lint()
+    x = torch.tensor([3.0, 1.0])
+    assert torch.equal(module(x)[0], -x.exp())
+
+
+def test_tuple_that_is_returned_whole_is_left_alone(traced):
+    module = traced(lambda x: torch.relu(x).split(2), torch.randn(4))
+    register_relu_to_tanh()
+    assert compiler.apply_passes(module)["P"].matches == 1
+    assert torch.equal(module(torch.ones(4))[1], torch.ones(2).tanh())
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (
+            lambda graph, context: graph.add_input("more"),
+            "cannot give a compiled graph a new input",
+        ),
+        (
+            lambda graph, context: graph.set_outputs(graph.inputs[0], graph.inputs[0]),
+            "a compiled graph has 1 outputs; a pass cannot change that to 2",
+        ),
+    ],
+)
+def test_signature_of_a_compiled_graph_cannot_be_changed(traced, run, text):
+    module = traced(torch.exp, torch.randn(3))
+    code = module.code
+    graph_pass(lambda graph, context: run(graph, context) and None)
+    with pytest.raises(PassError, match=text):
+        compiler.apply_passes(module)
+    assert module.code == code
+
+
+def test_input_of_a_compiled_graph_cannot_be_removed(traced):
+    def run(graph, context):
+        (exp,) = graph.find("aten::exp")
+        graph.replace_all_uses(exp.output, graph.inputs[1])
+        graph.erase(exp)
+        graph.erase(graph.inputs[0].node)
+
+    module = traced(lambda x, y: torch.exp(x), torch.randn(3), torch.randn(3))
+    graph_pass(run)
+    with pytest.raises(PassError, match="cannot remove an input of a compiled graph"):
+        compiler.apply_passes(module)
+
+
+def test_constant_of_a_replacement_becomes_a_buffer(traced):
+    def run(graph, context):
+        (exp,) = graph.find("aten::exp")
+        bias = graph.add_constant(torch.full((3,), 2.0), name="bias")
+        new = graph.inserting_before(exp).op("aten::add", exp.inputs[0], bias)
+        graph.replace_all_uses(exp.output, new)
+        graph.erase(exp)
+
+    module = traced(torch.exp, torch.randn(3))
+    graph_pass(run)
+    compiler.apply_passes(module)
+    assert torch.equal(module(torch.zeros(3)), torch.full((3,), 2.0))
