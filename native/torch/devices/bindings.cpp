@@ -39,7 +39,10 @@ nb::dict props_dict(c10::DeviceIndex device) {
 std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
   const int32_t status = driver.device_synchronize(checked_device(device));
-  if (status == BRINGUP_OK) return {status, ""};
+  if (status == BRINGUP_OK) {
+    std::string failure = take_host_failure(checked_device(device));
+    return {failure.empty() ? BRINGUP_OK : BRINGUP_KERNEL_FAILED, std::move(failure)};
+  }
   const char* words = driver.last_error != nullptr ? driver.last_error() : nullptr;
   return {status, words != nullptr ? words : ""};
 }

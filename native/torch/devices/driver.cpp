@@ -7,10 +7,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
@@ -216,6 +218,44 @@ void check_driver(int32_t status, const char* what) {
   TORCH_CHECK(status != BRINGUP_KERNEL_FAILED,
               words);  // the words say which operator, that is what matters
   TORCH_CHECK(false, what, " failed on device '", driver_facts().device_name, "': ", words);
+}
+
+namespace {
+
+struct HostFailures {
+  std::mutex mutex;
+  std::array<std::string, kMaxDevices> messages;
+  std::atomic<bool> any{false};
+};
+
+HostFailures& host_failures() {
+  static auto* failures = new HostFailures;
+  return *failures;
+}
+
+}  // namespace
+
+void report_host_failure(c10::DeviceIndex device, std::string message) noexcept {
+  HostFailures& failures = host_failures();
+  std::lock_guard lock(failures.mutex);
+  std::string& first = failures.messages[static_cast<size_t>(device)];
+  if (first.empty()) first = std::move(message);
+  failures.any.store(true, std::memory_order_release);
+}
+
+std::string take_host_failure(c10::DeviceIndex device) {
+  HostFailures& failures = host_failures();
+  if (C10_LIKELY(!failures.any.load(std::memory_order_acquire))) return "";
+  std::lock_guard lock(failures.mutex);
+  std::string message = std::exchange(failures.messages[static_cast<size_t>(device)], "");
+  failures.any.store(std::any_of(failures.messages.begin(), failures.messages.end(),
+                                 [](const std::string& text) { return !text.empty(); }));
+  return message;
+}
+
+void raise_host_failure(c10::DeviceIndex device) {
+  const std::string message = take_host_failure(device);
+  TORCH_CHECK(message.empty(), message);
 }
 
 }  // namespace bringup::torch_ext

@@ -36,4 +36,15 @@ void synchronize_current_stream(c10::DeviceIndex device);
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name);
 
+// The device code of a kernel, loaded into `device` at its first use. The kernel is kept.
+bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
+                                  c10::DeviceIndex device);
+
+// Host work in a stream of `device` failed: the next synchronisation of that device or one of its
+// streams raises `message`. The first report stands. From any thread.
+void report_host_failure(c10::DeviceIndex device, std::string message) noexcept;
+// Takes the reported failure, or an empty text; raises it.
+std::string take_host_failure(c10::DeviceIndex device);
+void raise_host_failure(c10::DeviceIndex device);
+
 }  // namespace bringup::torch_ext

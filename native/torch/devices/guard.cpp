@@ -64,10 +64,12 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     check_driver(active_driver()->stream_synchronize(stream.device_index(), native_stream(stream)),
                  "waiting for a stream");
+    raise_host_failure(stream.device_index());
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     check_driver(active_driver()->device_synchronize(checked_device(device)),
                  "waiting for a device");
+    raise_host_failure(checked_device(device));
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,

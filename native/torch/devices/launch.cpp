@@ -13,16 +13,6 @@
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
-namespace {
-
-using runtime::ArgKind;
-
-static_assert(static_cast<int>(ArgKind::kTensorList) == BRINGUP_ARG_TENSOR_LIST &&
-                  static_cast<int>(ArgKind::kTensor) == BRINGUP_ARG_TENSOR,
-              "the launch block and the driver ABI number the kinds of arguments alike");
-
-std::atomic<bool> g_launch_blocking{false};
-
 // Device code as a device sees it: its module is loaded once and stays, as long as the process.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device) {
@@ -52,6 +42,16 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
   std::lock_guard lock(mutex);
   return functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn}).first->second.fn;
 }
+
+namespace {
+
+using runtime::ArgKind;
+
+static_assert(static_cast<int>(ArgKind::kTensorList) == BRINGUP_ARG_TENSOR_LIST &&
+                  static_cast<int>(ArgKind::kTensor) == BRINGUP_ARG_TENSOR,
+              "the launch block and the driver ABI number the kinds of arguments alike");
+
+std::atomic<bool> g_launch_blocking{false};
 
 // Everything that a launch points at, until the driver releases it.
 struct LaunchOwner {

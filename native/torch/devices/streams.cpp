@@ -80,6 +80,7 @@ void synchronize_current_stream(c10::DeviceIndex device) {
   device = checked_device(device);
   check_driver(active_driver()->stream_synchronize(device, native_stream(current_stream(device))),
                "waiting for the current stream");
+  raise_host_failure(device);
 }
 
 }  // namespace bringup::torch_ext

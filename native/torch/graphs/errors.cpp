@@ -1,7 +1,8 @@
 #include "torch/graphs/errors.h"
 
 #include <nanobind/nanobind.h>
-#include <torch/csrc/Exceptions.h>
+
+#include "torch/common/errors.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -19,9 +20,7 @@ void set_python_error(const char* message) {
 void throw_through_dispatcher(const CaptureFailure& failure) {
   const nanobind::gil_scoped_acquire gil;
   set_python_error(failure.what());
-  python_error error;
-  error.persist();
-  throw error;
+  raise_current_python_error();
 }
 
 }  // namespace bringup::torch_ext::graphs

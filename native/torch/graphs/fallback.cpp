@@ -38,7 +38,7 @@ bool is_autocast_here(const c10::OperatorHandle& op, DispatchKeySet keys) {
 
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
-  if (!traits.composite || traits.kernel != nullptr) return false;
+  if ((!traits.composite && !traits.random) || traits.kernel != nullptr) return false;
   const auto backend = keys.highestBackendKey();
   const auto dense = c10::toRuntimePerBackendFunctionalityKey(
       DispatchKey::Dense,

@@ -43,7 +43,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   }
   for (const c10::Storage& storage : restorer_.storages()) trace(storage, nodes_.size());
 
-  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_));
+  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_);
   restorer_.restore();
   graph->validate();
   for (const Trace& first : traces) {

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "torch/devices/driver.h"
+
 namespace bringup::torch_ext::graphs {
 namespace {
 
@@ -25,35 +27,51 @@ class ReplayDispatch {
 }  // namespace
 
 Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-             std::vector<Input> inputs)
-    : pool_(std::move(pool)), nodes_(std::move(nodes)), inputs_(std::move(inputs)) {}
-
-void Graph::replay() {
-  run_all([this](Node& node) { node.run(replay_); });
+             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device)
+    : pool_(std::move(pool)), nodes_(std::move(nodes)), inputs_(std::move(inputs)) {
+  replay_.pool = pool_;
+  if (!device) return;
+  device_graph_ =
+      std::make_unique<DeviceGraph>(*device, nodes_, [this](size_t position, bool validating) {
+        const ReplayDispatch dispatch;
+        const TapScope tap(&replay_.tap);
+        replay_.tap = ReplayTap();
+        run_node(position, validating);
+      });
 }
+
+void Graph::replay() { run_all(false); }
 
 void Graph::validate() {
-  run_all([this](Node& node) { node.validate(replay_); });
+  run_all(true);
+  if (device_graph_ != nullptr) synchronize_current_stream(device_graph_->device());
 }
 
-template <class Step>
-void Graph::run_all(Step&& step) {
+void Graph::run_all(bool validating) {
   const std::lock_guard lock(mutex_);
   check_inputs();
+  if (device_graph_ != nullptr) return device_graph_->launch(validating);
   const ReplayDispatch dispatch;
-  replay_.tap = ReplayTap();
   const TapScope tap(&replay_.tap);
+  replay_.tap = ReplayTap();
   size_t position = 0;
   try {
-    for (; position < nodes_.size(); ++position) step(*nodes_[position]);
+    for (; position < nodes_.size(); ++position) run_node(position, validating);
   } catch (c10::Error& error) {
     const Node& node = *nodes_[position];
     error.add_context("in node " + std::to_string(position) + " of a captured graph: " + node.op() +
                       (node.scope().empty() ? "" : " in " + node.scope()));
-    replay_.stack.clear();
     throw;
   }
-  replay_.stack.clear();
+}
+
+void Graph::run_node(size_t position, bool validating) {
+  Node& node = *nodes_[position];
+  if (C10_UNLIKELY(validating)) {
+    node.validate(replay_);
+  } else {
+    node.run(replay_);
+  }
 }
 
 void Graph::check_inputs() const {
@@ -63,8 +81,20 @@ void Graph::check_inputs() const {
   }
 }
 
+void Graph::check(const std::vector<Change>& changes) const {
+  std::vector<const Change*> of_node;
+  for (const Change& first : changes) {
+    of_node.clear();
+    for (const Change& change : changes) {
+      if (change.node == first.node) of_node.push_back(&change);
+    }
+    if (of_node.front() == &first) nodes_[first.node]->check_host_values(of_node);
+  }
+}
+
 void Graph::write(const std::vector<Change>& changes) {
   const std::lock_guard lock(mutex_);
+  if (device_graph_ != nullptr) device_graph_->wait();  // a launch reads arguments when it runs
   for (const Change& change : changes) {
     nodes_[change.node]->set_host_value(change.argument, change.value);
   }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "torch/graphs/device_graph.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 
@@ -17,25 +18,22 @@ struct Input {
   std::string what;  // "float32[2, 3], read by aten::mm"
 };
 
-// One value to write before the next replay.
-struct Change {
-  size_t node;
-  size_t argument;
-  HostValue value;
-};
-
 class Graph {
  public:
+  // `device`: the driver's device that the nodes work on, or none for cpu.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-        std::vector<Input> inputs);
+        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device);
 
-  // Runs all nodes in capture order. From any thread; replays of one graph never overlap. A node's
-  // error is raised with the node named.
+  // Runs all nodes in capture order, from any thread; replays of one graph never overlap. A node's
+  // error is raised with the node named. On a device it launches them in the current stream, and
+  // errors are raised by the next synchronisation.
   void replay();
 
   // The first run: nodes settle how they keep their addresses.
   void validate();
 
+  // Raises what the changed calls would raise; changes nothing.
+  void check(const std::vector<Change>& changes) const;
   // Writes all changes; the next replay sees them.
   void write(const std::vector<Change>& changes);
 
@@ -44,14 +42,15 @@ class Graph {
 
  private:
   void check_inputs() const;
-  template <class Step>
-  void run_all(Step&& step);
+  void run_all(bool validating);
+  void run_node(size_t position, bool validating);
 
   std::mutex mutex_;
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
   Replay replay_;
+  std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };
 
 }  // namespace bringup::torch_ext::graphs

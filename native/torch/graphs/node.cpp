@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "runtime/context.h"
 #include "torch/graphs/out_variant.h"
 #include "torch/graphs/values.h"
@@ -23,34 +25,42 @@ bool is_host_value(const c10::IValue& value) {
 
 }  // namespace
 
-KernelNode::KernelNode(std::string op, std::string scope, const c10::OperatorHandle& handle,
-                       const KernelOp& kernel_op, std::shared_ptr<const runtime::Kernel> kernel,
-                       runtime::LaunchBlock block, std::vector<at::Tensor> kept)
+KernelNode::KernelNode(std::string op, std::string scope, Call call,
+                       std::shared_ptr<const runtime::Kernel> kernel)
     : Node(std::move(op), std::move(scope)),
       run_(kernel->run),
-      kernel_op_(&kernel_op),
-      block_(std::move(block)),
-      handle_(handle),
-      kernel_(std::move(kernel)),
-      kept_(std::move(kept)) {
+      block_(pack_launch_block(call.kernel_op, call.inputs, call.outputs)),
+      call_(std::move(call)),
+      kernel_(std::move(kernel)) {
   args_ = block_.args();
   size_ = block_.size();
+}
+
+void KernelNode::start_on_device(bringup_kernel_fn fn) {
+  for (int32_t i = 0; i < size_; ++i) kinds_.push_back(static_cast<uint8_t>(block_.kind(i)));
+  launch_.struct_size = sizeof(launch_);
+  launch_.nargs = size_;
+  launch_.args = args_;
+  launch_.kinds = kinds_.data();
+  launch_.fn = fn;
+  launch_.grid = call_.grid;
+  launch_.name = op().c_str();
 }
 
 void KernelNode::run(Replay&) {
   const runtime::HostContext context;
   const int32_t status = run_(args_, size_, context.get());
-  if (C10_UNLIKELY(status != 0)) check_kernel_status(*kernel_op_, status);
+  if (C10_UNLIKELY(status != 0)) check_kernel_status(call_.kernel_op, status);
 }
 
 std::optional<HostValue> KernelNode::host_value(size_t index) const {
-  if (index >= handle_.schema().arguments().size()) return std::nullopt;
+  if (index >= call_.handle.schema().arguments().size()) return std::nullopt;
   const void* argument = args_[index];
   switch (block_.kind(static_cast<int32_t>(index))) {
     case runtime::ArgKind::kInt: {
       const int64_t value = *static_cast<const int64_t*>(argument);
       const bool is_bool =
-          handle_.schema().arguments()[index].type()->kind() == c10::TypeKind::BoolType;
+          call_.handle.schema().arguments()[index].type()->kind() == c10::TypeKind::BoolType;
       return is_bool ? c10::IValue(value != 0) : c10::IValue(value);
     }
     case runtime::ArgKind::kFloat:
@@ -64,7 +74,14 @@ std::optional<HostValue> KernelNode::host_value(size_t index) const {
   }
 }
 
+void KernelNode::check_host_values(const std::vector<const Change*>& changes) const {
+  std::vector<c10::IValue> inputs = call_.inputs;
+  for (const Change* change : changes) inputs[change->argument] = change->value;
+  check_captured_call(call_.kernel_op, inputs, call_.outputs, call_.grid);
+}
+
 void KernelNode::set_host_value(size_t index, const HostValue& value) {
+  call_.inputs[index] = value;
   const auto argument = static_cast<int32_t>(index);
   switch (block_.kind(argument)) {
     case runtime::ArgKind::kInt:
@@ -117,12 +134,46 @@ void OperatorNode::run(Replay& replay) {
 
 void OperatorNode::validate(Replay& replay) {
   if (method_ != Method::kAllocations) return run(replay);
+  if (call_.learn) return learn_allocations(replay);
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
   replay.tap.begin_operator(call_.allocations);
   call_.op.redispatchBoxed(call_.keys, &stack);
   if (!replay.tap.exact()) method_ = Method::kCopy;
   replay.tap.end_operator();
+  settle_outputs(stack);
+}
+
+// Runs with memory of the pool and remembers the order of requests. The request that became a
+// result is answered with the result's fixed address from then on; the others keep the pool's.
+void OperatorNode::learn_allocations(Replay& replay) {
+  auto& stack = replay.stack;
+  stack.assign(call_.args.begin(), call_.args.end());
+  RecordingTap tap(replay.pool);
+  {
+    const TapScope scope(&tap);
+    tap.begin_operator(&call_.allocations, Origin::kOperator);
+    call_.op.redispatchBoxed(call_.keys, &stack);
+  }
+  size_t next = 0;
+  for (const c10::IValue& result : stack) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      if (next >= call_.outputs.size()) return;
+      const Output& output = call_.outputs[next++];
+      if (output.fixed) return;
+      const auto request = std::find_if(call_.allocations.rbegin(), call_.allocations.rend(),
+                                        [&](const Allocation& allocation) {
+                                          return allocation.address == tensor.storage().data();
+                                        });
+      if (request == call_.allocations.rend() || tensor.strides() != output.tensor.strides() ||
+          tensor.storage_offset() != output.tensor.storage_offset() ||
+          tensor.dtype() != output.tensor.dtype()) {
+        method_ = Method::kCopy;
+      } else {
+        request->address = output.address;
+      }
+    });
+  }
   settle_outputs(stack);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bringup/driver.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
 #include "torch/graphs/pool.h"
@@ -20,10 +21,18 @@ namespace bringup::torch_ext::graphs {
 struct Replay {
   ReplayTap tap;
   std::vector<c10::IValue> stack;
+  std::shared_ptr<Pool> pool;  // for what a first run learns
 };
 
 // A host argument that `update` may write.
 using HostValue = c10::IValue;  // int, float, bool, int[] or float[]
+
+// One value to write before the next replay.
+struct Change {
+  size_t node;
+  size_t argument;
+  HostValue value;
+};
 
 class Node {
  public:
@@ -35,6 +44,8 @@ class Node {
   virtual void run(Replay& replay) = 0;
   // The first run, right after the capture: may settle how later ones are done.
   virtual void validate(Replay& replay) { run(replay); }
+  // How the driver starts it; null for a node that runs on the host.
+  virtual const bringup_launch* device_launch() const { return nullptr; }
 
   // "kernel", "operator" or "constant".
   virtual const char* kind() const = 0;
@@ -45,6 +56,8 @@ class Node {
   // The value of schema argument `index` now, or none when it is not a host value that can be
   // updated.
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
+  // Raises what a call with these values in place of the ones now would raise.
+  virtual void check_host_values(const std::vector<const Change*>& /*changes*/) const {}
   // Writes a value of the same type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
@@ -59,26 +72,40 @@ class Node {
 // A call of a kernel from a launch block with fixed addresses: a plain C call on replay.
 class KernelNode final : public Node {
  public:
-  KernelNode(std::string op, std::string scope, const c10::OperatorHandle& handle,
-             const KernelOp& kernel_op, std::shared_ptr<const runtime::Kernel> kernel,
-             runtime::LaunchBlock block, std::vector<at::Tensor> kept);
+  struct Call {
+    c10::OperatorHandle handle;
+    const KernelOp& kernel_op;
+    std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
+    std::vector<at::Tensor> outputs;  // fresh ones
+    int64_t grid;
+  };
+
+  KernelNode(std::string op, std::string scope, Call call,
+             std::shared_ptr<const runtime::Kernel> kernel);
+
+  // Makes it a launch of device code: the driver starts it, `run` does not.
+  void start_on_device(bringup_kernel_fn fn);
 
   void run(Replay& replay) override;
+  const bringup_launch* device_launch() const override {
+    return launch_.fn != nullptr ? &launch_ : nullptr;
+  }
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
-  const c10::FunctionSchema* schema() const override { return &handle_.schema(); }
+  const c10::FunctionSchema* schema() const override { return &call_.handle.schema(); }
   std::optional<HostValue> host_value(size_t index) const override;
+  void check_host_values(const std::vector<const Change*>& changes) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
  private:
   bringup_kernel_fn run_;
   void** args_;
   int32_t size_;
-  const KernelOp* kernel_op_;
   runtime::LaunchBlock block_;
-  c10::OperatorHandle handle_;
+  Call call_;
   std::shared_ptr<const runtime::Kernel> kernel_;
-  std::vector<at::Tensor> kept_;  // owns the inputs that predate the capture
+  std::vector<uint8_t> kinds_;
+  bringup_launch launch_{};
 };
 
 // A call of any other operator, below autograd.
@@ -96,6 +123,8 @@ class OperatorNode final : public Node {
     std::vector<Output> outputs;
     std::vector<Allocation> allocations;
     bool updatable;  // a handler declared arguments of it
+    bool learn =
+        false;  // it was recorded on a device: what it allocates on the host is not known yet
   };
 
   OperatorNode(std::string op, std::string scope, Call call);
@@ -112,6 +141,7 @@ class OperatorNode final : public Node {
   enum class Method : uint8_t { kOut, kAllocations, kCopy };
 
   void choose_method();
+  void learn_allocations(Replay& replay);
   void settle_outputs(const std::vector<c10::IValue>& results) const;
 
   Call call_;

@@ -1,5 +1,6 @@
 #include "torch/graphs/pool.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -44,7 +45,8 @@ Pool::~Pool() {
   for (const auto& block : blocks_) registry().blocks.erase(block->data);
 }
 
-Block& Pool::fresh_block(size_t bytes, c10::Allocator& base) {
+Block& Pool::fresh_block(size_t bytes, c10::Device device, c10::Allocator& base) {
+  const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
   auto block = std::make_unique<Block>();
   block->memory = base.allocate(bytes);
   block->data = block->memory.get();
@@ -69,7 +71,7 @@ at::DataPtr Pool::allocate(size_t bytes, c10::Device device, c10::Allocator& bas
     block = std::exchange(*best, free_.back());
     free_.pop_back();
   } else {
-    block = &fresh_block(bytes, base);
+    block = &fresh_block(bytes, device, base);
   }
   block->bytes = bytes;
   block->holder = shared_from_this();

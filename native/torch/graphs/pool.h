@@ -61,7 +61,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   static void delete_address(void* address);
   static bool release_raw(void* address) noexcept;
 
-  Block& fresh_block(size_t bytes, c10::Allocator& base);
+  Block& fresh_block(size_t bytes, c10::Device device, c10::Allocator& base);
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"
@@ -109,6 +110,9 @@ void Recorder::begin() {
   }
   install_cpu_allocation_tap();
   restorer_.remember(at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
+  if (active_driver() != nullptr) {
+    restorer_.remember(at::globalContext().defaultGenerator(c10::Device(c10::kPrivateUse1)));
+  }
   t_recorder = this;
   active_ = true;
   tap_scope_ = std::make_unique<TapScope>(&tap_);
@@ -154,6 +158,8 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
   traits.literal = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
   traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
                        (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
+  traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
+                  op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   traits.asserts = reads_tensors && returns.empty();
   const std::string bare = base.substr(base.find("::") + 2);
@@ -324,6 +330,14 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     });
   }
   std::vector<OperatorNode::Output> outputs;
+  bool on_device = false;
+  const auto look_at_device = [&](const at::Tensor& tensor) {
+    if (!tensor.is_privateuseone()) return;
+    use_device(traits, tensor.device());
+    on_device = true;
+  };
+  for (const c10::IValue& arg : args) for_each_tensor(arg, look_at_device);
+  for (const c10::IValue& result : results) for_each_tensor(result, look_at_device);
   bool real = true;
   for (const c10::IValue& result : results) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
@@ -336,36 +350,62 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     });
   }
   if (!real || (outputs.empty() && !traits.mutates && !traits.asserts)) return nullptr;
-  if (traits.kernel != nullptr) return make_kernel_node(traits, op, std::move(args), outputs);
+  if (traits.kernel != nullptr) {
+    return make_kernel_node(traits, op, std::move(args), outputs, on_device);
+  }
   for (c10::IValue& arg : args) {
     arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
   }
   const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
                                                           c10::DispatchKey::ADInplaceOrView))
                                   .remove(c10::DispatchKey::Python);
-  return std::make_unique<OperatorNode>(
-      traits.name, scope_,
-      OperatorNode::Call{op, below_autograd, std::move(args), std::move(outputs),
-                         std::move(allocations), traits.updatable});
+  OperatorNode::Call call{op,
+                          below_autograd,
+                          std::move(args),
+                          std::move(outputs),
+                          std::move(allocations),
+                          traits.updatable};
+  if (on_device) {
+    call.allocations.clear();
+    call = host_side_.translate(traits.name, std::move(call), *device_);
+  }
+  return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
 }
 
 std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
                                                  const c10::OperatorHandle& op,
                                                  std::vector<c10::IValue> args,
-                                                 const std::vector<OperatorNode::Output>& outputs) {
-  std::vector<at::Tensor> kept;
+                                                 const std::vector<OperatorNode::Output>& outputs,
+                                                 bool on_device) {
   for (c10::IValue& arg : args) {
-    arg = map_tensors(
-        arg, [&](const at::Tensor& tensor) { return kept.emplace_back(fixed(traits, tensor)); });
+    arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
   }
   std::vector<at::Tensor> fresh;
   for (const OperatorNode::Output& output : outputs) {
     if (!output.fixed) fresh.push_back(output.tensor);
   }
-  auto kernel = kernel_for(*traits.kernel, args);
-  auto block = pack_launch_block(*traits.kernel, args, fresh);
-  return std::make_unique<KernelNode>(traits.name, scope_, op, *traits.kernel, std::move(kernel),
-                                      std::move(block), std::move(kept));
+  const auto kernel = kernel_for(*traits.kernel, args);
+  const int64_t grid = grid_for(*traits.kernel, args);
+  auto node = std::make_unique<KernelNode>(
+      traits.name, scope_,
+      KernelNode::Call{op, *traits.kernel, std::move(args), std::move(fresh), grid}, kernel);
+  if (!on_device) return node;
+  if (kernel->kind != runtime::KernelKind::kDeviceCode) {
+    throw CaptureFailure(
+        traits.name +
+        " is a host entry that launches for itself: only device code can be a node of "
+        "a device graph. Build its kernel with kind=\"device\"");
+  }
+  node->start_on_device(device_function(kernel, *device_));
+  return node;
+}
+
+void Recorder::use_device(const OperatorTraits& traits, c10::Device device) {
+  if (!device_) device_ = device.index();
+  if (*device_ == device.index()) return;
+  throw CaptureFailure(traits.name + " works on device " + std::to_string(device.index()) +
+                       ", the operators before on device " + std::to_string(*device_) +
+                       ": a graph belongs to one device, capture one graph for each");
 }
 
 void Recorder::add_constant(Block& block) {
@@ -373,7 +413,10 @@ void Recorder::add_constant(Block& block) {
   const at::Tensor target = bytes_of(alias_storage(block));
   block.written = true;
   block.writer = nodes_.size();
-  nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.clone(), target));
+  const bool on_device = target.is_privateuseone();
+  if (on_device) device_ = target.device().index();
+  nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.cpu().clone(),
+                                                  on_device ? host_side_.view(target) : target));
 }
 
 void Recorder::declare_constant(const at::Tensor& tensor) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "torch/graphs/graph.h"
+#include "torch/graphs/host_side.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/restore.h"
@@ -25,6 +26,7 @@ namespace bringup::torch_ext::graphs {
 struct OperatorTraits {
   std::string name;          // "aten::add.Tensor"
   bool composite = false;    // made of other operators wherever a backend has no kernel of its own
+  bool random = false;       // draws numbers, and is made of operators that are given a generator
   bool view = false;         // gives only views, changes no data
   bool blank = false;        // allocates and writes nothing
   bool literal = false;      // marks data that came from Python
@@ -99,8 +101,10 @@ class Recorder {
   std::unique_ptr<Node> make_kernel_node(const OperatorTraits& traits,
                                          const c10::OperatorHandle& op,
                                          std::vector<c10::IValue> args,
-                                         const std::vector<OperatorNode::Output>& outputs);
+                                         const std::vector<OperatorNode::Output>& outputs,
+                                         bool on_device);
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
+  void use_device(const OperatorTraits& traits, c10::Device device);
   void add_constant(Block& block);
 
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
@@ -112,6 +116,8 @@ class Recorder {
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
   Restorer restorer_;
+  HostSide host_side_;
+  std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
   bool active_ = false;

@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "torch/common/errors.h"
+
 namespace bringup::torch_ext::graphs {
 namespace {
 
@@ -11,6 +13,13 @@ namespace nb = nanobind;
   const nb::object type = nb::module_::import_("bringup.errors").attr("UpdateError");
   PyErr_SetString(type.ptr(), message.c_str());
   throw nb::python_error();
+}
+
+// Inside a catch block: what was thrown is the cause of an UpdateError.
+[[noreturn]] void refuse_with_current() {
+  set_python_error_from_current_exception();
+  const nb::python_error cause;
+  refuse(std::string(nb::str(cause.value()).c_str()) + ". Nothing was changed");
 }
 
 std::string words(nb::handle value) {
@@ -143,6 +152,12 @@ nb::tuple SlotTable::commit(Staged& staged) {
     // A replay on another thread may hold the graph and need the GIL for an operator written in
     // Python.
     const nb::gil_scoped_release no_gil;
+    try {
+      graph_->check(staged.changes);
+    } catch (const std::exception&) {
+      const nb::gil_scoped_acquire gil;
+      refuse_with_current();
+    }
     graph_->write(staged.changes);
   }
   const auto names = [this](const std::vector<size_t>& slots) {

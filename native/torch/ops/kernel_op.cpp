@@ -206,6 +206,27 @@ runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IV
   return frame.pack();
 }
 
+void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
+                         c10::ArrayRef<at::Tensor> outputs, int64_t grid) {
+  Frame frame(op);
+  frame.load(inputs);
+  check_contract(frame);
+  for (size_t i = 0; i < outputs.size() && i < op.outputs.size(); ++i) {
+    if (op.outputs[i].like >= 0) continue;  // tensor arguments keep their shapes
+    Sizes sizes;
+    evaluate_shape(op.outputs[i].shape, frame, sizes);
+    if (outputs[i].sizes() == sizes) continue;
+    raise_error("ContractError", op.name + ": its output would have shape " + sizes_text(sizes) +
+                                     ", and has " + sizes_text(outputs[i].sizes()) +
+                                     " in the captured graph");
+  }
+  const int64_t blocks = grid_of(frame);
+  if (blocks == grid) return;
+  raise_error("ContractError", op.name + ": it would run on " + std::to_string(blocks) +
+                                   " blocks, and runs on " + std::to_string(grid) +
+                                   " in the captured graph");
+}
+
 void check_kernel_status(const KernelOp& op, int32_t status) {
   if (C10_LIKELY(status == 0)) return;
   const std::string reason = runtime::take_last_error();

@@ -35,6 +35,11 @@ int64_t grid_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs);
 runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                                        c10::ArrayRef<at::Tensor> outputs);
 
+// Raises ContractError when a call with these inputs breaks the input contract, or would give fresh
+// outputs of other shapes or start another number of blocks: a captured call cannot follow there.
+void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
+                         c10::ArrayRef<at::Tensor> outputs, int64_t grid);
+
 // Raises KernelError's text as c10::Error when `status` is not 0: operator name, status, the error
 // slot's message.
 void check_kernel_status(const KernelOp& op, int32_t status);

@@ -1,13 +1,14 @@
 """A run is captured once, replayed, and its arguments updated.
 
-In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.replay` runs it again;
-`CapturedGraph.slots` and `.update` read and write host arguments by name; `scope` gives names to parts of the code;
-`constant` declares what replay may take as it is; `register_graph_handler` makes arguments of any operator
-updatable.
+In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.replay`
+runs it again; `CapturedGraph.slots` and `.update` read and write host arguments by name; `scope`
+gives names to parts of the code; `constant` declares what replay may take as it is;
+`register_graph_handler` makes arguments of any operator updatable.
 """
 
 from __future__ import annotations
 
+from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, scope
 from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
 from bringup.graphs._handlers import GraphOpHandler, register_graph_handler
@@ -25,3 +26,7 @@ __all__ = [
     "register_graph_handler",
     "scope",
 ]
+
+# What torch_npu calls them: torch.npu.graph, torch.npu.NPUGraph.
+register_module_attribute("graph", lambda: capture)
+register_module_attribute("NPUGraph", lambda: CapturedGraph)

@@ -34,21 +34,25 @@ _session = _Session()
 
 
 class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
-    """Captures what the `with` block runs on this thread as `graph`. Nothing happened until `graph.replay()`.
+    """Captures what the `with` block runs on this thread as `graph`. Nothing happened until
+    `graph.replay()`.
 
-    The block runs once. After it every tensor that existed before, and every random generator, is as it was;
-    tensors made in the block belong to the graph and hold the results of this run until the first replay.
+    The block runs once. After it every tensor that existed before, and every random generator, is
+    as it was; tensors made in the block belong to the graph and hold the results of this run until
+    the first replay.
 
     Args:
         graph: an empty `CapturedGraph`.
         pool: accepted for programs written for other backends; each graph has memory of its own.
         stream: a `torch.Stream` to run the block in; the current one by default.
-        auto_dispatch_capture: accepted for programs written for torch_npu; host arguments can always be updated.
-        capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`; all are treated as `"global"`.
+        auto_dispatch_capture: accepted for programs written for torch_npu; host arguments can
+            always be updated.
+        capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`; all are treated as
+            `"global"`.
 
     Raises:
-        CaptureError: the block did something that replay could not repeat, and the message says what and where.
-            The graph stays empty and can be captured again.
+        CaptureError: the block did something that replay could not repeat, and the message says
+            what and where. The graph stays empty and can be captured again.
     """
 
     def __init__(
@@ -63,7 +67,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             raise TypeError(f"capture takes a CapturedGraph, got {type(graph).__name__}")
         if capture_error_mode not in _ERROR_MODES:
             raise ValueError(
-                f"capture_error_mode is one of {', '.join(_ERROR_MODES)}, got {capture_error_mode!r}"
+                f"capture_error_mode is one of {', '.join(_ERROR_MODES)}, got "
+                f"{capture_error_mode!r}"
             )
         self._graph = graph
         self._stream = stream
@@ -109,7 +114,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Names a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it does nothing.
+    """Names a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it
+    does nothing.
 
     Args:
         name: one or more segments, `"attn"` or `"decoder.attn"`.
@@ -123,10 +129,12 @@ def scope(name: str) -> Iterator[None]:
 
 
 def constant(tensor: torch.Tensor) -> torch.Tensor:
-    """Declares the content of a tensor to be a constant of the graph being captured; returns the tensor.
+    """Declares the content of a tensor to be a constant of the graph being captured; returns the
+    tensor.
 
-    For tensors that code which the recorder cannot see made inside the capture, and whose content does not depend
-    on the graph's inputs. Every replay puts this content back. Outside a capture it does nothing.
+    For tensors that code which the recorder cannot see made inside the capture, and whose content
+    does not depend on the graph's inputs. Every replay puts this content back. Outside a capture it
+    does nothing.
     """
     if _session.recorder is not None:
         _session.recorder.declare_constant(tensor)
@@ -173,7 +181,9 @@ def _paused_while_compiling(recorder: Any) -> Iterator[None]:
 
 @contextmanager
 def _host_reads_refused() -> Iterator[None]:
-    """`Tensor.tolist` and `Tensor.numpy` read memory without an operator: refuse them on the capturing thread."""
+    """`Tensor.tolist` and `Tensor.numpy` read memory without an operator: refuse them on the
+    capturing thread.
+    """
 
     def guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +205,9 @@ def _host_reads_refused() -> Iterator[None]:
 
 
 def _check_outputs(recorder: Any) -> None:
-    """Every tensor that outlives the block must be written by a node, or replay would leave it stale."""
+    """Every tensor that outlives the block must be written by a node, or replay would leave it
+    stale.
+    """
     unwritten = recorder.unwritten()
     if not unwritten:
         return
@@ -210,9 +222,10 @@ def _check_outputs(recorder: Any) -> None:
     ]
     what = ", ".join(tensors) or ", ".join(f"{size} bytes" for size in unwritten.values())
     raise CaptureError(
-        f"no captured operator writes this result of the capture: {what}. It was made by code that the recorder "
-        "cannot see (a kernel that torch.compile generated, a raw launch, numpy), or never filled. Compile with "
-        'backend="bringup" or "eager", make it before the capture, or declare it with graphs.constant(tensor)'
+        f"no captured operator writes this result of the capture: {what}. It was made by code that"
+        " the recorder cannot see (a kernel that torch.compile generated, a raw launch, numpy), or"
+        ' never filled. Compile with backend="bringup" or "eager", make it before the capture, or'
+        " declare it with graphs.constant(tensor)"
     )
 
 

@@ -15,7 +15,9 @@ __all__ = ["CapturedGraph", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
-    """What an update did: the names of the slots that changed, and of those that had the value already."""
+    """What an update did: the names of the slots that changed, and of those that had the value
+    already.
+    """
 
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
@@ -58,8 +60,8 @@ class _Content:
 class CapturedGraph:
     """A run, captured by `graphs.capture`, that can be replayed with almost no host cost.
 
-    Replays read the tensors that the run read, at the same addresses (write new input values into them with
-    `copy_`), and write the same outputs.
+    Replays read the tensors that the run read, at the same addresses (write new input values into
+    them with `copy_`), and write the same outputs.
     """
 
     def __init__(self) -> None:
@@ -70,7 +72,8 @@ class CapturedGraph:
 
         Raises:
             CaptureError: nothing is captured, or a capture is under way on this thread.
-            RuntimeError: an operator failed (the message names it), or the memory of a captured input moved.
+            RuntimeError: an operator failed (the message names it), or the memory of a captured
+                input moved.
         """
         self._captured("replay").native.replay()
 
@@ -80,15 +83,19 @@ class CapturedGraph:
         *,
         cpu_update_input: Sequence[Mapping[str, HostValue]] | None = None,
     ) -> UpdateReport:
-        """Writes slots; the next replays see the values until they are written again. All or nothing.
+        """Writes slots; the next replays see the values until they are written again. All or
+        nothing.
 
         Args:
-            values: slot names, or patterns with `*` (one segment) and `**` (any number), and their values.
-            cpu_update_input: torch_npu's form, for operators with a registered handler: one dict for all captured
-                calls, or one for each of them in capture order, by the handler's keys.
+            values: slot names, or patterns with `*` (one segment) and `**` (any number), and their
+                values.
+            cpu_update_input: torch_npu's form, for operators with a registered handler: one dict
+                for all captured calls, or one for each of them in capture order, by the handler's
+                keys.
 
         Raises:
-            UpdateError: an unknown or ambiguous name, a value of another type or length. Nothing was changed.
+            UpdateError: an unknown or ambiguous name, a value of another type or length. Nothing
+                was changed.
             CaptureError: nothing is captured.
         """
         content = self._captured("update")
@@ -108,7 +115,9 @@ class CapturedGraph:
         )
 
     def reset(self) -> None:
-        """Drops what was captured; memory goes with the last tensor that uses it. Another capture may follow."""
+        """Drops what was captured; memory goes with the last tensor that uses it. Another capture
+        may follow.
+        """
         self._content = None
 
     @property
@@ -132,19 +141,23 @@ class CapturedGraph:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the graph holds for results: outputs and intermediates, not captured inputs."""
+        """Bytes that the graph holds for results: outputs and intermediates, not captured
+        inputs.
+        """
         return int(self._captured("memory_bytes").native.reserved_bytes)
 
     def __repr__(self) -> str:
         content = self._content
         if content is None:
             return "CapturedGraph(empty)"
-        return f"CapturedGraph({len(content.nodes)} nodes, {len(content.places)} slots, {self.memory_bytes} bytes)"
+        counts = f"{len(content.nodes)} nodes, {len(content.places)} slots"
+        return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
 
     def _captured(self, what: str) -> _Content:
         if self._content is None:
             raise CaptureError(
-                f"CapturedGraph.{what}: nothing is captured (never was, or reset); use `with graphs.capture(g):`"
+                f"CapturedGraph.{what}: nothing is captured (never was, or reset);"
+                " use `with graphs.capture(g):`"
             )
         return self._content
 
@@ -172,7 +185,8 @@ def _by_record(
     if not records:
         raise UpdateError(
             "cpu_update_input: no captured operator has a handler; register one with "
-            "@graphs.register_graph_handler before the capture, or update named slots. Nothing was changed"
+            "@graphs.register_graph_handler before the capture, or update named slots. Nothing "
+            "was changed"
         )
     if len(inputs) == 1:
         shared = inputs[0]
@@ -189,15 +203,16 @@ def _by_record(
         ]
     if len(inputs) != len(records):
         raise UpdateError(
-            f"cpu_update_input has {len(inputs)} dicts for {len(records)} records: {listed}. Give one dict for all "
-            "or one for each. Nothing was changed"
+            f"cpu_update_input has {len(inputs)} dicts for {len(records)} records: {listed}."
+            " Give one dict for all or one for each. Nothing was changed"
         )
     pairs: list[tuple[int, Any]] = []
     for number, (record, entry) in enumerate(zip(records, inputs, strict=True)):
         for key, value in entry.items():
             if key not in record.slots:
                 raise UpdateError(
-                    f"record {number}, {record.op}, takes {', '.join(record.slots)}, not '{key}'. Nothing was changed"
+                    f"record {number}, {record.op}, takes {', '.join(record.slots)}, not '{key}'. "
+                    "Nothing was changed"
                 )
             pairs.append((record.slots[key], value))
     return pairs

@@ -18,8 +18,9 @@ class GraphOpHandler:
 
     Attributes:
         UPDATE_SPECS: operator name (as registered) -> specs. A spec is `("arg", index, key)` or
-            `("kwarg", argument_name, key)`: the argument by its place in the schema or by its name, and the key
-            under which `update` finds it. The argument must be an int, float, bool, int[] or float[].
+            `("kwarg", argument_name, key)`: the argument by its place in the schema or by its name,
+            and the key under which `update` finds it. The argument must be an int, float, bool,
+            int[] or float[].
         VARIABLE_LENGTH: keys whose list may get another length than it had when it was captured.
     """
 
@@ -41,12 +42,13 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
     """A class decorator that registers a handler for operators.
 
     Args:
-        op_names: one name or several, each `"my_op"` (all overloads), `"my_op.default"`, or either with its
-            namespace (`"mylib::my_op"`, `"mylib::my_op.out"`). The most exact name wins. A name that has a
-            handler gets the new one.
+        op_names: one name or several, each `"my_op"` (all overloads), `"my_op.default"`, or either
+            with its namespace (`"mylib::my_op"`, `"mylib::my_op.out"`). The most exact name wins. A
+            name that has a handler gets the new one.
 
     Raises:
-        TypeError: the decorated class is no `GraphOpHandler`, a name is no string, or a spec is malformed.
+        TypeError: the decorated class is no `GraphOpHandler`, a name is no string, or a spec is
+            malformed.
     """
     names = [op_names] if isinstance(op_names, str) else list(op_names)
     for name in names:
@@ -75,7 +77,8 @@ def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
     )
     if not well_formed:
         raise TypeError(
-            f"{handler.__name__}.UPDATE_SPECS: a spec is ('arg', index, key) or ('kwarg', name, key), got {spec!r}"
+            f"{handler.__name__}.UPDATE_SPECS: a spec is ('arg', index, key) or"
+            f" ('kwarg', name, key), got {spec!r}"
         )
 
 
@@ -85,7 +88,9 @@ def registered_names() -> list[str]:
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
-    """The handler of an operator named as torch does (`"ns::op"` or `"ns::op.overload"`), and its specs."""
+    """The handler of an operator named as torch does (`"ns::op"` or `"ns::op.overload"`), and its
+    specs.
+    """
     base, _, overload = op.partition(".")
     bare = base.partition("::")[2]
     full = f".{overload or 'default'}"

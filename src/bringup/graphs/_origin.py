@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -16,12 +17,12 @@ _NOT_THE_USER = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 def user_line() -> str:
     """`"file.py:12 in forward"` of the innermost frame outside torch and this package, or ""."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith((*_NOT_THE_USER, "<frozen")):
             return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

@@ -62,10 +62,9 @@ class ScopeTracker:
     def _leave_module(self, module: torch.nn.Module, _args: Any, _result: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        for depth in range(len(self._stack) - 1, -1, -1):
-            if self._stack[depth][0] is module:
-                return self._pop_to(depth)
-        return None
+        depths = [depth for depth, (entered, _) in enumerate(self._stack) if entered is module]
+        if depths:
+            self._pop_to(depths[-1])
 
     def _join(self, name: str) -> str:
         current = self._stack[-1][1] if self._stack else ""

@@ -1,7 +1,7 @@
 """Slots: the host arguments of a captured graph by name, and what a key of `update` means.
 
-A slot's name is `<scope>.<operator>.<ordinal>.<argument>`. Names are made here, values are read and written
-natively.
+A slot's name is `<scope>.<operator>.<ordinal>.<argument>`. Names are made here, values are read and
+written natively.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class NodeInfo:
         kind: `"kernel"` (a C call), `"operator"` or `"constant"` (data that came from Python).
         op: the operator with its namespace and overload, `"aten::add.Tensor"`.
         scope: module path or `graphs.scope` in which it was captured, or "".
-        method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`, `"copy"`.
+        method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
+            `"copy"`.
     """
 
     kind: str
@@ -63,7 +64,8 @@ def name_slots(
         host_values: for each node (index, argument, type, value) of its host arguments.
 
     Raises:
-        CaptureError: a handler declares an argument that the operator does not have, or that is no host value.
+        CaptureError: a handler declares an argument that the operator does not have, or that is no
+            host value.
     """
     places: list[SlotPlace] = []
     records: list[Record] = []
@@ -102,8 +104,9 @@ def _declared(op: str, values: Sequence[tuple[int, str, str, HostValue]]) -> dic
                 ", ".join(f"{i} '{argument}' {type_}" for i, argument, type_, _ in values) or "none"
             )
             raise CaptureError(
-                f"{found[0].__name__ if found else ''} declares {kind} {place!r} of {op} as '{key}', which is no "
-                f"int, float, bool, int[] or float[] argument there; such arguments are: {known}"
+                f"{found[0].__name__ if found else ''} declares {kind} {place!r} of {op} as"
+                f" '{key}', which is no"
+                f" int, float, bool, int[] or float[] argument there; such arguments are: {known}"
             )
         keys[index] = key
     return keys
@@ -130,7 +133,8 @@ def resolve(key: str, names: Sequence[str]) -> list[int]:
     if len(found) > 1 and "*" not in pattern and "**" not in pattern:
         listed = ", ".join(names[number] for number in found)
         raise UpdateError(
-            f"slot '{key}' means several: {listed}. Name one, or use a wildcard. Nothing was changed"
+            f"slot '{key}' means several: {listed}. Name one, or use a wildcard."
+            " Nothing was changed"
         )
     return found
 
@@ -151,7 +155,10 @@ def _matches(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:
 
 def _nearest(key: str, names: Sequence[str]) -> str:
     if not names:
-        return "The graph has no slots: no kernel with host arguments and no operator with a handler was captured"
+        return (
+            "The graph has no slots: no kernel with host arguments and no operator with a handler"
+            " was captured"
+        )
     same_argument = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
     near = same_argument or difflib.get_close_matches(key, names, n=3, cutoff=0.4) or list(names)
     listed = ", ".join(near[:3]) + (", ..." if len(near) > 3 else "")

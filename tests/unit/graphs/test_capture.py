@@ -45,12 +45,16 @@ def many_views(x: Tensor) -> Tensor:
     return (tall + x.select(0, 1).sum()).chunk(3)[1].contiguous()
 
 
+DECODER = nn.TransformerDecoderLayer(8, 2, 16).eval()
+CONVOLUTION = nn.Conv1d(4, 3, 3)
+LSTM = nn.LSTM(8, 4)
+
 FUNCTIONS: dict[str, Function] = {
     "mlp": nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)),
     "encoder": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
-    "decoder": lambda x, m=nn.TransformerDecoderLayer(8, 2, 16).eval(): m(x, x),
-    "convolution": lambda x, c=nn.Conv1d(4, 3, 3): torch.relu(c(x)),
-    "lstm": lambda x, m=nn.LSTM(8, 4): m(x)[0],
+    "decoder": lambda x: DECODER(x, x),
+    "convolution": lambda x: torch.relu(CONVOLUTION(x)),
+    "lstm": lambda x: LSTM(x)[0],
     "autocast": amp,
     "in place": written_in_place,
     "views": many_views,

@@ -1,0 +1,101 @@
+#include "torch/graphs/device_graph.h"
+
+#include <c10/util/Exception.h>
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <utility>
+
+#include "torch/devices/driver.h"
+#include "torch/graphs/errors.h"
+
+namespace bringup::torch_ext::graphs {
+
+DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
+                         Step step)
+    : device_(device), step_(std::move(step)), nodes_(nodes) {
+  const bringup_driver& driver = *active_driver();
+  if (driver.graph_create == nullptr || driver.graph_launch == nullptr ||
+      driver.graph_add_kernel == nullptr || driver.graph_add_host_func == nullptr) {
+    throw CaptureFailure("the driver of device '" + std::string(driver.device_name) +
+                         "' has no device graphs (the graph_* functions of bringup/driver.h)");
+  }
+  check_driver(driver.event_create(device, 0, &over_), "creating an event");
+  try {
+    check_driver(driver.graph_create(device, &graph_), "creating a device graph");
+    build(nodes);
+  } catch (...) {
+    if (graph_ != nullptr) driver.graph_destroy(graph_);
+    driver.event_destroy(over_);
+    throw;
+  }
+}
+
+DeviceGraph::~DeviceGraph() {
+  // The worker may be in an operator that wants the GIL.
+  std::optional<nanobind::gil_scoped_release> no_gil;
+  if (PyGILState_Check() != 0) no_gil.emplace();
+  wait();
+  active_driver()->graph_destroy(graph_);
+  active_driver()->event_destroy(over_);
+}
+
+void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
+  const bringup_driver& driver = *active_driver();
+  check_driver(driver.graph_add_host_func(graph_, &begin, this), "building a device graph");
+  size_t first = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const bringup_launch* launch = nodes[i]->device_launch();
+    if (launch == nullptr) continue;
+    add_span(first, i);
+    check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
+    first = i + 1;
+  }
+  add_span(first, nodes.size());
+}
+
+void DeviceGraph::add_span(size_t first, size_t last) {
+  if (first == last) return;
+  spans_.push_back(std::make_unique<Span>(Span{this, first, last}));
+  check_driver(active_driver()->graph_add_host_func(graph_, &run_span, spans_.back().get()),
+               "building a device graph");
+}
+
+void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_ = false; }
+
+void DeviceGraph::run_span(void* user) {
+  const auto& span = *static_cast<const Span*>(user);
+  DeviceGraph& graph = *span.graph;
+  for (size_t i = span.first; i < span.last && !graph.failed_; ++i) {
+    std::string words;
+    try {
+      graph.step_(i, graph.validating_.load());
+      continue;
+    } catch (const c10::Error& error) {
+      words = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      words = error.what();
+    } catch (...) {
+      words = "something that is no std::exception was thrown";
+    }
+    graph.failed_ = true;
+    report_host_failure(graph.device_, "operator '" + graph.nodes_[i]->op() + "' failed in node " +
+                                           std::to_string(i) + " of a captured graph: " + words);
+  }
+}
+
+void DeviceGraph::launch(bool validating) {
+  const bringup_driver& driver = *active_driver();
+  const bringup_stream stream = current_driver_stream(device_);
+  if (validating != validating_.load()) {
+    wait();
+    validating_.store(validating);
+  }
+  check_driver(driver.event_wait(over_, device_, stream), "waiting for a graph's former launch");
+  check_driver(driver.graph_launch(graph_, stream), "launching a captured graph");
+  check_driver(driver.event_record(over_, device_, stream), "recording an event");
+}
+
+void DeviceGraph::wait() noexcept { active_driver()->event_synchronize(over_); }
+
+}  // namespace bringup::torch_ext::graphs

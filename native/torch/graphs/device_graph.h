@@ -1,0 +1,57 @@
+// A captured graph as the driver's graph: one launch replays it in stream order.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "bringup/driver.h"
+#include "torch/graphs/node.h"
+
+namespace bringup::torch_ext::graphs {
+
+class DeviceGraph {
+ public:
+  // Runs one node on the host, from the driver's thread; throws what the node throws.
+  using Step = std::function<void(size_t node, bool validating)>;
+
+  // CaptureFailure when the driver cannot hold such a graph. `nodes` must outlive this object.
+  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Step step);
+  // Waits for the last launch.
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  // Launches in the current stream, after the launch before.
+  void launch(bool validating);
+  // Until the last launch is over. Raises nothing that the launch did: synchronising does.
+  void wait() noexcept;
+
+  c10::DeviceIndex device() const { return device_; }
+
+ private:
+  // Consecutive nodes that run on the host.
+  struct Span {
+    DeviceGraph* graph;
+    size_t first;
+    size_t last;
+  };
+
+  void build(const std::vector<std::unique_ptr<Node>>& nodes);
+  void add_span(size_t first, size_t last);
+  static void begin(void* graph);
+  static void run_span(void* span);
+
+  const c10::DeviceIndex device_;
+  const Step step_;
+  const std::vector<std::unique_ptr<Node>>& nodes_;
+  std::vector<std::unique_ptr<Span>> spans_;
+  bringup_graph graph_ = nullptr;
+  bringup_event over_ = nullptr;
+  std::atomic<bool> validating_{false};
+  bool failed_ = false;  // the launch that runs now; only its thread looks
+};
+
+}  // namespace bringup::torch_ext::graphs
