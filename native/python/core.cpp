@@ -11,10 +11,8 @@ namespace rt = bringup::runtime;
 namespace {
 
 rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code) {
-  auto library = rt::Library::open(path);
-  const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol(entry));
-  const auto kind = device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry;
-  return rt::KernelTable::instance().add({entry, run, kind, std::move(library)});
+  return rt::load_kernel(path, entry,
+                         device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry);
 }
 
 }  // namespace

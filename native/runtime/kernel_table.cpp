@@ -1,9 +1,10 @@
 #include "runtime/kernel_table.h"
 
-#include <atomic>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace bringup::runtime {
 namespace {
@@ -20,7 +21,23 @@ State& state() {
   return *state;
 }
 
+// A kernel may say which ABI it was written for.
+void check_abi(const Library& library) {
+  const auto* abi = static_cast<const int32_t*>(library.find_symbol("bringup_abi"));
+  if (abi == nullptr || (*abi >= 1 && *abi <= BRINGUP_KERNEL_ABI)) return;
+  throw std::runtime_error(library.path() + " was built for kernel ABI " + std::to_string(*abi) +
+                           ", this bringup speaks 1 to " + std::to_string(BRINGUP_KERNEL_ABI) +
+                           ": install a newer bringup or rebuild the kernel");
+}
+
 }  // namespace
+
+KernelId load_kernel(const std::string& path, const std::string& entry, KernelKind kind) {
+  auto library = Library::open(path);
+  check_abi(*library);
+  const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol(entry));
+  return KernelTable::instance().add({entry, run, kind, std::move(library)});
+}
 
 KernelTable& KernelTable::instance() {
   static KernelTable table;

@@ -28,6 +28,11 @@ struct Kernel {
 
 using KernelId = uint64_t;  // 0 is never given out
 
+// Loads `entry` of the library at `path` and puts it into the table. Throws std::runtime_error when
+// the library or the symbol is not there, or when its `bringup_abi` is a version we do not speak.
+BRINGUP_API KernelId load_kernel(const std::string& path, const std::string& entry,
+                                 KernelKind kind);
+
 class BRINGUP_API KernelTable {
  public:
   static KernelTable& instance();

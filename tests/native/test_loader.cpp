@@ -20,12 +20,7 @@ namespace {
 
 const std::string kAddOne = TEST_KERNELS "/add_one.so";
 
-rt::KernelId load_add_one() {
-  auto library = rt::Library::open(kAddOne);
-  const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol("run"));
-  return rt::KernelTable::instance().add(
-      {"add_one", run, rt::KernelKind::kHostEntry, std::move(library)});
-}
+rt::KernelId load_add_one() { return rt::load_kernel(kAddOne, "run", rt::KernelKind::kHostEntry); }
 
 bool is_mapped(const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
@@ -111,6 +106,12 @@ TEST(a_file_that_is_no_library_is_refused) {
 TEST(an_unresolved_function_is_found_when_loading) {
   CHECK_THROWS(rt::Library::open(TEST_KERNELS "/unresolved.so"), std::runtime_error,
                "nobody_defines_this");
+}
+
+TEST(a_kernel_of_a_later_abi_is_refused) {
+  CHECK_THROWS(rt::load_kernel(TEST_KERNELS "/future_abi.so", "run", rt::KernelKind::kHostEntry),
+               std::runtime_error,
+               "was built for kernel ABI " + std::to_string(BRINGUP_KERNEL_ABI + 1));
 }
 
 TEST(a_missing_symbol_is_named_with_its_library) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,15 @@ __all__ = ["Binary"]
 
 _loaded: dict[tuple[str, str], int] = {}
 _loading = threading.Lock()
+
+
+def _reset_lock() -> None:
+    """A forked child must not wait for a thread that only its parent has."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_lock)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import filelock
 import pytest
 from tests.unit.jit.support import ADD
 
@@ -177,6 +178,45 @@ def test_a_source_that_changes_while_it_is_compiled_is_compiled_again(
     meta = json.loads((binary.path.parent / "meta.json").read_text())
     assert (binary.path.parent / "add.cpp").read_text() == changed
     assert meta["record"]["source"] == [source.digest()]
+
+
+@pytest.mark.parametrize(
+    ("changing", "message"),
+    [
+        ("k.cpp", r"k\.cpp: it kept changing while it was compiled"),
+        ("k.h", r"k\.cpp: its headers kept changing while it was compiled"),
+    ],
+)
+def test_a_file_that_never_stops_changing_is_a_compile_error(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changing: str, message: str
+) -> None:
+    (tmp_path / "k.h").write_text("")
+    (tmp_path / "k.cpp").write_text('#include "k.h"\nextern "C" int run() { return 0; }\n')
+    wrapper = tmp_path / "meddling-c++"
+    wrapper.write_text(
+        '#!/bin/sh\nc++ "$@" || exit 1\n'
+        f'case " $* " in *" -o "*) echo // >> {tmp_path / changing};; esac\n'
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    with pytest.raises(CompileError, match=message):
+        jit.compile(jit.Source(tmp_path / "k.cpp"))
+    assert jit.cache().entries() == []
+
+
+def test_a_lock_that_is_held_too_long_is_not_waited_for(
+    root: Path,
+    source: jit.Source,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    binary = jit.compile(source)
+    (lock,) = (root / "v1" / ".locks").iterdir()
+    shutil.rmtree(binary.path.parent)
+    monkeypatch.setattr("bringup.jit._compile._LOCK_SECONDS", 0.05)
+    with filelock.FileLock(lock), caplog.at_level(logging.WARNING, "bringup.jit"):
+        assert jit.compile(source) == binary
+    assert "add.cpp for too long: built here" in caplog.text
 
 
 def test_the_entry_says_what_it_is(root: Path, source: jit.Source) -> None:
