@@ -12,10 +12,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
-from bringup.errors import SchemaError
-from bringup.passes import AnyValue
+from bringup.compiler.schema import in_schema_order, overload_of, resolve, signature_of
 
-__all__ = ["AtenDialect", "in_schema_order", "operator_of", "ordinary_torch", "overload_of"]
+__all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
 _COMMUTATIVE = frozenset(
     f"aten::{name}"
@@ -52,7 +51,7 @@ class AtenDialect:
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[ir.Operator, tuple[object, ...]]:
         """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call."""
-        overload = _resolve(op_type, arguments, keywords)
+        overload = resolve(op_type, arguments, keywords)
         return operator_of(overload), in_schema_order(overload, arguments, keywords)
 
     def commutes(self, node: ir.Node) -> bool:
@@ -151,7 +150,7 @@ def operator_of(overload: Any) -> ir.Operator:
     returns = schema.returns
     is_list = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
     return ir.Operator(
-        type=_type_of(schema),
+        type=f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name,
         parameters=tuple(ir.Parameter(item.name, str(item.type)) for item in schema.arguments),
         output_count=None if is_list else len(returns),
         mutates=frozenset(mutates),
@@ -161,159 +160,11 @@ def operator_of(overload: Any) -> ir.Operator:
     )
 
 
-def overload_of(op_type: str) -> Any:
-    """The `OpOverload` of an operator type with its overload (`aten::add.Tensor`, `aten::addmm`).
-
-    Raises `SchemaError` when there is none.
-    """
-    packet, overload = _packet_of(op_type)
-    name = overload or "default"
-    if name not in packet.overloads():
-        raise SchemaError(
-            f"operator {op_type!r} has no overload {name!r}; it has {sorted(packet.overloads())}"
-        )
-    return getattr(packet, name)
-
-
-def _packet_of(op_type: str) -> tuple[Any, str]:
-    namespace, separator, rest = op_type.partition("::")
-    name, _, overload = rest.partition(".")
-    if not separator or not name:
-        raise SchemaError(
-            f"an operator type reads namespace::name or namespace::name.overload, got {op_type!r}"
-        )
-    try:
-        return getattr(getattr(torch.ops, namespace), name), overload
-    except AttributeError:
-        raise SchemaError(
-            f"there is no operator {namespace}::{name}; is the library that defines it loaded?"
-        ) from None
-
-
-def _type_of(schema: Any) -> str:
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
-
-
-def _resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
-    packet, overload = _packet_of(op_type)
-    names = packet.overloads()
-    if overload or names == ["default"]:
-        return overload_of(op_type)
-    given = [*arguments, *keywords.values()]
-    if any(isinstance(argument, AnyValue) for argument in given):
-        fitting = [
-            name
-            for name in sorted(names, key=lambda item: item != "default")
-            if _takes(getattr(packet, name)._schema, len(arguments), keywords)
-        ]
-        if not fitting:
-            raise SchemaError(
-                f"no overload of {op_type} takes {len(arguments)} arguments and {sorted(keywords)}"
-            )
-        return getattr(packet, fitting[0])
-    try:
-        name = torch._C._jit_resolve_packet(
-            op_type,
-            *(_stand_in(argument) for argument in arguments),
-            **{key: _stand_in(argument) for key, argument in keywords.items()},
-        )
-    except RuntimeError as error:
-        shown = ", ".join(ir.argument_text(argument) for argument in given)
-        raise SchemaError(f"no overload of {op_type} takes ({shown}): {error}") from None
-    return getattr(packet, name or "default")
-
-
-def _takes(schema: Any, positional: int, keywords: Mapping[str, object]) -> bool:
-    names = [argument.name for argument in schema.arguments]
-    by_position = sum(not argument.kwarg_only for argument in schema.arguments)
-    required = [
-        argument.name
-        for argument in schema.arguments[positional:]
-        if not argument.has_default_value() and argument.name not in keywords
-    ]
-    return positional <= by_position and not required and set(keywords) <= set(names)
-
-
-@cache
-def _example() -> Any:
-    return torch.empty(0, device="meta")
-
-
-def _stand_in(argument: object) -> object:
-    if isinstance(argument, ir.Value):
-        return 1 if isinstance(argument.meta, (torch.SymInt, int)) else _example()
-    if isinstance(argument, (tuple, list)):
-        return [_stand_in(item) for item in argument]
-    return _dtype_or_same(argument)
-
-
-def _dtype_or_same(argument: object) -> object:
-    if isinstance(argument, str):
-        dtype = getattr(torch, argument, None)
-        return dtype if isinstance(dtype, torch.dtype) else argument
-    return argument
-
-
-def in_schema_order(
-    overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
-) -> tuple[object, ...]:
-    """All arguments of a call in schema order, in their canonical form, defaults filled in.
-
-    Raises `SchemaError` when they do not fit the schema.
-    """
-    schema = overload._schema
-    what = _type_of(schema)
-    by_position = [argument for argument in schema.arguments if not argument.kwarg_only]
-    if len(arguments) > len(by_position):
-        raise SchemaError(
-            f"{what} takes at most {len(by_position)} positional arguments, "
-            f"got {len(arguments)}: {schema}"
-        )
-    unknown = sorted(set(keywords) - {argument.name for argument in schema.arguments})
-    if unknown:
-        raise SchemaError(f"{what} has no parameter {unknown[0]!r}: {schema}")
-    ordered = []
-    for index, parameter in enumerate(schema.arguments):
-        if index < len(arguments):
-            if parameter.name in keywords:
-                raise SchemaError(f"{what} got {parameter.name!r} twice: {schema}")
-            ordered.append(_canonical(parameter, arguments[index]))
-        elif parameter.name in keywords:
-            ordered.append(_canonical(parameter, keywords[parameter.name]))
-        elif parameter.has_default_value():
-            ordered.append(_canonical(parameter, parameter.default_value))
-        else:
-            raise SchemaError(f"{what} needs an argument for {parameter.name!r}: {schema}")
-    return tuple(ordered)
-
-
-def _canonical(parameter: Any, argument: object) -> object:
-    """One form per meaning: tuples for lists, floats for float parameters, dtypes for names."""
-    kind = parameter.type
-    if isinstance(kind, torch.OptionalType):
-        kind = kind.getElementType()
-    if isinstance(kind, torch.ListType) and isinstance(argument, (int, float)):
-        return (argument,) * (parameter.N or 1)
-    if isinstance(argument, (tuple, list)):
-        return tuple(_canonical_item(item) for item in argument)
-    if isinstance(kind, torch.FloatType) and isinstance(argument, int):
-        return float(argument)
-    return _canonical_item(
-        _dtype_or_same(argument) if parameter.name.endswith("dtype") else argument
-    )
-
-
-def _canonical_item(argument: object) -> object:
-    if isinstance(argument, (tuple, list)):
-        return tuple(_canonical_item(item) for item in argument)
-    return argument
-
-
 def _call(overload: Any, arguments: Sequence[object]) -> object:
     positional, keywords = [], {}
-    for parameter, argument in zip(overload._schema.arguments, arguments, strict=True):
-        if parameter.kwarg_only:
-            keywords[parameter.name] = argument
+    for slot, argument in zip(signature_of(overload), arguments, strict=True):
+        if slot.kwarg_only:
+            keywords[slot.name] = argument
         else:
             positional.append(argument)
     return overload(*positional, **keywords)

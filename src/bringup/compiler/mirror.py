@@ -12,7 +12,8 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from bringup import ir
-from bringup.compiler.aten import AtenDialect, in_schema_order, operator_of, overload_of
+from bringup.compiler.aten import AtenDialect, operator_of
+from bringup.compiler.schema import in_schema_order, overload_of, signature_of
 from bringup.errors import PassError
 
 __all__ = ["Mirror"]
@@ -205,14 +206,14 @@ class Mirror:
         positional: list[object] = []
         keywords: dict[str, object] = {}
         needed = 0
-        for parameter, argument in zip(overload._schema.arguments, arguments, strict=True):
+        for slot, argument in zip(signature_of(overload), arguments, strict=True):
             given = self._fx_argument(argument)
-            omitted = parameter.has_default_value() and _is_default(parameter.default_value, given)
-            if not parameter.kwarg_only:
+            omitted = slot.has_default and _is_default(slot.default, argument)
+            if not slot.kwarg_only:
                 positional.append(given)
                 needed = needed if omitted else len(positional)
             elif not omitted:
-                keywords[parameter.name] = given
+                keywords[slot.name] = given
         return tuple(positional[:needed]), keywords
 
     def _rewire(self, edit: ir.Rewire) -> None:
@@ -297,10 +298,9 @@ def _structure(fx_node: Any) -> ir.Operator:
 
 
 def _is_default(default: object, given: object) -> bool:
-    if isinstance(given, fx.Node):
+    if next(ir.values_in(given), None) is not None:
         return False
-    plain = list(default) if isinstance(default, (tuple, list)) else default
-    return type(plain) is type(given) and plain == given
+    return type(default) is type(given) and default == given
 
 
 def _free_name(module: Any, base: str) -> str:

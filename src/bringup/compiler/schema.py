@@ -1,0 +1,208 @@
+"""Operator schemas: choosing an overload, and bringing arguments into one order and form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from bringup import ir
+from bringup.errors import SchemaError
+from bringup.passes import AnyValue
+
+__all__ = ["Slot", "in_schema_order", "overload_of", "resolve", "signature_of"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter of a schema, read once: asking torch for it costs microseconds every time."""
+
+    name: str
+    kwarg_only: bool
+    has_default: bool
+    default: object
+    is_float: bool
+    list_size: int
+    """How often a single number given for a list is repeated; 0 when this is not a list."""
+
+    def canonical(self, argument: object) -> object:
+        """One form per meaning: tuples for lists, floats for float parameters, dtypes for names."""
+        if isinstance(argument, (tuple, list)):
+            return _tuples(argument)
+        if self.list_size and isinstance(argument, (int, float)):
+            return (argument,) * self.list_size
+        if self.is_float and isinstance(argument, int):
+            return float(argument)
+        return _dtype_or_same(argument) if self.name.endswith("dtype") else argument
+
+
+@cache
+def signature_of(overload: Any) -> tuple[Slot, ...]:
+    """The parameters of an overload in schema order."""
+    return tuple(_slot(argument) for argument in overload._schema.arguments)
+
+
+def _slot(argument: Any) -> Slot:
+    kind = argument.type
+    if isinstance(kind, torch.OptionalType):
+        kind = kind.getElementType()
+    slot = Slot(
+        name=argument.name,
+        kwarg_only=argument.kwarg_only,
+        has_default=argument.has_default_value(),
+        default=None,
+        is_float=isinstance(kind, torch.FloatType),
+        list_size=(argument.N or 1) if isinstance(kind, torch.ListType) else 0,
+    )
+    return dataclasses.replace(slot, default=slot.canonical(argument.default_value))
+
+
+def overload_of(op_type: str) -> Any:
+    """The `OpOverload` of an operator type with its overload (`aten::add.Tensor`, `aten::addmm`).
+
+    Raises `SchemaError` when there is none.
+    """
+    packet, overload = _packet_of(op_type)
+    name = overload or "default"
+    if name not in packet.overloads():
+        raise SchemaError(
+            f"operator {op_type!r} has no overload {name!r}; it has {sorted(packet.overloads())}"
+        )
+    return getattr(packet, name)
+
+
+def _packet_of(op_type: str) -> tuple[Any, str]:
+    namespace, separator, rest = op_type.partition("::")
+    name, _, overload = rest.partition(".")
+    if not separator or not name:
+        raise SchemaError(
+            f"an operator type reads namespace::name or namespace::name.overload, got {op_type!r}"
+        )
+    try:
+        return getattr(getattr(torch.ops, namespace), name), overload
+    except AttributeError:
+        raise SchemaError(
+            f"there is no operator {namespace}::{name}; is the library that defines it loaded?"
+        ) from None
+
+
+def _type_of(schema: Any) -> str:
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
+    """The `OpOverload` that torch would choose for a call; the one named in `op_type` if it does.
+
+    Raises `SchemaError` when there is no such operator or no overload takes the arguments.
+    """
+    packet, overload = _packet_of(op_type)
+    names = packet.overloads()
+    if overload or names == ["default"]:
+        return overload_of(op_type)
+    given = [*arguments, *keywords.values()]
+    if any(isinstance(argument, AnyValue) for argument in given):
+        fitting = [
+            name
+            for name in sorted(names, key=lambda item: item != "default")
+            if _takes(getattr(packet, name), len(arguments), keywords)
+        ]
+        if not fitting:
+            raise SchemaError(
+                f"no overload of {op_type} takes {len(arguments)} arguments and {sorted(keywords)}"
+            )
+        return getattr(packet, fitting[0])
+    try:
+        name = torch._C._jit_resolve_packet(
+            op_type,
+            *(_stand_in(argument) for argument in arguments),
+            **{key: _stand_in(argument) for key, argument in keywords.items()},
+        )
+    except RuntimeError as error:
+        shown = ", ".join(ir.argument_text(argument) for argument in given)
+        reason = str(error).partition("\n")[0]
+        raise SchemaError(f"no overload of {op_type} takes ({shown}): {reason}") from None
+    return getattr(packet, name or "default")
+
+
+def _takes(overload: Any, positional: int, keywords: Mapping[str, object]) -> bool:
+    signature = signature_of(overload)
+    needed = {slot.name for slot in signature[positional:] if not slot.has_default}
+    by_position = sum(not slot.kwarg_only for slot in signature)
+    names = {slot.name for slot in signature}
+    return positional <= by_position and needed <= keywords.keys() <= names
+
+
+@cache
+def _example() -> Any:
+    return torch.empty(0, device="meta")
+
+
+def _stand_in(argument: object) -> object:
+    if isinstance(argument, ir.Value):
+        return 1 if isinstance(argument.meta, (torch.SymInt, int)) else _example()
+    if isinstance(argument, (tuple, list)):
+        return [_stand_in(item) for item in argument]
+    return _dtype_or_same(argument)
+
+
+def _dtype_or_same(argument: object) -> object:
+    if isinstance(argument, str):
+        dtype = getattr(torch, argument, None)
+        return dtype if isinstance(dtype, torch.dtype) else argument
+    return argument
+
+
+def in_schema_order(
+    overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
+) -> tuple[object, ...]:
+    """All arguments of a call in schema order, in their canonical form, defaults filled in.
+
+    Raises `SchemaError` when they do not fit the schema.
+    """
+    signature = signature_of(overload)
+    used = 0
+    ordered = []
+    for index, slot in enumerate(signature):
+        if index < len(arguments) and not slot.kwarg_only:
+            ordered.append(slot.canonical(arguments[index]))
+        elif slot.name in keywords:
+            ordered.append(slot.canonical(keywords[slot.name]))
+            used += 1
+        elif slot.has_default:
+            ordered.append(slot.default)
+        else:
+            raise SchemaError(f"{overload} needs an argument for {slot.name!r}: {overload._schema}")
+    by_position = sum(not slot.kwarg_only for slot in signature)
+    if len(arguments) > by_position or used < len(keywords):
+        raise _misfit(overload, arguments, keywords, by_position)
+    return tuple(ordered)
+
+
+def _misfit(
+    overload: Any,
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+    by_position: int,
+) -> SchemaError:
+    schema = overload._schema
+    if len(arguments) > by_position:
+        return SchemaError(
+            f"{overload} takes at most {by_position} positional arguments, "
+            f"got {len(arguments)}: {schema}"
+        )
+    names = [slot.name for slot in signature_of(overload)]
+    unknown = next((name for name in keywords if name not in names), None)
+    if unknown is not None:
+        return SchemaError(f"{overload} has no parameter {unknown!r}: {schema}")
+    twice = next(name for name in names[: len(arguments)] if name in keywords)
+    return SchemaError(f"{overload} got {twice!r} twice: {schema}")
+
+
+def _tuples(argument: object) -> object:
+    if isinstance(argument, (tuple, list)):
+        return tuple(_tuples(item) for item in argument)
+    return argument
