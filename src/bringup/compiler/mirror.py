@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir
-from bringup.compiler.aten import AtenDialect, operator_of
+from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
 from bringup.compiler.schema import in_schema_order, overload_of, signature_of
 from bringup.errors import PassError
 
@@ -40,8 +40,9 @@ class Mirror:
         self.module = module
         self.changed = False
         nodes = list(module.graph.nodes)
-        mode = detect_fake_mode([_meta_of(node) for node in nodes])
-        self.graph = ir.Graph(type(module).__name__, AtenDialect(mode))
+        fakes = (_meta_of(node) for node in nodes)
+        self._mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
+        self.graph = ir.Graph(type(module).__name__, AtenDialect(self._mode))
         self._foldable = foldable
         self._fx_nodes: dict[ir.Node, Any] = {}
         self._items: dict[ir.Value, list[Any]] = {}
@@ -99,7 +100,17 @@ class Mirror:
     ) -> ir.Node:
         if kind.parameters:
             arguments, keywords = in_schema_order(fx_node.target, arguments, keywords), {}
+        metas = tuple(self._of_one_mode(meta) for meta in metas)
         return self.graph.adopt(fx_node.name, kind, arguments, keywords, metas)
+
+    def _of_one_mode(self, meta: object) -> object:
+        """Some tracers give every node a fake mode of its own; shapes are inferred under one."""
+        if self._mode is None or not isinstance(meta, FakeTensor) or meta.fake_mode is self._mode:
+            return meta
+        with ordinary_torch(), self._mode:
+            return torch.empty_strided(
+                meta.shape, meta.stride(), dtype=meta.dtype, device=meta.device
+            )
 
     def _argument(self, argument: Any) -> object:
         if isinstance(argument, fx.Node):

@@ -8,7 +8,7 @@ operators), `Graph`, `Node`, `Value` (the graph and its edits), `GraphBuilder` a
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
 from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
-from bringup.ir.effects import Storages
+from bringup.ir.effects import Storages, shared_outputs
 from bringup.ir.graph import Graph
 from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
 from bringup.ir.order import hoist_plan, put_in_order
@@ -44,6 +44,7 @@ __all__ = [
     "node_text",
     "plain",
     "put_in_order",
+    "shared_outputs",
     "use_dialect",
     "values_in",
 ]

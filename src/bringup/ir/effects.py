@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bringup.ir.graph import Graph
-from bringup.ir.node import Node, Value, values_in
+from bringup.ir.node import CONSTANT, INPUT, Node, Value, values_in
 
-__all__ = ["Storages"]
+__all__ = ["Storages", "shared_outputs"]
 
 
 class Storages:
@@ -78,3 +78,12 @@ class Storages:
             self._root[node] = root
             node = above
         return root
+
+
+def shared_outputs(graph: Graph) -> frozenset[tuple[int, str]]:
+    """Which results may share memory with which input or constant: pairs of position and name."""
+    storages = Storages(graph, track_views=True)
+    roots = [(index, storages.root(value)) for index, value in enumerate(graph.outputs)]
+    return frozenset(
+        (index, root.name) for index, root in roots if root.op_type in (INPUT, CONSTANT)
+    )

@@ -75,6 +75,7 @@ def run_passes(
         fold: whether operators on constants are computed once, before the last stage.
     """
     report = Report(graph.name)
+    shared = ir.shared_outputs(graph)
     for stage in PassStage:
         if fold and stage is PassStage.AFTER_ORIGIN_GRAPH_OPTIMIZE:
             with graph.transaction("fold_constants") as edits:
@@ -85,7 +86,7 @@ def run_passes(
         for descriptor in selected:
             if descriptor.stage is not stage:
                 continue
-            error = _Session(graph, descriptor, options or {}).execute(report, commit)
+            error = _Session(graph, descriptor, options or {}, shared).execute(report, commit)
             if error is not None:
                 failures.append(error)
             if isinstance(error, PassFatalError):
@@ -116,6 +117,7 @@ class _Session:
     graph: ir.Graph
     descriptor: PassDescriptor
     options: Mapping[str, object]
+    shared: frozenset[tuple[int, str]]
 
     def __post_init__(self) -> None:
         name = self.descriptor.pass_name
@@ -133,8 +135,10 @@ class _Session:
                 self.graph.transaction(self.descriptor.pass_name) as edits,
             ):
                 self._run(self.descriptor.pass_class())
-                ir.put_in_order(self.graph)
-                self.graph.settle_layouts()
+                if edits:
+                    ir.put_in_order(self.graph)
+                    self.graph.settle_layouts()
+                    self._check_results()
                 if edits and commit is not None:
                     commit(edits)
             self.result.edits = len(edits)
@@ -150,6 +154,16 @@ class _Session:
         self.result.seconds = time.perf_counter() - start
         _LOG.info("%s", self.result)
         return failure
+
+    def _check_results(self) -> None:
+        """What was a result of its own must not become an alias of an input: callers write both."""
+        new = ir.shared_outputs(self.graph) - self.shared
+        if new:
+            index, name = min(new)
+            raise PassError(
+                f"result {index} of the graph would share memory with {name!r}, which it did not "
+                "before: copy it (aten::clone)"
+            )
 
     def _message(self, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"

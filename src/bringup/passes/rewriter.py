@@ -46,12 +46,15 @@ def replace(
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
     heritage = _heritage(nodes)
+    made: set[ir.Node] = set()
     for node in replacement.nodes:
         if node.op_type in (ir.INPUT, ir.OUTPUT):
             continue
         if node.op_type == ir.CONSTANT:
             copies[node.output] = graph.add_constant(node.payload, name=node.name)
             continue
+        _check_writes(node, made)
+        made.add(node)
         copy = graph.insert_call(
             node.operator,
             tuple(ir.map_argument(argument, copies) for argument in node.arguments),
@@ -84,6 +87,16 @@ def _check_counts(
             f"the replacement {replacement.name!r} has {len(replacement.outputs)} outputs, "
             f"what it replaces has {len(outputs)}"
         )
+
+
+def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:
+    for index in node.operator.mutates:
+        for value in ir.values_in(node.arguments[index]):
+            if value.node not in made:
+                raise PassError(
+                    f"the replacement writes {value.name!r}, which it did not make itself "
+                    f"({node.op_type}): others read it too"
+                )
 
 
 def _heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, ir, passes
 from bringup.errors import PassError, PassFatalError, PassSkipException
@@ -373,6 +374,55 @@ def test_move_across_a_write_of_what_the_node_reads_fails(traced):
     graph_pass(run)
     with pytest.raises(PassError, match=r"'exp' would have to run before 'add_'"):
         compiler.apply_passes(traced(function, X.clone(), X))
+
+
+def test_result_that_would_become_an_alias_of_an_input_is_refused(traced):
+    @passes.register_fusion_pass(name="P", stage=STAGE)
+    class DropClone(passes.PatternFusionPass):
+        @passes.pattern
+        def clone(self, inputs):
+            return inputs[0].builder.op("aten::clone", inputs[0])
+
+        def replacement(self, match_result):
+            builder = ir.GraphBuilder()
+            return builder.op("aten::alias", *builder.create_inputs(1))
+
+    with pytest.raises(PassError, match="result 0 of the graph would share memory with 'arg0_1'"):
+        compiler.apply_passes(traced(torch.clone, X))
+    inner = traced(lambda x: torch.relu(torch.clone(x)), X)
+    assert compiler.apply_passes(inner)["P"].matches == 1
+
+
+def test_replacement_that_writes_its_input_is_refused(traced):
+    @passes.register_fusion_pass(name="P", stage=STAGE)
+    class InPlace(passes.PatternFusionPass):
+        @passes.pattern
+        def relu(self, inputs):
+            return inputs[0].builder.op("aten::relu", inputs[0])
+
+        def replacement(self, match_result):
+            builder = ir.GraphBuilder()
+            return builder.op("aten::relu_", *builder.create_inputs(1))
+
+    with pytest.raises(PassError, match="the replacement writes 'input_0', which it did not make"):
+        compiler.apply_passes(traced(lambda x: (torch.relu(x), x * 2), X))
+
+
+def test_interrupt_undoes_the_edits_and_goes_through(traced):
+    def run(graph, context):
+        swap_exp(graph)
+        raise KeyboardInterrupt
+
+    module = make_fx(chain)(X)  # traced for real: every node has a fake mode of its own
+    code = module.code
+    graph_pass(run)
+    with pytest.raises(KeyboardInterrupt):
+        compiler.apply_passes(module)
+    assert module.code == code
+    passes.clear_registered_passes()
+    graph_pass(lambda graph, context: swap_exp(graph))
+    compiler.apply_passes(module)
+    assert torch.equal(module(X), torch.tanh(torch.relu(X)))
 
 
 def test_another_kind_of_target_is_a_type_error():
