@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,66 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 __all__ = ["ScopeTracker"]
+
+
+class _Current(threading.local):
+    """The tracker of this thread, while it captures."""
+
+    tracker: ScopeTracker | None = None
+
+
+_current = _Current()
+
+
+def _before_module(module: torch.nn.Module, _args: Any) -> None:
+    if not torch.compiler.is_compiling() and _current.tracker is not None:
+        _current.tracker.enter_module(module)
+
+
+def _after_module(module: torch.nn.Module, _args: Any, _result: Any) -> None:
+    if not torch.compiler.is_compiling() and _current.tracker is not None:
+        _current.tracker.leave_module(module)
+
+
+class _ModuleHooks:
+    """The global module hooks, there while any thread captures.
+
+    Dynamo guards on the functions and on the numbers they are registered under, so both are the
+    same every time: a model that is compiled is not compiled anew for every capture.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._captures = 0
+        self._handles: tuple[Any, ...] = ()
+
+    def install(self) -> None:
+        """For one capture more."""
+        with self._lock:
+            self._captures += 1
+            if self._captures > 1:
+                return
+            if not self._handles:
+                self._handles = (
+                    register_module_forward_pre_hook(_before_module),
+                    register_module_forward_hook(_after_module, always_call=True),
+                )
+                return
+            for handle, hook in zip(self._handles, (_before_module, _after_module), strict=True):
+                handle.hooks_dict_ref()[handle.id] = hook
+                for always_called in handle.extra_dict_ref:
+                    always_called()[handle.id] = True
+
+    def remove(self) -> None:
+        """For one capture less."""
+        with self._lock:
+            self._captures -= 1
+            if self._captures == 0:
+                for handle in self._handles:
+                    handle.remove()
+
+
+_HOOKS = _ModuleHooks()
 
 
 class ScopeTracker:
@@ -23,20 +84,16 @@ class ScopeTracker:
         self._changed = changed
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
-        self._handles: list[Any] = []
 
     def start(self) -> None:
-        """Installs the global module hooks."""
-        self._handles = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-        ]
+        """Follows module calls of this thread from now on."""
+        _HOOKS.install()
+        _current.tracker = self
 
     def stop(self) -> None:
-        """Removes them."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        """Follows them no more."""
+        _current.tracker = None
+        _HOOKS.remove()
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
@@ -48,9 +105,8 @@ class ScopeTracker:
         finally:
             self._pop_to(depth)
 
-    def _enter_module(self, module: torch.nn.Module, _args: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
+    def enter_module(self, module: torch.nn.Module) -> None:
+        """A module is being called."""
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         if parent is None or module not in self._paths:
             self._paths.update({m: path for path, m in module.named_modules()})
@@ -59,9 +115,8 @@ class ScopeTracker:
             relative = self._paths[module].removeprefix(self._paths[parent]).removeprefix(".")
         self._push(module, self._join(relative))
 
-    def _leave_module(self, module: torch.nn.Module, _args: Any, _result: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
+    def leave_module(self, module: torch.nn.Module) -> None:
+        """Its call is over, or has raised."""
         depths = [depth for depth, (entered, _) in enumerate(self._stack) if entered is module]
         if depths:
             self._pop_to(depths[-1])
