@@ -9,6 +9,7 @@ from unittest.mock import patch
 import torch
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._guards import detect_fake_mode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 __all__ = ["INNER_COMPILERS", "BoxedFunction"]
@@ -18,6 +19,8 @@ BoxedFunction = Callable[[list[Any]], Any]
 
 
 def _eager(aten: Any, inputs: Sequence[Any]) -> Any:
+    # a lazily compiled module would go through Module.__call__ at every call
+    _LazyGraphModule.force_recompile(aten)
     return make_boxed_func(aten.forward)
 
 
