@@ -1,6 +1,7 @@
 // From a loaded frame to a finished kernel: the input contract, the outputs, the launch. Every path
 // comes through here.
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
 
 #include "runtime/context.h"
 #include "torch/common/errors.h"
@@ -30,16 +31,26 @@ void check_devices(const Frame& frame) {
 }
 
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
-void check_written_overlap(const Frame& frame) {
+void check_written(const Frame& frame, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
+    raise_error("ContractError", frame.op().name + ": " + name +
+                                     " is an inference tensor and cannot be written outside "
+                                     "torch.inference_mode(); pass a .clone()");
+  }
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    raise_error("ContractError", frame.op().name + ": " + name +
+                                     " is written, but several of its elements share memory "
+                                     "(strides " +
+                                     sizes_text(tensor.strides()) + "); pass a .clone()");
+  }
+}
+
+void check_all_written(const Frame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
-    if (!frame.op().arguments[i].mutated) continue;
-    frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
-      if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
-      raise_error("ContractError",
-                  frame.op().name + ": " + frame.op().arguments[i].name +
-                      " is written, but several of its elements share memory (strides " +
-                      sizes_text(tensor.strides()) + "); pass a .clone()");
-    });
+    const Argument& argument = frame.op().arguments[i];
+    if (!argument.mutated) continue;
+    frame.for_each_tensor(
+        i, [&](int, const at::Tensor& tensor) { check_written(frame, argument.name, tensor); });
   }
 }
 
@@ -53,7 +64,7 @@ void run_on_cpu(Frame& frame, const Variant& variant) {
 void check_contract(const Frame& frame) {
   check_devices(frame);
   for (const Check& check : frame.op().checks) check.verify(frame);
-  if (C10_UNLIKELY(frame.op().mutates)) check_written_overlap(frame);
+  if (C10_UNLIKELY(frame.op().mutates)) check_all_written(frame);
 }
 
 void allocate_outputs(Frame& frame) {

@@ -148,7 +148,14 @@ class _Definition:
         return operator
 
     def _tags(self) -> tuple[torch.Tag, ...]:
-        return (torch.Tag.pt2_compliant_tag,)
+        tags = [torch.Tag.pt2_compliant_tag]
+        if self.layout == "contiguous":
+            tags.append(torch.Tag.needs_contiguous_strides)
+        if self.schema.is_inplace:
+            tags.append(torch.Tag.inplace)
+        if self.schema.is_out:
+            tags.append(torch.Tag.out)
+        return tuple(tags)
 
     def _make_callable(self, overload: Any) -> None:
         schema = self.schema

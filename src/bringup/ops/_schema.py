@@ -99,6 +99,25 @@ class Schema:
         """The indices of the arguments that are or hold tensors."""
         return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The indices of the arguments that the operator writes."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
+
+    @property
+    def is_inplace(self) -> bool:
+        """Whether it writes its first argument and returns it (`torch.Tag.inplace`)."""
+        return self.written == self.returns == (0,)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it writes keyword-only arguments and returns them (`torch.Tag.out`)."""
+        return (
+            bool(self.written)
+            and self.returns == self.written
+            and all(self.arguments[i].keyword_only for i in self.written)
+        )
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The values of all arguments in schema order, for a call that fits the schema."""
         values = [argument.default for argument in self.arguments]
@@ -209,7 +228,14 @@ def _check(schema: Schema) -> None:
             "optional: "
             "it says on which device to run"
         )
-    if not schema.returns and not any(a.mutated for a in schema.arguments):
+    if any(alias >= 0 for alias in schema.returns) and not (schema.is_inplace or schema.is_out):
+        raise SchemaError(
+            f"{schema.name}: torch.compile takes returns that are written arguments in two forms only: "
+            "the operator writes its first argument and returns it, or its written arguments are "
+            "keyword-only, hold nothing before the call, and are returned in order; "
+            "otherwise declare '-> ()'"
+        )
+    if not schema.returns and not schema.written:
         raise SchemaError(
             f"{schema.name}: the operator returns nothing and writes no argument 'Tensor(a!)'"
         )

@@ -29,3 +29,5 @@ MUL = _each("DATA(2)[i] = DATA(0)[i] * DATA(1)[i];")
 MUL_BACKWARD = _each("DATA(3)[i] = DATA(0)[i] * DATA(2)[i]; DATA(4)[i] = DATA(0)[i] * DATA(1)[i];")
 # (x, float factor) -> out
 SCALE = _each("DATA(2)[i] = DATA(0)[i] * T(DOUBLE(1));")
+# (written x, y)
+ADD_INPLACE = _each("DATA(0)[i] = DATA(0)[i] + DATA(1)[i];")
