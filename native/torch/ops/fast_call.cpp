@@ -175,21 +175,26 @@ bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_
 // What the tensors of a frame ask for beyond running the kernel.
 struct Needs {
   bool grad = false;
-  bool slow_path = false;  // tangents, copies, lists with gradients
+  bool slow_path = false;  // tangents, copies, gradients that only the autograd kernel deals with
+  int64_t elements = 0;    // of all tensors
 };
 
 Needs needs_of(const KernelOp& op, const Frame& frame) {
   Needs needs;
-  const bool grad_mode = at::GradMode::is_enabled();
+  bool list_grad = false;
   for (const int32_t i : op.tensor_arguments) {
-    const bool is_list = op.arguments[i].kind == ArgumentKind::kTensorList;
     frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
-      const bool grad = grad_mode && tensor.requires_grad();
-      needs.grad |= grad;
-      needs.slow_path |= (grad && is_list) || has_tangent(tensor) ||
-                         (op.contiguous_inputs && !tensor.is_contiguous());
+      needs.elements += tensor.numel();
+      needs.slow_path |= op.contiguous_inputs && !tensor.is_contiguous();
+      // Neither gradients nor tangents without it, and most tensors have none.
+      if (C10_LIKELY(tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr)) return;
+      needs.grad |= tensor.requires_grad();
+      list_grad |= tensor.requires_grad() && op.arguments[i].kind == ArgumentKind::kTensorList;
+      needs.slow_path |= has_tangent(tensor);
     });
   }
+  needs.grad = needs.grad && at::GradMode::is_enabled();
+  needs.slow_path |= needs.grad && (list_grad || op.mutates);
   return needs;
 }
 
@@ -197,39 +202,34 @@ Needs needs_of(const KernelOp& op, const Frame& frame) {
 
 // Work worth letting other Python threads in: releasing and taking the GIL costs as much as a small
 // kernel.
-bool worth_releasing_gil(const Frame& frame) {
-  constexpr int64_t kElements = 1 << 14;
-  int64_t elements = 0;
-  frame.for_each_tensor([&](int, const at::Tensor& tensor) { elements += tensor.numel(); });
-  return elements >= kElements;
-}
+constexpr int64_t kElementsToReleaseGil = 1 << 14;
 
-void run(Frame& frame) {
+void run(Frame& frame, const Needs& needs) {
   const Variant& variant = variant_for(frame.op(), frame);
   allocate_outputs(frame);
   std::optional<nanobind::gil_scoped_release> released;
-  if (worth_releasing_gil(frame)) released.emplace();
+  if (needs.elements >= kElementsToReleaseGil) released.emplace();
   run_kernel(frame, variant);
 }
 
 // False: there is nothing to attach a gradient to, or no way to do it here.
-bool run_with_grad(Frame& frame) {
+bool run_with_grad(Frame& frame, const Needs& needs) {
   const KernelOp& op = frame.op();
   const Backward* backward = op.backward.load(std::memory_order_acquire);
-  if (backward == nullptr || op.mutates) return false;
+  if (backward == nullptr) return false;
   const at::Tensor* tensors[kMaxArguments];
   for (const int32_t i : op.tensor_arguments) {
     const bool single = op.arguments[i].kind == ArgumentKind::kTensor && !frame.is_none(i);
     tensors[i] = single ? &frame.tensor(i) : nullptr;
   }
   if (!receives_gradient(*backward, tensors)) {
-    run(frame);
+    run(frame, needs);
     return true;
   }
   Constants constants;
   for (const int32_t i : backward->constants) constants.push_back(frame.value(i));
   const auto node = make_backward_node(op, *backward, tensors, std::move(constants));
-  run(frame);
+  run(frame, needs);
   set_outputs(node, frame.outputs());
   save_outputs(*backward, node, frame.outputs());
   return true;
@@ -278,12 +278,11 @@ PyObject* call_kernel(const KernelOp& op, PyObject* const* slots) {
   if (!dispatcher_would_run_kernel(op, keys)) return nullptr;
   const Needs needs = needs_of(op, frame);
   if (needs.slow_path) return nullptr;
-  if (C10_UNLIKELY(needs.grad && op.mutates)) return nullptr;
   check_contract(frame);
   if (C10_UNLIKELY(needs.grad)) {
-    if (!run_with_grad(frame)) return nullptr;
+    if (!run_with_grad(frame, needs)) return nullptr;
   } else {
-    run(frame);
+    run(frame, needs);
     if (op.mutates) bump_versions(frame);
   }
   return results_of(frame, slots);

@@ -24,10 +24,9 @@ namespace {
 
 void check_devices(const Frame& frame) {
   const c10::Device device = frame.device();
-  bool same = true;
-  frame.for_each_tensor(
-      [&](int, const at::Tensor& tensor) { same = same && tensor.device() == device; });
-  if (C10_UNLIKELY(!same)) raise_device_mismatch(frame);
+  frame.for_each_tensor([&](int, const at::Tensor& tensor) {
+    if (C10_UNLIKELY(tensor.device() != device)) raise_device_mismatch(frame);
+  });
 }
 
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
@@ -37,7 +36,7 @@ void check_written(const Frame& frame, const std::string& name, const at::Tensor
                                      " is an inference tensor and cannot be written outside "
                                      "torch.inference_mode(); pass a .clone()");
   }
-  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+  if (!tensor.is_contiguous() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     raise_error("ContractError", frame.op().name + ": " + name +
                                      " is written, but several of its elements share memory "
                                      "(strides " +
