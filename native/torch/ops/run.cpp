@@ -87,7 +87,8 @@ void run_kernel(Frame& frame, const Variant& variant) {
   frame.describe();
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);
-  raise_error("DeviceError", frame.op().name + ": no driver is loaded for " + device.str());
+  launch_kernel(variant.kernel, frame.pack(), grid_of(frame), device.index(),
+                frame.op().name.c_str());
 }
 
 }  // namespace bringup::torch_ext

@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from bringup import jit
+from bringup import devices, jit
 from bringup._native import torch_library
-from bringup.errors import ContractError, SchemaError
+from bringup.errors import ContractError, DeviceError, SchemaError
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
 from bringup.ops._rules import (
@@ -200,9 +200,23 @@ class _Definition:
                     f"type; a kernel of this operator takes {', '.join(str(d) for d in _C_TYPES)}"
                 )
             macros[macro] = _C_TYPES[dtype]
-        target = "cpu" if device == "cpu" or self.source.kind == "host" else "sim"
+        target = self._target(device)
         binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
         return binary.kernel_id
+
+    def _target(self, device: str) -> str:
+        """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+        if device == "cpu":
+            return "cpu"
+        if devices.loaded() is None:
+            raise DeviceError(
+                f"{self.schema.qualified_name}: bringup has no driver for device {device!r}; a "
+                "kernel operator runs on cpu, or on the device of devices.load_driver()"
+            )
+        if self.source.kind == "host":
+            return "cpu"
+        properties = torch.get_device_module(device).get_device_properties()
+        return str(properties.arch).partition("-")[0]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The operator on fake or meta tensors: same contract, same outputs, nothing computed."""

@@ -225,14 +225,13 @@ def _check(schema: Schema) -> None:
     if not any(a.type == "Tensor" and not a.optional for a in schema.arguments):
         raise SchemaError(
             f"{schema.name}: a kernel operator needs at least one Tensor argument that is not "
-            "optional: "
-            "it says on which device to run"
+            "optional: it says on which device to run"
         )
     if any(alias >= 0 for alias in schema.returns) and not (schema.is_inplace or schema.is_out):
         raise SchemaError(
-            f"{schema.name}: torch.compile takes returns that are written arguments in two forms only: "
-            "the operator writes its first argument and returns it, or its written arguments are "
-            "keyword-only, hold nothing before the call, and are returned in order; "
+            f"{schema.name}: torch.compile takes returns that are written arguments in two forms "
+            "only: the operator writes its first argument and returns it, or its written arguments "
+            "are keyword-only, hold nothing before the call, and are returned in order; "
             "otherwise declare '-> ()'"
         )
     if not schema.returns and not schema.written:
