@@ -128,6 +128,11 @@ bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
   }
 }
 
+// Names in a call are interned nearly always, as ours are.
+bool is_name(const Argument& argument, PyObject* name) {
+  return argument.interned_name == name || PyUnicode_Compare(argument.interned_name, name) == 0;
+}
+
 // Puts every argument into its slot: positional, by keyword, by default. False: the call does not
 // fit the schema.
 bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
@@ -139,8 +144,7 @@ bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject*
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
     PyObject* name = PyTuple_GET_ITEM(kwnames, k);
     Py_ssize_t i = 0;
-    // Names in a call are interned, as ours are. One that is not goes the slow way.
-    while (i < count && op.arguments[i].interned_name != name) ++i;
+    while (i < count && !is_name(op.arguments[i], name)) ++i;
     if (i == count || slots[i] != nullptr) return false;
     slots[i] = args[nargs + k];
   }
@@ -244,19 +248,14 @@ void bump_versions(const Frame& frame) {
   }
 }
 
-PyObject* result_of(Frame& frame, int32_t alias, PyObject* const* slots, size_t& output) {
-  if (alias >= 0) return Py_NewRef(slots[alias]);
-  return THPVariable_Wrap(std::move(frame.outputs()[output++]));
-}
-
-PyObject* results_of(Frame& frame, PyObject* const* slots) {
-  const auto& returns = frame.op().returns;
-  size_t output = 0;
-  if (returns.empty()) return Py_NewRef(Py_None);
-  if (returns.size() == 1) return result_of(frame, returns.front(), slots, output);
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(returns.size()));
-  for (size_t i = 0; results != nullptr && i < returns.size(); ++i) {
-    PyObject* result = result_of(frame, returns[i], slots, output);
+// What the callable returns: None, one object or a tuple. Takes over what `make` gives for each.
+template <class Make>
+PyObject* pack_results(const KernelOp& op, Make make) {
+  if (op.returns.empty()) return Py_NewRef(Py_None);
+  if (op.returns.size() == 1) return make(0);
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(op.returns.size()));
+  for (size_t i = 0; results != nullptr && i < op.returns.size(); ++i) {
+    PyObject* result = make(i);
     if (result == nullptr) {
       Py_DECREF(results);
       return nullptr;
@@ -264,6 +263,16 @@ PyObject* results_of(Frame& frame, PyObject* const* slots) {
     PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
   }
   return results;
+}
+
+PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
+  return pack_results(op, [&](size_t i) { return Py_NewRef(slots[op.returns[i]]); });
+}
+
+PyObject* results_of(Frame& frame, PyObject* const* slots) {
+  if (frame.op().outputs.empty()) return written_results(frame.op(), slots);
+  return pack_results(frame.op(),
+                      [&](size_t i) { return THPVariable_Wrap(std::move(frame.outputs()[i])); });
 }
 
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
@@ -292,24 +301,30 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
                                PyObject* kwnames) {
   const KernelOp& op = *reinterpret_cast<KernelFunction*>(callable)->op;
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  PyObject* bound[kMaxArguments];
+  const bool complete = kwnames == nullptr &&
+                        nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
+                        nargs == op.max_positional;
+  PyObject* const* slots = complete ? args : bound;
   try {
     if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {
       raise_error("ExpiredHandleError",
                   op.name + " was removed by undefine(); define it again to call it");
     }
-    PyObject* slots[kMaxArguments];
-    const bool complete = kwnames == nullptr &&
-                          nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
-                          nargs == op.max_positional;
-    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, slots)) {
-      PyObject* result = call_kernel(op, complete ? args : slots);
+    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound)) {
+      PyObject* result = call_kernel(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
     }
   } catch (...) {
     set_python_error_from_current_exception();
     return nullptr;
   }
-  return PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  PyObject* result =
+      PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  if (result == nullptr || !op.outputs.empty()) return result;
+  // The dispatcher took the call, so it fits the schema and the slots are bound.
+  Py_DECREF(result);
+  return written_results(op, slots);
 }
 
 // --- The type.

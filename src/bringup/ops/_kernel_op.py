@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -143,7 +143,7 @@ class _Definition:
                 ) from error
             raise
         _definitions[name] = self
-        substitute(self.function, self.function.overload)
+        substitute(self.function, self._traceable())
         operator: KernelOperator = self.function
         return operator
 
@@ -151,10 +151,6 @@ class _Definition:
         tags = [torch.Tag.pt2_compliant_tag]
         if self.layout == "contiguous":
             tags.append(torch.Tag.needs_contiguous_strides)
-        if self.schema.is_inplace:
-            tags.append(torch.Tag.inplace)
-        if self.schema.is_out:
-            tags.append(torch.Tag.out)
         return tuple(tags)
 
     def _make_callable(self, overload: Any) -> None:
@@ -227,17 +223,35 @@ class _Definition:
             for check in self.checks:
                 if check.kind is not CheckKind.KERNEL:
                     check.verify(values, arguments)
-            fresh = iter(
-                [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
+            results = tuple(
+                rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)
             )
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
-        results = tuple(
-            values[alias] if alias >= 0 else next(fresh) for alias in self.schema.returns
-        )
         if not results:
             return None
         return results[0] if len(results) == 1 else results
+
+    def _traceable(self) -> Callable[..., Any]:
+        """What Dynamo traces for a call of the callable: plain Python over the operator."""
+        overload = self.function.overload
+        if self.schema.fresh_outputs or not self.schema.returns:
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return overload(*args, **kwargs)
+
+            return call
+
+        written = [(index, self.schema.arguments[index].name) for index in self.schema.returns]
+
+        def call_and_return_written(*args: Any, **kwargs: Any) -> Any:
+            overload(*args, **kwargs)
+            results = tuple(
+                args[index] if index < len(args) else kwargs.get(name) for index, name in written
+            )
+            return results[0] if len(results) == 1 else results
+
+        return call_and_return_written
 
     def register_backward(
         self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -217,21 +218,26 @@ def test_a_kernel_that_does_not_compile_raises_and_is_tried_again(
 
 
 def test_written_arguments_are_written_returned_and_counted(define: Define) -> None:
-    add_ = define("add_(Tensor(a!) x, Tensor y) -> Tensor(a!)", source=ADD_INPLACE,
-                  checks=ops.same_shape("x", "y"), dtypes={"T": "x"})  # fmt: skip
-    add_out = define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)", source=ADD,
-                     checks=ops.same_shape("x", "y", "out"), dtypes={"T": "x"})  # fmt: skip
-    add_into = define("add_into(Tensor x, Tensor y, Tensor(a!) out) -> ()", source=ADD,
-                      checks=ops.same_shape("x", "y", "out"), dtypes={"T": "x"})  # fmt: skip
+    add_ = define(
+        "add_(Tensor(a!) x, Tensor y) -> Tensor(a!)",
+        source=ADD_INPLACE,
+        checks=ops.same_shape("x", "y"),
+        dtypes={"T": "x"},
+    )
+    options = {"source": ADD, "checks": ops.same_shape("x", "y", "out"), "dtypes": {"T": "x"}}
+    add_out = define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)", **options)
+    add_into = define("add_into(Tensor x, Tensor y, Tensor(a!) out) -> ()", **options)
     x, y = torch.randn(3), torch.randn(3)
-    for path in (lambda op: op, lambda op: op.overload):
+    for mode in (contextlib.nullcontext, torch.profiler.profile):  # the fast and the slow path
         z, out = x.clone(), torch.empty(3)
-        assert path(add_)(z, y) is z
-        assert path(add_out)(x, y, out=out) is out
+        with mode():
+            assert add_(z, y) is z
+            assert add_out(x, y, out=out) is out
+            assert torch.equal(z, out)
+            assert add_into(x, y, out.zero_()) is None
+            assert add_out.overload(x, y, out=out.zero_()) is None
         assert torch.equal(z, out)
-        assert path(add_into)(x, y, out.zero_()) is None
-        assert torch.equal(z, out)
-        assert (z._version, out._version) == (1, 3)
+        assert (z._version, out._version) == (1, 5)
 
 
 def test_written_arguments_that_cannot_be_written_are_refused(define: Define) -> None:
