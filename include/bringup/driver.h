@@ -1,19 +1,25 @@
-/* bringup driver ABI 1: what a device vendor implements to give PyTorch a device. Plain C, no torch, no Python.
+/* bringup driver ABI 1: what a device vendor implements to give PyTorch a device. Plain C, no
+ * torch, no Python.
  *
  * A driver is a shared library that exports one function,
  *
  *     const bringup_driver* bringup_driver_get(uint32_t abi_version);
  *
- * which returns its function table (static storage, never freed) or NULL when it does not speak that version.
+ * which returns its function table (static storage, never freed) or NULL when it does not speak
+ * that version.
  *
- * Version rule: the table is append-only within version 1. The kit reads no further than struct_size, and treats
- * what lies behind it as NULL. Functions of a group marked "optional" may be NULL; all others are required.
+ * Version rule: the table is append-only within version 1. The kit reads no further than
+ * struct_size, and treats what lies behind it as NULL. Functions of a group marked "optional" may
+ * be NULL; all others are required.
  *
- * Error rule: every function returns BRINGUP_OK or another bringup_status; after a failure last_error() (optional)
- * says why, in words, for the calling thread. Nothing is thrown and nothing aborts.
- * Thread rule: every function may be called from any thread. Device numbers run from 0 to device_count - 1.
- * Order rule: work given to one stream runs in the order given; work in different streams may overlap. A NULL
- * stream is the device's default stream. All *_async functions may return before the work is done.
+ * Error rule: every function returns BRINGUP_OK or another bringup_status; after a failure
+ * last_error() (optional) says why, in words, for the calling thread. Nothing is thrown and nothing
+ * aborts. Thread rule: every function may be called from any thread. Device numbers run from 0 to
+ * device_count - 1. Order rule: work given to one stream runs in the order given; work in different
+ * streams may overlap. A NULL stream is the device's default stream. All *_async functions may
+ * return before the work is done. Process rule: a child of fork() cannot use the driver: every
+ * function that needs the device returns BRINGUP_ERROR and says so. When the process ends, whatever
+ * still runs is dropped quietly, and later calls return a failure.
  */
 #ifndef BRINGUP_DRIVER_H_
 #define BRINGUP_DRIVER_H_
@@ -33,7 +39,9 @@ typedef enum bringup_status {
   BRINGUP_NOT_READY = 3,     /* queries only: not an error */
   BRINGUP_UNSUPPORTED = 4,
   BRINGUP_DEVICE_LOST = 5,
-  BRINGUP_KERNEL_FAILED = 6, /* asynchronous: reported by the next synchronisation of that stream */
+  BRINGUP_KERNEL_FAILED =
+      6, /* asynchronous: reported once, by the next synchronisation of that stream, of an event
+            recorded in it or of its device; last_error() names the operator and the stream */
   BRINGUP_ERROR = 7
 } bringup_status;
 
@@ -70,8 +78,9 @@ typedef enum bringup_arg_kind {
   BRINGUP_ARG_TENSOR_LIST = 7
 } bringup_arg_kind;
 
-/* One kernel launch. Everything it points at stays valid until the driver calls release(owner), which it does
- * exactly once, from any thread, when the launch has finished, failed or was refused. release may be NULL. */
+/* One kernel launch. Everything it points at stays valid until the driver calls release(owner),
+ * which it does exactly once, from any thread, when the launch has finished, failed or was refused.
+ * release may be NULL. */
 typedef struct bringup_launch {
   uint32_t struct_size;
   int32_t nargs;
@@ -86,8 +95,9 @@ typedef struct bringup_launch {
 
 typedef struct bringup_driver {
   uint32_t struct_size;
-  uint32_t abi_version;    /* BRINGUP_DRIVER_ABI */
-  const char* device_name; /* what torch calls the device: "npu"; lower case, not "cpu*" or "cuda*" */
+  uint32_t abi_version; /* BRINGUP_DRIVER_ABI */
+  const char*
+      device_name; /* what torch calls the device: "npu"; lower case, not "cpu*" or "cuda*" */
   const char* description;
 
   /* --- device */
@@ -95,16 +105,20 @@ typedef struct bringup_driver {
   int32_t (*device_props)(int32_t device, bringup_device_props* props);
   int32_t (*device_synchronize)(int32_t device);
 
-  /* --- memory. Addresses are 64-byte aligned; bytes > 0. mem_info counts bytes. */
+  /* --- memory. Addresses are 64-byte aligned; bytes > 0. mem_info counts bytes. The kit frees only
+   * what no pending work touches; the host side of a copy must stay as it is until the copy is
+   * done. A copy between two devices runs in a stream of the source. */
   int32_t (*mem_alloc)(int32_t device, size_t bytes, void** address);
   int32_t (*mem_free)(int32_t device, void* address);
   int32_t (*mem_info)(int32_t device, size_t* free_bytes, size_t* total_bytes);
-  int32_t (*copy_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device, const void* src,
-                        size_t bytes, bringup_stream stream);
-  int32_t (*fill_async)(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream);
+  int32_t (*copy_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
+                        const void* src, size_t bytes, bringup_stream stream);
+  int32_t (*fill_async)(int32_t device, void* dst, uint8_t value, size_t bytes,
+                        bringup_stream stream);
 
-  /* --- streams and events. priority: 0 is normal, lower is more urgent. event_query and stream_query return
-   * BRINGUP_NOT_READY while work is pending. An event that was never recorded counts as done. */
+  /* --- streams and events. priority: 0 is normal, lower is more urgent. event_query and
+   * stream_query return BRINGUP_NOT_READY while work is pending. An event that was never recorded
+   * counts as done. */
   int32_t (*stream_create)(int32_t device, int32_t priority, bringup_stream* stream);
   int32_t (*stream_destroy)(bringup_stream stream);
   int32_t (*stream_synchronize)(int32_t device, bringup_stream stream);
@@ -112,7 +126,8 @@ typedef struct bringup_driver {
   int32_t (*event_create)(int32_t device, int32_t timing, bringup_event* event);
   int32_t (*event_destroy)(bringup_event event);
   int32_t (*event_record)(bringup_event event, int32_t device, bringup_stream stream);
-  int32_t (*event_wait)(bringup_event event, int32_t device, bringup_stream stream); /* the stream waits */
+  int32_t (*event_wait)(bringup_event event, int32_t device,
+                        bringup_stream stream); /* the stream waits */
   int32_t (*event_query)(bringup_event event);
   int32_t (*event_synchronize)(bringup_event event);
   int32_t (*event_elapsed)(bringup_event start, bringup_event end, double* milliseconds);
@@ -124,28 +139,32 @@ typedef struct bringup_driver {
   int32_t (*host_alloc)(size_t bytes, void** address);
   int32_t (*host_free)(void* address);
 
-  /* --- optional: host-visible device memory. Gives the host address of a device address, for reading and writing
-   * while no work that touches it is pending. Without it the fallback copies. */
+  /* --- optional: host-visible device memory. Gives the host address of a device address, for
+   * reading and writing while no work that touches it is pending. Without it the fallback copies.
+   */
   int32_t (*host_view)(int32_t device, const void* address, void** host_address);
 
   /* --- optional: host functions in stream order. fn must not call the driver. */
   int32_t (*host_func)(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user);
 
-  /* --- optional: device code. `library` is the path of a kernel file built for `arch`. A function stays valid until
-   * its module is unloaded. */
+  /* --- optional: device code. `library` is the path of a kernel file built for `arch`. A function
+   * stays valid until its module is unloaded. */
   int32_t (*module_load)(int32_t device, const char* library, void** module);
   int32_t (*module_unload)(void* module);
   int32_t (*get_function)(void* module, const char* name, bringup_kernel_fn* fn);
   int32_t (*launch)(int32_t device, bringup_stream stream, const bringup_launch* launch);
 
-  /* --- optional: device graphs. Nodes run in the order they are added. graph_launch runs all of them in the stream;
-   * a graph may be launched again before the former launch has finished, launches of one graph never overlap.
-   * graph_add_kernel copies the bringup_launch struct; what it points at stays the caller's and must outlive the
-   * graph (release is called by graph_destroy). Arguments are read when the node runs. */
+  /* --- optional: device graphs. Nodes run in the order they are added. graph_launch runs all of
+   * them in the stream; a graph may be launched again before the former launch has finished,
+   * launches of one graph never overlap. graph_add_kernel copies the bringup_launch struct; what it
+   * points at stays the caller's and must outlive the graph (release is called once the graph is
+   * destroyed and its last launch is over). Arguments are read when the node runs. A kernel that
+   * fails ends its launch of the graph and is reported like any other. */
   int32_t (*graph_create)(int32_t device, bringup_graph* graph);
   int32_t (*graph_destroy)(bringup_graph graph);
   int32_t (*graph_add_kernel)(bringup_graph graph, const bringup_launch* launch);
-  int32_t (*graph_add_copy)(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src, size_t bytes);
+  int32_t (*graph_add_copy)(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
+                            size_t bytes);
   int32_t (*graph_add_host_func)(bringup_graph graph, void (*fn)(void* user), void* user);
   int32_t (*graph_launch)(bringup_graph graph, bringup_stream stream);
 } bringup_driver;

@@ -114,6 +114,21 @@ _LAUNCH_BLOCKING = Setting(
     lambda: False,
     _switch,
 )
+# The simulated NPU's library reads these two itself, once, when it is loaded.
+_SIM_MEMORY = Setting(
+    "BRINGUP_SIM_MEMORY",
+    "memory of each simulated device: bytes, or a number with K, M or G (read by the driver)",
+    "4G",
+    lambda: "4G",
+    str,
+)
+_SIM_ISOLATED = Setting(
+    "BRINGUP_SIM_ISOLATED",
+    "1: the host cannot touch simulated device memory, as on most hardware (read by the driver)",
+    "0",
+    lambda: False,
+    _switch,
+)
 
 _ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
@@ -123,6 +138,8 @@ _ALL: tuple[Setting[object], ...] = (
     _ASCEND_PASS_PATH,
     _LOG,
     _LAUNCH_BLOCKING,
+    _SIM_MEMORY,
+    _SIM_ISOLATED,
 )  # type: ignore[assignment]
 
 

@@ -23,6 +23,7 @@ struct OperatorPlan {
   bool keeps_nothing = false;  // an aten operator; others may keep the tensors they are given
   bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
+  bool draws_unasked = false;  // random, but takes no generator
   int generator = -1;          // positions of these arguments, or -1
   int device = -1;
   std::vector<bool> writes;  // for each argument
@@ -38,7 +39,8 @@ bool mixes_devices_on_purpose(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
-OperatorPlan make_plan(const c10::FunctionSchema& schema) {
+OperatorPlan make_plan(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
   OperatorPlan plan;
   plan.keeps_nothing = schema.name().starts_with("aten::");
   plan.mutates = schema.is_mutable();
@@ -55,12 +57,14 @@ OperatorPlan make_plan(const c10::FunctionSchema& schema) {
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     plan.writes.push_back(alias != nullptr && alias->isWrite());
   }
+  plan.draws_unasked = plan.generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   return plan;
 }
 
 // Plans are made once and kept for ever; each thread remembers where it found its last ones. Only
 // aten's operators have plans that are kept: others may be defined anew.
-const OperatorPlan& kept_plan(const c10::FunctionSchema& schema) {
+const OperatorPlan& kept_plan(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
   struct Entry {
     const c10::FunctionSchema* schema = nullptr;
     const OperatorPlan* plan = nullptr;
@@ -74,7 +78,7 @@ const OperatorPlan& kept_plan(const c10::FunctionSchema& schema) {
       new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorPlan>>;
   std::lock_guard lock(mutex);
   auto& plan = (*plans)[&schema];
-  if (plan == nullptr) plan = std::make_unique<OperatorPlan>(make_plan(schema));
+  if (plan == nullptr) plan = std::make_unique<OperatorPlan>(make_plan(op));
   entry = {&schema, plan.get()};
   return *plan;
 }
@@ -156,8 +160,8 @@ void adopt_value(HostCall& call, c10::IValue& value) {
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const bool aten = schema.name().starts_with("aten::");
-  const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(schema);
-  const OperatorPlan& plan = aten ? kept_plan(schema) : fresh;
+  const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(op);
+  const OperatorPlan& plan = aten ? kept_plan(op) : fresh;
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
                               "operator '", op.operator_name(), "' has no kernel for device '",
                               driver_facts().device_name, "', and none for 'cpu' to fall back on");
@@ -181,7 +185,12 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
     if (value.isTensor() || value.isList()) value = stand_in(call, value, plan.writes[i]);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  op.redispatchBoxed(kCpuKeys, stack);
+  if (C10_UNLIKELY(plan.draws_unasked)) {
+    const BorrowedCpuGenerator borrowed(device.index());
+    op.redispatchBoxed(kCpuKeys, stack);
+  } else {
+    op.redispatchBoxed(kCpuKeys, stack);
+  }
   if (plan.mutates) call.write_back();
   for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
     adopt_value(call, (*stack)[i]);

@@ -6,6 +6,8 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <mutex>
+
 namespace bringup::torch_ext {
 
 class DriverGenerator final : public c10::GeneratorImpl {
@@ -35,5 +37,20 @@ const at::Generator& default_generator(c10::DeviceIndex device);
 
 // The host generator behind a device's generator; raises for another device's.
 at::Generator host_generator(const at::Generator& generator, c10::DeviceIndex device);
+
+// Lets a CPU kernel that takes no generator (native_dropout) draw from a device's default
+// generator: while this lives, torch's default CPU generator goes on where the device's stopped.
+// One at a time.
+class BorrowedCpuGenerator {
+ public:
+  explicit BorrowedCpuGenerator(c10::DeviceIndex device);
+  ~BorrowedCpuGenerator();
+  BorrowedCpuGenerator(const BorrowedCpuGenerator&) = delete;
+  BorrowedCpuGenerator& operator=(const BorrowedCpuGenerator&) = delete;
+
+ private:
+  at::Generator device_;
+  std::unique_lock<std::mutex> lock_;
+};
 
 }  // namespace bringup::torch_ext

@@ -1,12 +1,55 @@
-"""The simulated NPU for every test of this folder."""
+"""What the device tests share: the simulated NPU, drivers built on the spot, fresh processes."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from bringup import devices
+from bringup import _native, devices
 
 
 @pytest.fixture(scope="session", autouse=True)
 def npu() -> devices.DriverInfo:
     return devices.load_driver("sim")
+
+
+@pytest.fixture(scope="session")
+def build_driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Builds drivers/minimal.c with these macros defined, and returns the library's path."""
+    folder = tmp_path_factory.mktemp("drivers")
+    compiler = shutil.which("cc") or "gcc"
+    source = Path(__file__).parent / "drivers" / "minimal.c"
+
+    def build(*macros: str) -> Path:
+        library = folder / f"lib{'_'.join(macros) or 'minimal'}.so".replace("=", "")
+        command = [compiler, "-shared", "-fPIC", f"-I{_native.include_dir()}", str(source)]
+        command += [f"-D{macro}" for macro in macros] + ["-o", str(library)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        return library
+
+    return build
+
+
+def run_python(code: str, *arguments: str, **environment: str) -> str:
+    """Runs code in a process that has loaded nothing; its output, stripped. It must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def fresh_python() -> Callable[..., str]:
+    return run_python

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,138 @@ def test_in_place_operator_returns_its_tensor_and_writes_through_views() -> None
     row = x[1]
     assert row.add_(2) is row
     assert torch.equal(x.cpu().sum(1), torch.tensor([0.0, 8.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda t: functional.scaled_dot_product_attention(t, t * 2, t + 1),
+        lambda t: functional.layer_norm(t, t.shape[-1:]),
+        lambda t: functional.linear(t, t[0, 0], None),
+        lambda t: torch.cat([t, t.flip(0), t[:1]]),
+        lambda t: torch.stack(torch._foreach_mul([t, t + 1], 2)),
+        lambda t: functional.conv2d(t, t[:, :1, :2, :2].expand(-1, 3, -1, -1)),
+        lambda t: functional.max_pool2d(t, 2),
+        lambda t: torch.fft.irfft(torch.fft.rfft(t).conj()),
+        lambda t: t.view(torch.int32).view(torch.float32)[..., ::2] * t.sort(-1).values[..., ::2],
+        lambda t: t.masked_fill(t > 0, 1.0).cumsum(1).std(dim=(0, 1)),
+        lambda t: torch.einsum("abcd,abce->ade", t, t).logsumexp(-1),
+    ],
+    ids=str,
+)
+def test_operator_without_a_kernel_gives_what_cpu_gives(
+    work: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, 3, 4, 6, requires_grad=True)
+    y = x.detach().to("npu").requires_grad_()
+    expected, got = work(x), work(y)
+    # Attention takes another formula than on cpu; everything else is the same kernel.
+    torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-4)
+    expected.square().sum().backward()
+    got.square().sum().backward()
+    torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_embedding_trains() -> None:
+    table = torch.nn.Embedding(10, 4)
+    there = copy.deepcopy(table).to("npu")
+    ids = torch.tensor([[1, 2], [1, 9]])
+    table(ids).square().sum().backward()
+    there(ids.npu()).square().sum().backward()
+    torch.testing.assert_close(there.weight.grad.cpu(), table.weight.grad)
+
+
+def test_views_made_by_the_fallback_share_memory() -> None:
+    x = torch.zeros(6, device="npu")
+    windows = x.unfold(0, 2, 2)
+    windows[1].fill_(3)
+    assert x.cpu().tolist() == [0, 0, 3, 3, 0, 0]
+    assert windows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_out_argument_is_resized_and_returned() -> None:
+    x = torch.arange(6.0, device="npu").reshape(2, 3)
+    out = torch.empty(0, device="npu")
+    assert torch.mul(x, 2, out=out) is out
+    assert out.cpu().tolist() == [[0, 2, 4], [6, 8, 10]]
+    address = out.data_ptr()
+    torch.mul(x, 3, out=out)
+    assert out.data_ptr() == address
+
+
+def test_overlapping_write_is_refused_as_on_cpu() -> None:
+    x = torch.zeros(8, device="npu")
+    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to"):
+        x[1:].add_(x[:-1])
+
+
+def test_mixture_of_devices_is_refused_by_operator_and_devices() -> None:
+    x = torch.ones(3, device="npu")
+    with pytest.raises(
+        RuntimeError,
+        match=r"expected all tensors of aten::add.Tensor to be on the same device, but found npu:0",
+    ):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"but found npu:0 and npu:1"):
+        x + torch.ones(3, device="npu:1")
+    assert (x + torch.tensor(2.0)).cpu().tolist() == [3, 3, 3]
+    assert x[torch.tensor([0, 2])].shape == (2,)
+
+
+def test_operator_without_any_kernel_is_named() -> None:
+    with torch.library._scoped_library("devices_test", "DEF") as library:
+        library.define("nowhere(Tensor x) -> Tensor")
+        with pytest.raises(
+            NotImplementedError,
+            match="'devices_test::nowhere' has no kernel for device 'npu', and none",
+        ):
+            torch.ops.devices_test.nowhere(torch.ones(1, device="npu"))
+
+
+def test_custom_operator_with_a_cpu_kernel_may_keep_what_it_was_given() -> None:
+    kept = []
+    with torch.library._scoped_library("devices_test", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: (kept.append(x), x * 2)[1], "CPU")
+        x = torch.ones(3, device="npu")
+        assert torch.ops.devices_test.twice(x).cpu().tolist() == [2, 2, 2]
+        del x
+        torch.npu.empty_cache()
+        assert kept[0].device.type == "cpu"
+        assert kept[0].tolist() == [1, 1, 1]
+
+
+def test_pinning_a_tensor_of_the_device_is_refused() -> None:
+    with pytest.raises(
+        RuntimeError, match="only CPU tensors can be pinned, not tensors of device 'npu'"
+    ):
+        torch.empty(2, device="npu", pin_memory=True)
+
+
+def test_tensor_prints_saves_and_loads() -> None:
+    x = torch.arange(3.0, device="npu:1")
+    assert repr(x) == "tensor([0., 1., 2.], device='npu:1')"
+    file = io.BytesIO()
+    torch.save({"x": x}, file)
+    for location, device in ((None, "npu:1"), ("cpu", "cpu"), ("npu:0", "npu:0")):
+        file.seek(0)
+        loaded = torch.load(file, map_location=location)["x"]
+        assert loaded.device == torch.device(device)
+        assert loaded.cpu().tolist() == [0, 1, 2]
+
+
+def test_scalars_and_truth_come_back() -> None:
+    x = torch.tensor([2.5], device="npu")
+    assert x.item() == 2.5
+    assert bool(x > 2)
+    assert torch.tensor(3, device="npu").item() == 3
+    assert x.tolist() == [2.5]
+
+
+def test_resize_keeps_what_fits() -> None:
+    x = torch.arange(4.0, device="npu")
+    x.resize_(8)
+    assert x[:4].cpu().tolist() == [0, 1, 2, 3]
+    x.untyped_storage().resize_(0)
+    assert x.untyped_storage().nbytes() == 0

@@ -1,0 +1,163 @@
+/* The smallest driver that works: the required functions only, on ordinary memory, everything
+ * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bringup/driver.h"
+
+#ifdef BROKEN_COUNT
+static int32_t device_count(int32_t* count) {
+  *count = BROKEN_COUNT;
+  return BRINGUP_OK;
+}
+#elif defined(BROKEN_START)
+static int32_t device_count(int32_t* count) {
+  (void)count;
+  return BRINGUP_DEVICE_LOST;
+}
+#else
+static int32_t device_count(int32_t* count) {
+  *count = 1;
+  return BRINGUP_OK;
+}
+#endif
+
+static int32_t device_props(int32_t device, bringup_device_props* props) {
+  bringup_device_props all;
+  (void)device;
+  memset(&all, 0, sizeof(all));
+  all.struct_size = props->struct_size;
+  strcpy(all.name, "Minimal");
+  strcpy(all.arch, "none");
+  all.total_memory = 1 << 20;
+  all.core_count = 1;
+  all.supports_float64 = all.supports_int64 = 1;
+  memcpy(props, &all, props->struct_size < sizeof(all) ? props->struct_size : sizeof(all));
+  return BRINGUP_OK;
+}
+static int32_t device_synchronize(int32_t device) {
+  (void)device;
+  return BRINGUP_OK;
+}
+static int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
+  (void)device;
+  *address = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return *address != NULL ? BRINGUP_OK : BRINGUP_OUT_OF_MEMORY;
+}
+static int32_t mem_free(int32_t device, void* address) {
+  (void)device;
+  free(address);
+  return BRINGUP_OK;
+}
+static int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total) {
+  (void)device;
+  *free_bytes = *total = 1 << 20;
+  return BRINGUP_OK;
+}
+static int32_t copy_async(bringup_copy_kind kind, int32_t to, void* dst, int32_t from,
+                          const void* src, size_t bytes, bringup_stream stream) {
+  (void)kind;
+  (void)to;
+  (void)from;
+  (void)stream;
+  memmove(dst, src, bytes);
+  return BRINGUP_OK;
+}
+static int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes,
+                          bringup_stream stream) {
+  (void)device;
+  (void)stream;
+  memset(dst, value, bytes);
+  return BRINGUP_OK;
+}
+static int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
+  (void)device;
+  (void)priority;
+  *stream = malloc(1);
+  return BRINGUP_OK;
+}
+static int32_t stream_destroy(bringup_stream stream) {
+  free(stream);
+  return BRINGUP_OK;
+}
+static int32_t stream_synchronize(int32_t device, bringup_stream stream) {
+  (void)device;
+  (void)stream;
+  return BRINGUP_OK;
+}
+static int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
+  (void)device;
+  (void)timing;
+  *event = malloc(1);
+  return BRINGUP_OK;
+}
+static int32_t event_destroy(bringup_event event) {
+  free(event);
+  return BRINGUP_OK;
+}
+static int32_t event_in_stream(bringup_event event, int32_t device, bringup_stream stream) {
+  (void)event;
+  (void)device;
+  (void)stream;
+  return BRINGUP_OK;
+}
+static int32_t event_ready(bringup_event event) {
+  (void)event;
+  return BRINGUP_OK;
+}
+static int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
+  (void)start;
+  (void)end;
+  *milliseconds = 0;
+  return BRINGUP_OK;
+}
+
+static const bringup_driver driver = {
+#ifdef BROKEN_SIZE
+    .struct_size = 24,
+#else
+    /* As a driver that was written before the optional functions existed. */
+    .struct_size = offsetof(bringup_driver, last_error),
+#endif
+#ifdef BROKEN_ABI
+    .abi_version = 7,
+#else
+    .abi_version = BRINGUP_DRIVER_ABI,
+#endif
+    .device_name = "minimal",
+    .description = "a driver for tests",
+    .device_count = device_count,
+    .device_props = device_props,
+    .device_synchronize = device_synchronize,
+    .mem_alloc = mem_alloc,
+    .mem_free = mem_free,
+    .mem_info = mem_info,
+#ifndef BROKEN_FUNCTION
+    .copy_async = copy_async,
+#endif
+    .fill_async = fill_async,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_synchronize = stream_synchronize,
+    .stream_query = stream_synchronize,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_in_stream,
+    .event_wait = event_in_stream,
+    .event_query = event_ready,
+    .event_synchronize = event_ready,
+    .event_elapsed = event_elapsed,
+};
+
+#ifndef BROKEN_SYMBOL
+const bringup_driver* bringup_driver_get(uint32_t abi_version) {
+#ifdef BROKEN_LANGUAGE
+  (void)abi_version;
+  return NULL;
+#else
+  return abi_version == BRINGUP_DRIVER_ABI ? &driver : NULL;
+#endif
+}
+#else
+const void* unused(void) { return &driver; }
+#endif
