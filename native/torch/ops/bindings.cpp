@@ -68,12 +68,17 @@ Argument argument(const ArgumentSpec& spec) {
 }
 
 void set_arguments(KernelOp& op, const std::vector<ArgumentSpec>& specs) {
+  bool has_device = false;
   for (const ArgumentSpec& spec : specs) {
     const auto index = static_cast<int32_t>(op.arguments.size());
     const Argument& added = op.arguments.emplace_back(argument(spec));
     if (added.holds_tensors()) op.tensor_arguments.push_back(index);
     if (!added.keyword_only) op.max_positional = index + 1;
     op.mutates |= added.mutated;
+    if (!has_device && added.kind == ArgumentKind::kTensor && !added.optional) {
+      op.device_argument = index;
+      has_device = true;
+    }
   }
 }
 

@@ -96,9 +96,8 @@ class AutogradKernel final : public c10::OperatorKernel {
 
   c10::SmallVector<at::Tensor, 4> fresh_outputs(const c10::Stack& stack) const {
     c10::SmallVector<at::Tensor, 4> outputs;
-    const c10::ArrayRef<c10::IValue> results = torch::jit::last(stack, op_.returns.size());
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (op_.returns[i] < 0) outputs.push_back(results[i].toTensor());
+    for (const c10::IValue& result : torch::jit::last(stack, op_.outputs.size())) {
+      outputs.push_back(result.toTensor());
     }
     return outputs;
   }
@@ -154,25 +153,11 @@ class BackendKernel final : public c10::OperatorKernel {
     if (op_.contiguous_inputs) frame.make_contiguous();
     allocate_outputs(frame);
     run_kernel(frame, variant);
-    push_results(frame, stack);
+    torch::jit::drop(*stack, op_.arguments.size());
+    for (at::Tensor& output : frame.outputs()) stack->emplace_back(std::move(output));
   }
 
  private:
-  void push_results(Frame& frame, c10::Stack* stack) const {
-    c10::SmallVector<c10::IValue, 4> results;
-    const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
-    auto output = frame.outputs().begin();
-    for (const int32_t alias : op_.returns) {
-      if (alias >= 0) {
-        results.push_back(inputs[alias]);
-      } else {
-        results.emplace_back(std::move(*output++));
-      }
-    }
-    torch::jit::drop(*stack, op_.arguments.size());
-    for (c10::IValue& result : results) stack->push_back(std::move(result));
-  }
-
   const KernelOp& op_;
 };
 

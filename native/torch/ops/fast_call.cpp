@@ -128,6 +128,11 @@ bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
   }
 }
 
+// Names in a call are interned nearly always, as ours are.
+bool is_name(const Argument& argument, PyObject* name) {
+  return argument.interned_name == name || PyUnicode_Compare(argument.interned_name, name) == 0;
+}
+
 // Puts every argument into its slot: positional, by keyword, by default. False: the call does not
 // fit the schema.
 bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
@@ -139,8 +144,7 @@ bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject*
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
     PyObject* name = PyTuple_GET_ITEM(kwnames, k);
     Py_ssize_t i = 0;
-    // Names in a call are interned, as ours are. One that is not goes the slow way.
-    while (i < count && op.arguments[i].interned_name != name) ++i;
+    while (i < count && !is_name(op.arguments[i], name)) ++i;
     if (i == count || slots[i] != nullptr) return false;
     slots[i] = args[nargs + k];
   }
@@ -175,21 +179,26 @@ bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_
 // What the tensors of a frame ask for beyond running the kernel.
 struct Needs {
   bool grad = false;
-  bool slow_path = false;  // tangents, copies, lists with gradients
+  bool slow_path = false;  // tangents, copies, gradients that only the autograd kernel deals with
+  int64_t elements = 0;    // of all tensors
 };
 
 Needs needs_of(const KernelOp& op, const Frame& frame) {
   Needs needs;
-  const bool grad_mode = at::GradMode::is_enabled();
+  bool list_grad = false;
   for (const int32_t i : op.tensor_arguments) {
-    const bool is_list = op.arguments[i].kind == ArgumentKind::kTensorList;
     frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
-      const bool grad = grad_mode && tensor.requires_grad();
-      needs.grad |= grad;
-      needs.slow_path |= (grad && is_list) || has_tangent(tensor) ||
-                         (op.contiguous_inputs && !tensor.is_contiguous());
+      needs.elements += tensor.numel();
+      needs.slow_path |= op.contiguous_inputs && !tensor.is_contiguous();
+      // Neither gradients nor tangents without it, and most tensors have none.
+      if (C10_LIKELY(tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr)) return;
+      needs.grad |= tensor.requires_grad();
+      list_grad |= tensor.requires_grad() && op.arguments[i].kind == ArgumentKind::kTensorList;
+      needs.slow_path |= has_tangent(tensor);
     });
   }
+  needs.grad = needs.grad && at::GradMode::is_enabled();
+  needs.slow_path |= needs.grad && (list_grad || op.mutates);
   return needs;
 }
 
@@ -197,39 +206,34 @@ Needs needs_of(const KernelOp& op, const Frame& frame) {
 
 // Work worth letting other Python threads in: releasing and taking the GIL costs as much as a small
 // kernel.
-bool worth_releasing_gil(const Frame& frame) {
-  constexpr int64_t kElements = 1 << 14;
-  int64_t elements = 0;
-  frame.for_each_tensor([&](int, const at::Tensor& tensor) { elements += tensor.numel(); });
-  return elements >= kElements;
-}
+constexpr int64_t kElementsToReleaseGil = 1 << 14;
 
-void run(Frame& frame) {
+void run(Frame& frame, const Needs& needs) {
   const Variant& variant = variant_for(frame.op(), frame);
   allocate_outputs(frame);
   std::optional<nanobind::gil_scoped_release> released;
-  if (worth_releasing_gil(frame)) released.emplace();
+  if (needs.elements >= kElementsToReleaseGil) released.emplace();
   run_kernel(frame, variant);
 }
 
 // False: there is nothing to attach a gradient to, or no way to do it here.
-bool run_with_grad(Frame& frame) {
+bool run_with_grad(Frame& frame, const Needs& needs) {
   const KernelOp& op = frame.op();
   const Backward* backward = op.backward.load(std::memory_order_acquire);
-  if (backward == nullptr || op.mutates) return false;
+  if (backward == nullptr) return false;
   const at::Tensor* tensors[kMaxArguments];
   for (const int32_t i : op.tensor_arguments) {
     const bool single = op.arguments[i].kind == ArgumentKind::kTensor && !frame.is_none(i);
     tensors[i] = single ? &frame.tensor(i) : nullptr;
   }
   if (!receives_gradient(*backward, tensors)) {
-    run(frame);
+    run(frame, needs);
     return true;
   }
   Constants constants;
   for (const int32_t i : backward->constants) constants.push_back(frame.value(i));
   const auto node = make_backward_node(op, *backward, tensors, std::move(constants));
-  run(frame);
+  run(frame, needs);
   set_outputs(node, frame.outputs());
   save_outputs(*backward, node, frame.outputs());
   return true;
@@ -244,19 +248,14 @@ void bump_versions(const Frame& frame) {
   }
 }
 
-PyObject* result_of(Frame& frame, int32_t alias, PyObject* const* slots, size_t& output) {
-  if (alias >= 0) return Py_NewRef(slots[alias]);
-  return THPVariable_Wrap(std::move(frame.outputs()[output++]));
-}
-
-PyObject* results_of(Frame& frame, PyObject* const* slots) {
-  const auto& returns = frame.op().returns;
-  size_t output = 0;
-  if (returns.empty()) return Py_NewRef(Py_None);
-  if (returns.size() == 1) return result_of(frame, returns.front(), slots, output);
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(returns.size()));
-  for (size_t i = 0; results != nullptr && i < returns.size(); ++i) {
-    PyObject* result = result_of(frame, returns[i], slots, output);
+// What the callable returns: None, one object or a tuple. Takes over what `make` gives for each.
+template <class Make>
+PyObject* pack_results(const KernelOp& op, Make make) {
+  if (op.returns.empty()) return Py_NewRef(Py_None);
+  if (op.returns.size() == 1) return make(0);
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(op.returns.size()));
+  for (size_t i = 0; results != nullptr && i < op.returns.size(); ++i) {
+    PyObject* result = make(i);
     if (result == nullptr) {
       Py_DECREF(results);
       return nullptr;
@@ -264,6 +263,16 @@ PyObject* results_of(Frame& frame, PyObject* const* slots) {
     PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
   }
   return results;
+}
+
+PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
+  return pack_results(op, [&](size_t i) { return Py_NewRef(slots[op.returns[i]]); });
+}
+
+PyObject* results_of(Frame& frame, PyObject* const* slots) {
+  if (frame.op().outputs.empty()) return written_results(frame.op(), slots);
+  return pack_results(frame.op(),
+                      [&](size_t i) { return THPVariable_Wrap(std::move(frame.outputs()[i])); });
 }
 
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
@@ -278,12 +287,11 @@ PyObject* call_kernel(const KernelOp& op, PyObject* const* slots) {
   if (!dispatcher_would_run_kernel(op, keys)) return nullptr;
   const Needs needs = needs_of(op, frame);
   if (needs.slow_path) return nullptr;
-  if (C10_UNLIKELY(needs.grad && op.mutates)) return nullptr;
   check_contract(frame);
   if (C10_UNLIKELY(needs.grad)) {
-    if (!run_with_grad(frame)) return nullptr;
+    if (!run_with_grad(frame, needs)) return nullptr;
   } else {
-    run(frame);
+    run(frame, needs);
     if (op.mutates) bump_versions(frame);
   }
   return results_of(frame, slots);
@@ -293,24 +301,30 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
                                PyObject* kwnames) {
   const KernelOp& op = *reinterpret_cast<KernelFunction*>(callable)->op;
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+  PyObject* bound[kMaxArguments];
+  const bool complete = kwnames == nullptr &&
+                        nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
+                        nargs == op.max_positional;
+  PyObject* const* slots = complete ? args : bound;
   try {
     if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {
       raise_error("ExpiredHandleError",
                   op.name + " was removed by undefine(); define it again to call it");
     }
-    PyObject* slots[kMaxArguments];
-    const bool complete = kwnames == nullptr &&
-                          nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
-                          nargs == op.max_positional;
-    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, slots)) {
-      PyObject* result = call_kernel(op, complete ? args : slots);
+    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound)) {
+      PyObject* result = call_kernel(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
     }
   } catch (...) {
     set_python_error_from_current_exception();
     return nullptr;
   }
-  return PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  PyObject* result =
+      PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  if (result == nullptr || !op.outputs.empty()) return result;
+  // The dispatcher took the call, so it fits the schema and the slots are bound.
+  Py_DECREF(result);
+  return written_results(op, slots);
 }
 
 // --- The type.

@@ -149,13 +149,6 @@ c10::ArrayRef<int64_t> Frame::int_list(int i) const {
   return {static_cast<const int64_t*>(list.data), static_cast<size_t>(list.size)};
 }
 
-c10::Device Frame::device() const {
-  for (const int32_t i : op_.tensor_arguments) {
-    if (!is_none(i) && elements_[i] == nullptr) return tensors_[i]->device();
-  }
-  return c10::Device(c10::kCPU);
-}
-
 c10::IValue Frame::value(int i) const {
   if (is_none(i)) return {};
   switch (op_.arguments[i].kind) {

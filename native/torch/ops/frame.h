@@ -71,7 +71,7 @@ class Frame {
   }
   template <class Visit>
   void for_each_tensor(Visit visit) const;
-  // The device of the first tensor argument, which every operator has.
+  // The device on which the operator runs.
   c10::Device device() const;
   // An input as a dispatcher value.
   c10::IValue value(int i) const;

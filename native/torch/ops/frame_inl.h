@@ -11,4 +11,6 @@ void Frame::for_each_tensor(Visit visit) const {
   for (const int32_t i : op_.tensor_arguments) for_each_tensor(i, visit);
 }
 
+inline c10::Device Frame::device() const { return tensors_[op_.device_argument]->device(); }
+
 }  // namespace bringup::torch_ext

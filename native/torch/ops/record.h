@@ -36,8 +36,10 @@ struct KernelOp {
   std::string doc;
   std::vector<Argument> arguments;
   std::vector<int32_t> tensor_arguments;  // indices of the Tensor and Tensor[] arguments
-  std::vector<int32_t>
-      returns;  // by schema return: the mutated argument it is, or -1 for the next fresh output
+  int32_t device_argument = 0;            // the first Tensor argument that is not optional
+  // By result of the callable: the written argument it is, or -1 for the next fresh output. The
+  // dispatcher knows of fresh outputs only.
+  std::vector<int32_t> returns;
   std::vector<OutputRule> outputs;
   std::vector<Check> checks;
   std::vector<int32_t> dtype_arguments;  // tensor arguments whose dtype chooses the variant

@@ -98,22 +98,31 @@ std::string each_text(const Frame& frame, const std::vector<int32_t>& arguments,
 // Whether `same(first, other)` holds for the first tensor and every other one.
 template <class Same>
 bool all_same(const Frame& frame, const std::vector<int32_t>& arguments, Same same) {
-  const at::Tensor* first = nullptr;
+  const at::TensorImpl* first = nullptr;
   bool holds = true;
   for (const int32_t argument : arguments) {
     frame.for_each_tensor(argument, [&](int, const at::Tensor& tensor) {
-      if (first == nullptr) {
-        first = &tensor;
-      } else {
-        holds = holds && same(*first, tensor);
-      }
+      const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+      holds = holds && (first == nullptr || same(*first, *impl));
+      if (first == nullptr) first = impl;
     });
   }
   return holds;
 }
 
+// A loop: shapes are short, and memcmp is a call.
+bool equal_sizes(at::IntArrayRef a, at::IntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
 void verify_same_shape(const Frame& frame, const Check& check) {
-  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes(); };
+  const auto same = [](const at::TensorImpl& a, const at::TensorImpl& b) {
+    return equal_sizes(a.sizes(), b.sizes());
+  };
   if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same shape, got " +
                             each_text(frame, check.arguments, [](const at::Tensor& tensor) {
@@ -122,7 +131,9 @@ void verify_same_shape(const Frame& frame, const Check& check) {
 }
 
 void verify_same_dtype(const Frame& frame, const Check& check) {
-  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.dtype() == b.dtype(); };
+  const auto same = [](const at::TensorImpl& a, const at::TensorImpl& b) {
+    return a.dtype() == b.dtype();
+  };
   if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same dtype, got " +
                             each_text(frame, check.arguments,

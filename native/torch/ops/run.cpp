@@ -1,6 +1,7 @@
 // From a loaded frame to a finished kernel: the input contract, the outputs, the launch. Every path
 // comes through here.
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
 
 #include "runtime/context.h"
 #include "torch/common/errors.h"
@@ -23,23 +24,32 @@ namespace {
 
 void check_devices(const Frame& frame) {
   const c10::Device device = frame.device();
-  bool same = true;
-  frame.for_each_tensor(
-      [&](int, const at::Tensor& tensor) { same = same && tensor.device() == device; });
-  if (C10_UNLIKELY(!same)) raise_device_mismatch(frame);
+  frame.for_each_tensor([&](int, const at::Tensor& tensor) {
+    if (C10_UNLIKELY(tensor.device() != device)) raise_device_mismatch(frame);
+  });
 }
 
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
-void check_written_overlap(const Frame& frame) {
+void check_written(const Frame& frame, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
+    raise_error("ContractError", frame.op().name + ": " + name +
+                                     " is an inference tensor and cannot be written outside "
+                                     "torch.inference_mode(); pass a .clone()");
+  }
+  if (!tensor.is_contiguous() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    raise_error("ContractError", frame.op().name + ": " + name +
+                                     " is written, but several of its elements share memory "
+                                     "(strides " +
+                                     sizes_text(tensor.strides()) + "); pass a .clone()");
+  }
+}
+
+void check_all_written(const Frame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
-    if (!frame.op().arguments[i].mutated) continue;
-    frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
-      if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
-      raise_error("ContractError",
-                  frame.op().name + ": " + frame.op().arguments[i].name +
-                      " is written, but several of its elements share memory (strides " +
-                      sizes_text(tensor.strides()) + "); pass a .clone()");
-    });
+    const Argument& argument = frame.op().arguments[i];
+    if (!argument.mutated) continue;
+    frame.for_each_tensor(
+        i, [&](int, const at::Tensor& tensor) { check_written(frame, argument.name, tensor); });
   }
 }
 
@@ -53,7 +63,7 @@ void run_on_cpu(Frame& frame, const Variant& variant) {
 void check_contract(const Frame& frame) {
   check_devices(frame);
   for (const Check& check : frame.op().checks) check.verify(frame);
-  if (C10_UNLIKELY(frame.op().mutates)) check_written_overlap(frame);
+  if (C10_UNLIKELY(frame.op().mutates)) check_all_written(frame);
 }
 
 void allocate_outputs(Frame& frame) {
@@ -77,7 +87,8 @@ void run_kernel(Frame& frame, const Variant& variant) {
   frame.describe();
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);
-  raise_error("DeviceError", frame.op().name + ": no driver is loaded for " + device.str());
+  launch_kernel(variant.kernel, frame.pack(), grid_of(frame), device.index(),
+                frame.op().name.c_str());
 }
 
 }  // namespace bringup::torch_ext

@@ -18,26 +18,23 @@ _DYNAMO = "torch._dynamo"
 _waiting: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 
 
-def substitute(function: Callable[..., Any], overload: Callable[..., Any]) -> None:
-    """Makes Dynamo trace a call of the builtin `function` as a call of `overload`, now or once it
-    is imported.
+def substitute(function: Callable[..., Any], traceable: Callable[..., Any]) -> None:
+    """Makes Dynamo trace a call of the builtin `function` as a call of the Python function
+    `traceable`, now or once Dynamo is imported.
     """
     module = sys.modules.get(_DYNAMO)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
-        _install(function, overload)
+        _install(function, traceable)
         return
     if not _waiting:
         sys.meta_path.insert(0, _AfterImport())
-    _waiting.append((function, overload))
+    _waiting.append((function, traceable))
 
 
-def _install(function: Callable[..., Any], overload: Callable[..., Any]) -> None:
+def _install(function: Callable[..., Any], traceable: Callable[..., Any]) -> None:
     import torch
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return overload(*args, **kwargs)
-
-    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(call)
+    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traceable)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -67,8 +64,8 @@ class _Loader(importlib.abc.Loader):
         self._loader.exec_module(module)
         waiting = list(_waiting)
         _waiting.clear()
-        for function, overload in waiting:
-            _install(function, overload)
+        for function, traceable in waiting:
+            _install(function, traceable)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from bringup import jit
+from bringup import devices, jit
 from bringup._native import torch_library
-from bringup.errors import ContractError, SchemaError
+from bringup.errors import ContractError, DeviceError, SchemaError
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
 from bringup.ops._rules import (
@@ -143,12 +143,15 @@ class _Definition:
                 ) from error
             raise
         _definitions[name] = self
-        substitute(self.function, self.function.overload)
+        substitute(self.function, self._traceable())
         operator: KernelOperator = self.function
         return operator
 
     def _tags(self) -> tuple[torch.Tag, ...]:
-        return (torch.Tag.pt2_compliant_tag,)
+        tags = [torch.Tag.pt2_compliant_tag]
+        if self.layout == "contiguous":
+            tags.append(torch.Tag.needs_contiguous_strides)
+        return tuple(tags)
 
     def _make_callable(self, overload: Any) -> None:
         schema = self.schema
@@ -193,9 +196,23 @@ class _Definition:
                     f"type; a kernel of this operator takes {', '.join(str(d) for d in _C_TYPES)}"
                 )
             macros[macro] = _C_TYPES[dtype]
-        target = "cpu" if device == "cpu" or self.source.kind == "host" else "sim"
+        target = self._target(device)
         binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
         return binary.kernel_id
+
+    def _target(self, device: str) -> str:
+        """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+        if device == "cpu":
+            return "cpu"
+        if devices.loaded() is None:
+            raise DeviceError(
+                f"{self.schema.qualified_name}: bringup has no driver for device {device!r}; a "
+                "kernel operator runs on cpu, or on the device of devices.load_driver()"
+            )
+        if self.source.kind == "host":
+            return "cpu"
+        properties = torch.get_device_module(device).get_device_properties()
+        return str(properties.arch).partition("-")[0]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The operator on fake or meta tensors: same contract, same outputs, nothing computed."""
@@ -206,17 +223,35 @@ class _Definition:
             for check in self.checks:
                 if check.kind is not CheckKind.KERNEL:
                     check.verify(values, arguments)
-            fresh = iter(
-                [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
+            results = tuple(
+                rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)
             )
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
-        results = tuple(
-            values[alias] if alias >= 0 else next(fresh) for alias in self.schema.returns
-        )
         if not results:
             return None
         return results[0] if len(results) == 1 else results
+
+    def _traceable(self) -> Callable[..., Any]:
+        """What Dynamo traces for a call of the callable: plain Python over the operator."""
+        overload = self.function.overload
+        if self.schema.fresh_outputs or not self.schema.returns:
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return overload(*args, **kwargs)
+
+            return call
+
+        written = [(index, self.schema.arguments[index].name) for index in self.schema.returns]
+
+        def call_and_return_written(*args: Any, **kwargs: Any) -> Any:
+            overload(*args, **kwargs)
+            results = tuple(
+                args[index] if index < len(args) else kwargs.get(name) for index, name in written
+            )
+            return results[0] if len(results) == 1 else results
+
+        return call_and_return_written
 
     def register_backward(
         self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None

@@ -68,11 +68,14 @@ class Schema:
     """A parsed schema.
 
     Attributes:
-        text: as registered, with `SymInt` for `int`.
+        text: as registered: with `SymInt` for `int`, and without returns that are written
+            arguments. torch functionalizes no other form soundly: Inductor 2.13 gives the memory of
+            the argument away while such a return is still in use.
         name: "namespace::name".
         overload: the overload's name, or "".
         arguments: in schema order.
-        returns: for each return the index of the mutated argument it is, or -1 for a fresh output.
+        returns: what a call of the callable gives, for each the index of the written argument it
+            is, or -1 for a fresh output. The dispatcher knows of fresh outputs only.
         return_names: the returns' names, "" where they have none.
     """
 
@@ -98,6 +101,11 @@ class Schema:
     def tensors(self) -> tuple[int, ...]:
         """The indices of the arguments that are or hold tensors."""
         return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The indices of the arguments that the operator writes."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The values of all arguments in schema order, for a call that fits the schema."""
@@ -135,12 +143,15 @@ def parse_schema(text: str) -> Schema:
     if "::" not in parsed.name:
         raise SchemaError(f"{text!r} has no namespace: write 'mylib::{parsed.name}(...) -> ...'")
     arguments = tuple(_argument(parsed.name, a) for a in parsed.arguments)
+    returns = tuple(_return(parsed, r) for r in parsed.returns)
+    if any(alias >= 0 for alias in returns):
+        registered = f"{registered.partition(arrow)[0]}-> ()"
     schema = Schema(
         text=registered.strip(),
         name=parsed.name,
         overload=parsed.overload_name,
         arguments=arguments,
-        returns=tuple(_return(parsed, r) for r in parsed.returns),
+        returns=returns,
         return_names=tuple(r.name for r in parsed.returns),
         index={a.name: i for i, a in enumerate(arguments)},
     )
@@ -206,10 +217,14 @@ def _check(schema: Schema) -> None:
     if not any(a.type == "Tensor" and not a.optional for a in schema.arguments):
         raise SchemaError(
             f"{schema.name}: a kernel operator needs at least one Tensor argument that is not "
-            "optional: "
-            "it says on which device to run"
+            "optional: it says on which device to run"
         )
-    if not schema.returns and not any(a.mutated for a in schema.arguments):
+    if 0 < schema.fresh_outputs < len(schema.returns):
+        raise SchemaError(
+            f"{schema.name}: the returns must be all new tensors or all written arguments; a "
+            "written argument need not be returned"
+        )
+    if not schema.returns and not schema.written:
         raise SchemaError(
             f"{schema.name}: the operator returns nothing and writes no argument 'Tensor(a!)'"
         )

@@ -1,32 +1,33 @@
-"""Operators for the tests of this folder: defined once, from kernels that fit on a screen."""
+"""Operators for the tests of this folder: defined once a test, undefined after it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import pytest
+from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING
 
-from bringup import jit, ops
+from bringup import ops
 
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def define() -> Iterator[Callable[..., ops.KernelOperator]]:
-    """`define("f(Tensor x) -> Tensor", source, ...)`: an operator with a name of its own, undefined
-    after the test.
+class Define(Protocol):
+    """`define("f(Tensor x) -> Tensor", source=..., ...)`: `kernel_op` in a namespace of its own."""
 
-    `source` is the C++ text of the kernel behind its include line.
-    """
+    def __call__(self, signature: str, **options: Any) -> ops.KernelOperator: ...
+
+
+@pytest.fixture
+def define() -> Iterator[Define]:
+    namespace = f"bringup_test_{next(_numbers)}"
     defined: list[ops.KernelOperator] = []
 
-    def define_operator(signature: str, text: str, **options: Any) -> ops.KernelOperator:
-        name, _, rest = signature.partition("(")
-        operator = ops.kernel_op(
-            f"bringup_test{next(_numbers)}::{name}({rest}", source=kernel(text), **options
-        )
+    def define_operator(signature: str, **options: Any) -> ops.KernelOperator:
+        options.setdefault("source", NOTHING)
+        operator = ops.kernel_op(f"{namespace}::{signature}", **options)
         defined.append(operator)
         return operator
 
@@ -35,6 +36,34 @@ def define() -> Iterator[Callable[..., ops.KernelOperator]]:
         operator.undefine()
 
 
-def kernel(text: str) -> jit.Source:
-    """A kernel source of this text."""
-    return jit.Source(text=f'#include "bringup/kernel.h"\n{text}', name="kernel.cpp")
+@pytest.fixture
+def add(define: Define) -> ops.KernelOperator:
+    """x + y, without a backward."""
+    return define(
+        "add(Tensor x, Tensor y) -> Tensor",
+        source=ADD,
+        outputs=ops.empty_like("x"),
+        checks=ELEMENTWISE,
+        dtypes={"T": "x"},
+    )
+
+
+@pytest.fixture
+def mul(define: Define) -> ops.KernelOperator:
+    """x * y, with a backward that has none of its own."""
+    backward = define(
+        "mul_backward(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)",
+        source=MUL_BACKWARD,
+        outputs=(ops.empty_like("x"), ops.empty_like("y")),
+        checks=[ops.same_shape("grad", "x", "y"), ops.same_dtype("grad", "x", "y")],
+        dtypes={"T": "x"},
+    )
+    operator = define(
+        "mul(Tensor x, Tensor y) -> Tensor",
+        source=MUL,
+        outputs=ops.empty_like("x"),
+        checks=ELEMENTWISE,
+        dtypes={"T": "x"},
+    )
+    operator.register_backward(backward.qualified_name, save=("x", "y"))
+    return operator
