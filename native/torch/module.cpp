@@ -4,6 +4,8 @@
 #include <torch/version.h>
 
 NB_MODULE(_torch, module) {
+  // Graphs and operators may be module-level objects of a user's program, alive at the very end.
+  nanobind::set_leak_warnings(false);
   module.attr("torch_version") = TORCH_VERSION;
   nanobind::module_ ops = module.def_submodule("ops");
   nanobind::module_ devices = module.def_submodule("devices");

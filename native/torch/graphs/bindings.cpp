@@ -60,6 +60,16 @@ nb::list list_nodes(const Graph& graph) {
   return rows;
 }
 
+// (position, operator, scope) of every node whose arguments can be updated.
+nb::list list_updatable(const Graph& graph) {
+  nb::list rows;
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const Node& node = *graph.nodes()[i];
+    if (node.updatable()) rows.append(nb::make_tuple(i, node.op(), node.scope()));
+  }
+  return rows;
+}
+
 // (index, argument, type, value) of every host value of a node's operator.
 nb::list host_values(const Graph& graph, size_t position) {
   const Node& node = *graph.nodes().at(position);
@@ -67,7 +77,7 @@ nb::list host_values(const Graph& graph, size_t position) {
   if (node.schema() == nullptr) return rows;
   const auto& arguments = node.schema()->arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto value = node.host_value(i);
+    const auto value = graph.host_value(position, i);
     if (!value) continue;
     rows.append(nb::make_tuple(i, arguments[i].name(), type_name(*value), to_python(*value)));
   }
@@ -89,6 +99,12 @@ void bind_graph(nb::module_& module) {
              graph.replay();
            })
       .def("nodes", &list_nodes)
+      .def("updatable", &list_updatable)
+      .def("is_kernel",
+           [](const Graph& graph, size_t node) {
+             return dynamic_cast<const KernelNode*>(graph.nodes().at(node).get()) != nullptr;
+           })
+      .def_prop_ro("node_count", [](const Graph& graph) { return graph.nodes().size(); })
       .def("host_values", &host_values, nb::arg("node"))
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
 

@@ -45,7 +45,12 @@ std::unique_ptr<Graph> Recorder::finish() {
 
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_);
   restorer_.restore();
-  graph->validate();
+  try {
+    graph->validate();
+  } catch (const c10::Error& error) {
+    throw CaptureFailure(std::string("the first replay of the captured operators failed: ") +
+                         error.what_without_backtrace());
+  }
   for (const Trace& first : traces) {
     if (same(first.memory, first.content)) continue;
     const at::Tensor second = first.memory.clone();

@@ -94,10 +94,17 @@ void Graph::check(const std::vector<Change>& changes) const {
 
 void Graph::write(const std::vector<Change>& changes) {
   const std::lock_guard lock(mutex_);
+  check(changes);
   if (device_graph_ != nullptr) device_graph_->wait();  // a launch reads arguments when it runs
+  const std::lock_guard values(values_mutex_);
   for (const Change& change : changes) {
     nodes_[change.node]->set_host_value(change.argument, change.value);
   }
+}
+
+std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
+  const std::lock_guard values(values_mutex_);
+  return nodes_.at(node)->host_value(argument);
 }
 
 }  // namespace bringup::torch_ext::graphs

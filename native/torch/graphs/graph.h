@@ -32,20 +32,23 @@ class Graph {
   // The first run: nodes settle how they keep their addresses.
   void validate();
 
-  // Raises what the changed calls would raise; changes nothing.
-  void check(const std::vector<Change>& changes) const;
-  // Writes all changes; the next replay sees them.
+  // Writes all changes, or raises what a changed call would raise and writes none. The next replay
+  // sees them. Without the GIL: a replay may hold the graph and need it.
   void write(const std::vector<Change>& changes);
+  // The value of an argument now; see Node::host_value.
+  std::optional<HostValue> host_value(size_t node, size_t argument) const;
 
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   size_t reserved_bytes() const { return pool_->reserved_bytes(); }
 
  private:
   void check_inputs() const;
+  void check(const std::vector<Change>& changes) const;
   void run_all(bool validating);
   void run_node(size_t position, bool validating);
 
-  std::mutex mutex_;
+  std::mutex mutex_;                 // one replay or update at a time
+  mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "runtime/context.h"
-#include "torch/graphs/out_variant.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -101,35 +100,30 @@ OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
 }
 
 void OperatorNode::choose_method() {
-  if (call_.updatable || call_.outputs.size() != call_.op.schema().returns().size()) return;
-  const c10::DispatchKey backend = call_.keys.highestPriorityTypeId();
-  if (call_.keys != c10::DispatchKeySet(backend)) return;
-  for (const Output& output : call_.outputs) {
-    if (output.fixed) return;
-  }
-  if (call_.outputs.empty()) return;
-  out_op_ = find_out_variant(call_.op, backend);
-  if (out_op_) method_ = Method::kOut;
+  // Another value could mean another shape: the functional form tells.
+  if (!call_.out || call_.updatable) return;
+  if (call_.outputs.size() != call_.op.schema().returns().size()) return;
+  // Nothing between autograd and the kernel, such as a lazy conjugation.
+  if (call_.keys != c10::DispatchKeySet(c10::DispatchKey::CPU)) return;
+  const bool all_fresh = std::none_of(call_.outputs.begin(), call_.outputs.end(),
+                                      [](const Output& output) { return output.fixed; });
+  if (all_fresh) method_ = Method::kOut;
 }
 
 void OperatorNode::run(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
-  switch (method_) {
-    case Method::kOut:
-      for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
-      out_op_->redispatchBoxed(call_.keys, &stack);
-      return;
-    case Method::kAllocations:
-      replay.tap.begin_operator(call_.allocations);
-      call_.op.redispatchBoxed(call_.keys, &stack);
-      replay.tap.end_operator();
-      break;
-    case Method::kCopy:
-      call_.op.redispatchBoxed(call_.keys, &stack);
-      break;
+  if (method_ == Method::kOut) {
+    for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
+    call_.out->redispatchBoxed(call_.keys, &stack);
+  } else {
+    // Without a list every request goes to the allocator below.
+    if (method_ == Method::kAllocations) replay.tap.begin_operator(call_.allocations);
+    call_.op.redispatchBoxed(call_.keys, &stack);
+    replay.tap.end_operator();
+    settle_outputs(stack);
   }
-  settle_outputs(stack);
+  stack.clear();
 }
 
 void OperatorNode::validate(Replay& replay) {
@@ -142,6 +136,7 @@ void OperatorNode::validate(Replay& replay) {
   if (!replay.tap.exact()) method_ = Method::kCopy;
   replay.tap.end_operator();
   settle_outputs(stack);
+  stack.clear();
 }
 
 // Runs with memory of the pool and remembers the order of requests. The request that became a
@@ -175,6 +170,7 @@ void OperatorNode::learn_allocations(Replay& replay) {
     });
   }
   settle_outputs(stack);
+  stack.clear();
 }
 
 void OperatorNode::settle_outputs(const std::vector<c10::IValue>& results) const {

@@ -53,6 +53,8 @@ class Node {
   virtual const char* method() const = 0;
   // The operator whose schema names the arguments; null when there is none.
   virtual const c10::FunctionSchema* schema() const { return nullptr; }
+  // Whether `update` may write host arguments of it.
+  virtual bool updatable() const { return false; }
   // The value of schema argument `index` now, or none when it is not a host value that can be
   // updated.
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
@@ -90,6 +92,7 @@ class KernelNode final : public Node {
   const bringup_launch* device_launch() const override {
     return launch_.fn != nullptr ? &launch_ : nullptr;
   }
+  bool updatable() const override { return true; }
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
   const c10::FunctionSchema* schema() const override { return &call_.handle.schema(); }
@@ -122,15 +125,17 @@ class OperatorNode final : public Node {
     std::vector<c10::IValue> args;
     std::vector<Output> outputs;
     std::vector<Allocation> allocations;
-    bool updatable;  // a handler declared arguments of it
-    bool learn =
-        false;  // it was recorded on a device: what it allocates on the host is not known yet
+    std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
+    bool updatable;                          // a handler declared arguments of it
+    // Recorded on a device: what it allocates on the host is not known yet.
+    bool learn = false;
   };
 
   OperatorNode(std::string op, std::string scope, Call call);
 
   void run(Replay& replay) override;
   void validate(Replay& replay) override;
+  bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
   const c10::FunctionSchema* schema() const override { return &call_.op.schema(); }
@@ -146,7 +151,6 @@ class OperatorNode final : public Node {
 
   Call call_;
   Method method_ = Method::kAllocations;
-  std::optional<c10::OperatorHandle> out_op_;
 };
 
 // Puts data that came from Python during the capture back to where its readers look.

@@ -46,10 +46,10 @@ bool takes_the_same(const c10::FunctionSchema& functional, const c10::FunctionSc
 
 }  // namespace
 
-std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& functional,
-                                                    c10::DispatchKey backend) {
+std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& functional) {
   for (const c10::OperatorHandle& op : overloads_with_out(functional.operator_name().name)) {
-    if (takes_the_same(functional.schema(), op.schema()) && op.hasKernelForDispatchKey(backend)) {
+    if (takes_the_same(functional.schema(), op.schema()) &&
+        op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
       return op;
     }
   }

@@ -8,9 +8,8 @@
 namespace bringup::torch_ext::graphs {
 
 // The overload with the same arguments as `functional` and one out argument for each result, when
-// it has a kernel of its own under `backend`. The generated ones (run the functional form, then
-// copy) do not count.
-std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& functional,
-                                                    c10::DispatchKey backend);
+// it has a cpu kernel of its own. The generated ones (run the functional form, then copy) do not
+// count.
+std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& functional);
 
 }  // namespace bringup::torch_ext::graphs

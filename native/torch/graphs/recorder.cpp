@@ -13,6 +13,7 @@
 
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/out_variant.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"
 
@@ -36,6 +37,11 @@ struct OutsideCapture {
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// The batch norms write their running statistics without saying so in the schema.
+bool writes_in_secret(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  return schema.name().ends_with("batch_norm") && argument.name().starts_with("running_");
 }
 
 bool only_views(const c10::FunctionSchema& schema) {
@@ -169,6 +175,7 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
     traits.updatable |= updatable_.contains(name);
   }
   traits.kernel = find_kernel_op(op);
+  if (gives_tensors && !traits.mutates && !traits.view) traits.out = find_out_variant(op);
   return traits;
 }
 
@@ -240,9 +247,10 @@ void Recorder::check_arguments(const OperatorTraits& traits, const c10::Function
             argument.name() +
             "'): only strided tensors have the fixed memory that a captured graph needs");
       }
+      if (writes_in_secret(schema, argument)) about_to_write(tensor);
       if (writes(argument)) {
         if (!argument.is_out()) check_readable(traits, tensor);
-        about_to_write(traits, tensor);
+        about_to_write(tensor);
       } else if (i >= first_read) {
         check_readable(traits, tensor);
       }
@@ -261,8 +269,7 @@ void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& te
                        " that no captured operator wrote. " + kUnseenHelp);
 }
 
-void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& tensor) {
-  (void)traits;
+void Recorder::about_to_write(const at::Tensor& tensor) {
   if (tensor.storage().nbytes() == 0 || pool_->find(tensor.storage()) != nullptr) return;
   const OutsideCapture outside;
   restorer_.remember(tensor.storage());
@@ -359,12 +366,9 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
                                                           c10::DispatchKey::ADInplaceOrView))
                                   .remove(c10::DispatchKey::Python);
-  OperatorNode::Call call{op,
-                          below_autograd,
-                          std::move(args),
-                          std::move(outputs),
-                          std::move(allocations),
-                          traits.updatable};
+  OperatorNode::Call call{
+      op,         below_autograd,  std::move(args), std::move(outputs), std::move(allocations),
+      traits.out, traits.updatable};
   if (on_device) {
     call.allocations.clear();
     call = host_side_.translate(traits.name, std::move(call), *device_);

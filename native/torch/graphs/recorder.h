@@ -36,6 +36,7 @@ struct OperatorTraits {
   bool mutates = false;        // writes to an argument
   bool updatable = false;      // a handler declared arguments of it
   const KernelOp* kernel = nullptr;
+  std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
 };
 
 class Recorder {
@@ -90,7 +91,7 @@ class Recorder {
   void check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
                        const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
-  void about_to_write(const OperatorTraits& traits, const at::Tensor& tensor);
+  void about_to_write(const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
   void mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,
                     const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);

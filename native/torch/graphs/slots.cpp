@@ -1,5 +1,7 @@
 #include "torch/graphs/slots.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <optional>
 
 #include "torch/common/errors.h"
@@ -88,8 +90,8 @@ std::string type_words(const HostValue& current) {
 
 struct SlotTable::Staged {
   std::vector<Change> changes;
-  std::vector<size_t> changed;
-  std::vector<size_t> unchanged;
+  c10::SmallVector<size_t, 8> changed;
+  c10::SmallVector<size_t, 8> unchanged;
 };
 
 nb::tuple SlotTable::update(const nb::dict& values) {
@@ -122,7 +124,7 @@ const std::vector<size_t>& SlotTable::slots_of(nb::handle key) {
 
 void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   const Slot& slot = slots_[index];
-  const HostValue current = *graph_->nodes()[slot.node]->host_value(slot.argument);
+  const HostValue current = *graph_->host_value(slot.node, slot.argument);
   std::optional<HostValue> wanted = converted(value, current);
   if (!wanted) {
     refuse("slot '" + std::string(slot.name.c_str()) + "' takes " + type_words(current) + ", got " +
@@ -153,14 +155,13 @@ nb::tuple SlotTable::commit(Staged& staged) {
     // Python.
     const nb::gil_scoped_release no_gil;
     try {
-      graph_->check(staged.changes);
+      graph_->write(staged.changes);
     } catch (const std::exception&) {
       const nb::gil_scoped_acquire gil;
       refuse_with_current();
     }
-    graph_->write(staged.changes);
   }
-  const auto names = [this](const std::vector<size_t>& slots) {
+  const auto names = [this](c10::ArrayRef<size_t> slots) {
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(slots.size())));
     for (size_t i = 0; i < slots.size(); ++i) {
       PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),

@@ -14,7 +14,7 @@ import torch
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError
-from bringup.graphs._graph import CapturedGraph, _Content
+from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
 from bringup.graphs._scope import ScopeTracker
 
@@ -106,7 +106,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             return
         try:
             _check_outputs(recorder)
-            self._graph._content = _Content(recorder.finish())
+            self._graph._content = Content(recorder.finish())
         except BaseException:
             recorder.abandon()
             raise

@@ -8,10 +8,16 @@ from typing import Any, NamedTuple
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._handlers import handler_for
-from bringup.graphs._slots import HostValue, NodeInfo, Record, name_slots, resolve
+from bringup.graphs._slots import (
+    HostValue,
+    NodeInfo,
+    Record,
+    UpdatableCall,
+    name_slots,
+    resolve,
+)
 
-__all__ = ["CapturedGraph", "Slot", "UpdateReport"]
+__all__ = ["CapturedGraph", "Content", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
@@ -40,17 +46,16 @@ class Slot:
     op: str
 
 
-class _Content:
+class Content:
     """What a capture made: the native graph and the names of its slots."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
-        self.nodes = [NodeInfo(*row) for row in native.nodes()]
-        values = [
-            native.host_values(number) if node.kind == "kernel" or handler_for(node.op) else []
-            for number, node in enumerate(self.nodes)
+        calls = [
+            UpdatableCall(node, op, scope, native.host_values(node), native.is_kernel(node))
+            for node, op, scope in native.updatable()
         ]
-        self.places, self.records = name_slots(self.nodes, values)
+        self.places, self.records = name_slots(calls)
         names = [place.name for place in self.places]
         self.table = torch_library().graphs.SlotTable(native, lambda key: resolve(key, names))
         for place in self.places:
@@ -65,7 +70,7 @@ class CapturedGraph:
     """
 
     def __init__(self) -> None:
-        self._content: _Content | None = None
+        self._content: Content | None = None
 
     def replay(self) -> None:
         """Runs the captured operators again. From any thread; replays of one graph do not overlap.
@@ -98,6 +103,9 @@ class CapturedGraph:
                 was changed.
             CaptureError: nothing is captured.
         """
+        if type(values) is dict and cpu_update_input is None and self._content is not None:
+            # The hot path; the named tuple's own constructor would cost as much as the update.
+            return tuple.__new__(UpdateReport, self._content.table.update(values))
         content = self._captured("update")
         if isinstance(values, (list, tuple)) and cpu_update_input is None:
             values, cpu_update_input = None, values
@@ -106,9 +114,7 @@ class CapturedGraph:
                 "update takes either named slots or cpu_update_input. Nothing was changed"
             )
         if values is not None:
-            if not isinstance(values, dict):
-                values = _as_dict(values)
-            return UpdateReport(*content.table.update(values))
+            return UpdateReport(*content.table.update(_as_dict(values)))
         assert cpu_update_input is not None
         return UpdateReport(
             *content.table.update_slots(_by_record(content.records, cpu_update_input))
@@ -126,18 +132,15 @@ class CapturedGraph:
         content = self._captured("slots")
         found: dict[str, Slot] = {}
         for place in content.places:
-            values = {
-                index: (type_, value)
-                for index, _, type_, value in content.native.host_values(place.node)
-            }
-            type_, value = values[place.argument]
-            found[place.name] = Slot(place.name, type_, value, content.nodes[place.node].op)
+            for index, _, type_, value in content.native.host_values(place.node):
+                if index == place.argument:
+                    found[place.name] = Slot(place.name, type_, value, place.op)
         return found
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
         """What one replay does, in order. Views need no node."""
-        return tuple(self._captured("nodes").nodes)
+        return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
 
     @property
     def memory_bytes(self) -> int:
@@ -150,10 +153,10 @@ class CapturedGraph:
         content = self._content
         if content is None:
             return "CapturedGraph(empty)"
-        counts = f"{len(content.nodes)} nodes, {len(content.places)} slots"
+        counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
 
-    def _captured(self, what: str) -> _Content:
+    def _captured(self, what: str) -> Content:
         if self._content is None:
             raise CaptureError(
                 f"CapturedGraph.{what}: nothing is captured (never was, or reset);"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-__all__ = ["GraphOpHandler", "handler_for", "register_graph_handler", "registered_names"]
+__all__ = ["GraphOpHandler", "Spec", "handler_for", "register_graph_handler", "registered_names"]
 
 Spec = tuple[str, int | str, str]
 

@@ -123,7 +123,8 @@ class ScopeTracker:
 
     def _join(self, name: str) -> str:
         current = self._stack[-1][1] if self._stack else ""
-        return ".".join(part for part in (current, name.removeprefix("_orig_mod")) if part)
+        name = name.removeprefix("_orig_mod").removeprefix(".")  # a compiled module
+        return ".".join(part for part in (current, name) if part)
 
     def _push(self, module: torch.nn.Module | None, scope: str) -> None:
         self._stack.append((module, scope))

@@ -11,9 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._handlers import handler_for
+from bringup.graphs._handlers import GraphOpHandler, Spec, handler_for
 
-__all__ = ["HostValue", "NodeInfo", "Record", "SlotPlace", "name_slots", "resolve"]
+__all__ = [
+    "HostValue",
+    "NodeInfo",
+    "Record",
+    "SlotPlace",
+    "UpdatableCall",
+    "name_slots",
+    "resolve",
+]
 
 HostValue = int | float | bool | list[int] | list[float]
 
@@ -37,12 +45,32 @@ class NodeInfo:
 
 
 @dataclass(frozen=True)
+class UpdatableCall:
+    """A node whose host arguments can be updated.
+
+    Attributes:
+        node: its number in the graph.
+        op: as in `NodeInfo`.
+        scope: as in `NodeInfo`.
+        values: (index, argument, type, value) of its host arguments.
+        all_arguments: whether each of them is a slot, or only what a handler declares.
+    """
+
+    node: int
+    op: str
+    scope: str
+    values: Sequence[tuple[int, str, str, HostValue]]
+    all_arguments: bool
+
+
+@dataclass(frozen=True)
 class SlotPlace:
     """Where a slot's value lies: a node's number and the index of its schema argument."""
 
     name: str
     node: int
     argument: int
+    op: str
     variable_length: bool
 
 
@@ -54,14 +82,8 @@ class Record:
     slots: dict[str, int]
 
 
-def name_slots(
-    nodes: Sequence[NodeInfo], host_values: Sequence[Sequence[tuple[int, str, str, HostValue]]]
-) -> tuple[list[SlotPlace], list[Record]]:
+def name_slots(calls: Sequence[UpdatableCall]) -> tuple[list[SlotPlace], list[Record]]:
     """All slots of a graph and its records, in capture order.
-
-    Args:
-        nodes: the graph's nodes.
-        host_values: for each node (index, argument, type, value) of its host arguments.
 
     Raises:
         CaptureError: a handler declares an argument that the operator does not have, or that is no
@@ -70,45 +92,42 @@ def name_slots(
     places: list[SlotPlace] = []
     records: list[Record] = []
     ordinals: dict[tuple[str, str], int] = {}
-    for number, (node, values) in enumerate(zip(nodes, host_values, strict=True)):
-        bare = node.op.partition("::")[2].partition(".")[0]
-        ordinal = ordinals.get((node.scope, bare), 0)
-        ordinals[node.scope, bare] = ordinal + 1
-        prefix = ".".join(part for part in (node.scope, bare, str(ordinal)) if part)
-        found = handler_for(node.op)
-        keys = _declared(node.op, values) if found else {}
-        mine: dict[str, int] = {}
-        for index, argument, _, _ in values:
-            if node.kind != "kernel" and index not in keys:
+    for call in calls:
+        bare = call.op.partition("::")[2].partition(".")[0]
+        ordinal = ordinals.get((call.scope, bare), 0)
+        ordinals[call.scope, bare] = ordinal + 1
+        prefix = ".".join(part for part in (call.scope, bare, str(ordinal)) if part)
+        found = handler_for(call.op)
+        keys = _declared(call, *found) if found else {}
+        free = found[0].VARIABLE_LENGTH if found else frozenset()
+        record: dict[str, int] = {}
+        for index, argument, _, _ in call.values:
+            if not call.all_arguments and index not in keys:
                 continue
             key = keys.get(index, argument)
-            free = found is not None and key in found[0].VARIABLE_LENGTH
             if index in keys:
-                mine[key] = len(places)
-            places.append(SlotPlace(f"{prefix}.{key}", number, index, free))
-        if mine:
-            records.append(Record(node.op, mine))
+                record[key] = len(places)
+            places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, key in free))
+        if record:
+            records.append(Record(call.op, record))
     return places, records
 
 
-def _declared(op: str, values: Sequence[tuple[int, str, str, HostValue]]) -> dict[int, str]:
-    """Which argument index has which key, by the handler of `op`."""
-    found = handler_for(op)
+def _declared(
+    call: UpdatableCall, handler: type[GraphOpHandler], specs: Sequence[Spec]
+) -> dict[int, str]:
+    """Which argument index has which key, by the handler."""
     keys: dict[int, str] = {}
-    for kind, place, key in found[1] if found else ():
-        index = next(
-            (i for i, argument, _, _ in values if place == (i if kind == "arg" else argument)), None
-        )
-        if index is None:
-            known = (
-                ", ".join(f"{i} '{argument}' {type_}" for i, argument, type_, _ in values) or "none"
-            )
+    for kind, place, key in specs:
+        matching = [i for i, name, _, _ in call.values if place == (i if kind == "arg" else name)]
+        if not matching:
+            known = ", ".join(f"{i} '{name}' {kind_}" for i, name, kind_, _ in call.values)
             raise CaptureError(
-                f"{found[0].__name__ if found else ''} declares {kind} {place!r} of {op} as"
-                f" '{key}', which is no"
-                f" int, float, bool, int[] or float[] argument there; such arguments are: {known}"
+                f"{handler.__name__} declares {kind} {place!r} of {call.op} as '{key}', which is no"
+                " int, float, bool, int[] or float[] argument there; such arguments are:"
+                f" {known or 'none'}"
             )
-        keys[index] = key
+        keys[matching[0]] = key
     return keys
 
 

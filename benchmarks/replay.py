@@ -1,0 +1,162 @@
+"""Captured graphs: replay against eager and against a C loop, capture against eager, updates.
+
+Every replay row is one of chains of 1,000 calls, so its figures are per call. The kernel's peer is
+a C loop over the same compiled kernel with arguments packed before. An update's peer is one small
+eager operator, the least that anything else would launch to pass a value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks._harness import Row, interleave, row
+from bringup import _native, graphs, jit, ops
+
+LENGTH = 1000
+
+KERNEL = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const float* x = static_cast<const float*>(static_cast<DLTensor*>(args[0])->data);
+  const int64_t n = *static_cast<int64_t*>(args[1]);
+  float* out = static_cast<float*>(static_cast<DLTensor*>(args[2])->data);
+  for (int64_t i = 0; i < 4; ++i) out[i] = x[i] + n;
+  return 0;
+}
+"""
+LOOP = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t loop(bringup_kernel_fn kernel, const bringup_ctx* ctx, int64_t times) {
+  float data[8] = {};
+  int64_t shape = 4, stride = 1, n = 1;
+  DLTensor x{data, {1, 0}, 1, {2, 32, 1}, &shape, &stride, 0}, out = x;
+  out.data = data + 4;
+  void* args[] = {&x, &n, &out};
+  int32_t failed = 0;
+  for (int64_t i = 0; i < times; ++i) failed |= kernel(args, 3, ctx);
+  return failed;
+}
+"""
+
+
+def _chain(step: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        y = x
+        for _ in range(LENGTH):
+            y = step(y)
+        return y
+
+    return run
+
+
+def _captured(run: Callable[[], Tensor]) -> tuple[graphs.CapturedGraph, Tensor]:
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        output = run()
+    return graph, output
+
+
+def _per_call(samples: list[float]) -> list[float]:
+    return [sample / LENGTH for sample in samples]
+
+
+def _capture_once(run: Callable[[], Tensor]) -> None:
+    _captured(run)
+
+
+def _operators() -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
+    square, other = torch.randn(16, 16), torch.randn(16, 16)
+    weight, bias = torch.ones(16), torch.zeros(16)
+
+    def mix(y: Tensor) -> Tensor:
+        return torch.sub(torch.mul(torch.mm(torch.add(torch.relu(y), other), other), other), square)
+
+    return {
+        "relu [16]": (torch.relu, torch.randn(16)),
+        "add 16x16": (lambda y: torch.add(y, other), square),
+        "mm 16x16": (lambda y: torch.mm(y, other), square),
+        "layer_norm 16x16": (
+            lambda y: torch.nn.functional.layer_norm(y, (16,), weight, bias),
+            square,
+        ),
+        "mix of 5": (mix, square),
+    }
+
+
+def _operator_rows(rounds: int) -> list[Row]:
+    rows = []
+    for name, (step, x) in _operators().items():
+        run = _chain(step, x)
+        graph, _output = _captured(run)
+        samples = interleave(
+            {"replay": graph.replay, "eager": run, "capture": lambda run=run: _capture_once(run)},
+            rounds=rounds,
+            calls=1,
+        )
+        replay, eager, capture = (_per_call(samples[key]) for key in ("replay", "eager", "capture"))
+        rows.append(row(f"replay {name}", "eager", replay, eager, budget=0.5))
+        rows.append(row(f"capture {name}", "eager", capture, eager, budget=3.0))
+    return rows
+
+
+def _kernel_rows(rounds: int) -> list[Row]:
+    source = jit.Source(text=KERNEL, name="plus.cpp")
+    plus = ops.kernel_op(
+        "bench_replay::plus(Tensor x, int n) -> Tensor", source=source, outputs=ops.empty_like("x")
+    )
+    x = torch.zeros(4)
+    graph, _output = _captured(_chain(lambda y: plus(y, 1), x))
+    kernel = _native.core().kernel_address(jit.compile(source).kernel_id)
+    library = ctypes.CDLL(
+        str(jit.compile(jit.Source(text=LOOP, name="loop.cpp", entry="loop")).path)
+    )
+    library.loop.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    samples = interleave(
+        {"replay": graph.replay, "loop": lambda: library.loop(kernel, None, LENGTH)}, rounds=rounds
+    )
+    ours, peer = _per_call(samples["replay"]), _per_call(samples["loop"])
+    over = sorted(a - b for a, b in zip(ours, peer, strict=True))[len(ours) // 2]
+    rows = [row("replay C kernel", "C loop", ours, peer, note=f"{over:.1f} ns over it, budget 20")]
+    return rows + _update_rows(graph, x, rounds)
+
+
+def _update_rows(graph: graphs.CapturedGraph, x: Tensor, rounds: int) -> list[Row]:
+    values = iter(range(1 << 62))
+    samples = interleave(
+        {
+            "equal": lambda: graph.update({"plus.7.n": 1}),
+            "changed": lambda: graph.update({"plus.8.n": next(values)}),
+            "eager": lambda: torch.add(x, x),
+        },
+        rounds=rounds,
+    )
+    return [
+        row("update, equal", "torch.add", samples["equal"], samples["eager"]),
+        row("update, changed", "torch.add", samples["changed"], samples["eager"]),
+    ]
+
+
+@torch.no_grad()
+def run(*, quick: bool = False) -> list[Row]:
+    """The rows; one intra-op thread, because what is measured is the cost around the kernels."""
+    rounds = 5 if quick else 21
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    former = os.environ.get("BRINGUP_CACHE_DIR")
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["BRINGUP_CACHE_DIR"] = str(Path(cache))
+            return [*_kernel_rows(rounds), *_operator_rows(rounds)]
+    finally:
+        torch.set_num_threads(threads)
+        if former is None:
+            os.environ.pop("BRINGUP_CACHE_DIR", None)
+        else:
+            os.environ["BRINGUP_CACHE_DIR"] = former
