@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from tests.unit.graphs.support import ReferenceRecorder, captured
 from torch import Tensor, nn
 
-from bringup import graphs
-from bringup.errors import CaptureError
-
 Function = Callable[..., Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-def captured(function: Function, *inputs: Tensor) -> tuple[graphs.CapturedGraph, Tensor]:
-    graph = graphs.CapturedGraph()
-    with graphs.capture(graph):
-        output = function(*inputs)
-    return graph, output
 
 
 def amp(x: Tensor) -> Tensor:
@@ -83,6 +68,99 @@ def test_replay_equals_eager_for_new_inputs(name: str) -> None:
         assert torch.equal(output, function(x))
 
 
-def test_replay_before_capture_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"CapturedGraph.replay: nothing is captured"):
-        graphs.CapturedGraph().replay()
+@pytest.mark.parametrize("name", ["mlp", "in place", "views", "several results"])
+def test_replay_equals_the_replay_in_plain_python(name: str) -> None:
+    function, x = FUNCTIONS[name], torch.randn(4, 8)
+    with ReferenceRecorder() as reference:
+        expected = function(x)
+    graph, output = captured(function, x)
+    x.copy_(torch.randn(4, 8))
+    reference.replay()
+    graph.replay()
+    assert torch.equal(output, expected)
+
+
+def test_replay_runs_under_any_mode_of_the_caller() -> None:
+    x = torch.randn(4, 4)
+    graph, output = captured(lambda: torch.relu(x @ x))
+    x.copy_(torch.randn(4, 4))
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.enable_grad(),
+        ReferenceRecorder() as mode,
+    ):
+        graph.replay()
+    assert mode.calls == []
+    assert output.dtype == torch.float32
+    assert torch.equal(output, torch.relu(x @ x))
+
+
+def test_dispatch_modes_do_not_hide_operators_from_the_capture() -> None:
+    x = torch.randn(4, 4)
+
+    def profiled() -> Tensor:
+        with ReferenceRecorder():
+            return torch.relu(x @ x)
+
+    graph, output = captured(profiled)
+    assert [node.op for node in graph.nodes] == ["aten::mm", "aten::relu"]
+    x.copy_(torch.randn(4, 4))
+    graph.replay()
+    assert torch.equal(output, torch.relu(x @ x))
+
+
+def test_custom_operator_in_python_is_replayed() -> None:
+    @torch.library.custom_op("graphs_test::twice_plus", mutates_args=())
+    def twice_plus(x: Tensor, n: int) -> Tensor:
+        return x * 2 + torch.full_like(x, n)
+
+    x = torch.randn(3)
+    graph, output = captured(lambda: twice_plus(x, 3) - 1)
+    x.copy_(torch.randn(3))
+    graph.replay()
+    assert torch.equal(output, x * 2 + 3 - 1)
+
+
+def test_vmap_inside_a_capture_is_replayed() -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    graph, output = captured(lambda: torch.vmap(torch.dot)(x, y))
+    x.copy_(torch.randn(3, 4))
+    graph.replay()
+    assert torch.allclose(output, (x * y).sum(1))
+
+
+@pytest.mark.parametrize("make", [lambda: torch.randn(0, 4), lambda: torch.randn(2, 3)[:, 1:]])
+def test_empty_and_strided_inputs(make: Callable[[], Tensor]) -> None:
+    x = make()
+    graph, output = captured(lambda: torch.relu(x) + x.sum())
+    x.copy_(torch.randn(x.shape))
+    graph.replay()
+    assert torch.equal(output, torch.relu(x) + x.sum())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_model_is_captured_as_compiled_and_stays_compiled(backend: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, y: torch.relu(x @ y) + torch.sin(x) * 2, backend=backend)
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    compiled(x, y)
+    before = _compiles()
+    graph, output = captured(compiled, x, y)
+    recompiles = _compiles() - before
+    assert recompiles <= 1
+    x.copy_(torch.randn(4, 4))
+    graph.replay()
+    assert torch.equal(output, compiled(x, y))
+    graph, output = captured(compiled, x, y)
+    assert _compiles() - before == recompiles
+    assert [node.op for node in graph.nodes] == [
+        "aten::mm",
+        "aten::relu",
+        "aten::sin",
+        "aten::mul.Tensor",
+        "aten::add.Tensor",
+    ]
+
+
+def _compiles() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -1,0 +1,177 @@
+"""Captured graphs on the simulated NPU: the same results as on cpu, errors at synchronisation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+from torch import Tensor, nn
+
+from bringup import devices, graphs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _npu() -> None:
+    devices.load_driver("sim")
+
+
+def literals(x: Tensor) -> Tensor:
+    return x[[0, 2]] + torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8], device=x.device) * 2
+
+
+def written_in_place(x: Tensor) -> Tensor:
+    buffer = torch.zeros(4, 8, device=x.device)
+    buffer[1:3] = x[1:3]
+    buffer.add_(1)
+    buffer[:, 0] = 0
+    return buffer
+
+
+FUNCTIONS: dict[str, Callable[[], Any]] = {
+    "mlp": lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8)),
+    "encoder": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+    "views": lambda: lambda x: x.t()[1:].reshape(-1).view(2, -1).expand(3, -1, -1) + x[0, 0],
+    "literals": lambda: literals,
+    "in place": lambda: written_in_place,
+    "masks": lambda: lambda x: torch.where(x > 0, x, -1.0).softmax(-1),
+    "to cpu and back": lambda: lambda x: (x.cpu() * 2).to(x.device) + 1,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_replay_on_the_npu_equals_cpu(name: str) -> None:
+    on_cpu = FUNCTIONS[name]()
+    on_npu = FUNCTIONS[name]()
+    if isinstance(on_cpu, nn.Module):
+        on_npu.load_state_dict(on_cpu.state_dict())
+        on_npu.to("npu")
+    x = torch.randn(4, 8, device="npu")
+    graph, output = captured(on_npu, x)
+    for _ in range(3):
+        fresh = torch.randn(4, 8)
+        x.copy_(fresh)
+        graph.replay()
+        torch.npu.synchronize()
+        assert output.device.type == x.device.type
+        assert torch.allclose(output.cpu(), on_cpu(fresh), atol=1e-6)
+
+
+def test_input_on_the_host_is_read_at_replay() -> None:
+    x = torch.ones(3)
+    graph, output = captured(lambda: x.to("npu") * 2)
+    x.fill_(4)
+    graph.replay()
+    assert output.cpu().tolist() == [8, 8, 8]
+
+
+def test_random_numbers_come_from_the_devices_generator() -> None:
+    state = torch.npu.get_rng_state()
+    graph, output = captured(lambda: torch.rand(3, device="npu"))
+    assert torch.equal(torch.npu.get_rng_state(), state)
+    expected = [torch.rand(3, device="npu").cpu() for _ in range(2)]
+    torch.npu.set_rng_state(state)
+    for values in expected:
+        graph.replay()
+        assert torch.equal(output.cpu(), values)
+
+
+def test_what_the_run_changed_is_restored() -> None:
+    x = torch.zeros(3, device="npu")
+    graph, _ = captured(lambda: x.add_(1))
+    assert x.cpu().tolist() == [0, 0, 0]
+    for _ in range(5):
+        graph.replay()
+    assert x.cpu().tolist() == [5, 5, 5]
+
+
+def test_failure_is_raised_by_the_next_synchronisation_and_the_graph_goes_on() -> None:
+    index = torch.tensor([1, 2], device="npu")
+    table = torch.arange(8.0).reshape(4, 2).to("npu")
+    graph, output = captured(lambda: nn.functional.embedding(index, table))
+    index.fill_(9)
+    graph.replay()
+    with pytest.raises(RuntimeError, match="operator 'aten::embedding' failed in node 0 of a capt"):
+        torch.npu.synchronize()
+    index.fill_(3)
+    graph.replay()
+    torch.npu.synchronize()
+    assert output.cpu().tolist() == [[6, 7], [6, 7]]
+
+
+def test_replays_in_two_streams_do_not_overlap() -> None:
+    total = torch.zeros(1, device="npu")
+    graph, _ = captured(lambda: total.add_(1))
+    torch.npu.synchronize()
+    streams = [torch.Stream(device="npu") for _ in range(2)]
+    for step in range(20):
+        with streams[step % 2]:
+            graph.replay()
+    torch.npu.synchronize()
+    assert total.item() == 20
+
+
+def test_graph_may_be_dropped_while_it_runs() -> None:
+    x = torch.randn(256, 256, device="npu")
+    graph, output = captured(lambda: x @ x @ x)
+    graph.replay()
+    del graph
+    assert torch.allclose(output.cpu(), x.cpu() @ x.cpu() @ x.cpu(), rtol=1e-3, atol=1e-2)
+
+
+def test_torch_npu_spells_it_its_own_way() -> None:
+    assert torch.npu.NPUGraph is graphs.CapturedGraph
+    graph = torch.npu.NPUGraph()
+    x = torch.ones(2, device="npu")
+    with torch.npu.graph(graph, auto_dispatch_capture=True, capture_error_mode="thread_local"):
+        y = x * 3
+    x.fill_(2)
+    graph.replay()
+    assert y.cpu().tolist() == [6, 6]
+
+
+def test_capture_in_a_given_stream() -> None:
+    stream, x, graph = (
+        torch.Stream(device="npu"),
+        torch.ones(2, device="npu"),
+        graphs.CapturedGraph(),
+    )
+    torch.npu.synchronize()
+    with graphs.capture(graph, stream=stream):
+        assert torch.npu.current_stream() == stream
+        y = x + 1
+    graph.replay()
+    torch.npu.synchronize()
+    assert y.cpu().tolist() == [2, 2]
+
+
+ISOLATED = """
+import torch
+from bringup import devices, graphs
+from bringup.errors import CaptureError
+devices.load_driver("sim")
+x = torch.ones(3, device="npu")
+try:
+    with torch.no_grad(), graphs.capture(graphs.CapturedGraph()):
+        torch.relu(x)
+except CaptureError as error:
+    print(error)
+print(torch.relu(x).cpu().tolist())
+"""
+
+
+def test_without_host_visible_memory_fallback_operators_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
+    done = subprocess.run(
+        [sys.executable, "-c", ISOLATED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(
+        "aten::relu has no kernel on the device and cannot run on the host"
+    )
+    assert done.stdout.endswith("[1.0, 1.0, 1.0]\n")

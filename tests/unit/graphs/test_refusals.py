@@ -1,0 +1,240 @@
+"""What a capture refuses, and that every refusal says what, where and what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+
+from bringup import graphs
+from bringup.errors import CaptureError
+
+Action = Callable[[torch.Tensor], Any]
+
+HOST_READS: dict[str, tuple[Action, str]] = {
+    "item": (lambda x: (x * 2).sum().item(), "aten::_local_scalar_dense"),
+    "bool": (lambda x: bool(x.any()), "aten::_local_scalar_dense"),
+    "float": (lambda x: float(x[0, 0]), "aten::_local_scalar_dense"),
+    "tolist": (lambda x: x.tolist(), "Tensor.tolist"),
+    "numpy": (lambda x: (x + 1).numpy(), "Tensor.numpy"),
+    "equal": (lambda x: torch.equal(x, x * 1), "aten::equal"),
+}
+
+
+@pytest.mark.parametrize("name", HOST_READS)
+def test_reading_a_value_on_the_host_names_operator_and_line(name: str) -> None:
+    action, op = HOST_READS[name]
+    with pytest.raises(CaptureError) as caught:
+        captured(action, torch.ones(2, 2))
+    assert str(caught.value).startswith(f"{op} reads the value of a tensor ")
+    assert "replay would not see a new value" in str(caught.value)
+    assert "test_refusals.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("action", "op"),
+    [
+        (lambda x: x.nonzero(), "aten::nonzero"),
+        (lambda x: x[x > 0], "aten::index.Tensor"),
+        (lambda x: torch.masked_select(x, x > 0), "aten::masked_select"),
+    ],
+)
+def test_shape_that_depends_on_data_is_refused(action: Action, op: str) -> None:
+    with pytest.raises(CaptureError, match=f"{op} gives a result whose shape depends on data"):
+        captured(action, torch.ones(2, 2))
+
+
+def test_recording_a_gradient_is_refused() -> None:
+    weight = torch.ones(2, 2, requires_grad=True)
+    with (
+        torch.enable_grad(),
+        pytest.raises(
+            CaptureError,
+            match=r"aten::mm would record a gradient for its result float32\[2, 2\].*no_grad",
+        ),
+    ):
+        captured(lambda: weight @ weight)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(CaptureError, match=r"takes a tensor of layout Sparse .*only strided"):
+        captured(lambda: torch.sparse.mm(sparse, torch.ones(3, 3)))
+
+
+def test_capture_without_work_is_refused() -> None:
+    x = torch.ones(3)
+    with pytest.raises(CaptureError, match="the capture saw no work"):
+        captured(lambda: x.view(1, 3))
+
+
+def test_result_that_nothing_fills_is_refused_with_its_shape() -> None:
+    def leaves_one_empty() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(2) + 1, torch.empty(5, 7, dtype=torch.float64)
+
+    with pytest.raises(
+        CaptureError, match=r"no captured operator writes this result.*float64\[5, 7\]"
+    ):
+        captured(leaves_one_empty)
+
+
+def write_unseen(tensor: torch.Tensor) -> torch.Tensor:
+    """Writes memory behind the dispatcher's back, as a generated kernel does."""
+    import ctypes
+
+    ctypes.memset(tensor.data_ptr(), 0, tensor.nbytes)
+    return tensor
+
+
+def test_tensor_that_unseen_code_made_is_refused_where_it_is_read() -> None:
+    def model() -> torch.Tensor:
+        return torch.relu(write_unseen(torch.empty(2, 3)))
+
+    with pytest.raises(CaptureError) as caught:
+        captured(model)
+    text = str(caught.value)
+    assert text.startswith(
+        "aten::relu reads a tensor float32[2, 3] that no captured operator wrote"
+    )
+    assert "in model" in text
+
+
+def test_result_that_unseen_code_changed_is_refused() -> None:
+    x = torch.ones(4)
+    with pytest.raises(
+        CaptureError,
+        match=r"does not give what the run gave: the result of aten::add.Tensor \(16 b",
+    ):
+        captured(lambda: write_unseen(x + 1))
+
+
+def test_declared_constant_may_come_from_unseen_code() -> None:
+    x = torch.ones(2, 3)
+    graph, output = captured(lambda: x + graphs.constant(write_unseen(torch.empty(2, 3))))
+    x.fill_(5)
+    graph.replay()
+    assert torch.equal(output, x)
+    assert graphs.constant(x) is x
+
+
+def test_literals_keep_their_values_though_memory_is_reused() -> None:
+    x = torch.zeros(3)
+
+    def model() -> tuple[torch.Tensor, torch.Tensor]:
+        for n in range(4):
+            x.add_(torch.tensor([1.0, 2.0, 3.0]) * n)
+        counter = torch.tensor([10.0])
+        counter += 1
+        return torch.tensor([4.0, 5.0]), counter
+
+    graph, (literal, counter) = captured(model)
+    for _ in range(3):
+        graph.replay()
+    assert literal.tolist() == [4.0, 5.0]
+    assert counter.tolist() == [11.0]
+    assert x.tolist() == [18.0, 36.0, 54.0]
+
+
+def test_nested_capture_is_refused() -> None:
+    with (
+        pytest.raises(CaptureError, match="a capture cannot start inside another one"),
+        graphs.capture(graphs.CapturedGraph()),
+    ):
+        captured(lambda: torch.ones(2) + 1)
+    captured(lambda: torch.ones(2) + 1)
+
+
+def test_capture_while_another_thread_captures_is_refused() -> None:
+    raised: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            captured(lambda: torch.ones(2) + 1)
+        except CaptureError as error:
+            raised.append(error)
+
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        torch.ones(2).add_(1)
+    assert "another thread captures a graph now" in str(raised[0])
+
+
+def test_other_threads_work_is_not_captured() -> None:
+    x = torch.ones(2)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y = x * 2
+        thread = threading.Thread(target=lambda: torch.ones(3).cumsum(0).tolist())
+        thread.start()
+        thread.join()
+    assert [node.op for node in graph.nodes] == ["aten::mul.Tensor"]
+    assert y.tolist() == [2.0, 2.0]
+
+
+def test_replay_inside_a_capture_is_refused() -> None:
+    graph, _ = captured(lambda: torch.ones(2) + 1)
+    with pytest.raises(CaptureError, match="cannot be replayed while another one is captured"):
+        captured(graph.replay)
+
+
+@pytest.mark.parametrize("what", ["replay", "update", "slots", "nodes", "memory_bytes"])
+def test_empty_and_reset_graphs_say_so(what: str) -> None:
+    graph, _ = captured(lambda: torch.ones(2) + 1)
+    graph.reset()
+    with pytest.raises(CaptureError, match=rf"CapturedGraph\.{what}: nothing is captured"):
+        graph.update({}) if what == "update" else getattr(graph, what)()
+    assert repr(graph) == "CapturedGraph(empty)"
+
+
+def test_full_graph_must_be_reset_before_it_captures_again() -> None:
+    graph, _ = captured(lambda: torch.ones(2) + 1)
+    with pytest.raises(CaptureError, match=r"holds a capture already: call reset\(\)"):
+        graphs.capture(graph).__enter__()
+    graph.reset()
+    with graphs.capture(graph):
+        y = torch.ones(2) * 3
+    graph.replay()
+    assert y.tolist() == [3.0, 3.0]
+
+
+def test_wrong_arguments_of_capture() -> None:
+    with pytest.raises(TypeError, match="capture takes a CapturedGraph, got str"):
+        graphs.capture("g")
+    with pytest.raises(ValueError, match="capture_error_mode is one of global"):
+        graphs.capture(graphs.CapturedGraph(), capture_error_mode="strict")
+
+
+def test_resized_input_is_refused_by_replay() -> None:
+    x = torch.ones(4)
+    graph, _ = captured(lambda: x * 2)
+    x.resize_(1 << 16)
+    with pytest.raises(RuntimeError, match=r"float32\[4\] of aten::mul.* other memory now"):
+        graph.replay()
+
+
+def test_failing_operator_is_named_by_replay() -> None:
+    index = torch.tensor([1])
+    graph, _ = captured(lambda: torch.nn.functional.embedding(index, torch.ones(3, 2)))
+    index.fill_(7)
+    with pytest.raises(
+        IndexError, match=r"out of range[\s\S]*in node \d of a captured graph: aten::emb"
+    ):
+        graph.replay()
+
+
+@pytest.mark.slow
+def test_kernels_that_inductor_generated_are_refused() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, y: torch.relu(x @ y) + torch.sin(x))
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    compiled(x, y)
+    with pytest.raises(CaptureError, match="code that the recorder cannot see"):
+        captured(compiled, x, y)
+    assert torch.allclose(compiled(x, y), torch.relu(x @ y) + torch.sin(x), atol=1e-5)
