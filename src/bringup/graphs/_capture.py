@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -89,6 +90,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(_session_of(recorder))
             cleanup.enter_context(_paused_while_compiling(recorder))
             cleanup.enter_context(_host_reads_refused())
+            cleanup.enter_context(_without_hook_warning())
             self._cleanup = cleanup.pop_all()
         self._recorder = recorder
         return self._graph
@@ -202,6 +204,14 @@ def _host_reads_refused() -> Iterator[None]:
     finally:
         for name in names:
             delattr(torch.Tensor, name)
+
+
+@contextmanager
+def _without_hook_warning() -> Iterator[None]:
+    """Compiled modules warn about our global hooks, which are made for being called twice."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks on modules")
+        yield
 
 
 def _check_outputs(recorder: Any) -> None:
