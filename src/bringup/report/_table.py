@@ -47,7 +47,11 @@ class Table:
 def render(table: Table, console: Console) -> None:
     """Print the table. Cells are shown as they are: brackets in them are not markup."""
     drawn = RichTable(
-        title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=table.title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     for column in table.columns:
         fixed = column.number or column.fixed

@@ -26,7 +26,7 @@ __all__ = [
     "time_all",
 ]
 
-Timings = list[list[float]]  # [candidate][sentence]: median milliseconds
+Timings = list[dict[int, float]]  # [candidate][number of the sentence]: median milliseconds
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Row:
         ms: median over the sentences of each one's median time.
         speedup_vs_eager, speedup_vs_inductor: median over the sentences of the ratio of medians, on
             the same device; None where the other did not run.
-        max_abs_diff, min_cosine: against eager on cpu.
+        max_abs_diff, min_cosine: against eager on cpu, over all sentences of the class.
         host_ops: operators that the host dispatches for the class's middle sentence, plus update
             and replay.
     """
@@ -73,17 +73,18 @@ def synchronize(device: str) -> None:
 def time_all(
     candidates: Sequence[Candidate],
     sentences: Sequence[Sentence],
+    timed: Sequence[int],
     rounds: int,
     on_round: Callable[[], None] = lambda: None,
 ) -> Timings:
-    """Median milliseconds of every candidate on every sentence; they take turns on each."""
-    inputs = [[candidate.prepare(sentence) for sentence in sentences] for candidate in candidates]
-    samples: list[list[list[float]]] = [[[] for _ in sentences] for _ in candidates]
+    """Median milliseconds of every candidate on the sentences number `timed`; they take turns."""
+    inputs = [{s: candidate.prepare(sentences[s]) for s in timed} for candidate in candidates]
+    samples: list[dict[int, list[float]]] = [{s: [] for s in timed} for _ in candidates]
     enabled = gc.isenabled()
     gc.disable()
     try:
         for _ in range(rounds):
-            for s in range(len(sentences)):
+            for s in timed:
                 for c, candidate in enumerate(candidates):
                     start = time.perf_counter_ns()
                     candidate.call(inputs[c][s])
@@ -93,7 +94,10 @@ def time_all(
     finally:
         if enabled:
             gc.enable()
-    return [[statistics.median(times) for times in of_candidate] for of_candidate in samples]
+    return [
+        {s: statistics.median(times) for s, times in of_candidate.items()}
+        for of_candidate in samples
+    ]
 
 
 def embed_all(candidate: Candidate, sentences: Sequence[Sentence]) -> torch.Tensor:
@@ -158,7 +162,10 @@ def rows_of(
     embeddings: Sequence[torch.Tensor],
     reference: torch.Tensor,
 ) -> list[Row]:
-    """The table's lines for candidates of one device; `reference` is what eager gave on cpu."""
+    """The table's lines for candidates of one device, over the length classes that were timed.
+
+    `embeddings` are those of each candidate, `reference` those of eager on cpu, for all sentences.
+    """
     by_mode = {candidate.mode: timings[c] for c, candidate in enumerate(candidates)}
     rows = []
     for c, candidate in enumerate(candidates):
@@ -166,29 +173,30 @@ def rows_of(
             members = [
                 s for s, sentence in enumerate(sentences) if sentence.length_class is length_class
             ]
-            if not members:
+            timed = [s for s in members if s in timings[c]]
+            if not timed:
                 continue
-            middle = sorted(members, key=lambda s: sentences[s].tokens)[len(members) // 2]
-            ours, theirs = embeddings[c][members], reference[members]
+            ours, theirs = embeddings[c][members].double(), reference[members].double()
+            middle = sorted(timed, key=lambda s: sentences[s].tokens)[len(timed) // 2]
             rows.append(
                 Row(
                     mode=candidate.mode.value,
                     device=candidate.device,
                     bucket=length_class.value,
-                    ms=statistics.median(timings[c][s] for s in members),
-                    speedup_vs_eager=_speedup(by_mode.get(Mode.EAGER), timings[c], members),
-                    speedup_vs_inductor=_speedup(by_mode.get(Mode.INDUCTOR), timings[c], members),
+                    ms=statistics.median(timings[c][s] for s in timed),
+                    speedup_vs_eager=_speedup(by_mode.get(Mode.EAGER), timings[c], timed),
+                    speedup_vs_inductor=_speedup(by_mode.get(Mode.INDUCTOR), timings[c], timed),
                     max_abs_diff=(ours - theirs).abs().max().item(),
-                    min_cosine=torch.nn.functional.cosine_similarity(ours.double(), theirs.double())
-                    .min()
-                    .item(),
+                    min_cosine=torch.cosine_similarity(ours, theirs).min().item(),
                     host_ops=count_host_ops(candidate, sentences[middle]),
                 )
             )
     return rows
 
 
-def _speedup(peer: list[float] | None, ours: list[float], members: Sequence[int]) -> float | None:
+def _speedup(
+    peer: dict[int, float] | None, ours: dict[int, float], timed: Sequence[int]
+) -> float | None:
     if peer is None:
         return None
-    return statistics.median(peer[s] / ours[s] for s in members)
+    return statistics.median(peer[s] / ours[s] for s in timed)

@@ -17,16 +17,16 @@ _COLUMNS = (
     report.Column("mode", fixed=True),
     report.Column("length", fixed=True),
     report.Column("ms", number=True),
-    report.Column("vs\neager", number=True),
-    report.Column("vs\nInductor", number=True),
-    report.Column("host\nops", number=True),
+    report.Column("eager/\nthis", number=True),
+    report.Column("Inductor/\nthis", number=True),
+    report.Column("ops", number=True),
     report.Column("max\n|diff|", number=True),
     report.Column("min\ncosine", number=True),
 )
 
 
 def _times(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.2f}x"
+    return "-" if factor is None else f"{factor:.2f}"
 
 
 def result_table(rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
@@ -42,7 +42,7 @@ def result_table(rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
             _times(row.speedup_vs_inductor),
             str(row.host_ops),
             f"{row.max_abs_diff:.1e}",
-            f"{row.min_cosine:.7f}",
+            f"{row.min_cosine:.5f}",
         )
     return table
 
@@ -68,10 +68,11 @@ def show(
     """Print everything. Notes explain the columns first, then what is special about this run."""
     explained = [
         "ms: median over the sentences of each one's median time.",
-        "speed-ups: median over the sentences, on the same device, in interleaved rounds.",
-        "differences: against eager on cpu.",
-        "host ops: operators dispatched for a sentence of middle length;",
-        "  with captured graphs the copy of the token ids, update() and replay().",
+        "eager/this, Inductor/this: how many times faster; median over the sentences,",
+        "  on the same device, in interleaved rounds.",
+        "diff, cosine: against eager on cpu, over all sentences.",
+        "ops: operators dispatched by the host for one sentence; with captured graphs",
+        "  the copy of the token ids, update() and replay().",
         "; ".join(
             f"{length_class.value}: {length_class.range_text}" for length_class in LengthClass
         ),

@@ -111,9 +111,11 @@ def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]
     return [Sentence(text, tuple(tokenizer.encode(text).ids)) for text in texts]
 
 
-def spread(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
-    """`count` sentences evenly spread over the lengths, shortest and longest among them."""
-    ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
+def spread(sentences: Sequence[Sentence], count: int) -> list[int]:
+    """The numbers of `count` sentences evenly spread over the lengths, shortest and longest among
+    them; of all when there are no more.
+    """
+    ordered = sorted(range(len(sentences)), key=lambda s: sentences[s].tokens)
     if len(ordered) <= count:
         return ordered
     return [ordered[round(i * (len(ordered) - 1) / (count - 1))] for i in range(count)]

@@ -1,0 +1,150 @@
+"""`bringup try`: models it can help, models it cannot, and targets that are none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bringup import cli
+
+FACTORIES = """
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.down(torch.nn.functional.gelu(self.up(x))) + x)
+
+
+class Reads(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum().item() > 0 else x - 1
+
+
+class Broken(torch.nn.Module):
+    def forward(self, x):
+        raise RuntimeError("this model never runs")
+
+
+def block():
+    torch.manual_seed(0)
+    return Block(), torch.randn(4, 8)
+
+
+def reads():
+    return Reads(), {"x": torch.ones(3)}
+
+
+def broken():
+    return Broken(), (torch.ones(1),)
+
+
+def nothing():
+    return 7
+
+
+answer = 42
+"""
+
+
+@pytest.fixture(autouse=True)
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module `tried_models` in the current folder, and no passes but the demo's."""
+    (tmp_path / "tried_models.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("BRINGUP_PASS_PATH", raising=False)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    yield
+    sys.modules.pop("tried_models", None)
+
+
+def tried(target: str, tmp_path: Path) -> dict[str, Any]:
+    """The JSON of a trial that ended well."""
+    written = tmp_path / "trial.json"
+    assert cli.main(["try", target, "--no-inductor", "--json", str(written)]) == 0
+    result: dict[str, Any] = json.loads(written.read_text())
+    return result
+
+
+def by_mode(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["mode"]: row for row in result["rows"]}
+
+
+def test_block_is_fused_captured_and_exact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = tried("tried_models:block", tmp_path)
+    rows = by_mode(result)
+    assert set(rows) == {"eager", "fused", "captured"}
+    assert all(row["reason"] == "" and row["max_abs_diff"] < 1e-5 for row in rows.values())
+    matches = {item["name"]: item["matches"] for item in result["passes"][0]["results"]}
+    assert matches["DemoAddLayerNorm"] == 1
+    assert any("those of the demo were used" in note for note in result["notes"])
+    assert "DemoAddLayerNorm" in capsys.readouterr().out
+
+
+def test_pass_that_does_not_match_shows_its_nearest_miss(tmp_path: Path) -> None:
+    result = tried("tried_models:block", tmp_path)
+    results = {item["name"]: item for item in result["passes"][0]["results"]}
+    missed = [item for item in results.values() if item["matches"] == 0 and item["near_misses"]]
+    for item in missed:
+        assert item["near_misses"][0]["reason"]
+    assert results["DemoBiasGelu"]["matches"] == 1 or results["DemoBiasGelu"]["near_misses"]
+
+
+def test_model_that_reads_a_value_is_not_captured_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = by_mode(tried("tried_models:reads", tmp_path))
+    assert rows["captured"]["ms"] is None
+    assert rows["captured"]["reason"].startswith("CaptureError")
+    assert rows["eager"]["ms"] > 0
+    assert "CaptureError" in capsys.readouterr().out
+
+
+def test_hugging_face_folder_without_weights_gets_random_ones(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "tiny"
+    transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+    ).save_pretrained(folder)
+    result = tried(str(folder), tmp_path)
+    assert any("random ones were made" in note for note in result["notes"])
+    assert by_mode(result)["fused"]["max_abs_diff"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere", "is neither a folder nor module:factory"),
+        ("no_such_module:make", "there is no module 'no_such_module'"),
+        ("tried_models:missing", "expected a function, got nothing of this name"),
+        ("tried_models:answer", "expected a function, got a int"),
+        ("tried_models:nothing", "to return (torch.nn.Module, example_inputs), got int"),
+        (".", "has no config.json"),
+        ("tried_models:broken", "this model never runs"),
+    ],
+)
+def test_target_that_cannot_be_tried_exits_1_and_says_why(
+    target: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["try", target, "--no-inductor"]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert words in error
+    assert "Traceback" not in error
