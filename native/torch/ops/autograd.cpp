@@ -20,10 +20,7 @@ using torch::autograd::variable_list;
 class OperatorBackward final : public Node {
  public:
   OperatorBackward(const KernelOp& op, const Backward& backward, Constants constants)
-      : op_(op), backward_(backward), constants_(std::move(constants)) {
-    inputs_.reserve(backward.saved_inputs.size());
-    outputs_.reserve(backward.saved_outputs.size());
-  }
+      : op_(op), backward_(backward), constants_(std::move(constants)) {}
 
   void save_input(const at::Tensor* tensor) {
     inputs_.emplace_back(tensor != nullptr ? *tensor : at::Tensor(), /*is_output=*/false);
@@ -88,8 +85,8 @@ class OperatorBackward final : public Node {
   const KernelOp& op_;
   const Backward& backward_;
   std::mutex mutex_;
-  std::vector<SavedVariable> inputs_;
-  std::vector<SavedVariable> outputs_;
+  c10::SmallVector<SavedVariable, 3> inputs_;
+  c10::SmallVector<SavedVariable, 1> outputs_;
   Constants constants_;
 };
 

@@ -277,7 +277,11 @@ PyObject* results_of(Frame& frame, PyObject* const* slots) {
 
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
 PyObject* call_kernel(const KernelOp& op, PyObject* const* slots) {
-  if (C10_UNLIKELY(at::impl::torch_function_mode_enabled() || at::hasCallbacks())) return nullptr;
+  if (C10_UNLIKELY(at::impl::torch_function_mode_enabled())) return nullptr;
+  // As the dispatcher asks; at::hasCallbacks() takes a lock.
+  if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
+    return nullptr;
+  }
   Frame frame(op);
   c10::DispatchKeySet keys;
   const int count = static_cast<int>(op.arguments.size());

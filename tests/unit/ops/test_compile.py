@@ -102,7 +102,7 @@ def test_defining_an_operator_does_not_import_dynamo() -> None:
         op = ops.kernel_op("late::op(Tensor x) -> Tensor", source=source, outputs=ops.empty(2))
         assert "torch._dynamo" not in sys.modules, "defining an operator imported Dynamo"
         import torch
-        compiled = torch.compile(lambda x: op(x), fullgraph=True, backend="eager")
-        assert compiled(torch.ones(1)).shape == (2,)
+        traced = torch.compile(lambda x: op(x), fullgraph=True, backend="eager")(torch.ones(1))
+        assert traced.shape == (2,)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
