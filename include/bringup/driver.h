@@ -64,6 +64,8 @@ typedef struct bringup_device_props {
   uint32_t supports_float64; /* 0 or 1 */
   uint32_t supports_int64;
   uint32_t host_visible_memory; /* 1: the host may read and write device memory through host_view */
+  uint32_t runs_host_code; /* 1: device code is host code, as on a simulator. A kernel built for the
+                              host is then launched like device code, never called directly. */
 } bringup_device_props;
 
 /* What an argument of a kernel launch is: the ArgKind of kernel.h's table. */

@@ -79,6 +79,7 @@ int32_t device_props(int32_t device, bringup_device_props* props) {
     all.supports_float64 = 1;
     all.supports_int64 = 1;
     all.host_visible_memory = memory.isolated() ? 0 : 1;
+    all.runs_host_code = 1;
     std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
     return BRINGUP_OK;
   });

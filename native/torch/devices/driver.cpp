@@ -140,11 +140,13 @@ DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
                      std::to_string(kMaxDevices) + " are supported");
   }
   facts.host_visible = table.host_view != nullptr;
+  facts.runs_host_code = table.launch != nullptr;
   for (int32_t device = 0; device < facts.device_count; ++device) {
     bringup_device_props props{};
     props.struct_size = sizeof(props);
     must(table.device_props(device, &props), "device_props");
     facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
+    facts.runs_host_code = facts.runs_host_code && props.runs_host_code != 0;
   }
   return facts;
 }

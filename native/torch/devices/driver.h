@@ -30,9 +30,13 @@ at::Tensor host_alias(const at::Tensor& device_tensor);
 // Waits for the current stream of `device` and raises what failed in it.
 void synchronize_current_stream(c10::DeviceIndex device);
 
+// True when the driver starts this kernel: device code, and on a device that runs host code every
+// kernel. Otherwise it is a host entry, which is called and launches for itself.
+bool launched_by_driver(const runtime::Kernel& kernel) noexcept;
+
 // Starts a kernel in the current stream of `device`; takes the block and keeps the kernel until the
-// launch is done. Device code goes to driver->launch, a host entry is called here and now with the
-// native stream.
+// launch is done. What the driver starts goes to driver->launch, a host entry is called here and
+// now with the native stream.
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name);
 

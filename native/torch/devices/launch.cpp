@@ -102,13 +102,17 @@ void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
 
 void set_launch_blocking(bool blocking) noexcept { g_launch_blocking = blocking; }
 
+bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
+  return kernel.kind == runtime::KernelKind::kDeviceCode || driver_facts().runs_host_code;
+}
+
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name) {
   device = checked_device(device);
-  if (kernel->kind == runtime::KernelKind::kHostEntry) {
-    call_host_entry(*kernel, block, device, operator_name);
-  } else {
+  if (launched_by_driver(*kernel)) {
     launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
+  } else {
+    call_host_entry(*kernel, block, device, operator_name);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

@@ -23,7 +23,8 @@ struct DriverFacts {
   std::string device_name;
   std::string description;
   int32_t device_count = 0;
-  bool host_visible = false;  // every device lets the host read and write its memory
+  bool host_visible = false;    // every device lets the host read and write its memory
+  bool runs_host_code = false;  // every device runs kernels that were built for the host
 };
 
 // Opens and checks a driver without making it active. Throws std::runtime_error that says what is

@@ -394,7 +394,7 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
       traits.name, scope_,
       KernelNode::Call{op, *traits.kernel, std::move(args), std::move(fresh), grid}, kernel);
   if (!on_device) return node;
-  if (kernel->kind != runtime::KernelKind::kDeviceCode) {
+  if (!launched_by_driver(*kernel)) {
     throw CaptureFailure(
         traits.name +
         " is a host entry that launches for itself: only device code can be a node of "

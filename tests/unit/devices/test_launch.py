@@ -1,0 +1,146 @@
+"""Kernels on the device: launched in stream order, failures raised where somebody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from bringup import devices, jit, ops
+from bringup.errors import KernelError
+
+SCALE = """
+#include "bringup/kernel.h"
+
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+  const DLTensor* x = static_cast<DLTensor*>(args[0]);
+  const double factor = *static_cast<double*>(args[1]);
+  float* out = static_cast<float*>(static_cast<DLTensor*>(args[2])->data);
+  if (factor < 0) {
+    ctx->set_error(ctx, "the factor is negative");
+    return 3;
+  }
+  int64_t n = 1;
+  for (int32_t d = 0; d < x->ndim; ++d) n *= x->shape[d];
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<const float*>(x->data)[i] * factor;
+  return 0;
+}
+"""
+
+Scale = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def scale() -> Scale:
+    return ops.kernel_op(
+        "devices_launch::scale(Tensor x, float factor) -> Tensor",
+        source=jit.Source(text=SCALE, name="scale.cpp"),
+        outputs=ops.empty_like("x"),
+    )
+
+
+@pytest.fixture
+def side_stream() -> Iterator[torch.Stream]:
+    with torch.npu.stream(torch.npu.Stream()) as stream:
+        yield stream
+
+
+def test_kernel_computes_on_the_device(scale: Scale, npu: devices.DriverInfo) -> None:
+    x = torch.arange(6.0, device="npu").reshape(2, 3)
+    assert torch.equal(scale(x, 2.0).cpu(), x.cpu() * 2)
+    assert torch.equal(scale(x.t(), 2.0).cpu(), x.cpu().t() * 2)
+    assert scale(x[:0], 2.0).shape == (0, 3)
+
+
+def test_kernel_runs_after_the_work_before_it_in_its_stream(
+    scale: Scale, side_stream: torch.Stream
+) -> None:
+    source = torch.ones(1 << 24, device="npu")
+    target = torch.zeros(1 << 24, device="npu")
+    for _ in range(4):
+        target.copy_(source)
+    result = scale(target, 3.0)
+    assert not side_stream.query()
+    del target
+    assert result.sum().item() == 3 * (1 << 24)
+
+
+def test_failure_is_raised_by_synchronize_with_operator_device_and_stream(scale: Scale) -> None:
+    scale(torch.ones(2, device="npu"), -1.0)
+    with pytest.raises(KernelError) as raised:
+        torch.npu.synchronize()
+    assert str(raised.value) == (
+        "operator 'devices_launch::scale' failed in stream 0 of device 0:"
+        " the kernel returned 3: the factor is negative"
+    )
+    torch.npu.synchronize()  # told once
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda y: y.cpu(),
+        lambda y: y + 1,
+        lambda y: y.sum().item(),
+        lambda y: torch.npu.current_stream().synchronize(),
+        lambda y: torch.accelerator.synchronize(),
+    ],
+    ids=["cpu", "fallback", "item", "stream", "accelerator"],
+)
+def test_failure_is_raised_by_whatever_waits_first(
+    scale: Scale, wait: Callable[[torch.Tensor], object]
+) -> None:
+    y = scale(torch.ones(2, device="npu"), -1.0)
+    with pytest.raises(RuntimeError, match=r"operator 'devices_launch::scale' failed in stream 0"):
+        wait(y)
+    assert (torch.ones(2, device="npu") + 1).sum().item() == 4
+
+
+def test_failure_in_one_stream_does_not_disturb_another(
+    scale: Scale, side_stream: torch.Stream
+) -> None:
+    scale(torch.ones(2, device="npu"), -1.0)
+    with torch.npu.stream(torch.npu.default_stream()):
+        assert scale(torch.ones(2, device="npu"), 2.0).sum().item() == 4
+    with pytest.raises(RuntimeError, match=r"failed in stream \d+ of device 0"):
+        side_stream.synchronize()
+
+
+def test_blocking_launches_raise_where_they_were_called(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = f"""
+import torch
+from bringup import devices, jit, ops
+devices.load_driver("sim")
+scale = ops.kernel_op("demo::scale(Tensor x, float factor) -> Tensor",
+                      source=jit.Source(text={SCALE!r}, name="scale.cpp"),
+                      outputs=ops.empty_like("x"))
+x = torch.ones(2, device="npu")
+print(scale(x, 2.0).tolist())
+try:
+    scale(x, -1.0)
+except RuntimeError as error:
+    print(error)
+"""
+    for isolated in ("0", "1"):
+        said = fresh_python(code, BRINGUP_LAUNCH_BLOCKING="1", BRINGUP_SIM_ISOLATED=isolated)
+        assert said == (
+            "[2.0, 2.0]\noperator 'demo::scale' failed in stream 0 of device 0:"
+            " the kernel returned 3: the factor is negative"
+        )
+
+
+def test_unreported_failure_is_warned_about_at_the_end(fresh_python: Callable[..., str]) -> None:
+    code = f"""
+import sys, torch, warnings
+from bringup import devices, jit, ops
+devices.load_driver("sim")
+warnings.showwarning = lambda message, *_: print(message)
+scale = ops.kernel_op("demo::scale(Tensor x, float factor) -> Tensor",
+                      source=jit.Source(text={SCALE!r}, name="scale.cpp"),
+                      outputs=ops.empty_like("x"))
+scale(torch.ones(2, device="npu"), -1.0)
+"""
+    assert "work on device 'npu:0' failed and nobody asked" in fresh_python(code)
