@@ -82,7 +82,6 @@ def test_in_place_operator_returns_its_tensor_and_writes_through_views() -> None
         lambda t: t.masked_fill(t > 0, 1.0).cumsum(1).std(dim=(0, 1)),
         lambda t: torch.einsum("abcd,abce->ade", t, t).logsumexp(-1),
     ],
-    ids=str,
 )
 def test_operator_without_a_kernel_gives_what_cpu_gives(
     work: Callable[[torch.Tensor], torch.Tensor],
