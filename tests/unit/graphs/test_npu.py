@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import torch
 from tests.unit.graphs.support import captured
 from torch import Tensor, nn
 
-from bringup import devices, graphs
+from bringup import devices, graphs, jit, ops
+from bringup.errors import CaptureError, KernelError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -149,9 +150,89 @@ def test_capture_in_a_given_stream() -> None:
     assert y.cpu().tolist() == [2, 2]
 
 
+@pytest.fixture(scope="module")
+def shift(kernel_cache: object) -> Iterator[ops.KernelOperator]:
+    """`shift(x, n)`: x + n, device code on two blocks; fails for n = 99."""
+    source = jit.Source(text=SHIFT, name="shift.cpp")
+    operator = ops.kernel_op(
+        "graphs_npu_test::shift(Tensor x, int n) -> Tensor",
+        source=source,
+        outputs=ops.empty_like("x"),
+        kind="device",
+        grid=2,
+    )
+    yield operator
+    operator.undefine()
+
+
+SHIFT = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+  const auto* x = static_cast<DLTensor*>(args[0]);
+  const int64_t n = *static_cast<int64_t*>(args[1]);
+  const auto* out = static_cast<DLTensor*>(args[2]);
+  if (n == 99) { ctx->set_error(ctx, "99 is too far"); return 1; }
+  for (int64_t i = ctx->block_index; i < x->shape[0]; i += ctx->block_count) {
+    static_cast<float*>(out->data)[i] = static_cast<float*>(x->data)[i] + n;
+  }
+  return 0;
+}
+"""
+
+
+def test_device_code_is_launched_by_the_driver(shift: ops.KernelOperator) -> None:
+    x = torch.zeros(5, device="npu")
+    graph, output = captured(lambda: shift(torch.relu(shift(x, 1)), 2))
+    assert [node.kind for node in graph.nodes] == ["kernel", "operator", "kernel"]
+    x.fill_(10)
+    graph.replay()
+    assert output.cpu().tolist() == [13] * 5
+
+
+def test_update_never_reaches_a_launch_in_flight(shift: ops.KernelOperator) -> None:
+    total, x = torch.zeros(1, device="npu"), torch.zeros(1, device="npu")
+    graph, _ = captured(lambda: total.add_(shift(x, 0)))
+    for n in range(50):
+        graph.update({"shift.n": n})
+        graph.replay()
+    assert total.item() == sum(range(50))
+
+
+def test_kernel_failure_is_raised_by_the_next_synchronisation(shift: ops.KernelOperator) -> None:
+    graph, output = captured(lambda: shift(torch.zeros(3, device="npu"), 1))
+    graph.update({"shift.n": 99})
+    graph.replay()
+    with pytest.raises(KernelError, match=r"'graphs_npu_test::shift' failed .*99 is too far"):
+        torch.npu.synchronize()
+    graph.update({"shift.n": 2})
+    graph.replay()
+    assert output.cpu().tolist() == [2, 2, 2]
+
+
+def test_graph_belongs_to_one_device() -> None:
+    if torch.npu.device_count() < 2:
+        pytest.skip("the driver has one device")
+    here, there = torch.ones(2, device="npu:0"), torch.ones(2, device="npu:1")
+    with pytest.raises(CaptureError, match="works on device 1, the operators before on device 0"):
+        captured(lambda: (here + 1, there + 1))
+
+
+def test_operator_in_python_runs_on_the_drivers_thread() -> None:
+    @torch.library.custom_op("graphs_npu_test::in_python", mutates_args=())
+    def in_python(x: Tensor) -> Tensor:
+        return x * 2
+
+    x = torch.ones(2, device="npu")
+    graph, output = captured(lambda: in_python(x) + 1)
+    x.fill_(3)
+    graph.replay()
+    assert output.cpu().tolist() == [7, 7]
+
+
 ISOLATED = """
 import torch
-from bringup import devices, graphs
+from bringup import devices, graphs, jit, ops
+from bringup.errors import CaptureError, KernelError
 from bringup.errors import CaptureError
 devices.load_driver("sim")
 x = torch.ones(3, device="npu")
