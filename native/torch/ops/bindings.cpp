@@ -135,7 +135,12 @@ nb::object define(const std::string& name, const std::string& overload_name,
   record->compile = compile.release().ptr();
 
   KernelOp& op = publish(std::move(record));
-  register_kernels(op);
+  try {
+    register_kernels(op);
+  } catch (...) {
+    close(op);  // before its definition goes
+    throw;
+  }
   PyObject* function = make_kernel_function(op, op.callable_name.c_str(), op.doc.c_str());
   if (function == nullptr) raise_current_python_error();
   return nb::steal(function);

@@ -368,7 +368,6 @@ PyGetSetDef kAttributes[] = {
 PyTypeObject kernel_function_type() {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "bringup.ops.KernelFunction";
-  type.tp_doc = "A kernel operator, callable as a builtin function.";
   type.tp_base = &PyCFunction_Type;
   type.tp_basicsize = sizeof(KernelFunction);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;

@@ -118,8 +118,8 @@ void Frame::load_tensor(int i, const at::Tensor& tensor) {
   } else if (op_.arguments[i].optional) {
     set_none(i);
   } else {
-    raise_error("ContractError", op_.name + ": " + op_.arguments[i].name +
-                                     " is an undefined tensor, expected a tensor");
+    raise_error("ContractError",
+                op_.name + ": " + op_.arguments[i].name + " is None, expected a tensor");
   }
 }
 

@@ -177,6 +177,7 @@ class _Definition:
             overload,
             self.compile,
         )
+        self.function.__doc__ = schema.text
         self.function.schema = schema.text
         self.function.qualified_name = schema.qualified_name
         self.function.overload = overload

@@ -138,6 +138,21 @@ def test_inputs_that_break_the_contract_raise_alike_on_both_paths(
     assert str(fast.value) == str(slow.value)
 
 
+def test_none_for_a_tensor_is_refused(add: ops.KernelOperator) -> None:
+    for call in (add, add.overload):
+        with pytest.raises(ContractError, match="add: y is None, expected a tensor"):
+            call(torch.ones(1), None)
+
+
+def test_dtypes_that_no_kernel_knows_are_refused(define: Define) -> None:
+    copy = define("copy(Tensor x) -> Tensor", outputs=ops.empty_like("x"))
+    for call in (copy, copy.overload):
+        with pytest.raises(
+            ContractError, match=r"kernels cannot take torch\.float8_e4m3fn, the dtype"
+        ):
+            call(torch.ones(1).to(torch.float8_e4m3fn))
+
+
 def test_meta_tensors_break_the_contract_with_the_same_words(add: ops.KernelOperator) -> None:
     for args, _ in WRONG_CALLS[:2]:
         with pytest.raises(ContractError) as real:

@@ -117,6 +117,7 @@ def test_the_callable_knows_its_schema_and_signature(define: Define) -> None:
     scale = define("scale(Tensor x, int n=2, *, float factor=1.5) -> Tensor", **ONE)
     assert "SymInt n=2" in scale.schema
     assert scale.__name__ == "scale"
+    assert scale.__doc__ == scale.schema
     assert scale.__text_signature__ == "(x, n=2, *, factor=1.5)"
     assert repr(scale) == f"<kernel operator {scale.qualified_name}>"
 
