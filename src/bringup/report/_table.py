@@ -46,19 +46,14 @@ class Table:
 
 def render(table: Table, console: Console) -> None:
     """Print the table. Cells are shown as they are: brackets in them are not markup."""
-    drawn = RichTable(
-        title=table.title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in table.columns:
         fixed = column.number or column.fixed
         justify: Literal["left", "right"] = "right" if column.number else "left"
         drawn.add_column(column.heading, justify=justify, overflow="fold", no_wrap=fixed)
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
+    console.print(Text(f"\n{table.title}", style="bold"))
     console.print(drawn)
     for note in table.notes:
         console.print(Text(f"  {note}", style="dim"))

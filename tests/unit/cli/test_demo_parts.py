@@ -181,17 +181,7 @@ def test_table_has_80_columns_and_all_that_was_measured() -> None:
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     (line,) = [line for line in lines if "npu" in line]
-    assert line.split() == [
-        "npu",
-        "fused",
-        "short",
-        "1.23",
-        "2.50",
-        "-",
-        "42",
-        "3.0e-07",
-        "0.99999",
-    ]
+    assert " ".join(line.split()) == "npu fused short 1.23 2.50 - 42 3.0e-07 0.99999"
     text = "\n".join(lines)
     assert "a note" in text
     assert "0.930" in text

@@ -113,8 +113,11 @@ class _Run:
         self.options = options
         self.steps = steps
         self.result = DemoResult()
+        self.folder = model.model_dir()
+        with steps.step("Loading the graph passes that BRINGUP_PASS_PATH names"):
+            modes.use_passes(texts.examples_dir() / "demo_passes")
+            kernels.register_attention()
         with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
-            self.folder = model.model_dir()
             tokenizer = model.load_tokenizer(self.folder)
             lines = texts.read_texts(options.file, options.text)
             self.sentences = texts.encode(lines, tokenizer, _LONGEST)
@@ -128,9 +131,6 @@ class _Run:
             for name in names:
                 kernels.build(name)
                 done()
-        with steps.step("Loading the graph passes that BRINGUP_PASS_PATH names"):
-            modes.use_passes(texts.examples_dir() / "demo_passes")
-            kernels.register_attention()
         self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
 
     def on(self, device: str) -> None:

