@@ -25,6 +25,7 @@ __all__ = [
     "launch_blocking",
     "log",
     "pass_path",
+    "prepend_pass_path",
     "table",
 ]
 
@@ -161,6 +162,12 @@ def driver() -> str:
 def pass_path() -> tuple[Path, ...]:
     """Where to look for pass plugins: `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`."""
     return _PASS_PATH.get() + _ASCEND_PASS_PATH.get()
+
+
+def prepend_pass_path(folder: Path) -> None:
+    """Puts `folder` first on `BRINGUP_PASS_PATH`, for this process and those that it starts."""
+    others = [path for path in _PASS_PATH.get() if path != folder]
+    os.environ[_PASS_PATH.variable] = os.pathsep.join(map(str, (folder, *others)))
 
 
 def log() -> str:

@@ -89,6 +89,15 @@ def test_pass_path_reads_ours_before_the_ascend_variable(monkeypatch: pytest.Mon
     assert settings.pass_path() == (Path("/a"), Path("/b"), Path("/c"))
 
 
+def test_prepending_to_the_pass_path_keeps_the_others_and_adds_no_folder_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_PASS_PATH", "/a:/b")
+    settings.prepend_pass_path(Path("/c"))
+    settings.prepend_pass_path(Path("/b"))
+    assert settings.pass_path()[:3] == (Path("/b"), Path("/c"), Path("/a"))
+
+
 def test_settings_table_documents_every_variable_once() -> None:
     variables = [row["variable"] for row in settings.table()]
     assert len(variables) == len(set(variables))

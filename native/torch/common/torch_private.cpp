@@ -1,5 +1,7 @@
 #include "torch/common/torch_private.h"
 
+#include <torch/csrc/autograd/engine.h>
+
 namespace bringup::torch_ext {
 namespace {
 
@@ -39,6 +41,13 @@ struct RequiresPerBackend {
 bool extractor_is_per_backend(const c10::DispatchKeyExtractor& extractor);
 template struct RequiresPerBackend<&c10::DispatchKeyExtractor::requiresBitsetPerBackend_>;
 
+// A derived class may name protected members of its base.
+struct AutogradEngine : torch::autograd::Engine {
+  static constexpr auto kQueues = &AutogradEngine::device_ready_queues_;
+  static constexpr auto kThreadPool = &AutogradEngine::thread_pool_shared_;
+  static constexpr auto kStart = &AutogradEngine::start_device_threads;
+};
+
 }  // namespace
 
 const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op) {
@@ -59,6 +68,21 @@ c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
   const c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
   const auto backend = ((tensors | tls.included_) - tls.excluded_).getBackendIndex();
   return c10::impl::computeDispatchKeySet(tensors, extractor_backend_keys(extractor)[backend]);
+}
+
+void require_autograd_devices(c10::DeviceIndex count) {
+  const auto& engine = torch::autograd::Engine::get_default_engine();
+  const size_t queues = (engine.*AutogradEngine::kQueues).size();
+  TORCH_CHECK(queues == 0 || queues >= static_cast<size_t>(count),
+              "autograd already runs with threads for ", queues, " devices, and the driver has ",
+              count, ": load the driver before the first backward of this process");
+}
+
+void start_autograd_device_threads(c10::DeviceIndex count) {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  const bool started = engine.*AutogradEngine::kThreadPool != nullptr;
+  if (!started || (engine.*AutogradEngine::kQueues).size() >= static_cast<size_t>(count)) return;
+  (engine.*AutogradEngine::kStart)();
 }
 
 }  // namespace bringup::torch_ext

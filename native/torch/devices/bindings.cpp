@@ -55,7 +55,7 @@ void bind_devices(nb::module_& module) {
   module.def(
       "open_driver", [](const std::string& path) { return facts_dict(open_driver(path)); },
       nb::arg("path"));
-  module.def("install_driver", &install_driver);
+  module.def("install_driver", &install_driver, Release());
   module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
   module.def("in_forked_child", &in_forked_child);
   module.def("device_count", [] { return driver_facts().device_count; });

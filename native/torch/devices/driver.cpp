@@ -16,6 +16,7 @@
 
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
+#include "torch/common/torch_private.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -183,6 +184,8 @@ void install_driver() {
     throw std::logic_error("no driver waits to be installed");
   }
   require_free_backend();
+  const auto device_count = static_cast<c10::DeviceIndex>(g_opened->facts.device_count);
+  require_autograd_devices(device_count);
   g_active.store(g_opened, std::memory_order_release);
   pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
   install_cpu_allocation_tap();
@@ -193,6 +196,7 @@ void install_driver() {
   register_operators();
   register_copies();
   register_fallback();
+  start_autograd_device_threads(device_count);
 }
 
 const bringup_driver* active_driver() noexcept {

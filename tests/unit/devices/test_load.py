@@ -228,3 +228,20 @@ def test_module_attributes_are_made_when_asked_for() -> None:
         ValueError, match="'not a name' cannot be an attribute of the device module"
     ):
         devices.register_module_attribute("not a name", lambda: None)
+
+
+LATE_DRIVER = """
+import torch
+from bringup import devices
+torch.ones(2, requires_grad=True).sum().backward()
+devices.load_driver("sim")
+x = torch.ones(2, device="npu:1", requires_grad=True)
+(3 * x).sum().backward()
+print(x.grad.tolist(), x.grad.device)
+"""
+
+
+def test_driver_loaded_after_a_backward_still_gets_backwards(
+    fresh_python: Callable[..., str],
+) -> None:
+    assert fresh_python(LATE_DRIVER) == "[3.0, 3.0] npu:1"

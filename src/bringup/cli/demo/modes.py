@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bringup import graphs, passes
+from bringup import graphs, passes, settings
 from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence, bucket_for
 
@@ -89,9 +88,7 @@ def use_passes(folder: Path) -> None:
 
     Raises the first plugin error: without the passes the demo would show nothing.
     """
-    others = [path for path in os.environ.get("BRINGUP_PASS_PATH", "").split(os.pathsep) if path]
-    if str(folder) not in others:
-        os.environ["BRINGUP_PASS_PATH"] = os.pathsep.join([str(folder), *others])
+    settings.prepend_pass_path(folder)
     for error in passes.load_pass_plugins().errors:
         raise error
 
