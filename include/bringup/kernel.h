@@ -1,4 +1,5 @@
-/* bringup kernel ABI 1: what a kernel file may include. Usable alone, from C99 or C++17; no torch, no Python.
+/* bringup kernel ABI 1: what a kernel file may include. Usable alone, from C99 or C++17; no torch,
+ * no Python.
  *
  * A kernel exports one C function, by default called `run`:
  *
@@ -15,9 +16,9 @@
  *     Tensor[]               bringup_list*   data: DLTensor* const*
  *     anything that is None  NULL
  *
- * Ownership: everything belongs to the caller and is valid until `run` returns. Threads: `run` may be called
- * from any thread, and from several at once. Append-only within version 1: fields are added at the end of
- * bringup_ctx, and its struct_size says which exist.
+ * Ownership: everything belongs to the caller and is valid until `run` returns. Threads: `run` may
+ * be called from any thread, and from several at once. Append-only within version 1: fields are
+ * added at the end of bringup_ctx, and its struct_size says which exist.
  */
 #ifndef BRINGUP_KERNEL_H_
 #define BRINGUP_KERNEL_H_
@@ -34,7 +35,7 @@ extern "C" {
 /* DLPack's structures (v1 layout). A file that also uses dlpack.h includes that one first. */
 #ifndef DLPACK_DLPACK_H_
 typedef struct DLDevice {
-  int32_t device_type; /* 1 = cpu, 2 = cuda, 12 = ext_dev (PrivateUse1, the loaded driver's device) */
+  int32_t device_type; /* 1 = cpu, 2 = cuda, 12 = ext_dev (PrivateUse1: the driver's device) */
   int32_t device_id;
 } DLDevice;
 
@@ -55,7 +56,7 @@ typedef struct DLTensor {
 } DLTensor;
 #endif
 
-/* int[], bool[] (int64_t), float[] (double), Tensor[] (DLTensor*). data may be NULL when size is 0. */
+/* int[], bool[] (int64_t), float[] (double), Tensor[] (DLTensor*). Empty: data may be NULL. */
 typedef struct bringup_list {
   const void* data;
   int64_t size;
@@ -73,11 +74,12 @@ struct bringup_ctx {
   int64_t block_count;
   /* Says why the kernel is about to return non-zero. Copies the text. Never NULL. */
   void (*set_error)(const bringup_ctx* ctx, const char* message);
-  /* Scratch memory, 64-byte aligned, on the kernel's device, valid until `run` returns and not cleared; the
-   * next call returns another region. NULL when there is none left. */
+  /* Scratch memory, 64-byte aligned, on the kernel's device, valid until `run` returns and not
+   * cleared; the next call returns another region. NULL when there is none left. */
   void* (*workspace)(const bringup_ctx* ctx, size_t bytes);
-  /* Calls fn(begin, end, user) so that [0, n) is covered once, in chunks of at least `grain`, perhaps on
-   * several threads, and returns when all are done. fn must not throw and must not call parallel_for. */
+  /* Calls fn(begin, end, user) so that [0, n) is covered once, in chunks of at least `grain`,
+   * perhaps on several threads, and returns when all are done. fn must not throw and must not call
+   * parallel_for. */
   void (*parallel_for)(const bringup_ctx* ctx, int64_t n, int64_t grain,
                        void (*fn)(int64_t begin, int64_t end, void* user), void* user);
   void* opaque; /* the caller's own */

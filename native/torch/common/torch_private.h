@@ -24,8 +24,9 @@ c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
                                    c10::DispatchKeySet tensors);
 
 // The autograd engine counts devices once, at its first backward. The first of these raises when it
-// already has threads for fewer than `count` devices, of another backend; the second gives it threads
-// for `count` devices when it started without any. Call that one without the GIL: the threads take it.
+// already has threads for fewer than `count` devices, of another backend; the second gives it
+// threads for `count` devices when it started without any. Call that one without the GIL: the
+// threads take it.
 void require_autograd_devices(c10::DeviceIndex count);
 void start_autograd_device_threads(c10::DeviceIndex count);
 
