@@ -88,9 +88,28 @@ def test_own_text_is_embedded_on_cpu_alone() -> None:
         "--quick", "--device", "cpu", "--text", "A dog barks.\nA hound is barking.\nTax law"
     )
     assert done.returncode == 0, done.stderr
-    first_pair = done.stdout.partition("do they mean the same?")[2]
-    assert first_pair.index("A hound is barking.") < first_pair.index("Tax law")
+    pairs = done.stdout.partition("do they mean the same?")[2]
+    assert pairs.index("A hound is barking.") < pairs.index("Tax law")
     assert "npu" not in done.stdout
+
+
+@needs_model
+def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown() -> None:
+    program = (
+        "import sys, types, torch\n"
+        "torch.utils.rename_privateuse1_backend('other')\n"
+        "module = types.SimpleNamespace(is_available=lambda: False)\n"
+        "torch._register_device_module('other', module)\n"
+        "from bringup import cli\n"
+        "sys.exit(cli.main(['demo', '--quick', '--text', 'One sentence.']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert "cpu fused+captured short" in printed
+    assert "FAILED: npu: DriverError" in printed
 
 
 @needs_model

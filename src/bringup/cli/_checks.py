@@ -17,7 +17,6 @@ from enum import Enum
 from pathlib import Path
 
 from bringup import __version__, _native, settings
-from bringup.errors import BringupError
 
 __all__ = ["CHECKS", "Finding", "Health", "run_checks"]
 
@@ -192,14 +191,7 @@ def run_checks() -> list[Finding]:
     for subject, (check, fix) in CHECKS.items():
         try:
             findings.extend(check())
-        except (
-            BringupError,
-            OSError,
-            ImportError,
-            AttributeError,
-            RuntimeError,
-            ValueError,
-        ) as error:
+        except Exception as error:
             findings.append(
                 Finding(subject, Health.MISSING, f"{type(error).__name__}: {error}", fix)
             )

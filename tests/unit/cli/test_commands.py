@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import bringup
 from bringup import cli
 from bringup.cli import _app, _checks
 from bringup.cli._checks import Finding, Health
-from bringup.errors import DriverError
+from bringup.errors import DriverError, NativeLibraryError
 
 
 def test_version_prints_the_version_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +140,52 @@ def test_doctor_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.health is Health.MISSING
     assert "BRINGUP_LAUNCH_BLOCKING='perhaps'" in finding.detail
     assert finding.fix == "unset BRINGUP_LAUNCH_BLOCKING"
+
+
+def test_doctor_without_torch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "torch" else find_spec(name)
+    )
+    (finding,) = only("torch", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert finding.fix.startswith("pip install torch==2.13.0")
+
+
+def test_doctor_without_native_libraries_says_to_install_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unloadable() -> None:
+        raise NativeLibraryError("bringup's native core cannot be loaded")
+
+    monkeypatch.setattr("bringup._native.core", unloadable)
+    (finding,) = only("bringup", [f for f in _checks.run_checks() if f.fix])
+    assert "bringup's native core cannot be loaded" in finding.detail
+    assert finding.fix == "pip install --no-build-isolation ."
+
+
+def test_doctor_names_a_plugin_that_cannot_be_loaded_and_lists_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text("raise KeyError('oops')\n")
+    monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path))
+    findings = _checks.run_checks()
+    (finding,) = only("plugin", findings)
+    assert finding.health is Health.MISSING
+    assert "broken_plugin.py" in finding.detail
+    assert only("passes", findings)[0].health is Health.OK
+
+
+def test_doctor_names_a_driver_of_another_abi(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, library = tmp_path / "old.c", tmp_path / "old.so"
+    source.write_text("const void* bringup_driver_get(unsigned v) { return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    monkeypatch.setenv("BRINGUP_DRIVER", str(library))
+    (finding,) = only("driver", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert f"{library} does not speak driver ABI 1" in finding.detail
 
 
 def test_doctor_says_when_the_cache_folder_cannot_be_made(

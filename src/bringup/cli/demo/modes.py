@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+import bringup.compiler  # noqa: F401 - makes backend="bringup" known where nothing is installed
 from bringup import graphs, passes, settings
 from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence, bucket_for

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,6 +18,7 @@ from bringup.cli.demo import measure, model, modes, texts
 from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Candidate, CapturedBuckets, Mode
 from bringup.cli.demo.texts import Sentence
+from bringup.errors import BringupError
 
 __all__ = ["COSINE_BOUND", "DemoOptions", "DemoResult", "run_demo"]
 
@@ -59,15 +59,17 @@ class DemoResult:
 
 
 class _Steps:
-    """The progress display: one line per step, with a bar where the length is known."""
+    """The progress display: spinner and bar on a terminal, a line per finished step elsewhere."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]ok"),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
             console=console,
+            disable=not console.is_terminal,
         )
 
     def __enter__(self) -> _Steps:
@@ -78,11 +80,15 @@ class _Steps:
         self._progress.stop()
 
     @contextmanager
-    def step(self, words: str, total: int | None = None) -> Iterator[Any]:
+    def step(self, words: str, total: int | None = None) -> Iterator[Callable[[], None]]:
         """A step; call what is yielded after each of `total` parts."""
+        started = time.perf_counter()
         task = self._progress.add_task(words, total=total)
         yield lambda: self._progress.advance(task)
         self._progress.update(task, total=total or 1, completed=total or 1)
+        if not self._console.is_terminal:
+            seconds = time.perf_counter() - started
+            self._console.print(f"{words}: {seconds:.1f} s", markup=False, highlight=False)
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoResult:
@@ -90,8 +96,9 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
     started = time.perf_counter()
     with torch.no_grad(), _Steps(console) as steps:
         run = _Run(options, steps)
-        for device in options.devices:
-            run.on(device)
+        run.on(options.devices[0])
+        for device in options.devices[1:]:
+            run.on_if_possible(device)
     run.result.about = {
         "bringup": __version__,
         "torch": torch.__version__,
@@ -132,6 +139,13 @@ class _Run:
                 kernels.build(name)
                 done()
         self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
+
+    def on_if_possible(self, device: str) -> None:
+        """The same on one device more; what stops it is a failure that does not hide the others."""
+        try:
+            self.on(device)
+        except BringupError as error:
+            self.result.failures.append(f"{device}: {type(error).__name__}: {error}")
 
     def on(self, device: str) -> None:
         """Run, time and compare all modes on one device."""
