@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bringup import cli
+from bringup.cli.trial.run import _difference
 
 FACTORIES = """
 import torch
@@ -44,6 +46,24 @@ def block():
 
 def reads():
     return Reads(), {"x": torch.ones(3)}
+
+
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return (x > 0).sum() + self.calls
+
+
+def counts():
+    return Counts(), torch.ones(4)
+
+
+def recurrent():
+    return torch.nn.LSTM(4, 4), torch.randn(2, 1, 4)
 
 
 def broken():
@@ -112,6 +132,33 @@ def test_model_that_reads_a_value_is_not_captured_and_says_why(
     assert rows["captured"]["reason"].startswith("CaptureError")
     assert rows["eager"]["ms"] > 0
     assert "CaptureError" in capsys.readouterr().out
+
+
+def test_difference_in_whole_numbers_counts_too(tmp_path: Path) -> None:
+    rows = by_mode(tried("tried_models:counts", tmp_path))
+    assert rows["eager"]["max_abs_diff"] >= 1  # the model counts its calls
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([float("inf"), float("nan")], [float("inf"), float("nan")], 0.0),
+        ([float("nan")], [1.0], float("inf")),
+        ([1.0], [1.0, 2.0], float("inf")),
+        ([], [], 0.0),
+    ],
+)
+def test_difference_of_special_values(
+    ours: list[float], expected: list[float], difference: float
+) -> None:
+    assert _difference([torch.tensor(ours)], [torch.tensor(expected)]) == difference
+
+
+def test_model_that_dynamo_leaves_alone_says_so(tmp_path: Path) -> None:
+    result = tried("tried_models:recurrent", tmp_path)
+    assert result["passes"] == []
+    assert any("Dynamo found no graph" in note for note in result["notes"])
 
 
 def test_hugging_face_folder_without_weights_gets_random_ones(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Line:
         mode: eager, inductor, fused or captured.
         ms: median time of a call; None when it does not work.
         speedup: against eager.
-        max_abs_diff: against eager, over all floating-point outputs.
+        max_abs_diff: against eager, over all outputs that are tensors.
         reason: why it does not work, "" when it does.
     """
 
@@ -70,8 +70,12 @@ def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], No
         failures: dict[str, str] = {}
 
         on_step('fusing it: torch.compile(model, backend="bringup")')
-        compiled = _compiled(subject, trial)
+        reports: list[Report] = []
+        compiled = _compiled(subject, reports)
         _attempt("fused", lambda: _warmed(lambda: _call(compiled, subject)), works, failures)
+        trial.reports = list(reports)  # a capture compiles once more and would report it again
+        if not reports and not failures:
+            trial.notes.append("Dynamo found no graph in this model: fused is eager here.")
         on_step("capturing it as a graph")
         whole = compiled if "fused" in works else subject.model
         _attempt("captured", lambda: _captured(whole, subject, trial), works, failures)
@@ -100,11 +104,11 @@ def _call(model: Any, subject: Subject) -> Any:
 
 
 def _flat(result: Any) -> list[torch.Tensor]:
-    """The floating-point tensors of a result, copied (a captured graph overwrites its own)."""
-    if not pytree.tree_leaves(result) or hasattr(result, "to_tuple"):
+    """The tensors of a result in double precision, copied: a captured graph overwrites its own."""
+    if hasattr(result, "to_tuple"):  # transformers' outputs
         result = result.to_tuple()
-    leaves = pytree.tree_leaves(result)
-    return [x.clone() for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    return [x.to(torch.complex128 if x.is_complex() else torch.float64, copy=True) for x in tensors]
 
 
 def _attempt(
@@ -124,14 +128,14 @@ def _first_paragraph(text: str) -> str:
     return text.strip().split("\n\n")[0]
 
 
-def _compiled(subject: Subject, trial: Trial) -> Any:
-    """The model through our backend, its reports collected in the trial."""
+def _compiled(subject: Subject, reports: list[Report]) -> Any:
+    """The model through our backend, what the passes did collected in `reports`."""
 
     def backend(module: Any, inputs: Sequence[Any]) -> Any:
         run = compiler.dynamo_backend(module, inputs, options={"freeze": True})
         report = compiler.last_report()
         if report is not None:
-            trial.reports.append(report)
+            reports.append(report)
         return run
 
     return torch.compile(subject.model, backend=backend)
@@ -171,8 +175,14 @@ def _interleaved(works: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _difference(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest absolute difference; `inf` when the outputs differ in number or shape."""
+    """The largest absolute difference; `inf` when the outputs differ in number, shape or NaNs."""
     if [tuple(x.shape) for x in ours] != [tuple(x.shape) for x in expected]:
         return float("inf")
-    gaps = [(x - y).abs().max().item() for x, y in zip(ours, expected, strict=True) if x.numel()]
-    return float(max(gaps, default=0.0))
+    gaps = [_gap(x, y) for x, y in zip(ours, expected, strict=True) if x.numel()]
+    return max(gaps, default=0.0)
+
+
+def _gap(x: torch.Tensor, y: torch.Tensor) -> float:
+    same = (x == y) | (x.isnan() & y.isnan())  # equal infinities too
+    gap = torch.where(same, 0.0, (x - y).abs())
+    return float(gap.nan_to_num(nan=float("inf")).max())

@@ -13,15 +13,21 @@ _MOST_SLOTS = 8
 
 
 def _pass_table(trial: Trial) -> report.Table:
-    headings = ("graph", "pass", "status", "matches", "nearest miss, or why not")
-    table = report.Table("What the passes did", [report.Column(name) for name in headings])
-    for found in trial.reports:
+    columns = [
+        report.Column("graph", number=True),
+        report.Column("pass", fixed=True),
+        report.Column("status", fixed=True),
+        report.Column("matches", number=True),
+        report.Column("nearest miss, or why not"),
+    ]
+    table = report.Table("What the passes did", columns)
+    for number, found in enumerate(trial.reports, start=1):
         for result in found.results:
             missed = (
                 "; ".join(str(miss) for miss in result.near_misses) if not result.matches else ""
             )
             table.add(
-                found.graph,
+                str(number),
                 result.name,
                 result.status.value,
                 str(result.matches),
@@ -59,8 +65,6 @@ def show(console: Console, trial: Trial) -> None:
     """Print passes, slots, times and reasons."""
     if trial.reports:
         report.render(_pass_table(trial), console)
-    else:
-        console.print("No graph reached the passes.")
     report.render(_time_table(trial), console)
     if trial.slots:
         more = (
