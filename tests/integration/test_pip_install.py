@@ -17,7 +17,10 @@ def test_plain_install_works_outside_the_source_tree_and_brings_no_torch(tmp_pat
     }
     install = ["install", "--quiet", "--no-build-isolation", "--no-deps", "--target", str(target)]
     subprocess.run([sys.executable, "-m", "pip", *install, str(ROOT)], check=True, env=environment)
-    assert not (target / "torch").exists()
+    (metadata,) = target.glob("bringup-*.dist-info/METADATA")
+    needs = [line for line in metadata.read_text().splitlines() if "Requires-Dist: torch" in line]
+    assert all("extra ==" in line for line in needs), needs  # only who asks for the extra gets it
+    assert needs
     program = (
         "import sys, bringup, torch\n"
         "from bringup import _native\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -96,6 +97,32 @@ def test_prepending_to_the_pass_path_keeps_the_others_and_adds_no_folder_twice(
     settings.prepend_pass_path(Path("/c"))
     settings.prepend_pass_path(Path("/b"))
     assert settings.pass_path()[:3] == (Path("/b"), Path("/c"), Path("/a"))
+
+
+def test_log_setting_gives_rooms_their_levels_and_shows_them() -> None:
+    program = (
+        "import logging\n"
+        "from bringup import settings\n"
+        "settings.logger('jit').debug('seen')\n"
+        "settings.logger('passes').debug('not seen')\n"
+    )
+    environment = os.environ | {"BRINGUP_LOG": "jit:debug,passes:info"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.strip() == "seen"
+
+
+def test_log_setting_with_an_unknown_level_lists_the_levels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_LOG", "jit:loud")
+    with pytest.raises(errors.SettingError, match=r"BRINGUP_LOG='jit:loud': expected debug, info"):
+        settings.logger("jit")
 
 
 def test_settings_table_documents_every_variable_once() -> None:

@@ -90,10 +90,6 @@ def _packet_of(op_type: str) -> tuple[Any, str]:
         ) from None
 
 
-def _type_of(schema: Any) -> str:
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
-
-
 def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
     """The `OpOverload` that torch would choose for a call; the one named in `op_type` if it does.
 

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import itertools
 import json
-import logging
 import os
 import shutil
 import stat
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bringup import settings
 from bringup.jit._files import (
     Stamp,
     as_stamp,
@@ -55,7 +55,7 @@ _UNWRITABLE = {
 
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
-_log = logging.getLogger("bringup.jit")
+_log = settings.logger("jit")
 _serial = itertools.count()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import shutil
 import tempfile
@@ -44,7 +43,7 @@ _SOURCE_ATTEMPTS = 5
 # for himself: two builds of one request are a waste, not an error.
 _LOCK_SECONDS = COMPILE_SECONDS + 30
 
-_log = logging.getLogger("bringup.jit")
+_log = settings.logger("jit")
 
 _Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Path]
 

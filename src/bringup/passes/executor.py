@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bringup import ir
+from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException
 from bringup.passes.base import (
     DecomposePass,
@@ -28,7 +27,7 @@ from bringup.passes.rewriter import as_graph, replace
 
 __all__ = ["Committer", "run_passes", "select_passes"]
 
-_LOG = logging.getLogger("bringup.passes")
+_LOG = settings.logger("passes")
 
 Committer = Callable[[Sequence[ir.Edit]], None]
 """Repeats a successful pass's edits on the graph that the edited one mirrors."""

@@ -1,0 +1,34 @@
+"""What an installed bringup offers to others without being imported by them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_torch_knows_the_backend_where_nobody_imported_bringup() -> None:
+    program = (
+        "import sys, torch\n"
+        "assert not any(name.startswith('bringup') for name in sys.modules)\n"
+        "model = torch.compile(torch.nn.Linear(3, 2).eval(), backend='bringup')\n"
+        "with torch.no_grad(): print(tuple(model(torch.ones(4, 3)).shape))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "(4, 2)", done.stderr
+
+
+def test_benchmarks_print_a_table_and_write_their_rows(tmp_path: Path) -> None:
+    written = tmp_path / "rows.json"
+    command = [sys.executable, "-m", "benchmarks", "op_call", "--quick", "--json", str(written)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(written.read_text())
+    assert rows
+    assert all(row["ratio"] > 0 and row["peer"] for row in rows)
+    assert all(row["name"] in done.stdout for row in rows)
