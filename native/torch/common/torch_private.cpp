@@ -78,11 +78,13 @@ void require_autograd_devices(c10::DeviceIndex count) {
               count, ": load the driver before the first backward of this process");
 }
 
-void start_autograd_device_threads(c10::DeviceIndex count) {
+bool start_autograd_device_threads(c10::DeviceIndex count) {
   auto& engine = torch::autograd::Engine::get_default_engine();
   const bool started = engine.*AutogradEngine::kThreadPool != nullptr;
-  if (!started || (engine.*AutogradEngine::kQueues).size() >= static_cast<size_t>(count)) return;
+  if (!started || (engine.*AutogradEngine::kQueues).size() >= static_cast<size_t>(count))
+    return false;
   (engine.*AutogradEngine::kStart)();
+  return true;
 }
 
 }  // namespace bringup::torch_ext

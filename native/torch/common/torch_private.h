@@ -28,6 +28,7 @@ c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
 // threads for `count` devices when it started without any. Call that one without the GIL: the
 // threads take it.
 void require_autograd_devices(c10::DeviceIndex count);
-void start_autograd_device_threads(c10::DeviceIndex count);
+// True when it did.
+bool start_autograd_device_threads(c10::DeviceIndex count);
 
 }  // namespace bringup::torch_ext

@@ -178,7 +178,7 @@ DriverFacts open_driver(const std::string& path) {
   return g_opened->facts;
 }
 
-void install_driver() {
+bool install_driver() {
   std::lock_guard lock(g_mutex);
   if (g_opened == nullptr || g_active.load() != nullptr) {
     throw std::logic_error("no driver waits to be installed");
@@ -196,7 +196,7 @@ void install_driver() {
   register_operators();
   register_copies();
   register_fallback();
-  start_autograd_device_threads(device_count);
+  return start_autograd_device_threads(device_count);
 }
 
 const bringup_driver* active_driver() noexcept {

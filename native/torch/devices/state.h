@@ -31,8 +31,8 @@ struct DriverFacts {
 // wrong with it.
 DriverFacts open_driver(const std::string& path);
 // Makes the opened driver torch's PrivateUse1 backend: allocator, guard, hooks, operators. Once in
-// a process.
-void install_driver();
+// a process. True when autograd had started before and just got threads for the devices.
+bool install_driver();
 
 // The loaded driver's facts; only while active_driver() is not null.
 const DriverFacts& driver_facts() noexcept;

@@ -152,7 +152,7 @@ def _checked_name(name: str, path: Path) -> str:
 def _install(native: ModuleType, name: str) -> None:
     torch = importlib.import_module("torch")
     try:
-        native.install_driver()
+        late: bool = native.install_driver()
     except RuntimeError as error:
         raise DriverError(f"{error}") from None
     native.set_launch_blocking(settings.launch_blocking())
@@ -163,6 +163,19 @@ def _install(native: ModuleType, name: str) -> None:
     torch._register_device_module(name, _module.DeviceModule(name))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(_drain, native, name)
+    if late:
+        _await_autograd_threads(native, name)
+
+
+def _await_autograd_threads(native: ModuleType, name: str) -> None:
+    """Lets autograd's new threads take the GIL once each. A thread that first asks for it while the
+    interpreter shuts down would end the process with an abort.
+    """
+    torch = importlib.import_module("torch")
+    for index in range(native.device_count()):
+        leaf = torch.ones((), device=f"{name}:{index}", requires_grad=True)
+        with torch.enable_grad():
+            leaf.clone().backward()
 
 
 def _drain(native: ModuleType, name: str) -> None:
