@@ -57,7 +57,12 @@ def demo(
     for failure in result.failures:
         console.print(f"FAILED: {failure}", style="red", markup=False)
     if json_file is not None:
-        report.write_json(json_file, vars(result))
+        written = {
+            **vars(result),
+            "rows": [report.finite_fields(row) for row in result.rows],
+            "nearest": [report.finite_fields(pair) for pair in result.nearest],
+        }
+        report.write_json(json_file, written)
         console.print(f"Written: {json_file}", markup=False)
     if result.failures:
         raise typer.Exit(1)

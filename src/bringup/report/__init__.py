@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from bringup.report._json import to_json, write_json
+from bringup.report._json import finite_fields, to_json, write_json
 from bringup.report._table import Column, Table, render
 
-__all__ = ["Column", "Table", "render", "to_json", "write_json"]
+__all__ = ["Column", "Table", "finite_fields", "render", "to_json", "write_json"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["to_json", "write_json"]
+__all__ = ["finite_fields", "to_json", "write_json"]
 
 
 def _plain(value: object) -> object:
@@ -19,6 +21,14 @@ def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON: {value!r}")
+
+
+def finite_fields(row: Any) -> dict[str, object]:
+    """The fields of a dataclass, None for a float that JSON has no number for: NaN, infinities."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in vars(row).items()
+    }
 
 
 def to_json(result: Mapping[str, object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,31 @@ def test_config_cmake_gives_a_folder_whose_config_finds_the_headers(
     folder = Path(capsys.readouterr().out.strip())
     assert (folder / "bringup-config.cmake").is_file()
     assert (folder.parent / "include" / "bringup" / "kernel.h").is_file()
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake on PATH")
+def test_config_cmake_serves_find_package(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["config", "--cmake"]) == 0
+    folder = capsys.readouterr().out.strip()
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\n"
+        "project(theirs LANGUAGES NONE)\n"
+        "find_package(bringup REQUIRED)\n"
+        "get_target_property(found bringup::headers INTERFACE_INCLUDE_DIRECTORIES)\n"
+        'message(STATUS "headers in <${found}>")\n'
+    )
+    done = subprocess.run(
+        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build"), f"-Dbringup_DIR={folder}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    headers = Path(done.stdout.partition("headers in <")[2].partition(">")[0])
+    assert (headers / "bringup" / "kernel.h").is_file()
 
 
 def test_config_cflags_compile_a_kernel_by_hand(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bringup import cli
-from bringup.cli.demo import measure, modes, show, texts
+from bringup.cli.demo import gates, measure, modes, show, texts
 from bringup.cli.demo.measure import Pair
 from bringup.cli.demo.modes import Candidate, Mode
-from bringup.cli.demo.run import COSINE_BOUND, DemoOptions, DemoResult
+from bringup.cli.demo.run import DemoOptions, DemoResult
 from bringup.cli.demo.texts import LengthClass, Sentence
 
 
@@ -83,6 +85,16 @@ def test_empty_file_is_named(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(ValueError, match=r"no sentence in .*empty\.txt"):
         texts.read_texts(file, None)
+
+
+def test_sentence_that_is_too_long_is_cut_and_says_so() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"a": 1, "b": 2}, unk_token="a")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fits, long = texts.encode(["a b a", "a b a b"], tokenizer, 3)
+    assert (fits.ids, fits.cut) == ((1, 2, 1), False)
+    assert (long.ids, long.cut) == ((1, 2, 1), True)
 
 
 # Measuring
@@ -165,12 +177,58 @@ def test_padding_influence_sees_a_model_that_looks_at_padded_rows() -> None:
     assert modes.padding_influence(careless, sentence(6)) == 0  # a full bucket has no padded row
 
 
+# Gates
+
+
+def a_row(min_cosine: float, max_abs_diff: float = 3e-7) -> measure.Row:
+    return measure.Row("fused", "npu", "short", 1.234, 2.5, None, max_abs_diff, min_cosine, 42)
+
+
+@pytest.mark.parametrize("cosine", [0.9, 0.99989, -1.0, math.nan])
+def test_row_that_does_not_agree_fails_and_the_demo_exits_1(
+    cosine: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [a_row(0.9999), a_row(cosine), a_row(1.0)]
+    failures = gates.cosine_failures(rows)
+    assert failures == [
+        f"fused on npu, short sentences: cosine {cosine:.7f} to eager, expected at least 0.9999"
+    ]
+    assert run_with(monkeypatch, DemoResult(rows=rows, failures=failures))[0] == 1
+    assert f"cosine {cosine:.7f} to eager" in capsys.readouterr().out
+
+
+def test_candidate_that_looks_at_padded_rows_fails_and_a_careful_one_does_not() -> None:
+    def careless(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
+        return inputs[0].float().sum(1, keepdim=True)
+
+    def careful(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
+        return inputs[0][:, : inputs[1]].float().sum(1, keepdim=True)
+
+    def broken(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
+        return torch.full((1, 1), math.nan if inputs[1] == 4 else 0.0)
+
+    candidates = [
+        Candidate(mode, "cpu", lambda s: s, call)
+        for mode, call in [
+            (Mode.FUSED, careless),
+            (Mode.CAPTURED, careful),
+            (Mode.CAPTURED, broken),
+        ]
+    ]
+    words = "other tokens in the padded rows change the embedding of 1 of 2 sentences"
+    assert gates.padding_failures(candidates, [sentence(6), sentence(4)]) == [
+        f"fused on cpu: {words}, the first by 4.0e+03",
+        f"fused+captured on cpu: {words}, the first by nan",
+    ]
+
+
 # Showing, and the command
 
 
 def a_result() -> DemoResult:
-    row = measure.Row("fused", "npu", "short", 1.234, 2.5, None, 3e-7, 0.99999, 42)
-    return DemoResult(rows=[row], nearest=[Pair("one", "x" * 200, 0.93)], notes=["a note"])
+    return DemoResult(
+        rows=[a_row(0.99999)], nearest=[Pair("one", "x" * 200, 0.93)], notes=["a note"]
+    )
 
 
 def test_table_has_80_columns_and_all_that_was_measured() -> None:
@@ -211,9 +269,33 @@ def test_demo_with_a_failed_check_prints_it_and_exits_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = a_result()
-    result.failures.append(f"fused on npu, short sentences: cosine 0.9 is below {COSINE_BOUND}")
+    result.failures.append("fused on npu, short sentences: cosine 0.9 is too far away")
     assert run_with(monkeypatch, result)[0] == 1
     assert "FAILED: fused on npu, short sentences: cosine 0.9" in capsys.readouterr().out
+
+
+def test_nan_in_a_row_is_null_in_the_json_and_nan_in_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = DemoResult(rows=[a_row(math.nan, math.inf)], nearest=[Pair("a", "b", math.nan)])
+    written = tmp_path / "demo.json"
+    assert run_with(monkeypatch, result, "--json", str(written))[0] == 0
+    found = json.loads(written.read_text())
+    assert (found["rows"][0]["min_cosine"], found["rows"][0]["max_abs_diff"]) == (None, None)
+    assert found["rows"][0]["ms"] == 1.234
+    assert found["nearest"] == [{"first": "a", "second": "b", "cosine": None}]
+    assert {"nan", "inf"} <= set(capsys.readouterr().out.split())
+
+
+def test_inductor_rows_come_with_the_note_that_it_can_be_faster() -> None:
+    row = measure.Row("inductor", "cpu", "short", 1.0, 1.0, 1.0, 0.0, 1.0, 1)
+    printed = []
+    for rows in ([row], [a_row(1.0)]):
+        file = io.StringIO()
+        show.show(Console(file=file, width=80), rows, [], [])
+        printed.append(" ".join(file.getvalue().split()))
+    words = "Inductor is torch.compile as it comes; with its `freezing` option it packs weights too"
+    assert [words in text for text in printed] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from bringup import report
 from bringup.cli.demo.measure import Pair, Row
+from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.texts import LengthClass
 
 __all__ = ["pair_table", "result_table", "show"]
@@ -22,6 +23,12 @@ _COLUMNS = (
     report.Column("ops", number=True),
     report.Column("max\n|diff|", number=True),
     report.Column("min\ncosine", number=True),
+)
+
+
+_INDUCTOR_NOTE = (
+    "Inductor is torch.compile as it comes; with its `freezing` option it packs weights",
+    "  too and is faster than shown.",
 )
 
 
@@ -76,6 +83,7 @@ def show(
         "; ".join(
             f"{length_class.value}: {length_class.range_text}" for length_class in LengthClass
         ),
+        *(_INDUCTOR_NOTE if any(row.mode == Mode.INDUCTOR.value for row in rows) else ()),
         *notes,
     ]
     report.render(result_table(rows, explained), console)

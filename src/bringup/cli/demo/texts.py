@@ -46,10 +46,11 @@ class LengthClass(Enum):
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and its token ids."""
+    """A sentence and its token ids; `cut` when it was too long and the ids are not all of it."""
 
     text: str
     ids: tuple[int, ...]
+    cut: bool = False
 
     @property
     def tokens(self) -> int:
@@ -108,7 +109,8 @@ def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]
     """The texts as token ids, cut to `longest` tokens."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
-    return [Sentence(text, tuple(tokenizer.encode(text).ids)) for text in texts]
+    encodings = [(text, tokenizer.encode(text)) for text in texts]
+    return [Sentence(text, tuple(found.ids), bool(found.overflowing)) for text, found in encodings]
 
 
 def spread(sentences: Sequence[Sentence], count: int) -> list[int]:

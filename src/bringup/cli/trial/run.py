@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -30,13 +31,15 @@ class Line:
         mode: eager, inductor, fused or captured.
         ms: median time of a call; None when it does not work.
         speedup: against eager.
-        max_abs_diff: against eager, over all outputs that are tensors.
-        reason: why it does not work, "" when it does.
+        speedup_vs_inductor: against Inductor; None when that did not run.
+        max_abs_diff: against eager, over all tensors in the output; None when there is none.
+        reason: why it does not work, or why its output does not compare; "" when all is well.
     """
 
     mode: str
     ms: float | None = None
     speedup: float | None = None
+    speedup_vs_inductor: float | None = None
     max_abs_diff: float | None = None
     reason: str = ""
 
@@ -86,13 +89,17 @@ def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], No
 
         on_step("timing")
         times = _interleaved(works)
+        peer_ms = times.get("inductor")
         for mode, call in works.items():
+            gap, reason = _compared(_flat(call()), expected)
             trial.lines.append(
                 Line(
                     mode,
                     ms=times[mode],
                     speedup=times["eager"] / times[mode],
-                    max_abs_diff=_difference(_flat(call()), expected),
+                    speedup_vs_inductor=None if peer_ms is None else peer_ms / times[mode],
+                    max_abs_diff=gap,
+                    reason=reason,
                 )
             )
     trial.lines.extend(Line(mode, reason=reason) for mode, reason in failures.items())
@@ -104,11 +111,10 @@ def _call(model: Any, subject: Subject) -> Any:
 
 
 def _flat(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result in double precision, copied: a captured graph overwrites its own."""
-    if hasattr(result, "to_tuple"):  # transformers' outputs
+    """The tensors of a result, copied (a captured graph overwrites its own)."""
+    if hasattr(result, "to_tuple"):
         result = result.to_tuple()
-    tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-    return [x.to(torch.complex128 if x.is_complex() else torch.float64, copy=True) for x in tensors]
+    return [x.clone() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
 
 
 def _attempt(
@@ -174,15 +180,28 @@ def _interleaved(works: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {mode: statistics.median(times) for mode, times in samples.items()}
 
 
-def _difference(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """The largest absolute difference; `inf` when the outputs differ in number, shape or NaNs."""
-    if [tuple(x.shape) for x in ours] != [tuple(x.shape) for x in expected]:
-        return float("inf")
+def _compared(
+    ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> tuple[float | None, str]:
+    """The largest absolute difference, and why that is no good number, or ""."""
+    if not ours and not expected:
+        return None, "the output has no tensor: nothing to compare"
+    if [(x.shape, x.dtype) for x in ours] != [(x.shape, x.dtype) for x in expected]:
+        return math.inf, "the outputs differ from eager's in number, shape or dtype"
     gaps = [_gap(x, y) for x, y in zip(ours, expected, strict=True) if x.numel()]
-    return max(gaps, default=0.0)
+    if any(math.isnan(gap) for gap in gaps):  # max() would drop a NaN that is not the first
+        return math.nan, "the outputs differ by a NaN"
+    largest = max(gaps, default=0.0)
+    return largest, "" if math.isfinite(largest) else "the outputs differ by an infinity"
 
 
-def _gap(x: torch.Tensor, y: torch.Tensor) -> float:
-    same = (x == y) | (x.isnan() & y.isnan())  # equal infinities too
-    gap = torch.where(same, 0.0, (x - y).abs())
-    return float(gap.nan_to_num(nan=float("inf")).max())
+def _gap(ours: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest absolute difference of two tensors of one shape and dtype. Infinities that are
+    the same differ by 0, and so does NaN from NaN.
+    """
+    wide = torch.int64  # exact, also beyond 2**53
+    if ours.is_complex() or ours.is_floating_point():
+        wide = torch.complex128 if ours.is_complex() else torch.float64
+    x, y = ours.to(wide), expected.to(wide)
+    same = (x == y) | (x.isnan() & y.isnan())
+    return float((x - y).abs().double().masked_fill(same, 0.0).max())

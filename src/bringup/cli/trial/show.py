@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from bringup import report
-from bringup.cli.trial.run import Line, Trial
+from bringup.cli.trial.run import Trial
 
 __all__ = ["as_json", "show"]
 
@@ -40,21 +40,26 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.2f}x"
+
+
 def _time_table(trial: Trial) -> report.Table:
     columns = [
         report.Column("mode", fixed=True),
         report.Column("ms", number=True),
         report.Column("vs eager", number=True),
+        report.Column("vs Inductor", number=True),
         report.Column("max |diff|", number=True),
         report.Column("why not"),
     ]
     table = report.Table(trial.name, columns, notes=trial.notes)
     for line in trial.lines:
-        times = "-" if line.speedup is None else f"{line.speedup:.2f}x"
         table.add(
             line.mode,
             _number(line.ms, ".2f"),
-            times,
+            _times(line.speedup),
+            _times(line.speedup_vs_inductor),
             _number(line.max_abs_diff, ".1e"),
             line.reason,
         )
@@ -77,18 +82,13 @@ def show(console: Console, trial: Trial) -> None:
 
 
 def as_json(trial: Trial) -> dict[str, object]:
-    """The trial as values that `report.write_json` takes; an infinite difference becomes null."""
+    """The trial as values that `report.write_json` takes; a difference that is NaN or
+    infinite becomes null.
+    """
     return {
         "name": trial.name,
-        "rows": [_finite(line) for line in trial.lines],
+        "rows": [report.finite_fields(line) for line in trial.lines],
         "passes": trial.reports,
         "slots": trial.slots,
         "notes": trial.notes,
     }
-
-
-def _finite(line: Line) -> dict[str, object]:
-    values = dict(vars(line))
-    if line.max_abs_diff is not None and line.max_abs_diff == float("inf"):
-        values["max_abs_diff"] = None
-    return values

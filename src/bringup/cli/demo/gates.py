@@ -1,0 +1,40 @@
+"""What must hold for the demo to end well. A gate returns its failures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bringup.cli.demo import modes
+from bringup.cli.demo.measure import Row
+from bringup.cli.demo.modes import Candidate
+from bringup.cli.demo.texts import Sentence
+
+__all__ = ["COSINE_BOUND", "cosine_failures", "padding_failures"]
+
+COSINE_BOUND = 0.9999
+
+
+def cosine_failures(rows: Sequence[Row]) -> list[str]:
+    """The rows whose embeddings do not agree with eager; NaN does not agree."""
+    return [
+        f"{row.mode} on {row.device}, {row.bucket} sentences: "
+        f"cosine {row.min_cosine:.7f} to eager, expected at least {COSINE_BOUND}"
+        for row in rows
+        if not row.min_cosine >= COSINE_BOUND
+    ]
+
+
+def padding_failures(candidates: Sequence[Candidate], sentences: Sequence[Sentence]) -> list[str]:
+    """The candidates to which it matters what stands in the padded rows: with other token ids there
+    the embedding must be the same to the bit.
+    """
+    failures = []
+    for candidate in candidates:
+        influences = [modes.padding_influence(candidate, sentence) for sentence in sentences]
+        wrong = [influence for influence in influences if influence != 0]  # NaN is wrong too
+        if wrong:
+            failures.append(
+                f"{candidate.name}: other tokens in the padded rows change the embedding of "
+                f"{len(wrong)} of {len(sentences)} sentences, the first by {wrong[0]:.1e}"
+            )
+    return failures
