@@ -113,9 +113,30 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
 
 
 @needs_model
+def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted() -> None:
+    program = (
+        "import sys\n"
+        "from bringup import cli\n"
+        "from bringup.cli.demo import gates, modes\n"
+        "gates.COSINE_BOUND = 1.5\n"
+        "modes.padding_influence = lambda candidate, sentence: float('nan')\n"
+        "long = 'word ' * 600\n"
+        "sys.exit(cli.main(['demo', '--quick', '--device', 'cpu', '--text', f'One.\\n{long}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert "FAILED: fused on cpu: other tokens in the padded rows" in printed
+    assert "FAILED: fused+captured on cpu, long sentences: cosine" in printed
+    assert "1 of 2 sentences were cut to 512 tokens." in printed
+
+
+@needs_model
 def test_broken_pass_file_stops_the_demo_with_its_name_and_reason(tmp_path: Path) -> None:
     (tmp_path / "bad_pass.py").write_text("raise ValueError('this plugin is broken')\n")
     done = demo("--quick", "--device", "cpu", BRINGUP_PASS_PATH=str(tmp_path))
     assert done.returncode == 1
-    assert "bad_pass.py" in "".join(done.stderr.split())  # a long path is wrapped
+    assert "bad_pass.py" in done.stderr
     assert "this plugin is broken" in done.stderr

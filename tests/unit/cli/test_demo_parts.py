@@ -39,6 +39,7 @@ def candidate(
 def test_bucket_holds_the_sentence_without_much_padding(tokens: int) -> None:
     bucket = texts.bucket_for(tokens)
     assert tokens <= bucket < tokens + (6 if tokens <= 48 else 12)
+    assert bucket <= texts.LONGEST == 512
     assert texts.bucket_for(bucket) == bucket
 
 

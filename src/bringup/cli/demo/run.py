@@ -25,7 +25,6 @@ __all__ = ["DemoOptions", "DemoResult", "run_demo"]
 _ROUNDS = {"cpu": 15, "npu": 5}
 _QUICK_ROUNDS = 3
 _QUICK_SENTENCES = 6
-_LONGEST = 512
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,10 @@ class _Run:
         with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
             tokenizer = model.load_tokenizer(self.folder)
             lines = texts.read_texts(options.file, options.text)
-            self.sentences = texts.encode(lines, tokenizer, _LONGEST)
+            self.sentences = texts.encode(lines, tokenizer, texts.LONGEST)
             if cut := sum(sentence.cut for sentence in self.sentences):
                 self.result.notes.append(
-                    f"{cut} of {len(self.sentences)} sentences were cut to {_LONGEST} tokens."
+                    f"{cut} of {len(self.sentences)} sentences were cut to {texts.LONGEST} tokens."
                 )
             count = _QUICK_SENTENCES if options.quick else len(self.sentences)
             self.timed = texts.spread(self.sentences, count)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "LONGEST",
     "LengthClass",
     "Sentence",
     "bucket_for",
@@ -20,6 +21,7 @@ __all__ = [
     "spread",
 ]
 
+LONGEST = 512  # tokens; the model has no positions behind
 _SHORT = 10
 _MIDDLE = 40
 _FINE = 6  # the rows that packed_linear multiplies at once: finer buckets would save nothing
@@ -66,9 +68,11 @@ class Sentence:
 
 
 def bucket_for(tokens: int) -> int:
-    """The padded length at which a sentence is served: multiples of 6 up to 48, then of 12."""
+    """The padded length at which a sentence is served: multiples of 6 up to 48, then of 12, never
+    more than the model's `LONGEST`.
+    """
     step = _FINE if tokens <= _FINE_UP_TO else _COARSE
-    return -(-tokens // step) * step
+    return min(-(-tokens // step) * step, LONGEST)
 
 
 def examples_dir() -> Path:
