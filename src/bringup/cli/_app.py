@@ -76,7 +76,8 @@ def _show_failure(error: Exception, *, debug: bool) -> int:
         show()
         return code
     console = Console(stderr=True)
-    console.print(Text(f"{type(error).__name__}: {error}", style="red"))
+    # Not wrapped: a path broken over two lines cannot be copied.
+    console.print(Text(f"{type(error).__name__}: {error}", style="red"), soft_wrap=True)
     console.print(
         Text(
             "`bringup --debug ...` shows where; `bringup doctor` checks the installation.",
