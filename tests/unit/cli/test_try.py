@@ -75,6 +75,14 @@ def nothing():
     return 7
 
 
+def needs(size, *rest, kind, depth=2, **others):
+    return block()
+
+
+def tensor_only():
+    return torch.ones(3)
+
+
 class Gives(torch.nn.Module):
     def __init__(self, give):
         super().__init__()
@@ -300,6 +308,13 @@ def test_speedup_against_inductor_is_given_where_it_ran(
         ("tried_models:missing", "expected a function, got nothing of this name"),
         ("tried_models:answer", "expected a function, got a int"),
         ("tried_models:nothing", "to return (torch.nn.Module, example_inputs), got int"),
+        (
+            "json:dumps",
+            "SubjectError: json:dumps: a factory takes no arguments, but this one needs 'obj'; "
+            "give a function without parameters that returns (model, example_inputs)",
+        ),
+        ("tried_models:needs", "a factory takes no arguments, but this one needs 'size', 'kind';"),
+        ("tried_models:tensor_only", "to return (torch.nn.Module, example_inputs), got Tensor"),
         (".", "has no config.json"),
         ("tried_models:broken", "this model never runs"),
     ],
@@ -311,3 +326,31 @@ def test_target_that_cannot_be_tried_exits_1_and_says_why(
     error = " ".join(capsys.readouterr().err.split())
     assert words in error
     assert "Traceback" not in error
+
+
+def test_folder_without_transformers_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert cli.main(["try", str(tmp_path), "--no-inductor"]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"SubjectError: {tmp_path} needs transformers: pip install transformers" in error
+
+
+def test_folder_of_a_model_that_takes_no_token_ids_is_refused_with_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "vision"
+    transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        image_size=16,
+    ).save_pretrained(folder)
+    assert cli.main(["try", str(folder), "--no-inductor"]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"SubjectError: {folder}: ViTModel takes 'pixel_values'; only models that" in error
+    assert "write a module:factory for this one" in error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from bringup import kernels
+from bringup.cli._transformers import offline_transformers
 from bringup.cli.demo.texts import Sentence
 
 __all__ = [
@@ -55,12 +55,9 @@ def load_tokenizer(folder: Path) -> Any:
 
 def load_model(folder: Path, attention: str) -> Any:
     """The transformer for evaluation with that attention implementation. Downloads nothing."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    model = AutoModel.from_pretrained(folder, attn_implementation=attention, local_files_only=True)
+    model = offline_transformers().AutoModel.from_pretrained(
+        folder, attn_implementation=attention, local_files_only=True
+    )
     model.pooler = None  # the embedding is a mean over tokens; nobody reads the pooler
     return model.eval().requires_grad_(False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bringup.cli._transformers import offline_transformers
 from bringup.errors import BringupError
 
 __all__ = ["Subject", "SubjectError", "load_subject"]
@@ -74,7 +75,26 @@ def _find_factory(module_name: str, factory_name: str) -> Callable[[], Any]:
     return factory
 
 
+def _refuse_parameters(name: str, factory: Callable[..., Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # a builtin may not tell its parameters: calling it will
+        return
+    collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        repr(parameter.name)
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in collecting
+    ]
+    if needed:
+        raise SubjectError(
+            f"{name}: a factory takes no arguments, but this one needs {', '.join(needed)}; "
+            "give a function without parameters that returns (model, example_inputs)"
+        )
+
+
 def _from_factory(name: str, factory: Callable[[], Any]) -> Subject:
+    _refuse_parameters(name, factory)
     made = factory()
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], torch.nn.Module):
         raise SubjectError(
@@ -95,21 +115,19 @@ def _from_factory(name: str, factory: Callable[[], Any]) -> Subject:
 def _from_folder(folder: Path) -> Subject:
     if not (folder / "config.json").is_file():
         raise SubjectError(f"{folder} has no config.json: expected a Hugging Face model folder")
-    os.environ["HF_HUB_OFFLINE"] = "1"
     try:
-        from transformers import AutoConfig, AutoModel
-        from transformers.utils import logging
+        transformers = offline_transformers()
     except ImportError as error:
         raise SubjectError(
             f"{folder} needs transformers: pip install transformers safetensors ({error})"
         ) from error
-    logging.disable_progress_bar()
     notes = []
     if any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        model = AutoModel.from_pretrained(folder, local_files_only=True)
+        model = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
     else:
         notes.append("The folder has no weights: random ones were made from its configuration.")
-        model = AutoModel.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        model = transformers.AutoModel.from_config(config)
     if model.main_input_name != "input_ids":
         raise SubjectError(
             f"{folder}: {type(model).__name__} takes {model.main_input_name!r}; only models that "
