@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TypeAlias
 
 from bringup import settings
 from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
+from bringup.jit import _events
 from bringup.jit._binary import Binary
 from bringup.jit._build import COMPILE_SECONDS, Request, SourceChangedError, build
 from bringup.jit._cache import Cache, Header, Hit, StoreUnwritableError
@@ -182,6 +184,8 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     store = cache()
     compiler = find_target(target).toolchain(store)
     call = (source, rendered, target, options, store.root)
+    if _events.is_heard(_events.Asked):
+        _events.emit(_events.Asked(Request(source, rendered, target, options, compiler)))
     known = _state.known.get(call)
     if known is not None and known.holds(source, compiler):
         return known.binary
@@ -279,8 +283,25 @@ def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
         return store.lookup(key) or _build_and_publish(request, source_digest, store)
 
 
+@contextlib.contextmanager
+def _announced(request: Request, key: str) -> Iterator[None]:
+    start = time.perf_counter()
+    _events.emit(_events.CompileStarted(request, key))
+    try:
+        yield
+    except BaseException as error:
+        _events.emit(_events.CompileFailed(request, key, error))
+        raise
+    _events.emit(_events.CompileFinished(request, key, time.perf_counter() - start))
+
+
 def _build_and_publish(request: Request, source_digest: str, store: Cache) -> Hit:
     key = request.key(source_digest)
+    with _announced(request, key):
+        return _publish_build(request, source_digest, key, store)
+
+
+def _publish_build(request: Request, source_digest: str, key: str, store: Cache) -> Hit:
     staged = store.stage()
     try:
         built = build(request, source_digest, staged, store.folder(".failed") / f"{key}.log")

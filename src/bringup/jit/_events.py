@@ -27,7 +27,7 @@ __all__ = [
     "Listener",
     "Waiting",
     "emit",
-    "has_listeners",
+    "is_heard",
     "subscribe",
 ]
 
@@ -86,9 +86,17 @@ class Waiting:
 
 Event: TypeAlias = Asked | CompileStarted | CompileFinished | CompileFailed | Waiting
 Listener: TypeAlias = Callable[[Event], None]
+_KINDS: tuple[type[Event], ...] = (Asked, CompileStarted, CompileFinished, CompileFailed, Waiting)
 
-# One-element lists: the same listener may be there twice, and each entry is removed on its own.
-_listeners: tuple[list[Listener], ...] = ()
+
+# Each entry is an object of its own: the same listener may be there twice.
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    listener: Listener
+    kinds: tuple[type[Event], ...]
+
+
+_listeners: tuple[_Entry, ...] = ()
 _changing = threading.Lock()
 
 
@@ -101,14 +109,14 @@ def _reset_lock() -> None:
 os.register_at_fork(after_in_child=_reset_lock)
 
 
-def subscribe(listener: Listener) -> Callable[[], None]:
-    """From now on `listener` is called with every event, on the thread where it happens. Returns
-    what ends that.
+def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
+    """From now on `listener` is called with every event of these kinds (without any: of all), on
+    the thread where it happens. Returns what ends that.
 
     A listener may not raise: what it raises is logged and does not disturb the build.
     """
     global _listeners
-    entry = [listener]
+    entry = _Entry(listener, kinds or _KINDS)
     with _changing:
         _listeners = (*_listeners, entry)
 
@@ -120,15 +128,17 @@ def subscribe(listener: Listener) -> Callable[[], None]:
     return unsubscribe
 
 
-def has_listeners() -> bool:
-    """Whether an event would reach anybody: ask before building one on a hot path."""
-    return bool(_listeners)
+def is_heard(kind: type[Event]) -> bool:
+    """Whether an event of this kind would reach anybody: ask before making one on a hot path."""
+    return any(kind in entry.kinds for entry in _listeners)
 
 
 def emit(event: Event) -> None:
     """Tells every listener."""
-    for (listener,) in _listeners:
+    for entry in _listeners:
+        if type(event) not in entry.kinds:
+            continue
         try:
-            listener(event)
+            entry.listener(event)
         except Exception:
             _log.exception("a listener of jit events failed on %s", type(event).__name__)
