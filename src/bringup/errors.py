@@ -63,15 +63,23 @@ class CompileError(BringupError, RuntimeError):
         command: the compiler's command line, as a list.
         diagnostic: the compiler's first error, with its source line.
         log: everything the compiler printed.
+        status: the compiler's exit status, negative for a signal; None when it did not run.
     """
 
     def __init__(
-        self, message: str, *, command: list[str] | None = None, diagnostic: str = "", log: str = ""
+        self,
+        message: str,
+        *,
+        command: list[str] | None = None,
+        diagnostic: str = "",
+        log: str = "",
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
         self.command = command or []
         self.diagnostic = diagnostic
         self.log = log
+        self.status = status
 
 
 class MissingCompilerError(CompileError):

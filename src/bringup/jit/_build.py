@@ -21,7 +21,7 @@ from bringup.jit._key import Record, build_record, include_directories, request_
 from bringup.jit._source import Source
 from bringup.jit._toolchain import Toolchain, compiler_environment
 
-__all__ = ["Build", "Request", "SourceChangedError", "build"]
+__all__ = ["Build", "Request", "SourceChangedError", "build", "read_dependencies"]
 
 COMPILE_SECONDS = 300
 _ATTEMPTS = 5
@@ -150,11 +150,14 @@ def _failure(
         command=list(command),
         diagnostic=diagnostic,
         log=log,
+        status=status,
     )
 
 
-def _read_dependencies(staged: Path) -> list[str]:
-    """The headers of a depfile in make's syntax, without the source itself."""
+def read_dependencies(staged: Path) -> list[str]:
+    """The headers that the compiler read, without the source itself, from its depfile in make's
+    syntax. Raises `OSError` when it left none.
+    """
     text = os.fsdecode((staged / _DEPENDENCIES).read_bytes()).replace("\\\n", " ")
     words = re.findall(r"(?:\\.|[^\s\\])+", text.partition(":")[2])
     paths = [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
@@ -211,7 +214,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         if status != 0:
             failed_log.write_bytes(os.fsencode(log))
             raise _failure(request, command, status, output, failed_log)
-        headers = tuple(map(read_header, _read_dependencies(staged)))
+        headers = tuple(map(read_header, read_dependencies(staged)))
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
         if not _touched_since(headers, start_ns) or _digests(headers) == before:
