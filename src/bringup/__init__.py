@@ -13,21 +13,6 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "cli",
-    "compiler",
-    "devices",
-    "errors",
-    "graphs",
-    "ir",
-    "jit",
-    "kernels",
-    "ops",
-    "passes",
-    "plugins",
-    "settings",
-)
-
 if TYPE_CHECKING:
     from bringup import (
         cli,
@@ -62,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _ROOMS:
+    if name in __all__:
         return importlib.import_module(f"bringup.{name}")
     raise AttributeError(f"module 'bringup' has no attribute {name!r}")
 

@@ -20,8 +20,12 @@ needs_model = pytest.mark.skipif(
 
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python("-m", "bringup", "demo", *arguments, **environment)
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "bringup", "demo", *arguments],
+        [sys.executable, *arguments],
         env={**os.environ, "COLUMNS": "80", **environment},
         capture_output=True,
         text=True,
@@ -103,9 +107,7 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
         "from bringup import cli\n"
         "sys.exit(cli.main(['demo', '--quick', '--text', 'One sentence.']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = python("-c", program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
     assert "cpu fused+captured short" in printed
@@ -123,9 +125,7 @@ def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted() -> N
         "long = 'word ' * 600\n"
         "sys.exit(cli.main(['demo', '--quick', '--device', 'cpu', '--text', f'One.\\n{long}']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = python("-c", program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
     assert "FAILED: fused on cpu: other tokens in the padded rows" in printed

@@ -238,7 +238,9 @@ class _Session:
                 self.result.refused += 1
                 matcher.refuse(nodes[-1], "meet_requirements returned False")
                 return
-            replacement = as_graph(instance.replacement(match), type(instance).__qualname__)
+            replacement = as_graph(
+                instance.replacement(match), f"{type(instance).__qualname__}.replacement"
+            )
             for node in candidate.hoist:
                 self.graph.move_before(node, candidate.before)
             replace(
@@ -286,7 +288,9 @@ class _Session:
             if not instance.meet_requirements(node):
                 self._refuse_node(node, "meet_requirements returned False")
                 return
-            replacement = as_graph(instance.replacement(node), type(instance).__qualname__)
+            replacement = as_graph(
+                instance.replacement(node), f"{type(instance).__qualname__}.replacement"
+            )
             used = [value for value in node.outputs if value.users] or list(node.outputs)
             outputs = used if len(replacement.outputs) == len(used) else list(node.outputs)
             inputs = list(dict.fromkeys(node.inputs))

@@ -11,7 +11,7 @@ __all__ = ["as_graph", "replace"]
 
 
 def as_graph(replacement: object, where: str) -> ir.Graph:
-    """What a `replacement` hook returned, as a graph; `TypeError` for anything else."""
+    """What the hook `where` returned, as a graph; `TypeError` for anything else."""
     if isinstance(replacement, ir.Graph):
         return replacement
     holders = replacement if isinstance(replacement, (tuple, list)) else (replacement,)
@@ -19,7 +19,7 @@ def as_graph(replacement: object, where: str) -> ir.Graph:
         builder: ir.GraphBuilder = holders[0].builder
         return builder.build_and_reset(holders)
     raise TypeError(
-        f"{where}: replacement must return an ir.Graph or the TensorHolder(s) of its outputs, "
+        f"{where} must return an ir.Graph or the TensorHolder(s) of its outputs, "
         f"got {replacement!r}"
     )
 

@@ -2,24 +2,11 @@
 
 import pytest
 import torch
+from tests.unit.passes.support import STAGE, register_swap
 from torch import nn
 
-from bringup import compiler, ir, passes
+from bringup import compiler, passes
 from bringup.errors import PassError
-
-STAGE = passes.PassStage.AFTER_INFER_SHAPE
-
-
-def register_relu_to_tanh():
-    @passes.register_fusion_pass(name="P", stage=STAGE)
-    class Fusion(passes.PatternFusionPass):
-        @passes.pattern
-        def relu(self, inputs):
-            return inputs[0].builder.op("aten::relu", inputs[0])
-
-        def replacement(self, match_result):
-            builder = ir.GraphBuilder()
-            return builder.op("aten::tanh", *builder.create_inputs(1))
 
 
 def graph_pass(run):
@@ -42,7 +29,7 @@ def test_exported_program_is_rewritten_in_place_and_keeps_its_signature():
 
     model, x = Model(), torch.randn(2, 4)
     program = torch.export.export(model, (x,)).run_decompositions({})
-    register_relu_to_tanh()
+    register_swap("aten::relu", "aten::tanh")
     assert compiler.apply_passes(program)["P"].matches == 1
     program.graph.lint()
     module = program.module()
@@ -62,9 +49,9 @@ def test_graph_of_module_calls_and_python_functions_is_left_alone():
             return self.linear(x).sum() + torch.relu(x)[0]
 
     module = torch.fx.symbolic_trace(Model())
-    register_relu_to_tanh()
+    register_swap("aten::relu", "aten::tanh")
     result = compiler.apply_passes(module)["P"]
-    assert str(result.near_misses[0]) == "relu: 0 of 1 nodes matched, the graph has no aten::relu"
+    assert str(result.near_misses[0]) == "found: 0 of 1 nodes matched, the graph has no aten::relu"
 
 
 def test_new_node_with_several_outputs_gets_the_indexing_that_its_readers_need(traced):
@@ -101,7 +88,7 @@ def test_node_with_several_outputs_moves_and_goes_with_its_indexing(traced):
 
 def test_tuple_that_is_returned_whole_is_left_alone(traced):
     module = traced(lambda x: torch.relu(x).split(2), torch.randn(4))
-    register_relu_to_tanh()
+    register_swap("aten::relu", "aten::tanh")
     assert compiler.apply_passes(module)["P"].matches == 1
     assert torch.equal(module(torch.ones(4))[1], torch.ones(2).tanh())
 

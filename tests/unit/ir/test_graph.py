@@ -161,3 +161,25 @@ def test_shape_and_description_compare_by_value():
         _ = symbolic.numel
     assert ir.Shape((2, 3)).numel == 6
     assert str(ir.TensorDesc(symbolic, "float32")) == "float32[s0, 4]"
+
+
+def test_node_without_an_output_has_none_to_give():
+    graph = make()
+    with pytest.raises(ValueError, match=r"node 'output' \(ir::output\) has no output"):
+        graph.output_node.output  # noqa: B018
+
+
+class NamedDialect:
+    """As much of a dialect as binding needs."""
+
+    name = "test"
+
+    def bind(self, op_type, arguments, keywords):
+        return ir.Operator(op_type), tuple(arguments)
+
+
+def test_graph_is_bound_to_one_dialect_only():
+    graph = make()
+    graph.bind(NamedDialect())
+    with pytest.raises(ValueError, match="graph 'g' is bound to the dialect 'test' already"):
+        graph.bind(NamedDialect())

@@ -39,13 +39,6 @@ print(binary.path)
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    root = tmp_path / "cache"
-    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(root))
-    return root
-
-
-@pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """A compiler that notes each build; how many there were so far."""
     notes = tmp_path / "builds"
@@ -270,6 +263,18 @@ def test_a_damaged_entry_is_put_aside_and_built_again(
     assert binary.path.read_bytes() == content
     assert [record.message.count("damaged kernel cache entry") for record in caplog.records] == [1]
     assert (root / "v1" / ".quarantine" / binary.key).exists()
+
+
+def test_damage_that_cannot_be_put_aside_leads_to_a_private_cache(
+    root: Path, source: jit.Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = jit.compile(source).path
+    damaged.write_bytes(b"damaged")
+    (root / "v1" / ".quarantine").write_text("no folder")
+    forget()
+    with caplog.at_level(logging.WARNING, "bringup.jit"):
+        assert not jit.compile(source).path.is_relative_to(root)
+    assert f"{damaged.parent} holds something that cannot be put aside" in caplog.text
 
 
 def test_a_damaged_manifest_is_only_a_lost_index(

@@ -12,13 +12,6 @@ from bringup import jit
 from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
 
 
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    root = tmp_path / "cache"
-    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(root))
-    return root
-
-
 def test_a_text_compiles_and_runs() -> None:
     binary = jit.compile(jit.Source(text=ADD, name="add.cpp"))
     x = np.zeros(3, np.float32)
@@ -92,7 +85,7 @@ def test_a_compiler_that_fails_is_a_missing_compiler(
         jit.compile(jit.Source(text=ADD))
 
 
-def test_frozen_refuses_a_miss_and_serves_a_hit(empty_cache: Path) -> None:
+def test_frozen_refuses_a_miss_and_serves_a_hit(root: Path) -> None:
     source = jit.Source(text=ADD, name="add.cpp")
     known = jit.compile(source)
     with jit.frozen():
@@ -120,3 +113,9 @@ def test_something_else_than_a_source_is_refused() -> None:
 def test_include_flags_lead_to_the_header() -> None:
     folders = [flag.removeprefix("-I") for flag in jit.include_flags()]
     assert any((Path(folder) / "bringup/kernel.h").is_file() for folder in folders)
+
+
+@pytest.mark.parametrize("source", ["add.cpp", None, Path("add.cpp")])
+def test_what_is_no_source_is_a_type_error_that_shows_it(source: object) -> None:
+    with pytest.raises(TypeError, match=r"jit\.compile: expected a jit\.Source, got \w+ \("):
+        jit.compile(source)  # type: ignore[arg-type]

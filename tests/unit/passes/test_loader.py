@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from tests.unit.passes.support import registered_names
 
 from bringup import passes, plugins
 
@@ -16,10 +17,6 @@ class {name}(passes.FusionBasePass):
     def run(self, graph, context):
         return None
 """
-
-
-def names():
-    return [item.pass_name for item in passes.get_registered_passes()]
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def test_folder_gives_its_files_and_packages_but_no_private_ones(folder):
     write(folder / "pack" / "__init__.py", "Pack")
     (folder / "notes.txt").write_text("no plugin")
     report = passes.load_pass_plugins()
-    assert names() == ["B", "Pack"]
+    assert registered_names() == ["B", "Pack"]
     assert report.loaded == {
         str(folder / "b.py"): ("B",),
         str(folder / "pack" / "__init__.py"): ("Pack",),
@@ -52,7 +49,7 @@ def test_package_may_import_its_own_modules(folder):
     write(folder / "pack" / "inner.py", "Inner")
     (folder / "pack" / "__init__.py").write_text("from . import inner")
     assert passes.load_pass_plugins().errors == []
-    assert names() == ["Inner"]
+    assert registered_names() == ["Inner"]
 
 
 def test_second_variable_is_read_after_the_first(tmp_path, monkeypatch):
@@ -69,7 +66,7 @@ def test_broken_plugin_is_reported_with_its_traceback_and_the_others_load(folder
     )
     write(folder / "c.py", "C")
     (error,) = passes.load_pass_plugins().errors
-    assert names() == ["A", "C"]
+    assert registered_names() == ["A", "C"]
     text = str(error)
     assert f"plugin {folder / 'broken.py'} raised RuntimeError: no luck" in text
     assert "Traceback" in text
@@ -88,7 +85,7 @@ def test_taken_name_in_a_second_plugin_is_its_error_and_the_first_stays(folder):
     write(folder / "b.py", "Same")
     (error,) = passes.load_pass_plugins().errors
     assert "a pass named 'Same' is registered already" in str(error)
-    assert names() == ["Same"]
+    assert registered_names() == ["Same"]
 
 
 def test_unchanged_file_is_not_run_again_and_a_changed_one_is(folder):
@@ -102,7 +99,7 @@ def test_unchanged_file_is_not_run_again_and_a_changed_one_is(folder):
     write(path, "Other")  # the same size and time, another content
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     passes.load_pass_plugins()
-    assert names() == ["Other"]
+    assert registered_names() == ["Other"]
 
 
 def test_removed_file_and_left_path_are_unloaded(folder, monkeypatch):
@@ -111,10 +108,10 @@ def test_removed_file_and_left_path_are_unloaded(folder, monkeypatch):
     passes.load_pass_plugins()
     (folder / "a.py").unlink()
     passes.load_pass_plugins()
-    assert names() == ["B"]
+    assert registered_names() == ["B"]
     monkeypatch.delenv("BRINGUP_PASS_PATH")
     passes.load_pass_plugins()
-    assert names() == []
+    assert registered_names() == []
 
 
 def test_missing_place_is_an_error_and_the_others_load(tmp_path, monkeypatch):
@@ -126,7 +123,7 @@ def test_missing_place_is_an_error_and_the_others_load(tmp_path, monkeypatch):
     first, second = passes.load_pass_plugins().errors
     assert "nowhere: no such file or folder" in str(first)
     assert "notes.txt: expected a .py file, a folder or a package" in str(second)
-    assert names() == ["A"]
+    assert registered_names() == ["A"]
 
 
 def test_sys_path_is_left_as_found_and_no_bytecode_is_written(folder):
@@ -154,7 +151,7 @@ def test_entry_points_load_modules_and_call_callables(monkeypatch, tmp_path):
     found = [Entry("function", register), Entry("raises", fail)]
     monkeypatch.setattr(plugins, "entry_points", lambda group: found)
     (error,) = passes.load_pass_plugins().errors
-    assert names() == ["FromEntry"]
+    assert registered_names() == ["FromEntry"]
     assert "entry point 'raises' = package:raises of group 'g' raised OSError" in str(error)
 
 
@@ -167,7 +164,7 @@ def test_unloading_twice_is_harmless_and_keeps_explicit_passes(folder):
     passes.load_pass_plugins()
     passes.unload_pass_plugins()
     passes.unload_pass_plugins()
-    assert names() == ["Mine"]
+    assert registered_names() == ["Mine"]
 
 
 def test_many_threads_load_every_plugin_once(folder):
@@ -184,6 +181,6 @@ def test_many_threads_load_every_plugin_once(folder):
         for thread in threads:
             thread.join()
         assert builtins.bringup_loads == 1
-        assert names() == ["A"]
+        assert registered_names() == ["A"]
     finally:
         del builtins.bringup_loads

@@ -1,10 +1,9 @@
 """Registering passes: what is refused, and that the first stays."""
 
 import pytest
+from tests.unit.passes.support import STAGE, registered_names
 
 from bringup import passes
-
-STAGE = passes.PassStage.AFTER_INFER_SHAPE
 
 
 class Graph(passes.FusionBasePass):
@@ -18,10 +17,6 @@ class Decompose(passes.DecomposePass):
 
 class Fusion(passes.PatternFusionPass):
     pass
-
-
-def names():
-    return [item.pass_name for item in passes.get_registered_passes()]
 
 
 def test_descriptor_says_what_was_registered():
@@ -46,7 +41,7 @@ def test_taken_name_is_refused_and_the_first_stays():
 def test_same_class_of_the_same_file_again_changes_nothing():
     passes.register_fusion_pass(name="P", stage=STAGE)(Graph)
     passes.register_fusion_pass(name="P", stage=STAGE)(Graph)
-    assert names() == ["P"]
+    assert registered_names() == ["P"]
 
 
 @pytest.mark.parametrize("base", [passes.PatternFusionPass, passes.DecomposePass])
@@ -113,13 +108,13 @@ def test_patterns_method_together_with_pattern_methods_is_a_type_error():
 def test_wrong_registration_is_refused_with_its_reason(register, error, text):
     with pytest.raises(error, match=text):
         register()
-    assert names() == []
+    assert registered_names() == []
 
 
 def test_unregister_forgets_a_pass_and_refuses_an_unknown_one():
     passes.register_fusion_pass(name="P", stage=STAGE)(Graph)
     passes.unregister_pass("P")
-    assert names() == []
+    assert registered_names() == []
     with pytest.raises(KeyError, match="no pass named 'P' is registered"):
         passes.unregister_pass("P")
 
