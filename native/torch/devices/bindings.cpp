@@ -43,8 +43,7 @@ std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
     std::string failure = take_host_failure(checked_device(device));
     return {failure.empty() ? BRINGUP_OK : BRINGUP_KERNEL_FAILED, std::move(failure)};
   }
-  const char* words = driver.last_error != nullptr ? driver.last_error() : nullptr;
-  return {status, words != nullptr ? words : ""};
+  return {status, driver_words(status)};
 }
 
 }  // namespace

@@ -217,9 +217,11 @@ bringup_device_props device_props(c10::DeviceIndex device) {
 
 bool in_forked_child() noexcept { return g_forked.load(std::memory_order_relaxed); }
 
+std::string driver_words(int32_t status) { return words_of(*active_driver(), status); }
+
 void check_driver(int32_t status, const char* what) {
   if (C10_LIKELY(status == BRINGUP_OK)) return;
-  const std::string words = words_of(*active_driver(), status);
+  const std::string words = driver_words(status);
   TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, what, ": ", words);
   TORCH_CHECK(status != BRINGUP_KERNEL_FAILED,
               words);  // the words say which operator, that is what matters

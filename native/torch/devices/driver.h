@@ -6,6 +6,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <string>
+
 #include "bringup/driver.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
@@ -18,6 +20,9 @@ const bringup_driver* active_driver() noexcept;
 // Turns a driver status into a c10::Error that names `what` and repeats the driver's words.
 // BRINGUP_OK: nothing.
 void check_driver(int32_t status, const char* what);
+
+// The driver's own words for its last failure on this thread; without any, what the status means.
+std::string driver_words(int32_t status);
 
 // The native handle of torch's current stream on `device` (null = the default stream).
 bringup_stream current_driver_stream(c10::DeviceIndex device);

@@ -102,29 +102,17 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, Visit visit) {
   }
 }
 
-// The one device that all arguments agree on; CPU scalars go with any. A CPU kernel would not
-// notice a mixture.
-c10::Device common_device(const c10::OperatorHandle& op, const OperatorPlan& plan,
-                          c10::ArrayRef<c10::IValue> arguments) {
-  std::optional<c10::Device> found;
-  std::optional<c10::Device> stranger;
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    const c10::Device device = tensor.device();
-    if (device.type() == kDriverDevice) {
-      if (found.has_value() && *found != device) stranger = device;
-      if (!found.has_value()) found = device;
-    } else if (tensor.dim() > 0 && !plan.mixes_devices) {
-      stranger = device;
-    }
-  });
-  if (!found.has_value() && plan.device >= 0) {
+// The device of a call: its tensors', or else the one that it asks for.
+c10::Device device_of(const c10::OperatorHandle& op, const OperatorPlan& plan,
+                      c10::ArrayRef<c10::IValue> arguments) {
+  CommonDevice common;
+  for_each_tensor(arguments,
+                  [&](const at::Tensor& tensor) { common.see(tensor, plan.mixes_devices); });
+  if (!common.known() && plan.device >= 0) {
     const c10::IValue& wanted = arguments[static_cast<size_t>(plan.device)];
-    if (wanted.isDevice()) found = wanted.toDevice();
+    if (wanted.isDevice()) common.take(wanted.toDevice());
   }
-  const c10::Device device = found.value_or(c10::Device(kDriverDevice, current_device()));
-  TORCH_CHECK(!stranger.has_value(), "expected all tensors of ", op.operator_name(),
-              " to be on the same device, but found ", device, " and ", *stranger);
-  return c10::Device(kDriverDevice, checked_device(device.index()));
+  return common.get(op.operator_name());
 }
 
 c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written) {
@@ -169,7 +157,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   const size_t first = stack->size() - schema.arguments().size();
   c10::IValue* arguments = stack->data() + first;
   const c10::Device device =
-      common_device(op, plan, c10::ArrayRef<c10::IValue>(arguments, schema.arguments().size()));
+      device_of(op, plan, c10::ArrayRef<c10::IValue>(arguments, schema.arguments().size()));
   if (plan.generator >= 0) {
     c10::IValue& generator = arguments[plan.generator];
     generator = host_generator(

@@ -48,6 +48,7 @@ class DriverHooks final : public at::PrivateUse1HooksInterface {
   at::Allocator* getPinnedMemoryAllocator() const override { return &host_allocator(); }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
     const c10::DeviceIndex device = storage.device().index();
     c10::DeviceGuard guard(storage.device());
     at::DataPtr grown = allocate_through_tap(bytes, device);

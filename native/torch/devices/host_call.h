@@ -7,14 +7,45 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include <optional>
 #include <utility>
 
 #include "torch/common/allocation.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
+
+// The one device that all tensors of a call must share. A CPU kernel would not notice a mixture.
+class CommonDevice {
+ public:
+  // CPU scalars go with any device; `cpu_too`: so do other CPU tensors, on purpose.
+  void see(const at::Tensor& tensor, bool cpu_too) {
+    const c10::Device device = tensor.device();
+    if (device.type() == kDriverDevice) {
+      if (found_.has_value() && *found_ != device) stranger_ = device;
+      if (!found_.has_value()) found_ = device;
+    } else if (tensor.dim() > 0 && !cpu_too) {
+      stranger_ = device;
+    }
+  }
+  bool known() const { return found_.has_value(); }
+  // The device seen, or else the current one. Raises when another was seen too, naming both.
+  template <class Name>
+  c10::Device get(const Name& operator_name) const {
+    const c10::Device device = found_.value_or(c10::Device(kDriverDevice, current_device()));
+    TORCH_CHECK(!stranger_.has_value(), "expected all tensors of ", operator_name,
+                " to be on the same device, but found ", device, " and ", *stranger_);
+    return {kDriverDevice, checked_device(device.index())};
+  }
+  void take(c10::Device device) { found_ = device; }
+
+ private:
+  std::optional<c10::Device> found_;
+  std::optional<c10::Device> stranger_;
+};
 
 class HostCall final : AllocationTap {
  public:

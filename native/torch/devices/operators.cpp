@@ -2,6 +2,8 @@
 // torch's core sends to PrivateUse1 under another name (convolution).
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -12,6 +14,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -65,6 +68,37 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
   return zeros;
 }
 
+bool has_elements(c10::IntArrayRef size) {
+  return std::find(size.begin(), size.end(), 0) == size.end();
+}
+
+// Room for `bytes`. torch's own functions for resizing are the host's: where storage has to grow
+// they would copy its content themselves, without waiting for the stream and from memory that the
+// host may not see. So it has grown before they are called, in stream order.
+void grow(const c10::Storage& storage, size_t bytes) {
+  if (bytes <= storage.nbytes()) return;
+  at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(storage, bytes);
+}
+
+const Tensor& resize(const Tensor& self, c10::IntArrayRef size,
+                     std::optional<c10::MemoryFormat> memory_format) {
+  TORCH_CHECK(memory_format != c10::MemoryFormat::Preserve, "resize_ has no memory format ",
+              c10::MemoryFormat::Preserve, " to take: name the format of the result");
+  const size_t former = self.storage().nbytes();
+  if (has_elements(size)) {
+    grow(self.storage(),
+         at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
+                                                    static_cast<size_t>(self.storage_offset())));
+  }
+  at::native::resize_(self, size, memory_format);
+  const at::Context& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
+                   context.deterministicFillUninitializedMemory())) {
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(former));
+  }
+  return self;
+}
+
 Tensor& set_to_tensor(Tensor& self, const Tensor& source) {
   return at::native::set_tensor_(self, source);
 }
@@ -73,6 +107,14 @@ Tensor& set_to_storage(Tensor& self, at::Storage source) {
 }
 Tensor& set_to_storage_at(Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size,
                           c10::IntArrayRef stride) {
+  at::native::checkSetStorage(self, source, offset, size, stride);
+  if (has_elements(size)) {
+    const size_t itemsize = self.dtype().itemsize();
+    const auto first = static_cast<size_t>(offset);
+    grow(source, stride.data() != nullptr
+                     ? at::detail::computeStorageNbytes(size, stride, itemsize, first)
+                     : at::detail::computeStorageNbytesContiguous(size, itemsize, first));
+  }
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
 
@@ -89,7 +131,10 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                    c10::SymIntArrayRef dilation, bool transposed,
                    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  const c10::DeviceGuard guard(input.device());
+  CommonDevice common;
+  for (const Tensor* tensor : {&input, &weight}) common.see(*tensor, false);
+  if (bias.has_value() && bias->defined()) common.see(*bias, false);
+  const c10::DeviceGuard guard(common.get("aten::convolution"));
   HostCall call(input.device().index(), host_call_mode());
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return call.adopt(at::convolution_symint(
@@ -101,7 +146,9 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  const c10::DeviceGuard guard(input.device());
+  CommonDevice common;
+  for (const Tensor* tensor : {&grad, &input, &weight}) common.see(*tensor, false);
+  const c10::DeviceGuard guard(common.get("aten::convolution_backward"));
   HostCall call(input.device().index(), host_call_mode());
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::vector<c10::SymInt> bias_size = {
@@ -124,7 +171,7 @@ void register_operators() {
   library->impl("as_strided", &at::native::as_strided_tensorimpl);
   library->impl("view", &at::native::view);
   library->impl("_reshape_alias", &at::native::_reshape_alias);
-  library->impl("resize_", &at::native::resize_);
+  library->impl("resize_", &resize);
   library->impl("set_.source_Tensor", &set_to_tensor);
   library->impl("set_.source_Storage", &set_to_storage);
   library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);

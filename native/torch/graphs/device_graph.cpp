@@ -88,7 +88,7 @@ void DeviceGraph::launch(bool validating) {
   const bringup_driver& driver = *active_driver();
   const bringup_stream stream = current_driver_stream(device_);
   if (validating != validating_.load()) {
-    wait();
+    check_driver(driver.event_synchronize(over_), "waiting for a graph's former launch");
     validating_.store(validating);
   }
   check_driver(driver.event_wait(over_, device_, stream), "waiting for a graph's former launch");
@@ -96,6 +96,12 @@ void DeviceGraph::launch(bool validating) {
   check_driver(driver.event_record(over_, device_, stream), "recording an event");
 }
 
-void DeviceGraph::wait() noexcept { active_driver()->event_synchronize(over_); }
+void DeviceGraph::wait() noexcept {
+  const bringup_driver& driver = *active_driver();
+  const int32_t status = driver.event_synchronize(over_);
+  if (status == BRINGUP_OK) return;
+  // The driver may tell a failure only once, and here nobody can be told.
+  report_host_failure(device_, driver_words(status));
+}
 
 }  // namespace bringup::torch_ext::graphs

@@ -26,7 +26,7 @@ class DeviceGraph {
 
   // Launches in the current stream, after the launch before.
   void launch(bool validating);
-  // Until the last launch is over. Raises nothing that the launch did: synchronising does.
+  // Until the last launch is over. What failed is raised by the next synchronisation.
   void wait() noexcept;
 
   c10::DeviceIndex device() const { return device_; }

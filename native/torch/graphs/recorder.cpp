@@ -83,6 +83,14 @@ bool shape_depends_on_data(const c10::FunctionSchema& schema,
   return masked;
 }
 
+void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
+                  const std::string& where = "") {
+  if (tensor.has_storage() && !tensor.is_nested()) return;
+  throw CaptureFailure(traits.name + " " + verb + " a tensor of layout " +
+                       (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) + where +
+                       ": only strided tensors have the fixed memory that a captured graph needs");
+}
+
 c10::Storage private_copy(const c10::Storage& storage) {
   const TapScope no_tap{nullptr};
   at::DataPtr data = c10::GetCPUAllocator()->clone(storage.data(), storage.nbytes());
@@ -90,6 +98,8 @@ c10::Storage private_copy(const c10::Storage& storage) {
       c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, false));
 }
 
+const char* const kBlankHelp =
+    "It was made by torch.empty or one of its kind, and nothing in the capture filled it";
 const char* const kUnseenHelp =
     "It was produced by code that the recorder cannot see (a kernel that torch.compile generated, "
     "a raw "
@@ -160,7 +170,8 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
   traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
-  traits.blank = !traits.mutates && is_empty_factory(base);
+  traits.resizes = base == "aten::resize_" || base == "aten::resize_as_";
+  traits.blank = traits.resizes || (!traits.mutates && is_empty_factory(base));
   traits.literal = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
   traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
                        (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
@@ -194,6 +205,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const bool becomes_node = !traits.view && !traits.blank;
   if (becomes_node) check_arguments(traits, schema, args);
+  if (traits.resizes) check_resize(traits, args);
 
   std::vector<Allocation> allocations;
   {
@@ -240,13 +252,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const c10::Function
       restorer_.remember(args[i].toGenerator());
     }
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
-      if (!tensor.has_storage() || tensor.is_nested()) {
-        throw CaptureFailure(
-            traits.name + " takes a tensor of layout " +
-            (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) + " (argument '" +
-            argument.name() +
-            "'): only strided tensors have the fixed memory that a captured graph needs");
-      }
+      check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
       if (writes_in_secret(schema, argument)) about_to_write(tensor);
       if (writes(argument)) {
         if (!argument.is_out()) check_readable(traits, tensor);
@@ -266,7 +272,25 @@ void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& te
   // Operators that fill a tensor in place start from an empty one.
   if (block->origin == Origin::kBlank && traits.mutates) return;
   throw CaptureFailure(traits.name + " reads a tensor " + describe(tensor) +
-                       " that no captured operator wrote. " + kUnseenHelp);
+                       " that no captured operator wrote. " +
+                       (block->origin == Origin::kBlank ? kBlankHelp : kUnseenHelp));
+}
+
+// A replay would not move the content: fresh memory only.
+void Recorder::check_resize(const OperatorTraits& traits,
+                            const std::vector<c10::IValue>& args) const {
+  const at::Tensor& tensor = args[0].toTensor();
+  if (!tensor.has_storage() || tensor.storage().nbytes() == 0) return;
+  const int64_t elements = args[1].isTensor() ? args[1].toTensor().numel()
+                                              : c10::multiply_integers(args[1].toIntVector());
+  const auto last = static_cast<size_t>(tensor.storage_offset() + elements);
+  if (elements == 0 || last * tensor.element_size() <= tensor.storage().nbytes()) return;
+  const bool ours = pool_->find(tensor.storage()) != nullptr;
+  throw CaptureFailure(
+      traits.name + " makes " + describe(tensor) + (ours ? "" : ", which predates the capture,") +
+      " larger: a replay would not bring its content to the new memory. Make it as "
+      "large as it will be " +
+      (ours ? "when it is made" : "before the capture"));
 }
 
 void Recorder::about_to_write(const at::Tensor& tensor) {
@@ -350,6 +374,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     for_each_tensor(result, [&](const at::Tensor& tensor) {
       real &= !is_subclass(tensor) && !tensor.is_meta();
       if (!real) return;
+      check_layout(traits, tensor, "gives");
       const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
       at::Tensor output = fixed(traits, tensor);
       void* address = output.storage().mutable_data();

@@ -29,6 +29,7 @@ struct OperatorTraits {
   bool random = false;       // draws numbers, and is made of operators that are given a generator
   bool view = false;         // gives only views, changes no data
   bool blank = false;        // allocates and writes nothing
+  bool resizes = false;      // gives a tensor other sizes, and memory where it needs more
   bool literal = false;      // marks data that came from Python
   bool host_result = false;  // its result is a host value that was read from tensors
   bool dynamic_shape = false;  // its result's shape depends on data
@@ -91,6 +92,7 @@ class Recorder {
   void check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
                        const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
+  void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;
   void about_to_write(const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
   void mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,

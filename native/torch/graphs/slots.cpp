@@ -31,7 +31,12 @@ std::string words(nb::handle value) {
 std::optional<int64_t> as_int(nb::handle value) {
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) return std::nullopt;
   const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index.is_valid()) throw nb::python_error();
+  if (!index.is_valid()) {
+    // A float tensor, or one of several elements, has __index__ and refuses to be one.
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+    PyErr_Clear();
+    return std::nullopt;
+  }
   const int64_t number = PyLong_AsLongLong(index.ptr());
   if (number == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
@@ -50,10 +55,11 @@ template <class T>
 std::optional<HostValue> as_list(nb::handle value, std::optional<T> (*convert)(nb::handle)) {
   if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return std::nullopt;
   c10::List<T> list;
-  const Py_ssize_t size = PySequence_Fast_GET_SIZE(value.ptr());
-  list.reserve(static_cast<size_t>(size));
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    const auto element = convert(PySequence_Fast_GET_ITEM(value.ptr(), i));
+  list.reserve(static_cast<size_t>(PySequence_Fast_GET_SIZE(value.ptr())));
+  // An element's __index__ may change the list.
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value.ptr()); ++i) {
+    const auto item = nb::borrow(PySequence_Fast_GET_ITEM(value.ptr(), i));
+    const auto element = convert(item);
     if (!element) return std::nullopt;
     list.push_back(*element);
   }

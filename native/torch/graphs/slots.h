@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,8 +45,8 @@ class SlotTable {
   std::shared_ptr<Graph> graph_;
   nanobind::callable resolve_;
   std::vector<Slot> slots_;
-  nanobind::dict known_;  // key -> position in groups_
-  std::vector<std::vector<size_t>> groups_;
+  nanobind::dict known_;                    // key -> position in groups_
+  std::deque<std::vector<size_t>> groups_;  // never move: a conversion may add one
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -117,6 +117,25 @@ print(torch.minimal.get_device_name(), x.pin_memory().is_pinned())
     assert fresh_python(code, str(build_driver())) == "Minimal True"
 
 
+def test_device_that_fails_without_words_is_named_by_status(
+    build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+) -> None:
+    code = """
+import sys, torch
+from bringup import devices
+devices.load_driver(sys.argv[1])
+try:
+    torch.minimal.synchronize()
+except Exception as error:
+    print(type(error).__module__, type(error).__name__)
+    print(error)
+"""
+    assert fresh_python(code, str(build_driver("BROKEN_END"))).splitlines() == [
+        "bringup.errors DeviceError",
+        "waiting for device 'minimal:0' failed: device lost (status 5)",
+    ]
+
+
 def test_loading_the_loaded_driver_again_changes_nothing(npu: devices.DriverInfo) -> None:
     assert devices.load_driver("sim") is npu
     assert devices.load_driver(_native.sim_driver_path(), name="npu") is npu

@@ -193,6 +193,125 @@ def test_scalars_and_truth_come_back() -> None:
     assert x.tolist() == [2.5]
 
 
+GROWING = """
+import torch
+from bringup import devices
+assert devices.load_driver("sim").host_visible is False
+source = torch.empty(1 << 24, device="npu")
+target = torch.empty_like(source)
+values = torch.arange(4.0).pin_memory()
+
+
+def behind_queued_copies(grow):
+    x = torch.zeros(4, device="npu")
+    torch.npu.synchronize()
+    for _ in range(4):
+        target.copy_(source)
+    x.copy_(values, non_blocking=True)
+    grow(x)
+    return x.cpu()[:4].tolist()
+
+
+def set_larger(x):
+    x.set_(x.untyped_storage(), 0, (4096,))
+
+
+print(behind_queued_copies(lambda x: x.resize_(4096)))
+print(behind_queued_copies(lambda x: x.resize_as_(target)))
+print(behind_queued_copies(set_larger))
+print(behind_queued_copies(lambda x: x.untyped_storage().resize_(4096)))
+out = torch.empty(0, device="npu")
+print(torch.add(torch.ones(3, device="npu"), 1, out=out).cpu().tolist())
+"""
+
+
+def test_storage_that_the_host_cannot_see_grows_after_the_work_queued_before(
+    fresh_python: Callable[..., str],
+) -> None:
+    said = fresh_python(GROWING, BRINGUP_SIM_ISOLATED="1").splitlines()
+    assert said == ["[0.0, 1.0, 2.0, 3.0]"] * 4 + ["[2.0, 2.0, 2.0]"]
+
+
+def test_storage_grows_after_the_work_queued_before() -> None:
+    source = torch.empty(1 << 24, device="npu")
+    target = torch.empty_like(source)
+    values = torch.arange(4.0).pin_memory()
+    x = torch.zeros(4, device="npu")
+    torch.npu.synchronize()
+    for _ in range(4):
+        target.copy_(source)
+    x.copy_(values, non_blocking=True)
+    x.resize_(4096)
+    assert x[:4].cpu().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.resize_(-1), r"size calculation overflowed with sizes=\[-1\]"),
+        (lambda t: t.resize_(1 << 62, 8), "size calculation overflowed with sizes="),
+        (
+            lambda t: t.resize_(8, memory_format=torch.preserve_format),
+            "resize_ has no memory format Preserve to take: name the format of the result",
+        ),
+        (lambda t: t.set_(t.untyped_storage(), -1, (2,)), "invalid storage offset -1"),
+        (lambda t: t.set_(t.untyped_storage(), 0, (2, 2), (1,)), "unequal size length"),
+    ],
+)
+def test_impossible_size_is_refused_and_changes_nothing(
+    change: Callable[[torch.Tensor], torch.Tensor], says: str
+) -> None:
+    x = torch.arange(4.0, device="npu")
+    bytes_before = x.untyped_storage().nbytes()
+    with pytest.raises(RuntimeError, match=says):
+        change(x)
+    assert x.untyped_storage().nbytes() == bytes_before
+    assert x.cpu().tolist() == [0, 1, 2, 3]
+
+
+def test_resize_takes_a_memory_format_and_an_offset_view() -> None:
+    x = torch.empty(0, device="npu")
+    x.resize_(1, 2, 3, 4, memory_format=torch.channels_last)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    tail = torch.arange(4.0, device="npu")[2:]
+    tail.resize_(8)
+    assert tail[:2].cpu().tolist() == [2, 3]
+    assert tail.untyped_storage().nbytes() == 10 * 4
+
+
+def test_new_elements_are_filled_where_determinism_is_asked_for() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        x = torch.zeros(2, device="npu").resize_(4)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert x[2:].isnan().all()
+
+
+@pytest.mark.parametrize("stranger", ["cpu", "npu:1"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_convolution_refuses_tensors_of_several_devices(place: int, stranger: str) -> None:
+    shapes = ((1, 2, 5, 5), (3, 2, 2, 2), (3,))
+    tensors = [torch.ones(shape, device="npu:0") for shape in shapes]
+    tensors[place] = tensors[place].to(stranger)
+    with pytest.raises(RuntimeError, match=r"expected all tensors of aten::.*on the same device"):
+        functional.conv2d(*tensors)
+
+
+def test_convolution_names_itself_and_both_devices() -> None:
+    x, weight = torch.ones(1, 1, 4, device="npu:0"), torch.ones(1, 1, 2, device="npu:1")
+    with pytest.raises(RuntimeError) as refused:
+        functional.conv1d(x, weight)
+    assert str(refused.value).startswith(
+        "expected all tensors of aten::convolution to be on the same device, but found npu:0 and"
+        " npu:1"
+    )
+    with pytest.raises(RuntimeError, match="of aten::convolution_backward to be on the same dev"):
+        torch.ops.aten.convolution_backward(
+            x, x, torch.ones(1, 1, 1), None, [1], [0], [1], False, [0], 1, [True, True, False]
+        )
+
+
 def test_resize_keeps_what_fits() -> None:
     x = torch.arange(4.0, device="npu")
     x.resize_(8)

@@ -164,3 +164,13 @@ def test_compiled_model_is_captured_as_compiled_and_stays_compiled(backend: str)
 
 def _compiles() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def test_resized_blank_memory_is_filled_by_the_graph() -> None:
+    x = torch.ones(4)
+    graph, (filled, shrunk) = captured(
+        lambda: (torch.empty(0).resize_as_(x).copy_(x), (x * 2).resize_(2))
+    )
+    x.fill_(3)
+    graph.replay()
+    assert (filled.tolist(), shrunk.tolist()) == ([3, 3, 3, 3], [6, 6])

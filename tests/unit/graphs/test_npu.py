@@ -209,6 +209,22 @@ def test_kernel_failure_is_raised_by_the_next_synchronisation(shift: ops.KernelO
     assert output.cpu().tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("forget", ["drop", "reset", "update"])
+def test_kernel_failure_outlives_its_graph(shift: ops.KernelOperator, forget: str) -> None:
+    graph, _ = captured(lambda: shift(torch.zeros(3, device="npu"), 1))
+    graph.update({"shift.n": 99})
+    graph.replay()
+    if forget == "drop":
+        del graph
+    elif forget == "reset":
+        graph.reset()
+    else:
+        graph.update({"shift.n": 1})
+    with pytest.raises(KernelError, match=r"'graphs_npu_test::shift' failed .*99 is too far"):
+        torch.npu.synchronize()
+    torch.npu.synchronize()
+
+
 def test_graph_belongs_to_one_device() -> None:
     if torch.npu.device_count() < 2:
         pytest.skip("the driver has one device")

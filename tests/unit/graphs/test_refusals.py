@@ -66,6 +66,41 @@ def test_sparse_tensors_are_refused() -> None:
         captured(lambda: torch.sparse.mm(sparse, torch.ones(3, 3)))
 
 
+def test_sparse_result_is_refused_by_operator_and_layout() -> None:
+    with pytest.raises(CaptureError) as refused:
+        captured(lambda: torch.eye(3).to_sparse())
+    assert str(refused.value).startswith(
+        "aten::_to_sparse gives a tensor of layout Sparse: only strided tensors have the fixed"
+        " memory that a captured graph needs\n  at "
+    )
+
+
+def test_growing_a_tensor_with_content_is_refused_and_changes_nothing() -> None:
+    x = torch.ones(4)
+    with pytest.raises(CaptureError) as refused:
+        captured(lambda: (x * 2).resize_(8))
+    assert str(refused.value).startswith(
+        "aten::resize_ makes float32[4] larger: a replay would not bring its content to the new"
+        " memory. Make it as large as it will be when it is made\n  at "
+    )
+    with pytest.raises(CaptureError) as refused:
+        captured(lambda: x.resize_as_(torch.ones(3, 3)).fill_(1))
+    assert str(refused.value).startswith(
+        "aten::resize_as_ makes float32[4], which predates the capture, larger: a replay would not"
+        " bring its content to the new memory. Make it as large as it will be before the capture"
+    )
+    assert x.tolist() == [1, 1, 1, 1]
+
+
+def test_blank_memory_that_is_read_is_refused_as_never_filled() -> None:
+    with pytest.raises(CaptureError) as refused:
+        captured(lambda: torch.empty(0).resize_(4) + 1)
+    assert str(refused.value).startswith(
+        "aten::add.Tensor reads a tensor float32[4] that no captured operator wrote. It was made by"
+        " torch.empty or one of its kind, and nothing in the capture filled it\n  at "
+    )
+
+
 def test_capture_without_work_is_refused() -> None:
     x = torch.ones(3)
     with pytest.raises(CaptureError, match="the capture saw no work"):

@@ -357,3 +357,69 @@ def test_update_takes_one_form(affine: Operator) -> None:
             graph.update(**arguments)
     with pytest.raises(UpdateError, match="takes a dict of slot names and values, got 5"):
         graph.update(5)
+
+
+@pytest.mark.parametrize(
+    ("slot", "value", "says"),
+    [
+        ("shift", torch.tensor(1.5), "takes an int, got tensor(1.5000) (torch.Tensor)"),
+        ("shift", torch.tensor([1, 2]), "takes an int, got tensor([1, 2]) (torch.Tensor)"),
+        ("scale", torch.tensor(1.5), "takes a float, got tensor(1.5000) (torch.Tensor)"),
+        ("lengths", [torch.tensor(1.5), 2], "takes a list of int, got [tensor(1.5000), 2] (list)"),
+    ],
+)
+def test_tensor_that_is_no_int_is_refused_as_an_update(
+    model_graph: ModelGraph, slot: str, value: Any, says: str
+) -> None:
+    graph, _, _ = model_graph
+    with pytest.raises(UpdateError) as refused:
+        graph.update({"layers.0.affine.negate": True, f"layers.0.affine.{slot}": value})
+    name = f"layers.0.affine.0.{slot}"
+    assert str(refused.value) == f"slot '{name}' {says}. Nothing was changed"
+    assert graph.slots["layers.0.affine.0.negate"].value is False
+
+
+def test_tensor_of_one_integer_is_an_int(model_graph: ModelGraph) -> None:
+    graph, _, _ = model_graph
+    graph.update({"layers.0.affine.shift": torch.tensor([7])})
+    assert graph.slots["layers.0.affine.0.shift"].value == 7
+
+
+class Meddling:
+    """An int whose conversion runs the code it was given."""
+
+    def __init__(self, value: int, meddle: Any) -> None:
+        self.value, self.meddle = value, meddle
+
+    def __index__(self) -> int:
+        self.meddle()
+        return self.value
+
+
+def test_conversion_that_updates_other_slots_leaves_this_update_whole(
+    model_graph: ModelGraph,
+) -> None:
+    graph, _, _ = model_graph
+    names = iter(["layers.1.affine.scale", "layers.1.affine.0.scale", "**.1.affine.scale"])
+    meddling = Meddling(5, lambda: graph.update({next(names): 4.0}))
+    graph.update({"**.shift": meddling})
+    assert [graph.slots[f"layers.{layer}.affine.0.shift"].value for layer in (0, 1)] == [5, 5]
+    assert graph.slots["layers.1.affine.0.scale"].value == 4.0
+
+
+def test_conversion_that_shortens_its_list_is_refused_by_length(model_graph: ModelGraph) -> None:
+    graph, _, _ = model_graph
+    values: list[Any] = []
+    values += [Meddling(1, values.clear), Meddling(2, lambda: None)]
+    with pytest.raises(UpdateError, match=r"takes 2 values, as captured, got 1: \[\] \(list\)"):
+        graph.update({"layers.0.affine.lengths": values})
+
+
+def test_conversion_that_raises_is_raised_as_it_is(model_graph: ModelGraph) -> None:
+    graph, _, _ = model_graph
+
+    def fail() -> None:
+        raise OSError("no number today")
+
+    with pytest.raises(OSError, match="no number today"):
+        graph.update({"layers.0.affine.shift": Meddling(1, fail)})

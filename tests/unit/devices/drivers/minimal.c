@@ -37,7 +37,11 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
 }
 static int32_t device_synchronize(int32_t device) {
   (void)device;
+#ifdef BROKEN_END
+  return BRINGUP_DEVICE_LOST;
+#else
   return BRINGUP_OK;
+#endif
 }
 static int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   (void)device;
