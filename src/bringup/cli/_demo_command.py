@@ -31,6 +31,10 @@ def demo(
         bool,
         typer.Option("--quick", help="Few sentences and rounds, no Inductor; well under a minute."),
     ] = False,
+    freezing: Annotated[
+        bool,
+        typer.Option("--freezing", help="Compare with Inductor's `freezing` option too."),
+    ] = False,
     device: Annotated[
         list[str] | None,
         typer.Option("--device", help="cpu or npu; may be given twice. Default: both."),
@@ -45,6 +49,8 @@ def demo(
     """
     if file is not None and text is not None:
         raise typer.BadParameter("give --file or --text, not both")
+    if quick and freezing:
+        raise typer.BadParameter("--freezing needs Inductor, which --quick leaves out")
     chosen = tuple(dict.fromkeys(device or ("cpu", "npu")))
     if unknown := set(chosen) - {"cpu", "npu"}:
         raise typer.BadParameter(f"--device {sorted(unknown)[0]}: expected cpu or npu")
@@ -52,7 +58,7 @@ def demo(
     from bringup.cli.demo.show import show
 
     console = Console()
-    result = run_demo(DemoOptions(file, text, quick, chosen), console)
+    result = run_demo(DemoOptions(file, text, quick, freezing, chosen), console)
     show(console, result.rows, result.nearest, result.notes)
     for failure in result.failures:
         console.print(f"FAILED: {failure}", style="red", markup=False)

@@ -262,7 +262,8 @@ def run_with(
 def test_demo_command_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     code, (options,) = run_with(monkeypatch, a_result(), "--quick", "--text", "a\nb")
     assert code == 0
-    assert options == DemoOptions(None, "a\nb", True, ("cpu", "npu"))
+    assert options == DemoOptions(None, "a\nb", True, False, ("cpu", "npu"))
+    assert run_with(monkeypatch, a_result(), "--freezing")[1][0].freezing
     assert run_with(monkeypatch, a_result(), "--device", "npu")[1][0].devices == ("npu",)
 
 
@@ -291,12 +292,15 @@ def test_nan_in_a_row_is_null_in_the_json_and_nan_in_the_table(
 def test_inductor_rows_come_with_the_note_that_it_can_be_faster() -> None:
     row = measure.Row("inductor", "cpu", "short", 1.0, 1.0, 1.0, 0.0, 1.0, 1)
     printed = []
-    for rows in ([row], [a_row(1.0)]):
+    frozen = measure.Row("inductor+frozen", "cpu", "short", 1.0, 1.0, 1.0, 0.0, 1.0, 1)
+    for rows in ([row], [a_row(1.0)], [row, frozen]):
         file = io.StringIO()
         show.show(Console(file=file, width=80), rows, [], [])
         printed.append(" ".join(file.getvalue().split()))
-    words = "Inductor is torch.compile as it comes; with its `freezing` option it packs weights too"
-    assert [words in text for text in printed] == [True, False]
+    words = (
+        "With its `freezing` option it packs weights too and is faster: `bringup demo --freezing`"
+    )
+    assert [words in text for text in printed] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -304,6 +308,7 @@ def test_inductor_rows_come_with_the_note_that_it_can_be_faster() -> None:
     [
         (("--device", "tpu"), "--device tpu: expected cpu or npu"),
         (("--file", "/no/such/file"), "does not exist"),
+        (("--quick", "--freezing"), "--freezing needs Inductor, which --quick leaves out"),
     ],
 )
 def test_demo_with_a_wrong_option_exits_2_and_says_why(

@@ -1,8 +1,8 @@
-"""The four ways of running the model, each a `Candidate`: inputs made beforehand, and one call."""
+"""The ways of running the model, each a `Candidate`: inputs made beforehand, and one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ __all__ = [
     "Mode",
     "captured",
     "eager",
+    "frozen_inductor",
     "fuse",
     "fused",
     "inductor",
@@ -34,6 +35,7 @@ class Mode(Enum):
 
     EAGER = "eager"
     INDUCTOR = "inductor"
+    FROZEN_INDUCTOR = "inductor+frozen"
     FUSED = "fused"
     CAPTURED = "fused+captured"
 
@@ -82,6 +84,24 @@ def inductor(embedder: torch.nn.Module, device: str) -> Candidate:
     return Candidate(
         Mode.INDUCTOR, device, _masked_inputs(device), lambda inputs: compiled(*inputs)
     )
+
+
+def frozen_inductor(
+    embedder: torch.nn.Module, device: str, examples: Sequence[Sentence]
+) -> Candidate:
+    """The same with Inductor's `freezing`: weights are constants, and packed as it sees fit.
+
+    Compiled here, for the lengths of `examples`: Dynamo looks at the global option, and without the
+    option of this module it would take the artifact of `inductor`, which it takes for the same.
+    """
+    from torch._inductor import config
+
+    compiled = torch.compile(embedder, dynamic=True, options={"freezing": True})
+    prepare = _masked_inputs(device)
+    with config.patch(freezing=True), torch.no_grad():
+        for sentence in examples:
+            compiled(*prepare(sentence))
+    return Candidate(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
 
 
 def use_passes(folder: Path) -> None:

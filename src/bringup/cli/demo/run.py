@@ -34,6 +34,7 @@ class DemoOptions:
     file: Path | None = None
     text: str | None = None
     quick: bool = False
+    freezing: bool = False
     devices: tuple[str, ...] = ("cpu", "npu")
 
 
@@ -184,6 +185,10 @@ class _Run:
         with self.steps.step("Compiling the model with Inductor, the peer (this takes a while)"):
             peers.append(modes.inductor(self.masked, device))
             _warm_up(peers[-1], self.sentences)
+        if self.options.freezing:
+            with self.steps.step("Compiling it with Inductor once more, its weights frozen"):
+                extremes = _extremes(self.sentences)
+                peers.append(modes.frozen_inductor(self.masked, device, extremes))
         return peers
 
     def _ours(self, device: str) -> list[Candidate]:
@@ -213,7 +218,7 @@ class _Run:
 
     def _note_wins(self, candidates: Sequence[Candidate], timings: measure.Timings) -> None:
         by_mode = dict(zip((candidate.mode for candidate in candidates), timings, strict=True))
-        for peer in (Mode.EAGER, Mode.INDUCTOR):
+        for peer in (Mode.EAGER, Mode.INDUCTOR, Mode.FROZEN_INDUCTOR):
             if peer in by_mode:
                 ours, theirs = by_mode[Mode.CAPTURED], by_mode[peer]
                 wins = sum(ours[s] < theirs[s] for s in self.timed)
@@ -224,7 +229,12 @@ class _Run:
 
 
 def _warm_up(candidate: Candidate, sentences: Sequence[Sentence]) -> None:
-    """Compile: the shortest and the longest sentence, so that lengths are seen to vary."""
-    ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
-    for sentence in (ordered[0], ordered[-1]):
+    """Compile for all lengths."""
+    for sentence in _extremes(sentences):
         candidate.call(candidate.prepare(sentence))
+
+
+def _extremes(sentences: Sequence[Sentence]) -> tuple[Sentence, Sentence]:
+    """The shortest and the longest sentence, by which a compiler sees that lengths vary."""
+    ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
+    return ordered[0], ordered[-1]

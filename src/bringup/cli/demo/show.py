@@ -27,8 +27,8 @@ _COLUMNS = (
 
 
 _INDUCTOR_NOTE = (
-    "Inductor is torch.compile as it comes; with its `freezing` option it packs weights",
-    "  too and is faster than shown.",
+    "Inductor is torch.compile as it comes. With its `freezing` option it packs weights",
+    "  too and is faster: `bringup demo --freezing` shows it.",
 )
 
 
@@ -69,6 +69,13 @@ def pair_table(pairs: Sequence[Pair]) -> report.Table:
     return table
 
 
+def _about_inductor(shown: set[str]) -> tuple[str, ...]:
+    """What the table does not say of Inductor, where it has rows of it."""
+    if Mode.INDUCTOR.value not in shown or Mode.FROZEN_INDUCTOR.value in shown:
+        return ()
+    return _INDUCTOR_NOTE
+
+
 def show(
     console: Console, rows: Sequence[Row], pairs: Sequence[Pair], notes: Sequence[str]
 ) -> None:
@@ -83,7 +90,7 @@ def show(
         "; ".join(
             f"{length_class.value}: {length_class.range_text}" for length_class in LengthClass
         ),
-        *(_INDUCTOR_NOTE if any(row.mode == Mode.INDUCTOR.value for row in rows) else ()),
+        *_about_inductor({row.mode for row in rows}),
         *notes,
     ]
     report.render(result_table(rows, explained), console)
