@@ -84,6 +84,19 @@ nb::list host_values(const Graph& graph, size_t position) {
   return rows;
 }
 
+// For every node a list of (memory, writes, predates, what).
+nb::list list_accesses(const Graph& graph) {
+  nb::list nodes;
+  for (const auto& accesses : graph.accesses()) {
+    nb::list rows;
+    for (const Access& access : accesses) {
+      rows.append(nb::make_tuple(access.memory, access.writes, access.predates, access.what));
+    }
+    nodes.append(rows);
+  }
+  return nodes;
+}
+
 void refuse_replay_in_capture() {
   if (Recorder::current() == nullptr) return;
   throw CaptureFailure(
@@ -99,6 +112,7 @@ void bind_graph(nb::module_& module) {
              graph.replay();
            })
       .def("nodes", &list_nodes)
+      .def("accesses", &list_accesses)
       .def("updatable", &list_updatable)
       .def("is_kernel",
            [](const Graph& graph, size_t node) {

@@ -4,9 +4,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "torch/devices/driver.h"
+#include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -23,6 +26,18 @@ class ReplayDispatch {
  private:
   c10::impl::ForceDispatchKeyGuard guard_;
 };
+
+// One address for one storage: host nodes of a device graph use the host's view of its memory.
+const void* address_of(const c10::Storage& storage) {
+  const void* address = storage.data();
+  const c10::Device device = storage.device();
+  if (address == nullptr || !device.is_privateuseone()) return address;
+  const bringup_driver& driver = *active_driver();
+  void* host = nullptr;
+  const bool seen =
+      driver.host_view != nullptr && driver.host_view(device.index(), address, &host) == BRINGUP_OK;
+  return seen ? host : address;
+}
 
 }  // namespace
 
@@ -105,6 +120,23 @@ void Graph::write(const std::vector<Change>& changes) {
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   const std::lock_guard values(values_mutex_);
   return nodes_.at(node)->host_value(argument);
+}
+
+std::vector<std::vector<Access>> Graph::accesses() const {
+  std::unordered_set<const void*> predating;
+  for (const Input& input : inputs_) predating.insert(address_of(input.storage));
+  std::unordered_map<const void*, size_t> numbers;
+  std::vector<std::vector<Access>> all(nodes_.size());
+  const std::lock_guard values(values_mutex_);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    nodes_[i]->visit_accesses([&](const at::Tensor& tensor, bool writes) {
+      const void* address = address_of(tensor.storage());
+      if (address == nullptr) return;
+      const size_t number = numbers.try_emplace(address, numbers.size()).first->second;
+      all[i].push_back({number, writes, predating.contains(address), describe_shape(tensor)});
+    });
+  }
+  return all;
 }
 
 }  // namespace bringup::torch_ext::graphs

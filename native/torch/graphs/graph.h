@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "torch/graphs/device_graph.h"
@@ -10,6 +11,14 @@
 #include "torch/graphs/pool.h"
 
 namespace bringup::torch_ext::graphs {
+
+// A tensor that a node reads or writes, told without naming an address.
+struct Access {
+  size_t memory;  // the same number for the same storage, counted from 0 in order of appearance
+  bool writes;
+  bool predates;     // the memory was there before the capture
+  std::string what;  // "float32[2, 3]"
+};
 
 // Memory that predates the capture and that nodes use by its address.
 struct Input {
@@ -37,6 +46,9 @@ class Graph {
   void write(const std::vector<Change>& changes);
   // The value of an argument now; see Node::host_value.
   std::optional<HostValue> host_value(size_t node, size_t argument) const;
+
+  // What every node reads and writes, in replay order.
+  std::vector<std::vector<Access>> accesses() const;
 
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   size_t reserved_bytes() const { return pool_->reserved_bytes(); }

@@ -22,6 +22,18 @@ bool is_host_value(const c10::IValue& value) {
          value.isDoubleList();
 }
 
+void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
+                     const AccessVisitor& visit) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    for_each_tensor(args[i], [&](const at::Tensor& tensor) {
+      if (!argument.is_out()) visit(tensor, false);
+      if (writes) visit(tensor, true);
+    });
+  }
+}
+
 }  // namespace
 
 KernelNode::KernelNode(std::string op, std::string scope, Call call,
@@ -50,6 +62,11 @@ void KernelNode::run(Replay&) {
   const runtime::HostContext context;
   const int32_t status = run_(args_, size_, context.get());
   if (C10_UNLIKELY(status != 0)) check_kernel_status(call_.kernel_op, status);
+}
+
+void KernelNode::visit_accesses(const AccessVisitor& visit) const {
+  visit_arguments(call_.handle.schema(), call_.inputs, visit);
+  for (const at::Tensor& output : call_.outputs) visit(output, true);
 }
 
 std::optional<HostValue> KernelNode::host_value(size_t index) const {
@@ -199,6 +216,13 @@ const char* OperatorNode::method() const {
       break;
   }
   return "copy";
+}
+
+void OperatorNode::visit_accesses(const AccessVisitor& visit) const {
+  visit_arguments(call_.op.schema(), call_.args, visit);
+  for (const Output& output : call_.outputs) {
+    if (!output.fixed) visit(output.tensor, true);
+  }
 }
 
 std::optional<HostValue> OperatorNode::host_value(size_t index) const {

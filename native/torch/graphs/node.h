@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ struct Replay {
 
 // A host argument that `update` may write.
 using HostValue = c10::IValue;  // int, float, bool, int[] or float[]
+
+// A tensor that a node reads or writes; `writes` says which.
+using AccessVisitor = std::function<void(const at::Tensor& tensor, bool writes)>;
 
 // One value to write before the next replay.
 struct Change {
@@ -63,6 +67,9 @@ class Node {
   // Writes a value of the same type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
+  // Every tensor that a run reads or writes; one that is changed in place is visited as both.
+  virtual void visit_accesses(const AccessVisitor& visit) const = 0;
+
   const std::string& op() const { return op_; }  // "aten::add.Tensor"
   const std::string& scope() const { return scope_; }
 
@@ -96,6 +103,7 @@ class KernelNode final : public Node {
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
   const c10::FunctionSchema* schema() const override { return &call_.handle.schema(); }
+  void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
   void check_host_values(const std::vector<const Change*>& changes) const override;
   void set_host_value(size_t index, const HostValue& value) override;
@@ -135,6 +143,7 @@ class OperatorNode final : public Node {
 
   void run(Replay& replay) override;
   void validate(Replay& replay) override;
+  void visit_accesses(const AccessVisitor& visit) const override;
   bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
@@ -163,6 +172,7 @@ class ConstantNode final : public Node {
         target_(std::move(target)) {}
 
   void run(Replay& replay) override;
+  void visit_accesses(const AccessVisitor& visit) const override { visit(target_, true); }
   const char* kind() const override { return "constant"; }
   const char* method() const override { return "copy"; }
 

@@ -9,13 +9,18 @@
 
 namespace bringup::torch_ext::graphs {
 
-std::string describe(const at::Tensor& tensor) {
+std::string describe_shape(const at::Tensor& tensor) {
   std::ostringstream text;
   text << torch::getTHPDtype(tensor.scalar_type())->name << '[';
   for (int64_t d = 0; d < tensor.dim(); ++d) text << (d > 0 ? ", " : "") << tensor.size(d);
   text << ']';
-  if (!tensor.is_cpu()) text << " on " << tensor.device();
   return text.str();
+}
+
+std::string describe(const at::Tensor& tensor) {
+  std::string text = describe_shape(tensor);
+  if (!tensor.is_cpu()) text += " on " + tensor.device().str();
+  return text;
 }
 
 at::Tensor shallow_copy(const at::Tensor& tensor) {

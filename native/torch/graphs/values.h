@@ -37,6 +37,9 @@ inline bool is_subclass(const at::Tensor& tensor) {
 }
 
 // "float32[2, 3]".
+std::string describe_shape(const at::Tensor& tensor);
+
+// The same with the device, where it is not cpu.
 std::string describe(const at::Tensor& tensor);
 
 // A second tensor object over `storage` with the sizes, strides and flags of `tensor`. No autograd

@@ -3,19 +3,23 @@
 In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.replay`
 runs it again; `CapturedGraph.slots` and `.update` read and write host arguments by name; `scope`
 gives names to parts of the code; `constant` declares what replay may take as it is;
-`register_graph_handler` makes arguments of any operator updatable.
+`register_graph_handler` makes arguments of any operator updatable; `CapturedGraph.to_dot` and
+`.diff` show what was captured.
 """
 
 from __future__ import annotations
 
 from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, scope
+from bringup.graphs._describe import Change, GraphDiff
 from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
 from bringup.graphs._handlers import GraphOpHandler, register_graph_handler
 from bringup.graphs._slots import HostValue, NodeInfo
 
 __all__ = [
     "CapturedGraph",
+    "Change",
+    "GraphDiff",
     "GraphOpHandler",
     "HostValue",
     "NodeInfo",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._describe import Access, GraphDiff, diff_graphs, dot_text, named_nodes
 from bringup.graphs._slots import (
     HostValue,
     NodeInfo,
@@ -60,6 +61,10 @@ class Content:
         self.table = torch_library().graphs.SlotTable(native, lambda key: resolve(key, names))
         for place in self.places:
             self.table.add(place.node, place.argument, place.name, place.variable_length)
+
+    def accesses(self) -> list[list[Access]]:
+        """What every node reads and writes, in replay order."""
+        return [[Access(*row) for row in rows] for rows in self.native.accesses()]
 
 
 class CapturedGraph:
@@ -142,6 +147,38 @@ class CapturedGraph:
         """What one replay does, in order. Views need no node."""
         return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
 
+    def to_dot(self) -> str:
+        """The graph in the DOT language, the same text for the same capture.
+
+        A box is a node with its number, operator, scope and slots; an ellipse is memory that was
+        there before the capture. An edge leads from who filled a memory last to who reads it; a
+        dashed one to memory from before the capture that a node writes.
+
+        Raises:
+            CaptureError: nothing is captured.
+        """
+        content = self._captured("to_dot")
+        slots: dict[int, dict[str, HostValue]] = {}
+        for place, slot in zip(content.places, self.slots.values(), strict=True):
+            slots.setdefault(place.node, {})[place.name] = slot.value
+        return dot_text(self.nodes, content.accesses(), slots)
+
+    def diff(self, other: CapturedGraph) -> GraphDiff:
+        """What `other` has in addition, lacks, or does in another way; printing it tells.
+
+        Raises:
+            TypeError: `other` is no `CapturedGraph`.
+            CaptureError: one of the two holds no capture.
+        """
+        if not isinstance(other, CapturedGraph):
+            raise TypeError(f"diff takes a CapturedGraph, got {type(other).__name__}")
+        ours, theirs = (graph._node_words() for graph in (self, other))
+        our_slots, their_slots = (
+            {name: f"{slot.type} {slot.value}" for name, slot in graph.slots.items()}
+            for graph in (self, other)
+        )
+        return diff_graphs(ours, theirs, our_slots, their_slots)
+
     @property
     def memory_bytes(self) -> int:
         """Bytes that the graph holds for results: outputs and intermediates, not captured
@@ -155,6 +192,10 @@ class CapturedGraph:
             return "CapturedGraph(empty)"
         counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
+
+    def _node_words(self) -> dict[str, str]:
+        content = self._captured("diff")
+        return named_nodes(self.nodes, content.accesses())
 
     def _captured(self, what: str) -> Content:
         if self._content is None:

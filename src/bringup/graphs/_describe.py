@@ -1,0 +1,195 @@
+"""Captured graphs for people: as a DOT text, and what distinguishes two of them.
+
+It reads what `CapturedGraph` knows about its nodes and slots, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bringup.graphs._slots import NodeInfo
+
+__all__ = ["Access", "Change", "GraphDiff", "diff_graphs", "dot_text", "named_nodes"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor that a node reads or writes.
+
+    Attributes:
+        memory: the same number for the same storage, counted in order of appearance.
+        writes: whether the node writes it.
+        predates: whether the memory was there before the capture.
+        what: dtype and shape, `"float32[2, 3]"`.
+    """
+
+    memory: int
+    writes: bool
+    predates: bool
+    what: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one name stands for on both sides, in words."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class GraphDiff:
+    """What distinguishes a graph from another one; false when nothing does.
+
+    Nodes are named `<scope>.<operator>.<ordinal>`, where the ordinal counts calls of the operator
+    within the scope; slots have the names that `update` takes. Values of slots are compared as they
+    are now.
+
+    Attributes:
+        nodes_added: nodes that only the other graph has.
+        nodes_removed: nodes that only this graph has.
+        nodes_changed: nodes of both that are done otherwise or on tensors of another shape or
+            dtype.
+        slots_added: slots that only the other graph has.
+        slots_removed: slots that only this graph has.
+        slots_changed: slots of both with another type or value.
+        reordered: whether the nodes of both run in another order.
+    """
+
+    nodes_added: tuple[str, ...] = ()
+    nodes_removed: tuple[str, ...] = ()
+    nodes_changed: tuple[Change, ...] = ()
+    slots_added: tuple[str, ...] = ()
+    slots_removed: tuple[str, ...] = ()
+    slots_changed: tuple[Change, ...] = ()
+    reordered: bool = False
+
+    def __bool__(self) -> bool:
+        return self != GraphDiff()
+
+    def __str__(self) -> str:
+        if not self:
+            return "no difference"
+        lines = [
+            *_section("nodes", self.nodes_added, self.nodes_removed, self.nodes_changed),
+            *(["nodes of both run in another order"] if self.reordered else []),
+            *_section("slots", self.slots_added, self.slots_removed, self.slots_changed),
+        ]
+        return "\n".join(lines)
+
+
+def _section(
+    what: str, added: Sequence[str], removed: Sequence[str], changed: Sequence[Change]
+) -> list[str]:
+    if not (added or removed or changed):
+        return []
+    return [
+        f"{what}: {len(added)} added, {len(removed)} removed, {len(changed)} changed",
+        *(f"  + {name}" for name in added),
+        *(f"  - {name}" for name in removed),
+        *(f"  ~ {change.name}: {change.before} -> {change.after}" for change in changed),
+    ]
+
+
+def named_nodes(nodes: Iterable[NodeInfo], accesses: Iterable[Sequence[Access]]) -> dict[str, str]:
+    """What each node does, in words, by the node's name and in replay order."""
+    ordinals: dict[tuple[str, str], int] = {}
+    named: dict[str, str] = {}
+    for node, touched in zip(nodes, accesses, strict=True):
+        ordinal = ordinals.get((node.scope, node.op), 0)
+        ordinals[node.scope, node.op] = ordinal + 1
+        name = ".".join(part for part in (node.scope, node.op, str(ordinal)) if part)
+        read = ", ".join(access.what for access in touched if not access.writes)
+        written = ", ".join(access.what for access in touched if access.writes)
+        named[name] = f"{node.kind} by {node.method} ({read}) -> ({written})"
+    return named
+
+
+def diff_graphs(
+    nodes: Mapping[str, str],
+    other_nodes: Mapping[str, str],
+    slots: Mapping[str, str],
+    other_slots: Mapping[str, str],
+) -> GraphDiff:
+    """Compares nodes and slots, each as words by name."""
+    common = [name for name in nodes if name in other_nodes]
+    return GraphDiff(
+        *_compared(nodes, other_nodes),
+        *_compared(slots, other_slots),
+        reordered=common != [name for name in other_nodes if name in nodes],
+    )
+
+
+def _compared(
+    ours: Mapping[str, str], theirs: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Change, ...]]:
+    return (
+        tuple(name for name in theirs if name not in ours),
+        tuple(name for name in ours if name not in theirs),
+        tuple(
+            Change(name, words, theirs[name])
+            for name, words in ours.items()
+            if name in theirs and theirs[name] != words
+        ),
+    )
+
+
+def dot_text(
+    nodes: Sequence[NodeInfo],
+    accesses: Sequence[Sequence[Access]],
+    slots: Mapping[int, Mapping[str, Any]],
+) -> str:
+    """The graph in the DOT language.
+
+    Args:
+        nodes: the nodes, in replay order.
+        accesses: what each of them reads and writes.
+        slots: the value of every slot, by node number and the slot's name.
+    """
+    lines = ["digraph captured {", "  node [shape=box];"]
+    for number, node in enumerate(nodes):
+        values = [f"{name} = {value}" for name, value in slots.get(number, {}).items()]
+        label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
+        lines.append(f'  n{number} [label="{label}", tooltip="{node.kind} by {node.method}"];')
+    lines += _memory_lines(accesses)
+    lines += _edge_lines(accesses)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
+    """A line for each memory that predates the capture, labelled as it was used first."""
+    labels: dict[int, str] = {}
+    for touched in accesses:
+        for access in touched:
+            if access.predates:
+                labels.setdefault(access.memory, access.what)
+    return [
+        f'  m{memory} [shape=ellipse, label="{_escaped([what])}"];'
+        for memory, what in labels.items()
+    ]
+
+
+def _edge_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
+    """From who filled a memory last to who reads it; memory that predates fills itself at first."""
+    filled: dict[int, str] = {}
+    lines: dict[str, None] = {}
+    for number, touched in enumerate(accesses):
+        for access in touched:
+            source = filled.get(access.memory, f"m{access.memory}" if access.predates else None)
+            if not access.writes and source is not None:
+                label = _escaped([access.what])
+                lines[f'  {source} -> n{number} [label="{label}"];'] = None
+        for access in touched:
+            if not access.writes:
+                continue
+            filled[access.memory] = f"n{number}"
+            if access.predates:
+                lines[f"  n{number} -> m{access.memory} [style=dashed];"] = None
+    return list(lines)
+
+
+def _escaped(lines: Sequence[str]) -> str:
+    return "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
