@@ -163,16 +163,25 @@ void verify_shape(const Frame& frame, const Check& check) {
   });
 }
 
+void require_dtype(const Frame& frame, const Check& check, at::ScalarType dtype, const char* hint) {
+  const auto& allowed = check.dtypes;
+  if (std::find(allowed.begin(), allowed.end(), dtype) != allowed.end()) return;
+  std::string names;
+  for (const at::ScalarType each : allowed) {
+    names += (names.empty() ? "" : " or ") + dtype_text(each);
+  }
+  contract_error(frame, frame.op().arguments[check.arguments.front()].name + " must be " + names +
+                            ", got " + dtype_text(dtype) + hint);
+}
+
 void verify_dtype(const Frame& frame, const Check& check) {
-  frame.for_each_tensor(check.arguments.front(), [&](int i, const at::Tensor& tensor) {
-    const auto& allowed = check.dtypes;
-    if (std::find(allowed.begin(), allowed.end(), tensor.scalar_type()) != allowed.end()) return;
-    std::string names;
-    for (const at::ScalarType dtype : allowed) {
-      names += (names.empty() ? "" : " or ") + dtype_text(dtype);
-    }
-    contract_error(frame, frame.op().arguments[i].name + " must be " + names + ", got " +
-                              dtype_text(tensor.scalar_type()) + "; convert with .to()");
+  const int32_t argument = check.arguments.front();
+  if (frame.op().arguments[argument].kind == ArgumentKind::kDtype) {
+    if (frame.is_none(argument)) return;
+    return require_dtype(frame, check, static_cast<at::ScalarType>(frame.integer(argument)), "");
+  }
+  frame.for_each_tensor(argument, [&](int, const at::Tensor& tensor) {
+    require_dtype(frame, check, tensor.scalar_type(), "; convert with .to()");
   });
 }
 
@@ -229,10 +238,20 @@ at::Tensor OutputRule::allocate(const Frame& frame, int output) const {
                                 sizes_text(sizes) + " " + shape_text(shape));
     }
   }
-  const at::ScalarType type = dtype_of >= 0 ? frame.tensor(dtype_of).scalar_type() : dtype;
+  const at::ScalarType type = dtype_for(frame);
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return at::detail::empty_cpu(sizes, type);
   return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
+}
+
+at::ScalarType OutputRule::dtype_for(const Frame& frame) const {
+  if (dtype_of < 0) return dtype;
+  const KernelOp& op = frame.op();
+  if (op.arguments[dtype_of].kind != ArgumentKind::kDtype) {
+    return frame.tensor(dtype_of).scalar_type();
+  }
+  if (frame.is_none(dtype_of)) return frame.tensor(op.device_argument).scalar_type();
+  return static_cast<at::ScalarType>(frame.integer(dtype_of));
 }
 
 void Check::verify(const Frame& frame) const {

@@ -62,16 +62,20 @@ void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Siz
 struct OutputRule {
   int32_t like = -1;             // a tensor argument whose sizes it has; -1: `shape` counts
   std::vector<Dimension> shape;  //
-  int32_t dtype_of = -1;         // a tensor argument whose dtype it has; -1: `dtype` counts
+  // The Tensor or ScalarType argument whose dtype it has; -1: `dtype` counts.
+  int32_t dtype_of = -1;
   at::ScalarType dtype = at::kFloat;
 
   at::Tensor allocate(const Frame& frame, int output) const;
+  // A ScalarType argument that is None stands for the dtype of the first tensor.
+  at::ScalarType dtype_for(const Frame& frame) const;
   bool is_differentiable() const { return dtype_of >= 0 || at::isFloatingType(dtype); }
 };
 
 enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype };
 
-// One declared check of the input contract. Arguments that are None are left out.
+// One declared check of the input contract. Arguments that are None are left out. kDtype may name a
+// ScalarType argument.
 struct Check {
   CheckKind kind;
   std::vector<int32_t> arguments;

@@ -63,7 +63,10 @@ class OutputRule:
             raise SchemaError(
                 f"{where}: dtype={source!r}: expected a torch.dtype or an argument's name"
             )
-        return BoundOutput(like, dimensions, _tensor_index(schema, source, where), torch.float32)
+        index = schema.index.get(source)
+        if index is None or not _is_dtype(schema, index):
+            index = _tensor_index(schema, source, where)
+        return BoundOutput(like, dimensions, index, torch.float32)
 
 
 def empty_like(name: str, *, dtype: str | torch.dtype | None = None) -> OutputRule:
@@ -82,15 +85,18 @@ def empty(*sizes: Size, dtype: str | torch.dtype | None = None) -> OutputRule:
         sizes: integers, or expressions over the arguments: `"x.shape[0]"`, `"x.numel() // 2"`, `"n
             + 1"`, `"len(lengths)"`. `"*x.shape[:-1]"` puts several sizes, `"*sizes"` those of an
             `int[]` argument.
-        dtype: a `torch.dtype`, or the name of the tensor argument that gives it; by default the
-            first one.
+        dtype: a `torch.dtype`, or the name of the argument that gives it: a Tensor, or a
+            ScalarType (where that is None, the first Tensor that cannot be None gives it); by
+            default that tensor.
     """
     return OutputRule(None, sizes, dtype)
 
 
 @dataclass(frozen=True)
 class BoundOutput:
-    """An output rule over argument indices; `like` and `dtype_of` are -1 where unused."""
+    """An output rule over argument indices; `like` and `dtype_of` are -1 where unused. `dtype_of`
+    is a Tensor or a ScalarType argument.
+    """
 
     like: int
     dimensions: tuple[Dimension, ...]
@@ -119,8 +125,20 @@ class BoundOutput:
                     f"output {number} would have the negative shape {shape_text(sizes)} "
                     f"{_dimensions_text(self.dimensions)}"
                 )
-        dtype = values[self.dtype_of].dtype if self.dtype_of >= 0 else self.dtype
-        return torch.empty(sizes, dtype=dtype, device=device)
+        return torch.empty(sizes, dtype=self._dtype(values, arguments), device=device)
+
+    def _dtype(self, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+        if self.dtype_of < 0:
+            return self.dtype
+        given = values[self.dtype_of]
+        if isinstance(given, torch.dtype):
+            return given
+        if given is None:
+            first = next(
+                i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional
+            )
+            given = values[first]
+        return given.dtype
 
 
 class CheckKind(IntEnum):
@@ -148,10 +166,16 @@ class Check:
         """The check with argument names resolved. Raises `SchemaError` starting with `where`."""
         return BoundCheck(
             self.kind,
-            tuple(_tensors_index(schema, name, where) for name in self.names),
+            tuple(self._index(schema, name, where) for name in self.names),
             tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes),
             self.dtypes,
         )
+
+    def _index(self, schema: Schema, name: str, where: str) -> int:
+        index = schema.index.get(name)
+        if self.kind is CheckKind.DTYPE and index is not None and _is_dtype(schema, index):
+            return index
+        return _tensors_index(schema, name, where)
 
 
 def same_shape(*names: str) -> Check:
@@ -172,7 +196,7 @@ def shape(name: str, *sizes: Size) -> Check:
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> Check:
-    """The named tensor must have one of these dtypes."""
+    """The named tensor must have one of these dtypes, or the named ScalarType argument be one."""
     if not dtypes or not all(isinstance(d, torch.dtype) for d in dtypes):
         raise SchemaError(
             f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
@@ -219,12 +243,17 @@ class BoundCheck:
             for name, tensor in tensors:
                 self._verify_shape(name, tensor, _evaluate(self.dimensions, values, arguments))
         else:
-            for name, tensor in tensors:
-                if tensor.dtype not in self.dtypes:
-                    allowed = " or ".join(str(d) for d in self.dtypes)
-                    raise ContractError(
-                        f"{name} must be {allowed}, got {tensor.dtype}; convert with .to()"
-                    )
+            self._verify_dtype(tensors)
+
+    def _verify_dtype(self, given: list[tuple[str, Any]]) -> None:
+        allowed = " or ".join(str(d) for d in self.dtypes)
+        for name, value in given:
+            if isinstance(value, torch.dtype):
+                dtype, hint = value, ""
+            else:
+                dtype, hint = value.dtype, "; convert with .to()"
+            if dtype not in self.dtypes:
+                raise ContractError(f"{name} must be {allowed}, got {dtype}{hint}")
 
     def _names(self, arguments: Sequence[Argument]) -> str:
         names = [arguments[i].name for i in self.indices]
@@ -301,6 +330,10 @@ def _dimensions_text(dimensions: Sequence[Dimension]) -> str:
 def _at_least_two(function: str, names: Sequence[str]) -> None:
     if len(names) < 2:
         raise SchemaError(f"ops.{function} compares two arguments or more, got {list(names)}")
+
+
+def _is_dtype(schema: Schema, index: int) -> bool:
+    return schema.arguments[index].type == "ScalarType"
 
 
 def _tensors_index(schema: Schema, name: str, where: str) -> int:

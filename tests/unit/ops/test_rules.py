@@ -126,3 +126,41 @@ def test_several_outputs_come_as_a_tuple(define: Define) -> None:
     )
     for call in (split, split.overload):
         assert [tuple(part.shape) for part in call(torch.ones(7))] == [(3,), (4,)]
+
+
+@pytest.fixture
+def cast(define: Define) -> ops.KernelOperator:
+    """An output whose dtype a ScalarType argument gives."""
+    return define(
+        "cast(Tensor? first, Tensor x, ScalarType? out_dtype=None) -> Tensor",
+        outputs=ops.empty("*x.shape", dtype="out_dtype"),
+        checks=(ops.dtype("out_dtype", torch.float16, torch.float64), ops.kernel_checks()),
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_dtype_argument_gives_the_dtype_of_the_output(
+    cast: ops.KernelOperator, device: str
+) -> None:
+    x = torch.zeros(2, 3, dtype=torch.int32, device=device)
+    assert cast(None, x, torch.float16).dtype == torch.float16
+    assert cast(None, x, out_dtype=torch.float64).dtype == torch.float64
+    assert cast.overload(None, x, torch.float64).dtype == torch.float64
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_without_a_dtype_argument_the_first_tensor_gives_the_dtype_of_the_output(
+    cast: ops.KernelOperator, device: str
+) -> None:
+    x = torch.zeros(2, 3, dtype=torch.int16, device=device)
+    assert cast(None, x).dtype == torch.int16
+    assert cast(x.double(), x, None).dtype == torch.int16
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_dtype_argument_outside_its_contract_lists_the_allowed_ones(
+    cast: ops.KernelOperator, device: str
+) -> None:
+    words = r"out_dtype must be torch.float16 or torch.float64, got torch.int8$"
+    with pytest.raises(ContractError, match=words):
+        cast(None, torch.zeros(2, device=device), torch.int8)
