@@ -34,18 +34,24 @@ struct half {
   half(float value) : bits(encode(value)) {}
   operator float() const { return decode(bits); }
 
-#ifdef __FLT16_MANT_DIG__
+#if defined(__aarch64__)
+#define BRINGUP_NATIVE_HALF __fp16  // g++ knows _Float16 in C++ only from version 13 there
+#elif defined(__FLT16_MANT_DIG__) && !defined(__CUDACC__)
+#define BRINGUP_NATIVE_HALF _Float16
+#endif
+#ifdef BRINGUP_NATIVE_HALF
   static uint16_t encode(float value) {
-    const _Float16 narrow = static_cast<_Float16>(value);
+    const BRINGUP_NATIVE_HALF narrow = static_cast<BRINGUP_NATIVE_HALF>(value);
     uint16_t bits;
     __builtin_memcpy(&bits, &narrow, sizeof bits);
     return bits;
   }
   static float decode(uint16_t bits) {
-    _Float16 narrow;
+    BRINGUP_NATIVE_HALF narrow;
     __builtin_memcpy(&narrow, &bits, sizeof bits);
     return static_cast<float>(narrow);
   }
+#undef BRINGUP_NATIVE_HALF
 #else
   static uint16_t encode(float value) { return encode_bits(value); }
   static float decode(uint16_t bits) { return decode_bits(bits); }

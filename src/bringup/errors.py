@@ -24,6 +24,7 @@ __all__ = [
     "PluginError",
     "SchemaError",
     "SettingError",
+    "TargetError",
     "UpdateError",
 ]
 
@@ -84,6 +85,12 @@ class CompileError(BringupError, RuntimeError):
 
 class MissingCompilerError(CompileError):
     """No compiler was found for a target; the message says how to get one."""
+
+
+class TargetError(BringupError, RuntimeError):
+    """A kernel's binary cannot be loaded into this process: it was built for another machine, or
+    this one lacks what it needs.
+    """
 
 
 class MissingKernelError(BringupError, RuntimeError):

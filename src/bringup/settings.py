@@ -7,6 +7,7 @@ Values are read when asked for, not at import, so a test or a notebook may chang
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ __all__ = [
     "driver",
     "inherited",
     "jit_cxx",
+    "jit_debug",
+    "jit_file_size",
+    "jit_memory",
+    "jit_timeout",
     "launch_blocking",
     "logger",
     "pass_path",
@@ -88,6 +93,30 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError("expected a number of seconds above 0")
+    return seconds
+
+
+def _size(text: str) -> int | None:
+    """Bytes; None for no limit."""
+    number, unit = text.strip()[:-1], text.strip()[-1:].upper()
+    shift = {"K": 10, "M": 20, "G": 30}.get(unit)
+    digits = number if shift else text.strip()
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError("expected a number of bytes, also with K, M or G behind it; 0: no limit")
+    return int(digits) << (shift or 0) or None
+
+
 _CACHE_DIR = Setting(
     "BRINGUP_CACHE_DIR",
     "folder of the kernel cache",
@@ -101,6 +130,31 @@ _JIT_CXX = Setting(
     "c++, g++ or clang++ on PATH",
     lambda: "",
     str,
+)
+_JIT_DEBUG = Setting(
+    "BRINGUP_JIT_DEBUG",
+    "debug builds of kernels: some of assembly, preprocessed, line_info, address, undefined, "
+    "separated by commas",
+    "none",
+    lambda: (),
+    _words,
+)
+_JIT_TIMEOUT = Setting(
+    "BRINGUP_JIT_TIMEOUT", "seconds that a compiler may run", "300", lambda: 300.0, _seconds
+)
+_JIT_MEMORY = Setting(
+    "BRINGUP_JIT_MEMORY",
+    "address space of each process of a compiler: bytes, or a number with K, M or G; 0: no limit",
+    "16G",
+    lambda: 16 * 2**30,
+    _size,
+)
+_JIT_FILE_SIZE = Setting(
+    "BRINGUP_JIT_FILE_SIZE",
+    "size of each file that a compiler writes: bytes, or a number with K, M or G; 0: no limit",
+    "4G",
+    lambda: 4 * 2**30,
+    _size,
 )
 _DRIVER = Setting(
     "BRINGUP_DRIVER",
@@ -157,6 +211,10 @@ _SIM_ISOLATED = Setting(
 _ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
     _JIT_CXX,
+    _JIT_DEBUG,
+    _JIT_TIMEOUT,
+    _JIT_MEMORY,
+    _JIT_FILE_SIZE,
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
@@ -175,6 +233,26 @@ def cache_dir() -> Path:
 def jit_cxx() -> str:
     """The C++ compiler for kernels (`BRINGUP_JIT_CXX`), or "" when jit shall look for one."""
     return _JIT_CXX.get()
+
+
+def jit_debug() -> tuple[str, ...]:
+    """The debug builds that are asked for (`BRINGUP_JIT_DEBUG`), word by word."""
+    return _JIT_DEBUG.get()
+
+
+def jit_timeout() -> float:
+    """Seconds that a compiler may run (`BRINGUP_JIT_TIMEOUT`)."""
+    return _JIT_TIMEOUT.get()
+
+
+def jit_memory() -> int | None:
+    """Bytes of address space for each process of a compiler (`BRINGUP_JIT_MEMORY`), or None."""
+    return _JIT_MEMORY.get()
+
+
+def jit_file_size() -> int | None:
+    """Bytes that each file of a compiler may have (`BRINGUP_JIT_FILE_SIZE`), or None."""
+    return _JIT_FILE_SIZE.get()
 
 
 def driver() -> str:

@@ -11,21 +11,32 @@ from __future__ import annotations
 from bringup.jit._binary import Binary
 from bringup.jit._cache import Cache, Entry
 from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
+from bringup.jit._debug import Debug
+from bringup.jit._gnu import GnuTarget
 from bringup.jit._key import Macro
 from bringup.jit._source import Source
-from bringup.jit._toolchain import ToolchainInfo, include_flags
+from bringup.jit._target import Job, Target, register_target, targets
+from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 
 __all__ = [
     "Binary",
     "Cache",
+    "Debug",
     "Entry",
+    "GnuTarget",
+    "Job",
     "Macro",
+    "Memo",
     "Source",
+    "Target",
+    "Toolchain",
     "ToolchainInfo",
     "cache",
     "compile",
     "freeze",
     "frozen",
     "include_flags",
+    "register_target",
+    "targets",
     "toolchain",
 ]

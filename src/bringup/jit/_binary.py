@@ -9,7 +9,9 @@ from pathlib import Path
 
 from bringup import _native
 from bringup.errors import CompileError
+from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._source import Abi, Kind
+from bringup.jit._target import find_target
 
 __all__ = ["Binary"]
 
@@ -36,6 +38,8 @@ class Binary:
         entry: the symbol to start.
         abi: the form of the entry.
         kind: host entry or device code.
+        target: what it was built for.
+        debug: what was added for debugging.
     """
 
     path: Path
@@ -43,6 +47,8 @@ class Binary:
     entry: str
     abi: Abi
     kind: Kind
+    target: str = "cpu"
+    debug: Debug = NO_DEBUG
 
     @property
     def kernel_id(self) -> int:
@@ -50,6 +56,7 @@ class Binary:
 
         Raises:
             CompileError: the library cannot be loaded, with the loader's reason.
+            TargetError: it is for another machine, or this process lacks what it needs.
         """
         identity = (self.key, self.entry)
         known = _loaded.get(identity)
@@ -61,6 +68,7 @@ class Binary:
             return _loaded[identity]
 
     def _load(self) -> int:
+        find_target(self.target).check_loadable(self.path, self.debug)
         try:
             kernel_id: int = _native.core().load_kernel(
                 str(self.path), self.entry, self.kind == "device"

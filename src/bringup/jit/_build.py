@@ -4,28 +4,31 @@ when it failed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bringup.errors import CompileError
 from bringup.jit._cache import BINARY, LOG, Header, read_header
+from bringup.jit._debug import NO_DEBUG, Debug
+from bringup.jit._depfile import read_depfile
 from bringup.jit._files import bytes_digest
-from bringup.jit._key import Record, build_record, include_directories, request_key
+from bringup.jit._key import Record, build_record, files_named, request_key
+from bringup.jit._run import Finished
 from bringup.jit._source import Source
-from bringup.jit._toolchain import Toolchain, compiler_environment
+from bringup.jit._target import Job, Target, find_target
+from bringup.jit._toolchain import Toolchain
 
 __all__ = ["Build", "Request", "SourceChangedError", "build", "read_dependencies"]
 
 COMPILE_SECONDS = 300
 _ATTEMPTS = 5
-_DEPENDENCIES = "kernel.d"
 _ERROR_LINE = re.compile(
     r"(: (fatal )?error[: ]|undefined reference|required symbol|cannot find -l)"
 )
@@ -45,24 +48,45 @@ class Request:
     target: str
     flags: tuple[str, ...]
     toolchain: Toolchain
+    debug: Debug = NO_DEBUG
+
+    @property
+    def platform(self) -> Target:
+        """The target itself."""
+        return find_target(self.target)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The target's own options, which come before the caller's flags."""
+        return self.platform.flags(self.toolchain, self.source.language, self.debug)
 
     def key(self, source_digest: str) -> str:
         """The request key of the source with this content."""
-        return request_key(
-            self.source, source_digest, self.macros, self.target, self.toolchain, self.flags
+        return request_key(source_digest=source_digest, **self._facts())
+
+    def record(
+        self, source_digest: str, headers: Sequence[Header], inputs: Sequence[Header] = ()
+    ) -> Record:
+        """The key record of the source with this content, built with these headers and other
+        inputs.
+        """
+        return build_record(
+            source_digest=source_digest,
+            header_digests=[header.digest for header in headers],
+            input_digests=[given.digest for given in inputs],
+            **self._facts(),
         )
 
-    def record(self, source_digest: str, headers: Sequence[Header]) -> Record:
-        """The key record of the source with this content, built with these headers."""
-        return build_record(
-            self.source,
-            source_digest,
-            self.macros,
-            self.target,
-            self.toolchain,
-            self.flags,
-            [header.digest for header in headers],
-        )
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "macros": self.macros,
+            "target": self.target,
+            "toolchain": self.toolchain,
+            "options": self.options,
+            "flags": self.flags,
+            "debug": self.debug,
+        }
 
     def __str__(self) -> str:
         parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]
@@ -70,58 +94,21 @@ class Request:
             parts.append(f"macros {' '.join(self.macros)}")
         if self.flags:
             parts.append(f"flags {' '.join(self.flags)}")
+        if self.debug:
+            parts.append(f"debug {','.join(self.debug.words)}")
         return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class Build:
-    """A successful run: the headers in the order of their inclusion, the command, the seconds it
-    took.
+    """A successful run: the headers in the order of their inclusion, the other files that it read
+    beyond what every build of the toolchain reads, the command, the seconds it took.
     """
 
     headers: tuple[Header, ...]
+    inputs: tuple[Header, ...]
     command: tuple[str, ...]
     seconds: float
-
-
-def _command(request: Request, source: str) -> list[str]:
-    toolchain = request.toolchain
-    searched = [*toolchain.include_directories, *include_directories(request.flags)]
-    # Where the sources lie must not show in the binary: the same key is the same content.
-    mapped = [(request.source.directory, "."), *((directory, "include") for directory in searched)]
-    return [
-        toolchain.compiler,
-        *toolchain.flags(request.source.language),
-        *(f"-ffile-prefix-map={directory}={shown}" for directory, shown in mapped if directory),
-        *(f"-D{macro}" for macro in request.macros),
-        *(f"-I{directory}" for directory in toolchain.include_directories),
-        f"-Wl,--require-defined={request.source.symbol}",
-        *("-MD", "-MF", _DEPENDENCIES, "-MT", "kernel", "-o", BINARY),
-        source,
-        *request.flags,
-    ]
-
-
-def _run(command: Sequence[str], staged: Path) -> tuple[int, str]:
-    """Exit status and output. The compiler starts children of its own: all of them end with it."""
-    process = subprocess.Popen(
-        command,
-        cwd=staged,
-        env=compiler_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=COMPILE_SECONDS)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        return -signal.SIGKILL, f"error: the compiler was stopped after {COMPILE_SECONDS} s"
-    return process.returncode, output.decode(errors="replace")
 
 
 def _first_diagnostic(log: str) -> str:
@@ -135,9 +122,10 @@ def _first_diagnostic(log: str) -> str:
     return "\n".join(lines[first:last])
 
 
-def _failure(
-    request: Request, command: Sequence[str], status: int, log: str, kept: Path
-) -> CompileError:
+def _failure(request: Request, command: Sequence[str], done: Finished, kept: Path) -> CompileError:
+    status, log = done.status, done.output
+    if done.stop:
+        log += f"\nerror: the compiler was stopped: {done.stop.what}"
     diagnostic = _first_diagnostic(log)
     hint = ""
     if "required symbol" in log:
@@ -155,17 +143,27 @@ def _failure(
 
 
 def read_dependencies(staged: Path) -> list[str]:
-    """The headers that the compiler read, without the source itself, from its depfile in make's
-    syntax. Raises `OSError` when it left none.
+    """The headers that the compiler read, without the source itself. Raises `OSError` when it left
+    no depfile.
     """
-    text = os.fsdecode((staged / _DEPENDENCIES).read_bytes()).replace("\\\n", " ")
-    words = re.findall(r"(?:\\.|[^\s\\])+", text.partition(":")[2])
-    paths = [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
-    return [os.path.join(staged, path) for path in paths[1:]]
+    return read_depfile(staged / Job.headers)[1:]
 
 
-def _touched_since(headers: Sequence[Header], start_ns: int) -> bool:
-    return any(header.seen is None and _changed_ns(header.path) >= start_ns for header in headers)
+def _inputs(job: Job, request: Request) -> list[str]:
+    """What else this build read: what the linker took beyond its usual, files that flags name, and
+    programs that they chose.
+    """
+    usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
+    linked: list[str] = []
+    with contextlib.suppress(FileNotFoundError):  # a target that links nothing leaves it out
+        linked = [path for path in read_depfile(job.folder / job.linked) if path not in usual]
+    found = dict.fromkeys((*linked, *files_named(job.flags), *request.platform.tools(job)))
+    # Objects that the compiler hands to its linker are gone by now.
+    return [path for path in found if os.path.isfile(path)]
+
+
+def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
+    return any(file.seen is None and _changed_ns(file.path) >= start_ns for file in files)
 
 
 def _changed_ns(path: str) -> int:
@@ -173,17 +171,28 @@ def _changed_ns(path: str) -> int:
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _digests(headers: Sequence[Header]) -> list[str]:
-    return [header.digest for header in headers]
+def _digests(files: Sequence[Header]) -> list[str]:
+    return [file.digest for file in files]
 
 
-def _prepare(request: Request, staged: Path) -> list[str]:
-    """Puts a text into the folder; the command that compiles the source."""
+def _job(request: Request, staged: Path) -> Job:
+    """The job, with a text as a file in the folder."""
     source = request.source
     if source.text is None:
-        return _command(request, str(source))
-    (staged / source.file_name).write_bytes(source.content())
-    return _command(request, source.file_name)
+        file = str(source)
+    else:
+        file = source.file_name
+        (staged / file).write_bytes(source.content())
+    return Job(
+        source,
+        file,
+        BINARY,
+        request.macros,
+        request.flags,
+        request.debug,
+        request.toolchain,
+        staged,
+    )
 
 
 def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
@@ -193,7 +202,18 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
         raise SourceChangedError
     (staged / request.source.file_name).write_bytes(content)
     (staged / LOG).write_bytes(os.fsencode(log))
-    (staged / _DEPENDENCIES).unlink()
+    for left in (Job.headers, Job.linked):
+        (staged / left).unlink(missing_ok=True)
+
+
+def _dump(request: Request, job: Job, failed_log: Path) -> None:
+    """Writes what the debug build wants beside the binary."""
+    target = request.platform
+    for command in target.dumps(job).values():
+        done = target.run(job, list(command))
+        if done.status != 0:
+            failed_log.write_bytes(os.fsencode(f"{shlex.join(command)}\n{done.output}"))
+            raise _failure(request, command, done, failed_log)
 
 
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
@@ -204,23 +224,28 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
             headers kept changing while it ran.
         SourceChangedError: the source is no longer the one with `source_digest`.
     """
-    command = _prepare(request, staged)
+    job = _job(request, staged)
+    target = request.platform
+    command = target.command(job)
     before: list[str] | None = None
     for _ in range(_ATTEMPTS):
         start_ns, start = time.time_ns(), time.perf_counter()
-        status, output = _run(command, staged)
+        done = target.run(job, command)
         seconds = time.perf_counter() - start
-        log = f"{shlex.join(command)}\n{output}"
-        if status != 0:
+        log = f"{shlex.join(command)}\n{done.output}"
+        if done.status != 0:
             failed_log.write_bytes(os.fsencode(log))
-            raise _failure(request, command, status, output, failed_log)
+            raise _failure(request, command, done, failed_log)
         headers = tuple(map(read_header, read_dependencies(staged)))
+        inputs = tuple(map(read_header, _inputs(job, request)))
+        read = (*headers, *inputs)
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
-        if not _touched_since(headers, start_ns) or _digests(headers) == before:
+        if not _touched_since(read, start_ns) or _digests(read) == before:
+            _dump(request, job, failed_log)
             _keep(request, source_digest, staged, log)
-            return Build(headers, tuple(command), seconds)
-        before = _digests(headers)
+            return Build(headers, inputs, tuple(command), seconds)
+        before = _digests(read)
     raise CompileError(
         f"{request.source}: its headers kept changing while it was compiled; try again when they "
         "are written",

@@ -27,15 +27,18 @@ from bringup.jit import _events
 from bringup.jit._binary import Binary
 from bringup.jit._build import COMPILE_SECONDS, Request, SourceChangedError, build
 from bringup.jit._cache import Cache, Header, Hit, StoreUnwritableError
+from bringup.jit._debug import Debug
 from bringup.jit._files import file_digest
 from bringup.jit._key import (
     Macro,
     include_directories,
+    library_directories,
     render_flags,
     render_macros,
 )
-from bringup.jit._source import Source
-from bringup.jit._toolchain import Toolchain, ToolchainInfo, find_target, include_flags
+from bringup.jit._source import Kind, Source
+from bringup.jit._target import find_target
+from bringup.jit._toolchain import Toolchain, ToolchainInfo, include_flags
 
 __all__ = ["cache", "compile", "freeze", "frozen", "toolchain"]
 
@@ -47,7 +50,7 @@ _LOCK_SECONDS = COMPILE_SECONDS + 30
 
 _log = settings.logger("jit")
 
-_Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Path]
+_Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Debug, Path]
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     macros: Mapping[str, Macro] = _NO_MACROS,
     target: str = "cpu",
     flags: Iterable[str] = (),
+    debug: Debug | None = None,
 ) -> Binary:
     """The binary of `source` for `target`: from memory, from the cache on disk, or built now.
 
@@ -166,32 +170,39 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         source: what to compile.
         macros: preprocessor macros, sorted by name before use; bool is 1 or 0, a str is a type, a
             name or an expression.
-        target: `"cpu"`, or `"sim"` for device code of the simulated NPU.
+        target: `"cpu"`, `"sim"` for device code of the simulated NPU, `"cuda"`, `"aarch64"`, one
+            of `register_target`, or a variant like `"cuda:sm_90"`, `"aarch64:armv8.2-a"`.
         flags: more compiler options, each joined with its value, in order.
+        debug: what to add for somebody who looks for a mistake; None does as `BRINGUP_JIT_DEBUG`
+            says. A build of its own in the cache.
 
     Raises:
         CompileError: the compiler refused the source; the message has the first diagnostic.
         MissingCompilerError: there is no compiler.
         MissingKernelError: it would have to be built, and compiling is frozen.
         FileNotFoundError: the source's file does not exist.
-        TypeError, ValueError: a macro, a flag or the target cannot be what it says.
+        TypeError, ValueError: a macro, a flag or the target cannot be what it says, or the target
+            does not build what the source is written in.
     """
     if not isinstance(source, Source):
         raise TypeError(
             f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"
         )
     rendered, options = render_macros(macros), render_flags(flags)
-    store = cache()
-    compiler = find_target(target).toolchain(store)
-    call = (source, rendered, target, options, store.root)
+    store, platform = cache(), find_target(target)
+    platform.check_language(source)
+    if debug is None:
+        debug = Debug.from_settings()
+    compiler = platform.toolchain(store, source.kind)
+    call = (source, rendered, platform.name, options, debug, store.root)
+    request = Request(source, rendered, platform.name, options, compiler, debug)
     if _events.is_heard(_events.Asked):
-        _events.emit(_events.Asked(Request(source, rendered, target, options, compiler)))
+        _events.emit(_events.Asked(request))
     known = _state.known.get(call)
     if known is not None and known.holds(source, compiler):
         return known.binary
-    request = Request(source, rendered, target, options, compiler)
     hit, digest = _resolve(request, store)
-    binary = Binary(hit.path, hit.key, source.symbol, source.abi, source.kind)
+    binary = Binary(hit.path, hit.key, source.symbol, source.abi, source.kind, platform.name, debug)
     _state.known[call] = _Known(binary, compiler, digest, _watched(request, hit.headers))
     return binary
 
@@ -201,6 +212,7 @@ def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
         request.source.directory,
         *request.toolchain.include_directories,
         *include_directories(request.flags),
+        *library_directories(request.flags),
     )
     prefixes = tuple(os.path.join(folder, "") for folder in folders if folder)
     return tuple(header for header in headers if header.path.startswith(prefixes))
@@ -305,25 +317,27 @@ def _publish_build(request: Request, source_digest: str, key: str, store: Cache)
     staged = store.stage()
     try:
         built = build(request, source_digest, staged, store.folder(".failed") / f"{key}.log")
-        record = request.record(source_digest, built.headers)
+        record = request.record(source_digest, built.headers, built.inputs)
         facts = {
             "name": request.source.name,
             "command": built.command,
             "compiler": request.toolchain.version,
             "seconds": round(built.seconds, 4),
         }
-        return store.publish(staged, key, record, built.headers, facts)
+        return store.publish(staged, key, record, (*built.headers, *built.inputs), facts)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def toolchain(target: str = "cpu") -> ToolchainInfo:
-    """Which compiler builds for `target`, or why none does. Raises `ValueError` for an unknown
-    target.
+def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:
+    """Which compiler builds sources of this kind for `target`, or why none does. Raises
+    `ValueError` for an unknown target.
     """
+    platform = find_target(target)
     try:
-        found = find_target(target).toolchain(cache())
+        found = platform.toolchain(cache(), kind)
     except MissingCompilerError as error:
         return ToolchainInfo(target, problem=str(error))
-    flags = (*found.flags("c++"), *include_flags())
+    language = platform.main_language
+    flags = (*platform.flags(found, language, Debug()), *include_flags())
     return ToolchainInfo(target, Path(found.compiler), found.version, flags, found.isa)

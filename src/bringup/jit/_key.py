@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from bringup.jit._debug import Debug
 from bringup.jit._source import Source
 from bringup.jit._toolchain import Toolchain
 
@@ -22,15 +23,18 @@ __all__ = [
     "Macro",
     "Record",
     "build_record",
+    "files_named",
     "include_directories",
     "key_of",
+    "library_directories",
     "render_flags",
     "render_macros",
     "request_key",
+    "without_folders",
 ]
 
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
-_SCHEMA = "1"
+_SCHEMA = "2"
 
 Macro: TypeAlias = str | int | float | bool
 Record: TypeAlias = Mapping[str, Sequence[str]]
@@ -40,8 +44,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # comment, a directive or another statement.
 _TEXT = re.compile(r"[A-Za-z0-9_:<>,.()\[\]&*+\-|^~%!?= ]*\Z")
 _INCLUDE_FLAG = re.compile(r"(-I|-iquote|-isystem|-idirafter)(.+)\Z")
-# These would move or rename what the build writes, or compile something else than the source.
-_REFUSED_FLAG = re.compile(r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*)\Z")
+_LIBRARY_FOLDER = re.compile(r"(-L)(.+)\Z")
+# These would move or rename what the build writes, compile something else than the source, or run
+# other programs than those that the key knows.
+_REFUSED_FLAG = re.compile(
+    r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*|B.*)\Z"
+)
+_PART = re.compile(r"[=,:]")
 _INT_LIMIT = 2**63
 
 
@@ -97,8 +106,8 @@ def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
             raise ValueError(
                 f"flag {flag!r}: it changes what is written or compiled; jit decides that"
             )
-        include = _INCLUDE_FLAG.match(flag)
-        rendered.append(include[1] + os.path.abspath(include[2]) if include else flag)
+        folder = _INCLUDE_FLAG.match(flag) or _LIBRARY_FOLDER.match(flag)
+        rendered.append(folder[1] + os.path.abspath(folder[2]) if folder else flag)
     return tuple(rendered)
 
 
@@ -107,19 +116,43 @@ def include_directories(flags: Iterable[str]) -> list[str]:
     return [found[2] for flag in flags if (found := _INCLUDE_FLAG.match(flag))]
 
 
+def library_directories(flags: Iterable[str]) -> list[str]:
+    """The directories that `-L` names, in order."""
+    return [found[2] for flag in flags if (found := _LIBRARY_FOLDER.match(flag))]
+
+
+def files_named(flags: Iterable[str]) -> list[str]:
+    """The files that flags name, whatever for: profiles, version scripts, forced includes."""
+    words = (flag[start:] for flag in flags for start in _starts(flag))
+    return [word for word in dict.fromkeys(words) if os.path.isabs(word) and os.path.isfile(word)]
+
+
+def _starts(flag: str) -> list[int]:
+    """Where a value may begin in a flag."""
+    slash = flag.find("/")
+    return [*([slash] if slash > 0 else []), *(found.end() for found in _PART.finditer(flag))]
+
+
+def without_folders(flag: str) -> str:
+    """The flag as the key has it: which folder is searched does not matter, only what is found."""
+    return _LIBRARY_FOLDER.sub(r"\1", _INCLUDE_FLAG.sub(r"\1", flag))
+
+
 def request_key(
     source: Source,
     source_digest: str,
     macros: Sequence[str],
     target: str,
     toolchain: Toolchain,
+    options: Sequence[str],
     flags: Sequence[str],
+    debug: Debug,
 ) -> str:
     """Names what was asked for. Computed on every warm start, so in one go."""
     asked = (
         (_SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),
-        (source.kind, source.directory, macros, target, flags),
-        (toolchain.fingerprint, toolchain.flags(source.language), toolchain.include_directories),
+        (source.kind, source.directory, macros, target, flags, options, debug.words),
+        (toolchain.fingerprint, toolchain.include_directories),
     )
     return hashlib.sha256(repr(asked).encode(errors="surrogateescape")).hexdigest()
 
@@ -130,26 +163,46 @@ def build_record(
     macros: Sequence[str],
     target: str,
     toolchain: Toolchain,
+    options: Sequence[str],
     flags: Sequence[str],
+    debug: Debug,
     header_digests: Sequence[str],
+    input_digests: Sequence[str],
 ) -> dict[str, Sequence[str]]:
-    """What decides the binary; headers by their digests in the order of their inclusion."""
+    """What decides the binary.
+
+    Args:
+        source: what was compiled; only its content, language and entry count.
+        source_digest: its content.
+        macros: `NAME=value`, sorted.
+        target: the target's full name.
+        toolchain: what ran.
+        options: the target's options.
+        flags: the caller's, in order.
+        debug: what was added for debugging.
+        header_digests: the headers in the order of their inclusion.
+        input_digests: the other files that this build read beyond every build's: libraries and
+            scripts that flags link or name, and programs that flags chose.
+    """
     return {
         "schema": (_SCHEMA,),
         "source": (source_digest,),
         "headers": header_digests,
+        "inputs": input_digests,
         "language": (source.language,),
         "entry": (source.symbol,),
         "abi": (source.abi, str(KERNEL_ABI)),
         "kind": (source.kind,),
         "macros": macros,
         "target": (target,),
-        "flags": (
-            *toolchain.flags(source.language),
-            *(_INCLUDE_FLAG.sub(r"\1", flag) for flag in flags),
-        ),
+        "flags": (*options, *map(without_folders, flags)),
+        "debug": debug.words,
         "compiler": (toolchain.identity,),
+        "assembler": (toolchain.assembler,),
+        "linker": (toolchain.linker,),
+        "runtime": (toolchain.runtime,),
         "isa": (toolchain.machine, *toolchain.isa),
+        "environment": toolchain.environment,
     }
 
 

@@ -7,20 +7,32 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from bringup.jit._files import bytes_digest, file_digest
 
-__all__ = ["Abi", "Kind", "Source"]
+__all__ = ["Abi", "Kind", "Source", "add_languages"]
 
 Abi = Literal["args", "params", "ascendc"]
 Kind = Literal["host", "device"]
 
-_LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
+# By file suffix; each target brings those that it builds.
+_languages: dict[str, str] = {}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def add_languages(languages: Mapping[str, str]) -> None:
+    """Makes file suffixes known. Raises `ValueError` when one means another language already."""
+    for suffix, language in languages.items():
+        if not suffix.startswith(".") or _languages.get(suffix, language) != language:
+            raise ValueError(
+                f"suffix {suffix!r} cannot mean {language}: "
+                + (f"it means {_languages[suffix]}" if suffix in _languages else "it has no dot")
+            )
+    _languages.update(languages)
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,8 @@ class Source:
     """A kernel source: a file, or a text with a name.
 
     Args:
-        path: the source file; its suffix says the language (`.c`, `.cc`, `.cpp`, `.cxx`).
+        path: the source file; its suffix says the language (`.c`, `.cc`, `.cpp`, `.cxx`, `.cu`,
+            and those of registered targets).
         text: the source itself, instead of a file.
         name: what to call it in messages; for a text its suffix says the language. Defaults to the
             file's name, or `kernel.cpp`.
@@ -66,10 +79,10 @@ class Source:
     def _check(self) -> None:
         if self.text is not None and (Path(self.name).name != self.name or '"' in self.name):
             raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
-        if self._suffix not in _LANGUAGES:
+        if self._suffix not in _languages:
             raise ValueError(
                 f"jit.Source {self.name!r}: expected a file ending in one of "
-                f"{', '.join(_LANGUAGES)}, got {self._suffix or 'no suffix'!r}"
+                f"{', '.join(_languages)}, got {self._suffix or 'no suffix'!r}"
             )
         if not _IDENTIFIER.match(self.entry):
             raise ValueError(
@@ -91,8 +104,8 @@ class Source:
 
     @property
     def language(self) -> str:
-        """`"c"` or `"c++"`."""
-        return _LANGUAGES[self._suffix]
+        """`"c"`, `"c++"`, `"cuda"`, or what a registered target calls its own."""
+        return _languages[self._suffix]
 
     @property
     def symbol(self) -> str:

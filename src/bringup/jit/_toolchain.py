@@ -1,15 +1,17 @@
-"""Which compiler builds for a target, and what identifies it: version, content, and the instruction
-set that `-march=native` means on this machine.
+"""What is known of a compiler: where it is, and everything about it that can change a binary.
 
-Asking a compiler costs tens of milliseconds, so the answers are kept beside the cache, valid while
-the compiler's files are untouched and the machine was not booted anew.
+Owns the environment that compilers run in, asking them, and finding them on PATH. Which compiler a
+target uses and how it is called is the target's business.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,29 +21,31 @@ from bringup import _native, settings
 from bringup.errors import MissingCompilerError
 from bringup.jit._files import Stamp, as_stamp, bytes_digest, file_digest, read_bytes, stamp
 
-__all__ = ["TARGETS", "Target", "Toolchain", "ToolchainInfo", "compiler_environment", "find_target"]
+__all__ = [
+    "Memo",
+    "Toolchain",
+    "ToolchainInfo",
+    "ask",
+    "boot_id",
+    "bringup_includes",
+    "compiler_environment",
+    "content_of",
+    "digest_of",
+    "include_flags",
+    "libraries_of",
+    "on_path",
+    "recall",
+    "remember",
+    "stamps_of",
+]
 
-_CANDIDATES = ("c++", "g++", "clang++")
 _QUERY_SECONDS = 60
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-# No errno and no trapping arithmetic: neither changes a value, both keep loops from being
-# vectorised. Contraction is what -O3 users expect and is off by default in ISO C. Interposition
-# off: a kernel's own functions are inlined, and a symbol of the same name in the process cannot
-# take their place.
-_COMMON_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-fPIC",
-    "-shared",
-    "-pipe",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-    "-fno-semantic-interposition",
-    "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed,-s",
-)
-_LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
+_LOADED_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+# The same for everybody: what they say reaches binaries or messages.
+_FIXED = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+# Needed to run; what they lead to is identified by its content.
+_INHERITED = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,21 @@ class Toolchain:
 
     Attributes:
         compiler: what is run.
-        version: first line of `--version`.
-        machine: the target triple.
-        isa: what `-march=native` adds to the triple's baseline, as predefined macros.
-        identity: digest over version text and content of the compiler's files.
-        fingerprint: digest over identity, machine and isa.
-        stamps: files that have to stay untouched for all this to hold.
+        version: first line of what it says of itself.
+        family: `"gcc"`, `"clang"`, or the vendor's own name for the dialect of its options.
+        machine: what it builds for: a target triple, or the vendor's name for it.
+        isa: the instruction set in explicit terms, whatever `-march=native` means here.
+        identity: digest over the version text and the content of the compiler's programs and of the
+            libraries they load.
+        assembler: the same for the assembler.
+        linker: the same for the linker.
+        runtime: digest over the files that are linked into every binary.
+        fingerprint: digest over all of that.
+        tools: the programs, with the stamps for which this holds.
+        parts: the other files that were digested, with theirs.
+        linked: the files behind `runtime`.
+        lacking: what of `isa` this machine cannot run.
+        environment: the variables that can change a binary, as `NAME=value`.
         include_directories: where every build finds bringup's headers.
     """
 
@@ -65,19 +78,31 @@ class Toolchain:
     isa: tuple[str, ...]
     identity: str
     fingerprint: str
-    stamps: tuple[tuple[str, Stamp], ...]
-    include_directories: tuple[str, ...]
-
-    def flags(self, language: str) -> tuple[str, ...]:
-        """The flags every build gets, before the caller's."""
-        return (*_LANGUAGE_FLAGS[language], *_COMMON_FLAGS)
+    family: str = "gcc"
+    assembler: str = ""
+    linker: str = ""
+    runtime: str = ""
+    tools: tuple[tuple[str, Stamp], ...] = ()
+    parts: tuple[tuple[str, Stamp], ...] = ()
+    linked: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    include_directories: tuple[str, ...] = ()
 
     def untouched(self) -> bool:
-        """Whether the compiler's files are the ones that were asked."""
-        try:
-            return all(stamp(path) == seen for path, seen in self.stamps)
-        except OSError:
-            return False
+        """Whether the compiler's programs are the ones that were asked."""
+        return _same(self.tools)
+
+    def whole(self) -> bool:
+        """Whether everything that was digested is as it was."""
+        return _same(self.tools) and _same(self.parts)
+
+    def fingerprinted(self) -> Toolchain:
+        """This toolchain with the fingerprint that belongs to it."""
+        parts = (self.identity, self.assembler, self.linker, self.runtime, self.machine)
+        return dataclasses.replace(
+            self, fingerprint=digest_of(*parts, *self.isa, "\0", *self.environment)
+        )
 
 
 @dataclass(frozen=True)
@@ -102,29 +127,35 @@ class Memo(Protocol):
         """Keeps `content` if it can."""
 
 
-class Target(Protocol):
-    """Something that kernels are built for."""
-
-    name: str
-
-    def toolchain(self, memo: Memo) -> Toolchain:
-        """The toolchain as it is now. Raises `MissingCompilerError`."""
-
-
-def compiler_environment() -> dict[str, str]:
-    """What the compiler sees of the environment: enough to run, nothing that changes what it
-    builds.
+def compiler_environment(variables: Iterable[str] = ()) -> dict[str, str]:
+    """What a compiler sees of the environment: enough to run, nothing that changes what it builds
+    but the `variables` that its target declares.
     """
-    kept = settings.inherited("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-    return {**kept, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    return {**settings.inherited(*_INHERITED, *variables), **_FIXED}
 
 
-def _ask(compiler: str, *arguments: str) -> str:
+def build_environment(variables: Iterable[str] = ()) -> tuple[str, ...]:
+    """The part of the environment that can change a binary, as `NAME=value`."""
+    seen = {**settings.inherited(*variables), **_FIXED}
+    return tuple(f"{name}={value}" for name, value in sorted(seen.items()))
+
+
+def ask(
+    compiler: str,
+    *arguments: str,
+    get: str,
+    said_on_stderr: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What the compiler prints when it is run with these arguments.
+
+    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it.
+    """
     command = [compiler, *arguments]
     try:
         answer = subprocess.run(
             command,
-            env=compiler_environment(),
+            env={**compiler_environment(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -136,153 +167,104 @@ def _ask(compiler: str, *arguments: str) -> str:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise MissingCompilerError(
             f"the compiler {compiler} does not work: `{' '.join(command)}` failed "
-            f"({said[0] if said else error}). Set BRINGUP_JIT_CXX to a working C++ compiler, or "
-            "get one with: apt-get install g++",
+            f"({said[0] if said else error}). {get}",
             command=command,
         ) from error
-    return answer.stdout
+    return answer.stderr if said_on_stderr else answer.stdout
 
 
-def _on_path(name: str) -> str | None:
-    """The program `name` on PATH; the standard library's search costs several times as much."""
-    for folder in settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep):
+def on_path(name: str, also: Iterable[str] = ()) -> str | None:
+    """The program `name` on PATH or in the folders `also`; the standard library's search costs
+    several times as much.
+    """
+    folders = settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep)
+    for folder in (*folders, *also):
         candidate = os.path.join(folder, name)
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return os.path.abspath(candidate)
     return None
 
 
-def find_compiler() -> str:
-    """The path of the host's C++ compiler.
+def digest_of(*parts: str) -> str:
+    """One digest for several texts."""
+    return bytes_digest("\0".join(parts).encode(errors="surrogateescape"))
 
-    Raises `MissingCompilerError` saying what was looked for.
+
+def content_of(version: str, files: Iterable[str]) -> str:
+    """One digest for a version text and the contents of files, wherever they lie."""
+    return digest_of(version, *map(file_digest, files))
+
+
+def stamps_of(files: Iterable[str]) -> tuple[tuple[str, Stamp], ...]:
+    """The files with their stamps, each once."""
+    return tuple((path, stamp(path)) for path in dict.fromkeys(files))
+
+
+def libraries_of(program: str) -> list[str]:
+    """The shared libraries that the loader gives the program: a compiler may be mostly library.
+
+    Empty for one that is linked statically. The loader is asked, the program does not run.
     """
-    wanted = settings.jit_cxx()
-    if wanted:
-        if found := _on_path(os.path.expanduser(wanted)):
-            return found
-        raise MissingCompilerError(
-            f"no C++ compiler: BRINGUP_JIT_CXX is {wanted!r}, and there is no such program. Unset "
-            f"it to use the first of {', '.join(_CANDIDATES)} on PATH, or get one with: "
-            "apt-get install g++"
-        )
-    for name in _CANDIDATES:
-        if found := _on_path(name):
-            return found
-    raise MissingCompilerError(
-        f"no C++ compiler: BRINGUP_JIT_CXX is not set, and none of {', '.join(_CANDIDATES)} is on "
-        "PATH. Get one with: apt-get install g++"
+    answer = subprocess.run(
+        [program],
+        env={**compiler_environment(), "LD_TRACE_LOADED_OBJECTS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_QUERY_SECONDS,
+        check=False,
     )
+    return sorted(path for path in _LOADED_LIBRARY.findall(answer.stdout) if os.path.isfile(path))
 
 
-def _predefined(compiler: str, *flags: str) -> set[str]:
-    lines = _ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
-    return {line.removeprefix("#define ") for line in lines}
+def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
+    try:
+        return all(stamp(path) == seen for path, seen in stamps)
+    except OSError:
+        return False
 
 
-def _compiler_files(compiler: str) -> list[str]:
-    """The driver and, for GCC, the compiler proper that it starts (the driver may be a wrapper)."""
-    proper = _ask(compiler, "-print-prog-name=cc1plus").strip()
-    return [compiler, *([proper] if os.path.isabs(proper) else [])]
-
-
-def _digest_of(*parts: str) -> str:
-    return bytes_digest("\0".join(parts).encode())
-
-
-def _boot_id() -> str:
+@cache
+def boot_id() -> str:
+    """Which boot of which machine this is: the same files on another machine are another ISA."""
     try:
         return read_bytes(_BOOT_ID).decode().strip()
     except OSError:
         return ""
 
 
-def _query(compiler: str) -> dict[str, Any]:
-    version = _ask(compiler, "--version")
-    machine = _ask(compiler, "-dumpmachine").strip()
-    isa = sorted(_predefined(compiler, "-march=native") - _predefined(compiler))
-    files = _compiler_files(compiler)
-    stamps = [(path, stamp(path)) for path in files]
-    identity = _digest_of(version, *map(file_digest, files))
-    return {
-        "boot": _boot_id(),
-        "version": version.partition("\n")[0],
-        "machine": machine,
-        "isa": isa,
-        "identity": identity,
-        "fingerprint": _digest_of(identity, machine, *isa),
-        "stamps": stamps,
-    }
+def remember(toolchain: Toolchain) -> bytes:
+    """The toolchain as text, for `recall` in another process."""
+    return json.dumps({**dataclasses.asdict(toolchain), "boot": boot_id()}).encode()
 
 
-def _toolchain_from(compiler: str, answers: dict[str, Any]) -> Toolchain:
-    return Toolchain(
-        compiler=compiler,
-        version=answers["version"],
-        machine=answers["machine"],
-        isa=tuple(answers["isa"]),
-        identity=answers["identity"],
-        fingerprint=answers["fingerprint"],
-        stamps=tuple((file, as_stamp(seen)) for file, seen in answers["stamps"]),
-        include_directories=_bringup_includes(),
-    )
-
-
-def _remembered(compiler: str, kept: bytes | None) -> Toolchain | None:
+def recall(kept: bytes | None) -> Toolchain | None:
     """The toolchain of answers that still hold. What cannot be read counts as not there."""
     if kept is None:
         return None
     try:
-        answers = json.loads(kept)
-        found = _toolchain_from(compiler, answers)
-        return found if found.untouched() and answers["boot"] == _boot_id() else None
-    except (ValueError, KeyError, TypeError):
+        answers: dict[str, Any] = json.loads(kept)
+        if answers.pop("boot") != boot_id():
+            return None
+        for name in ("tools", "parts"):
+            answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])
+        found = Toolchain(**{name: _frozen(value) for name, value in answers.items()})
+        return found if found.whole() else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 @cache
-def _bringup_includes() -> tuple[str, ...]:
+def bringup_includes() -> tuple[str, ...]:
+    """Where bringup's headers are."""
     return (str(_native.include_dir()),)
-
-
-class HostTarget:
-    """A target built by the host's C++ compiler: the cpu itself, and the simulated NPU."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._known: Toolchain | None = None
-        self._known_for: tuple[str, dict[str, str]] | None = None
-
-    def toolchain(self, memo: Memo) -> Toolchain:
-        """The host compiler as it is now. Raises `MissingCompilerError`."""
-        asked_for = (settings.jit_cxx(), settings.inherited("PATH"))
-        known = self._known
-        if known is not None and self._known_for == asked_for and known.untouched():
-            return known
-        compiler = find_compiler()
-        name = f"{bytes_digest(compiler.encode())}.json"
-        toolchain = _remembered(compiler, memo.recall(name))
-        if toolchain is None:
-            answers = _query(compiler)
-            memo.keep(name, json.dumps(answers).encode())
-            toolchain = _toolchain_from(compiler, answers)
-        self._known, self._known_for = toolchain, asked_for
-        return toolchain
-
-
-TARGETS: dict[str, Target] = {name: HostTarget(name) for name in ("cpu", "sim")}
-
-
-def find_target(name: str) -> Target:
-    """The target called `name`. Raises `ValueError` listing the targets there are."""
-    try:
-        return TARGETS[name]
-    except KeyError:
-        raise ValueError(
-            f"target {name!r}: expected one of {', '.join(map(repr, TARGETS))}"
-        ) from None
 
 
 def include_flags() -> tuple[str, ...]:
     """What a compiler needs to find `bringup/kernel.h`."""
-    return tuple(f"-I{directory}" for directory in _bringup_includes())
+    return tuple(f"-I{directory}" for directory in bringup_includes())

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bringup import _native, jit
+
+
+def needs_target(name: str) -> pytest.MarkDecorator:
+    """Skips a test where the target's compiler is missing, with the command that gets it."""
+    return pytest.mark.skipif(bool(jit.toolchain(name).problem), reason=jit.toolchain(name).problem)
 
 
 class DLDevice(ctypes.Structure):

@@ -96,7 +96,7 @@ def test_frozen_refuses_a_miss_and_serves_a_hit(root: Path) -> None:
 
 
 def test_an_unknown_target_lists_the_targets() -> None:
-    with pytest.raises(ValueError, match="target 'gpu': expected one of 'cpu', 'sim'"):
+    with pytest.raises(ValueError, match="target 'gpu': expected one of 'cpu', 'sim', 'aarch64'"):
         jit.compile(jit.Source(text=ADD), target="gpu")
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup import _native, jit
+from bringup.jit._debug import NO_DEBUG
 from bringup.jit._key import (
     KERNEL_ABI,
     Macro,
@@ -31,7 +32,10 @@ TOOLCHAIN = Toolchain(
     isa=("__AVX2__ 1", "__FMA__ 1"),
     identity="compiler-digest",
     fingerprint="identity-and-isa",
-    stamps=(),
+    assembler="assembler-digest",
+    linker="linker-digest",
+    runtime="runtime-digest",
+    environment=("LC_ALL=C",),
     include_directories=("/include",),
 )
 
@@ -45,7 +49,10 @@ class Given:
     macros: Sequence[str] = ("A=1", "B=2")
     target: str = "cpu"
     toolchain: Toolchain = TOOLCHAIN
+    options: Sequence[str] = ("-O3", "-shared")
     flags: Sequence[str] = ("-O2", "-funroll-loops")
+    debug: jit.Debug = NO_DEBUG
+    input_digests: Sequence[str] = ("library",)
     header_digests: Sequence[str] = ("first", "second")
 
     def key(self) -> str:
@@ -53,7 +60,7 @@ class Given:
 
     def request_key(self) -> str:
         arguments = self._arguments()
-        del arguments["header_digests"]
+        del arguments["header_digests"], arguments["input_digests"]
         return request_key(**arguments)
 
     def _arguments(self) -> dict[str, Any]:
@@ -89,8 +96,25 @@ PERTURBATIONS: dict[str, list[Given]] = {
         Given(flags=("-funroll-loops", "-O2")),
         Given(flags=("-O2",)),
         Given(flags=("-O2", "-funroll-loops", "-I/x")),
+        Given(options=("-O3",)),
+    ],
+    "inputs": [
+        Given(input_digests=("changed",)),
+        Given(input_digests=()),
+        Given(input_digests=("library", "library")),
+    ],
+    "debug": [
+        Given(debug=jit.Debug(assembly=True)),
+        Given(debug=jit.Debug(preprocessed=True)),
+        Given(debug=jit.Debug(line_info=True)),
+        Given(debug=jit.Debug(sanitize="address")),
+        Given(debug=jit.Debug(sanitize="undefined")),
     ],
     "compiler": [_toolchain(identity="another")],
+    "assembler": [_toolchain(assembler="another")],
+    "linker": [_toolchain(linker="another")],
+    "runtime": [_toolchain(runtime="another")],
+    "environment": [_toolchain(environment=("LC_ALL=C", "VENDOR_HOME=/opt"))],
     "isa": [_toolchain(isa=("__AVX2__ 1",)), _toolchain(machine="aarch64-linux-gnu")],
 }
 # The schema is the record's own version and has no input.
@@ -108,20 +132,41 @@ def test_every_field_of_the_record_is_perturbed() -> None:
 
 @pytest.mark.parametrize("field", PERTURBATIONS)
 def test_a_change_of_the_field_changes_the_key(field: str) -> None:
+    """Row 7 and row 8: source, headers, libraries, toolchain, ISA, ABI, environment, debug."""
     for changed in PERTURBATIONS[field]:
-        # The default flags depend on the language.
-        assert _changed_fields(changed) - {"flags" if field == "language" else field} <= {field}
+        assert _changed_fields(changed) == {field}
         assert changed.key() != Given().key()
 
 
-@pytest.mark.parametrize("field", sorted(set(PERTURBATIONS) - {"headers", "compiler", "isa"}))
+FOUND_BY_THE_BUILD = {"headers", "inputs"}
+OF_THE_TOOLCHAIN = {"compiler", "assembler", "linker", "runtime", "isa", "environment"}
+
+
+@pytest.mark.parametrize("field", sorted(set(PERTURBATIONS) - FOUND_BY_THE_BUILD))
 def test_what_is_known_before_compiling_changes_the_request_key(field: str) -> None:
+    """Row 8. What the toolchain is reaches the request key through its fingerprint."""
     for changed in PERTURBATIONS[field]:
-        assert changed.request_key() != Given().request_key()
+        if field in OF_THE_TOOLCHAIN:
+            before, after = TOOLCHAIN.fingerprinted(), changed.toolchain.fingerprinted()
+            assert Given(toolchain=after).request_key() != Given(toolchain=before).request_key()
+        else:
+            assert changed.request_key() != Given().request_key()
 
 
-def test_compiler_and_isa_reach_the_request_key_through_the_fingerprint() -> None:
-    assert _toolchain(fingerprint="other").request_key() != Given().request_key()
+@pytest.mark.parametrize("field", sorted(build_record(**Given()._arguments())))
+def test_every_change_of_a_field_of_the_record_is_another_key(field: str) -> None:
+    """Row 8. Generated from the record: each value altered, added, dropped, moved."""
+    record = build_record(**Given()._arguments())
+    values = tuple(record[field])
+    altered = [(*values[:i], f"{value}x", *values[i + 1 :]) for i, value in enumerate(values)]
+    dropped = [(*values[:i], *values[i + 1 :]) for i in range(len(values))]
+    added = [(*values, ""), ("", *values)]
+    moved = [values[::-1]] if values[::-1] != values else []
+    variants = {*altered, *dropped, *added, *moved}
+    keys = {key_of({**record, field: other}) for other in variants}
+    assert key_of(record) not in keys
+    assert len(keys) == len(variants) >= len(altered) + 1
+    assert key_of({name: record[name] for name in record if name != field}) != key_of(record)
 
 
 def test_names_and_directories_do_not_change_the_key(tmp_path: Path) -> None:

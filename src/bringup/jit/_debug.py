@@ -1,0 +1,87 @@
+"""What a kernel is built with for people who look for a mistake in it: dumps, line information,
+sanitizers. Owns what can be asked for, not how a target does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from bringup import settings
+from bringup.errors import SettingError
+
+__all__ = ["NO_DEBUG", "Debug", "Sanitizer"]
+
+Sanitizer = Literal["address", "undefined"]
+
+_SWITCHES = ("assembly", "preprocessed", "line_info")
+
+
+@dataclass(frozen=True)
+class Debug:
+    """What to leave beside a binary, and what to build into it. Each combination is a build of its
+    own in the cache.
+
+    Args:
+        assembly: leave the assembly beside the binary (`kernel.s`; `kernel.ptx` for CUDA).
+        preprocessed: leave the source as the compiler saw it after the preprocessor (`kernel.ii`).
+        line_info: symbols and line numbers for debuggers and profilers.
+        sanitize: `"address"`, `"undefined"` or both in a tuple: accesses and undefined behaviour
+            are checked while the kernel runs.
+
+    Raises:
+        ValueError: a sanitizer that does not exist.
+    """
+
+    assembly: bool = False
+    preprocessed: bool = False
+    line_info: bool = False
+    sanitize: Sanitizer | tuple[Sanitizer, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.sanitizers:
+            if name not in get_args(Sanitizer):
+                raise ValueError(
+                    f"jit.Debug(sanitize={self.sanitize!r}): expected some of "
+                    f"{', '.join(map(repr, get_args(Sanitizer)))}, got {name!r}"
+                )
+        object.__setattr__(self, "sanitize", tuple(sorted(set(self.sanitizers))))
+
+    def __bool__(self) -> bool:
+        return bool(self.words)
+
+    @property
+    def sanitizers(self) -> tuple[Sanitizer, ...]:
+        """What `sanitize` names, sorted."""
+        return (self.sanitize,) if isinstance(self.sanitize, str) else self.sanitize
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is asked for, as `BRINGUP_JIT_DEBUG` and the build key say it."""
+        return (*(name for name in _SWITCHES if getattr(self, name)), *self.sanitizers)
+
+    @classmethod
+    def from_settings(cls) -> Debug:
+        """What `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word that it cannot
+        have.
+        """
+        asked = settings.jit_debug()
+        return _from_words(asked) if asked else NO_DEBUG
+
+
+NO_DEBUG = Debug()
+
+
+def _from_words(words: Sequence[str]) -> Debug:
+    known = (*_SWITCHES, *get_args(Sanitizer))
+    for word in words:
+        if word not in known:
+            raise SettingError(
+                f"BRINGUP_JIT_DEBUG={','.join(words)!r}: expected words of {', '.join(known)}, "
+                f"separated by commas, got {word!r}"
+            )
+    return Debug(
+        **{name: name in words for name in _SWITCHES},
+        sanitize=tuple(name for name in get_args(Sanitizer) if name in words),
+    )

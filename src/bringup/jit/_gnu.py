@@ -1,0 +1,360 @@
+"""Targets whose compiler is called like GCC: the host's own g++ or clang++, and cross compilers.
+
+Owns their options, and asking them which programs and files take part in a build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bringup import settings
+from bringup.errors import MissingCompilerError, TargetError
+from bringup.jit._debug import Debug
+from bringup.jit._depfile import read_depfile
+from bringup.jit._elf import this_machine
+from bringup.jit._files import bytes_digest
+from bringup.jit._key import include_directories
+from bringup.jit._source import Kind
+from bringup.jit._target import Job, Target, register_target
+from bringup.jit._toolchain import (
+    Memo,
+    Toolchain,
+    ask,
+    bringup_includes,
+    build_environment,
+    content_of,
+    libraries_of,
+    on_path,
+    recall,
+    remember,
+    stamps_of,
+)
+
+__all__ = ["GnuTarget"]
+
+# No errno and no trapping arithmetic: neither changes a value, both keep loops from being
+# vectorised. Contraction is what -O3 users expect and is off by default in ISO C. Interposition
+# off: a kernel's own functions are inlined, and a symbol of the same name in the process cannot
+# take their place.
+_COMPILE_FLAGS = (
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-pipe",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fno-semantic-interposition",
+)
+_LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"
+_LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
+# These choose the programs that take part in a build.
+_CHOOSES_PROGRAMS = re.compile(r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z")
+
+
+class GnuTarget(Target):
+    """A target whose compiler is called like GCC.
+
+    Args:
+        name: the target's name.
+        compilers: what to look for on PATH, best first.
+        march: the value of `-march`; a variant of the target (`name:march`) has another.
+        get: how to get the compiler, for the message when there is none.
+        chosen: the compiler that a setting names, or "".
+        setting: the name of that setting.
+        runs_here: whether what it builds is meant for this machine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compilers: Sequence[str],
+        *,
+        march: str,
+        get: str,
+        chosen: Callable[[], str] = str,
+        setting: str = "",
+        runs_here: bool = False,
+    ) -> None:
+        self.name = name
+        self._compilers = tuple(compilers)
+        self._march = march
+        self._get = get
+        self._chosen = chosen
+        self._setting = setting
+        self._runs_here = runs_here
+        self._known: Toolchain | None = None
+        self._known_for: object = None
+
+    def variant(self, text: str) -> Target:
+        """The same compiler with another `-march`."""
+        if not re.match(r"[A-Za-z0-9.+_-]+\Z", text):
+            raise ValueError(
+                f"target '{self.name}:{text}': expected a value for -march after the colon"
+            )
+        made = GnuTarget.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.name, made._march, made._known = f"{self.name}:{text}", text, None
+        return made
+
+    def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
+        """The compiler as it is now; the same for every kind of source."""
+        asked_for = (
+            self._chosen(),
+            settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables),
+        )
+        known = self._known
+        if known is not None and self._known_for == asked_for and known.untouched():
+            return known
+        compiler = self._find()
+        name = f"{bytes_digest(repr((compiler, self._march, asked_for)).encode())}.json"
+        toolchain = recall(memo.recall(name))
+        if toolchain is None:
+            toolchain = self._query(compiler)
+            memo.keep(name, remember(toolchain))
+        self._known, self._known_for = toolchain, asked_for
+        return toolchain
+
+    def _find(self) -> str:
+        wanted, looked_for = self._chosen(), ", ".join(self._compilers)
+        if wanted:
+            if found := on_path(os.path.expanduser(wanted)):
+                return found
+            raise MissingCompilerError(
+                f"no compiler for target {self.name!r}: {self._setting} is {wanted!r}, and there "
+                f"is no such program. Unset it to use the first of {looked_for} on PATH, or get "
+                f"one with: {self._get}"
+            )
+        for name in self._compilers:
+            if found := on_path(name):
+                return found
+        unset = f"{self._setting} is not set, and " if self._setting else ""
+        raise MissingCompilerError(
+            f"no compiler for target {self.name!r}: {unset}none of {looked_for} is on PATH. Get "
+            f"one with: {self._get}"
+        )
+
+    def _ask(self, compiler: str, *arguments: str, said_on_stderr: bool = False) -> str:
+        named = f"Set {self._setting} to a working C++ compiler" if self._setting else "Mend it"
+        get = f"{named}, or get one with: {self._get}"
+        return ask(compiler, *arguments, get=get, said_on_stderr=said_on_stderr)
+
+    def _query(self, compiler: str) -> Toolchain:
+        version = self._ask(compiler, "--version")
+        baseline = self._predefined(compiler)
+        isa = self._predefined(compiler, f"-march={self._march}")
+        here = self._predefined(compiler, "-march=native") if self._runs_here else isa
+        programs = _Programs.of(compiler, self._ask)
+        linked = self._linked_by_default(compiler)
+        files = (programs.compiler, programs.assembler, programs.linker)
+        libraries = [
+            [library for program in part for library in libraries_of(program)] for part in files
+        ]
+        identity, assembler, linker = (
+            content_of(version, (*part, *dict.fromkeys(also)))
+            for part, also in zip(files, libraries, strict=True)
+        )
+        found = Toolchain(
+            compiler=compiler,
+            version=version.partition("\n")[0],
+            family="clang" if "__clang__ 1" in baseline else "gcc",
+            machine=self._ask(compiler, "-dumpmachine").strip(),
+            isa=tuple(sorted(isa - baseline)),
+            identity=identity,
+            assembler=assembler,
+            linker=linker,
+            runtime=content_of("", linked),
+            fingerprint="",
+            tools=stamps_of(path for part in files for path in part),
+            parts=stamps_of((*(path for part in libraries for path in part), *linked)),
+            linked=tuple(linked),
+            lacking=tuple(sorted(isa - here - baseline)) if self._runs_here else (),
+            environment=build_environment(self.variables),
+            include_directories=bringup_includes(),
+        )
+        return found.fingerprinted()
+
+    def _predefined(self, compiler: str, *flags: str) -> set[str]:
+        lines = self._ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
+        return {line.removeprefix("#define ") for line in lines}
+
+    def _linked_by_default(self, compiler: str) -> list[str]:
+        """The files that the linker reads for an empty library."""
+        with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+            output, linked = f"{folder}/empty.so", f"{folder}/link.d"
+            arguments = ("-shared", "-fPIC", "-x", "c++", os.devnull, f"-o{output}")
+            self._ask(compiler, *arguments, f"-Wl,--dependency-file={linked}")
+            return [path for path in read_depfile(linked) if os.path.isfile(path)]
+
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """Optimised for the target's `-march`, stripped unless somebody wants to look inside."""
+        inside = debug.line_info or debug.sanitizers
+        return (
+            *_LANGUAGE_FLAGS[language],
+            f"-march={self._march}",
+            *_COMPILE_FLAGS,
+            _LINK_FLAG if inside else f"{_LINK_FLAG},-s",
+            *_debug_flags(toolchain, debug),
+        )
+
+    def command(self, job: Job) -> list[str]:
+        """The command line, with everything that keeps folders out of the binary."""
+        return [
+            *self._compile_command(job),
+            *(f"-Wl,--require-defined={job.source.symbol}", f"-Wl,--dependency-file={job.linked}"),
+            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            job.file,
+            *job.flags,
+        ]
+
+    def _compile_command(self, job: Job) -> list[str]:
+        toolchain, source = job.toolchain, job.source
+        searched = [*toolchain.include_directories, *include_directories(job.flags)]
+        # Where the sources lie must not show in the binary: the same key is the same content.
+        mapped = [
+            (str(job.folder), "."),
+            (source.directory, "."),
+            *((directory, "include") for directory in searched),
+        ]
+        return [
+            toolchain.compiler,
+            *self.flags(toolchain, source.language, job.debug),
+            *(f"-ffile-prefix-map={directory}={shown}" for directory, shown in mapped if directory),
+            *(f"-D{macro}" for macro in job.macros),
+            *(f"-I{directory}" for directory in toolchain.include_directories),
+        ]
+
+    def tools(self, job: Job) -> list[str]:
+        """The programs that flags of this job bring into play, beyond the toolchain's own."""
+        choosing = [flag for flag in job.flags if _CHOOSES_PROGRAMS.match(flag)]
+        if not choosing:
+            return []
+        programs = _Programs.of(job.toolchain.compiler, self._ask, choosing)
+        known = {path for path, _ in job.toolchain.tools}
+        return [path for path in programs.all if path not in known]
+
+    def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
+        """`kernel.s` and `kernel.ii`, as wanted."""
+        command = [flag for flag in self._compile_command(job) if not flag.startswith("-Wl,")]
+        compile_flags = [flag for flag in job.flags if not flag.startswith(("-Wl,", "-l", "-L"))]
+        wanted = {}
+        if job.debug.assembly:
+            annotated = ("-S", "-fverbose-asm", "-o", "kernel.s")
+            wanted["kernel.s"] = [*command, *annotated, job.file, *compile_flags]
+        if job.debug.preprocessed:
+            wanted["kernel.ii"] = [*command, "-E", "-o", "kernel.ii", job.file, *compile_flags]
+        return wanted
+
+    def check_loadable(self, path: Path, debug: Debug) -> None:
+        """Raises `TargetError` for another machine, for instructions that this one lacks, and
+        without the runtime of a sanitizer.
+        """
+        super().check_loadable(path, debug)
+        lacking = self._known.lacking if self._known is not None else ()
+        if lacking:
+            features = ", ".join(macro.partition(" ")[0] for macro in lacking)
+            raise TargetError(
+                f"{path} was built by target {self.name!r} for instructions that this machine "
+                f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
+            )
+        if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
+            library = "libasan.so"
+            if self._known is not None:
+                library = self._ask(self._known.compiler, f"-print-file-name={library}").strip()
+            raise TargetError(
+                f"{path} was built with sanitize='address', whose runtime has to be in the process "
+                f"from its start: run Python with LD_PRELOAD={library}"
+            )
+
+
+def _is_loaded(symbol: str) -> bool:
+    return hasattr(ctypes.CDLL(None), symbol)
+
+
+def _debug_flags(toolchain: Toolchain, debug: Debug) -> tuple[str, ...]:
+    flags = ["-g"] if debug.line_info or debug.sanitizers else []
+    if debug.sanitizers:
+        flags += [f"-fsanitize={','.join(debug.sanitizers)}", "-fno-omit-frame-pointer"]
+        if toolchain.family == "clang":
+            flags.append("-shared-libsan")
+    return tuple(flags)
+
+
+class _Programs:
+    """The programs that a compiler's driver starts, by their part in a build."""
+
+    def __init__(self, compiler: list[str], assembler: list[str], linker: list[str]) -> None:
+        self.compiler = tuple(dict.fromkeys(compiler))
+        self.assembler = tuple(dict.fromkeys(assembler))
+        self.linker = tuple(dict.fromkeys(linker))
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.compiler, *self.assembler, *self.linker)
+
+    @classmethod
+    def of(cls, driver: str, query: Callable[..., str], flags: Iterable[str] = ()) -> _Programs:
+        """Asks the driver what it would start for C and for C++."""
+        compiler, assembler, linker = [driver], [], []
+        for language in ("c", "c++"):
+            dry_run = query(
+                driver, "-###", "-shared", "-x", language, os.devnull, *flags,
+                said_on_stderr=True,
+            )  # fmt: skip
+            for words in map(shlex.split, filter(_starts_program, dry_run.splitlines())):
+                program = _located(words[0], driver, query)
+                name = os.path.basename(program)
+                if "-cc1" in words or name.startswith("cc1"):
+                    compiler.append(program)
+                elif name == "as" or name.endswith("-as"):
+                    assembler.append(program)
+                else:
+                    linker.append(program)
+        if any(os.path.basename(program) == "collect2" for program in linker):
+            chosen = next((f[9:] for f in flags if f.startswith("-fuse-ld=")), "")
+            linker.append(_located(f"ld.{chosen}" if chosen else "ld", driver, query))
+        if any(flag.startswith("-flto") for flag in flags):
+            compiler.append(_located("lto1", driver, query))
+        return cls(*(list(filter(os.path.isfile, part)) for part in (compiler, assembler, linker)))
+
+
+def _starts_program(line: str) -> bool:
+    return line.startswith(" ") and not line.startswith(" (")
+
+
+def _located(program: str, driver: str, query: Callable[..., str]) -> str:
+    """The path of a program that a driver starts by name."""
+    if os.path.isabs(program):
+        return program
+    said = query(driver, f"-print-prog-name={program}").strip()
+    return said if os.path.isabs(said) else on_path(said) or said
+
+
+_HOST = ("c++", "g++", "clang++")
+
+for _name in ("cpu", "sim"):
+    register_target(
+        GnuTarget(
+            _name,
+            _HOST,
+            march="native",
+            get="apt-get install g++",
+            chosen=settings.jit_cxx,
+            setting="BRINGUP_JIT_CXX",
+            runs_here=True,
+        )
+    )
+register_target(
+    GnuTarget(
+        "aarch64",
+        ("aarch64-linux-gnu-g++",),
+        march="armv8-a",
+        get="apt-get install g++-aarch64-linux-gnu",
+    )
+)

@@ -1,0 +1,91 @@
+"""Running a compiler: without a shell, in a process group of its own, under limits.
+
+Owns the limits. What the outcome means is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bringup import settings
+
+__all__ = ["Finished", "Stop", "run"]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a compiler was stopped by us: what it ran into, and the setting that moves it."""
+
+    what: str
+    setting: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of a run: exit status (negative: a signal), what was printed, and why it was
+    stopped if it was.
+    """
+
+    status: int
+    output: str
+    stop: Stop | None = None
+
+
+def _limit(pid: int) -> None:
+    """Limits apply to each of the compiler's processes; what it starts inherits them. Set from
+    outside, because nothing may run between fork and exec in a process with threads.
+    """
+    limits = {
+        resource.RLIMIT_AS: settings.jit_memory(),
+        resource.RLIMIT_FSIZE: settings.jit_file_size(),
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, most in limits.items():
+        if most is None:
+            continue
+        try:
+            _, hard = resource.prlimit(pid, kind)
+            if hard != resource.RLIM_INFINITY:
+                most = min(most, hard)
+            resource.prlimit(pid, kind, (most, most))
+        except ProcessLookupError:
+            return  # it has ended already
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Finished:
+    """Runs the command in the folder. The compiler starts children of its own: all of them end with
+    it.
+
+    Raises `OSError` when it cannot be started.
+    """
+    seconds = settings.jit_timeout()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        _limit(process.pid)
+        output, _ = process.communicate(timeout=seconds)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
+        return Finished(-signal.SIGKILL, _text(output), stop)
+    return Finished(process.returncode, _text(output))
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace")
