@@ -17,11 +17,11 @@ from enum import Enum
 from pathlib import Path
 
 from bringup import __version__, _native, settings
+from bringup.cli._needs import GET_TORCH
 
 __all__ = ["CHECKS", "Finding", "Health", "run_checks"]
 
 _REINSTALL = "pip install --no-build-isolation ."
-_TORCH = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 _DRIVER_ABI = 1
 
 
@@ -55,7 +55,7 @@ def _python() -> Iterator[Finding]:
 
 def _torch() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        yield Finding("torch", Health.MISSING, "not installed", _TORCH)
+        yield Finding("torch", Health.MISSING, "not installed", GET_TORCH)
         return
     import torch
 
@@ -63,7 +63,7 @@ def _torch() -> Iterator[Finding]:
     text = f"{torch.__version__} ({build}), {torch.get_num_threads()} threads"
     if torch.__version__.split(".")[:2] != ["2", "13"]:
         yield Finding(
-            "torch", Health.MISSING, f"{text}: bringup {__version__} is for torch 2.13", _TORCH
+            "torch", Health.MISSING, f"{text}: bringup {__version__} is for torch 2.13", GET_TORCH
         )
         return
     yield Finding("torch", Health.OK, text)
@@ -173,7 +173,7 @@ def _demo() -> Iterator[Finding]:
 
 CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
     "python": (_python, ""),
-    "torch": (_torch, _TORCH),
+    "torch": (_torch, GET_TORCH),
     "bringup": (_bringup, _REINSTALL),
     "native torch library": (_torch_library, _REINSTALL),
     "compiler": (_compiler, "apt-get install g++"),

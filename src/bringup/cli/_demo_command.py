@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from bringup import report
+from bringup.cli._needs import JsonFile, require_torch
 
 __all__ = ["demo"]
 
@@ -39,9 +40,7 @@ def demo(
         list[str] | None,
         typer.Option("--device", help="cpu or npu; may be given twice. Default: both."),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file too.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run all-MiniLM-L6-v2 eagerly, through Inductor, fused, and captured; compare them.
 
@@ -54,6 +53,7 @@ def demo(
     chosen = tuple(dict.fromkeys(device or ("cpu", "npu")))
     if unknown := set(chosen) - {"cpu", "npu"}:
         raise typer.BadParameter(f"--device {sorted(unknown)[0]}: expected cpu or npu")
+    require_torch()
     from bringup.cli.demo.run import DemoOptions, run_demo
     from bringup.cli.demo.show import show
 

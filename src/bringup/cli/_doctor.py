@@ -37,7 +37,11 @@ def _show(findings: list[Finding]) -> None:
     report.render(found, console)
 
     variables = report.Table(
-        "Settings", [report.Column(name) for name in ("variable", "now", "default", "meaning")]
+        "Settings",
+        [
+            report.Column("variable", fixed=True),
+            *(report.Column(name) for name in ("now", "default", "meaning")),
+        ],
     )
     for row in settings.table():
         variables.add(row["variable"], row["now"], row["default"], row["meaning"])

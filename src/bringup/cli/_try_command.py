@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from bringup import passes, report
+from bringup.cli._needs import JsonFile, require_torch
 
 __all__ = ["try_model"]
 
@@ -21,7 +21,7 @@ def try_model(
     inductor: Annotated[
         bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor.")
     ] = True,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results too.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Try your own model: which passes match, whether it can be captured, time and error.
 
@@ -30,6 +30,7 @@ def try_model(
 
     Exit code 0: it was tried, whatever came out; 1: the model cannot be loaded or run at all.
     """
+    require_torch()
     from bringup.cli.demo.modes import use_passes
     from bringup.cli.demo.texts import examples_dir
     from bringup.cli.trial.run import try_subject

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import bringup
-from bringup import cli
+from bringup import cli, settings
 from bringup.cli import _app, _checks
 from bringup.cli._checks import Finding, Health
 from bringup.errors import DriverError, NativeLibraryError
@@ -241,3 +241,45 @@ def test_doctor_prints_findings_settings_and_remedies(
     for part in ("2.13.0", "BRINGUP_PASS_PATH", "model (optional): pip install it"):
         assert part in out
     assert "Nothing is missing." in out
+
+
+@pytest.mark.parametrize("command", [["demo", "--quick"], ["try", "module:factory"]])
+def test_command_that_needs_torch_says_how_to_get_it(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert cli.main(command) == 1
+    words = (
+        "ModuleNotFoundError: this command needs torch, which is not installed: pip install torch=="
+    )
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "is a folder: give the name"), ("no/x.json", "does not exist: make it first")],
+)
+def test_results_that_cannot_be_written_are_refused_before_the_work(
+    name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["try", "nowhere", "--json", str(tmp_path / name)]) == 2
+    assert words in " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+
+
+def test_place_without_the_right_to_write_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    assert cli.main(["demo", "--json", str(tmp_path / "x.json")]) == 2
+    assert "cannot be written: give another place" in " ".join(
+        capsys.readouterr().err.replace("\u2502", " ").split()
+    )
+
+
+def test_settings_keep_their_names_whole_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.main(["doctor"])
+    printed = capsys.readouterr().out.split()
+    assert {row["variable"] for row in settings.table()} <= set(printed)
