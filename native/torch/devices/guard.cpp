@@ -104,6 +104,8 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
     check_driver(active_driver()->event_synchronize(native_event(event)), "waiting for an event");
+    // An event does not tell its device.
+    for (c10::DeviceIndex device = 0; device < deviceCount(); ++device) raise_host_failure(device);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (event != nullptr && !in_forked_child()) active_driver()->event_destroy(native_event(event));

@@ -123,7 +123,8 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
 
   nb::class_<SlotTable>(module, "SlotTable")
-      .def(nb::init<std::shared_ptr<Graph>, nb::callable>(), nb::arg("graph"), nb::arg("resolve"))
+      .def(nb::init<std::shared_ptr<Graph>, nb::callable, nb::type_object>(), nb::arg("graph"),
+           nb::arg("resolve"), nb::arg("report"))
       .def("add", &SlotTable::add, nb::arg("node"), nb::arg("argument"), nb::arg("name"),
            nb::arg("variable_length"))
       .def("update", &SlotTable::update, nb::arg("values"))

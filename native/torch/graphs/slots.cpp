@@ -1,6 +1,7 @@
 #include "torch/graphs/slots.h"
 
 #include <c10/util/SmallVector.h>
+#include <nanobind/stl/string.h>
 
 #include <optional>
 
@@ -29,6 +30,11 @@ std::string words(nb::handle value) {
 }
 
 std::optional<int64_t> as_int(nb::handle value) {
+  if (PyLong_CheckExact(value.ptr())) {
+    int overflow = 0;
+    const int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    return overflow == 0 ? std::optional(number) : std::nullopt;
+  }
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) return std::nullopt;
   const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
   if (!index.is_valid()) {
@@ -83,6 +89,15 @@ std::optional<HostValue> converted(nb::handle value, const HostValue& current) {
   return current.isIntList() ? as_list<int64_t>(value, &as_int) : as_list<double>(value, &as_float);
 }
 
+std::string name_of(const Slot& slot) { return nb::cast<std::string>(slot.name[0]); }
+
+// Of one type. The values' own == is made for anything and asks for everything first.
+bool same(const HostValue& left, const HostValue& right) {
+  if (left.isInt()) return left.toInt() == right.toInt();
+  if (left.isDouble()) return left.toDouble() == right.toDouble();
+  return left == right;
+}
+
 size_t length(const HostValue& value) { return value.isList() ? value.toListRef().size() : 1; }
 
 std::string type_words(const HostValue& current) {
@@ -100,15 +115,18 @@ struct SlotTable::Staged {
   c10::SmallVector<size_t, 8> unchanged;
 };
 
-nb::tuple SlotTable::update(const nb::dict& values) {
+nb::object SlotTable::update(const nb::dict& values) {
   Staged staged;
   for (const auto [key, value] : values) {
-    for (const size_t slot : slots_of(key)) stage(staged, slot, value);
+    // Conversions run code that may change the dict.
+    const nb::object held_key = nb::borrow(key);
+    const nb::object held_value = nb::borrow(value);
+    for (const size_t slot : slots_of(held_key)) stage(staged, slot, held_value);
   }
   return commit(staged);
 }
 
-nb::tuple SlotTable::update_slots(const nb::list& values) {
+nb::object SlotTable::update_slots(const nb::list& values) {
   Staged staged;
   for (const nb::handle entry : values) {
     const auto pair = nb::borrow<nb::tuple>(entry);
@@ -133,21 +151,20 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   const HostValue current = *graph_->host_value(slot.node, slot.argument);
   std::optional<HostValue> wanted = converted(value, current);
   if (!wanted) {
-    refuse("slot '" + std::string(slot.name.c_str()) + "' takes " + type_words(current) + ", got " +
-           words(value) + ". Nothing was changed");
+    refuse("slot '" + name_of(slot) + "' takes " + type_words(current) + ", got " + words(value) +
+           ". Nothing was changed");
   }
   if (length(*wanted) != length(current) && !slot.variable_length) {
-    refuse("slot '" + std::string(slot.name.c_str()) + "' takes " +
-           std::to_string(length(current)) + " values, as captured, got " +
-           std::to_string(length(*wanted)) + ": " + words(value) + ". Nothing was changed");
+    refuse("slot '" + name_of(slot) + "' takes " + std::to_string(length(current)) +
+           " values, as captured, got " + std::to_string(length(*wanted)) + ": " + words(value) +
+           ". Nothing was changed");
   }
   for (Change& earlier : staged.changes) {
     if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
-    if (earlier.value == *wanted) return;
-    refuse("slot '" + std::string(slot.name.c_str()) +
-           "' is given two values by one update. Nothing was changed");
+    if (same(earlier.value, *wanted)) return;
+    refuse("slot '" + name_of(slot) + "' is given two values by one update. Nothing was changed");
   }
-  if (*wanted == current) {
+  if (same(*wanted, current)) {
     staged.unchanged.push_back(index);
     return;
   }
@@ -155,7 +172,7 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   staged.changes.push_back({slot.node, slot.argument, std::move(*wanted)});
 }
 
-nb::tuple SlotTable::commit(Staged& staged) {
+nb::object SlotTable::commit(Staged& staged) {
   if (!staged.changes.empty()) {
     // A replay on another thread may hold the graph and need the GIL for an operator written in
     // Python.
@@ -167,15 +184,24 @@ nb::tuple SlotTable::commit(Staged& staged) {
       refuse_with_current();
     }
   }
-  const auto names = [this](c10::ArrayRef<size_t> slots) {
-    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(slots.size())));
-    for (size_t i = 0; i < slots.size(); ++i) {
-      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
-                       nb::borrow(slots_[slots[i]].name).release().ptr());
-    }
-    return tuple;
-  };
-  return nb::make_tuple(names(staged.changed), names(staged.unchanged));
+  // As the named tuple's own constructor does it, which would cost as much as the update.
+  auto* type = reinterpret_cast<PyTypeObject*>(report_.ptr());
+  nb::object report = nb::steal(type->tp_alloc(type, 2));
+  if (!report.is_valid()) throw nb::python_error();
+  PyTuple_SET_ITEM(report.ptr(), 0, names_of(staged.changed).release().ptr());
+  PyTuple_SET_ITEM(report.ptr(), 1, names_of(staged.unchanged).release().ptr());
+  return report;
+}
+
+nb::object SlotTable::names_of(c10::ArrayRef<size_t> slots) const {
+  if (slots.size() == 1) return slots_[slots.front()].name;
+  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(slots.size())));
+  if (!tuple.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const nb::object name = slots_[slots[i]].name[0];
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), name.inc_ref().ptr());
+  }
+  return tuple;
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -2,6 +2,7 @@
 // nothing.
 #pragma once
 
+#include <c10/util/ArrayRef.h>
 #include <nanobind/nanobind.h>
 
 #include <deque>
@@ -16,34 +17,37 @@ namespace bringup::torch_ext::graphs {
 struct Slot {
   size_t node;
   size_t argument;
-  nanobind::str name;
+  nanobind::tuple name;  // alone in a tuple, as most reports want it
   bool variable_length;  // a list may get another length
 };
 
 class SlotTable {
  public:
   // `resolve(key) -> list[int]` says which slots a key means, or raises; asked once a key.
-  SlotTable(std::shared_ptr<Graph> graph, nanobind::callable resolve)
-      : graph_(std::move(graph)), resolve_(std::move(resolve)) {}
+  // `report`: a named tuple of two, what an update returns.
+  SlotTable(std::shared_ptr<Graph> graph, nanobind::callable resolve, nanobind::type_object report)
+      : graph_(std::move(graph)), resolve_(std::move(resolve)), report_(std::move(report)) {}
 
   void add(size_t node, size_t argument, nanobind::str name, bool variable_length) {
-    slots_.push_back({node, argument, std::move(name), variable_length});
+    slots_.push_back({node, argument, nanobind::make_tuple(name), variable_length});
   }
 
-  // {key: value}; gives (changed names, unchanged names). UpdateError changes nothing.
-  nanobind::tuple update(const nanobind::dict& values);
+  // {key: value}; gives report(changed names, unchanged names). UpdateError changes nothing.
+  nanobind::object update(const nanobind::dict& values);
   // [(slot number, value)].
-  nanobind::tuple update_slots(const nanobind::list& values);
+  nanobind::object update_slots(const nanobind::list& values);
 
  private:
   struct Staged;
 
   const std::vector<size_t>& slots_of(nanobind::handle key);
   void stage(Staged& staged, size_t slot, nanobind::handle value) const;
-  nanobind::tuple commit(Staged& staged);
+  nanobind::object commit(Staged& staged);
+  nanobind::object names_of(c10::ArrayRef<size_t> slots) const;
 
   std::shared_ptr<Graph> graph_;
   nanobind::callable resolve_;
+  nanobind::type_object report_;
   std::vector<Slot> slots_;
   nanobind::dict known_;                    // key -> position in groups_
   std::deque<std::vector<size_t>> groups_;  // never move: a conversion may add one

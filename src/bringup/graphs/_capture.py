@@ -91,6 +91,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(_paused_while_compiling(recorder))
             cleanup.enter_context(_host_reads_refused())
             cleanup.enter_context(_without_hook_warning())
+            # Else a device's backward would run on a thread that is not recorded.
+            cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()
         self._recorder = recorder
         return self._graph
@@ -101,6 +103,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._recorder is not _session.recorder:
+            raise CaptureError(
+                "a capture ends on the thread on which it began: leave its `with` block there"
+            )
         recorder, self._recorder = self._recorder, None
         self._cleanup.close()
         if error is not None:

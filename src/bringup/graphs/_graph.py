@@ -58,7 +58,9 @@ class Content:
         ]
         self.places, self.records = name_slots(calls)
         names = [place.name for place in self.places]
-        self.table = torch_library().graphs.SlotTable(native, lambda key: resolve(key, names))
+        self.table = torch_library().graphs.SlotTable(
+            native, lambda key: resolve(key, names), UpdateReport
+        )
         for place in self.places:
             self.table.add(place.node, place.argument, place.name, place.variable_length)
 
@@ -109,8 +111,7 @@ class CapturedGraph:
             CaptureError: nothing is captured.
         """
         if type(values) is dict and cpu_update_input is None and self._content is not None:
-            # The hot path; the named tuple's own constructor would cost as much as the update.
-            return tuple.__new__(UpdateReport, self._content.table.update(values))
+            return self._content.table.update(values)  # type: ignore[no-any-return]
         content = self._captured("update")
         if isinstance(values, (list, tuple)) and cpu_update_input is None:
             values, cpu_update_input = None, values
@@ -119,11 +120,10 @@ class CapturedGraph:
                 "update takes either named slots or cpu_update_input. Nothing was changed"
             )
         if values is not None:
-            return UpdateReport(*content.table.update(_as_dict(values)))
+            return content.table.update(_as_dict(values))  # type: ignore[no-any-return]
         assert cpu_update_input is not None
-        return UpdateReport(
-            *content.table.update_slots(_by_record(content.records, cpu_update_input))
-        )
+        pairs = _by_record(content.records, cpu_update_input)
+        return content.table.update_slots(pairs)  # type: ignore[no-any-return]
 
     def reset(self) -> None:
         """Drops what was captured; memory goes with the last tensor that uses it. Another capture

@@ -104,6 +104,31 @@ def test_failure_is_raised_by_the_next_synchronisation_and_the_graph_goes_on() -
     assert output.cpu().tolist() == [[6, 7], [6, 7]]
 
 
+def test_failure_is_raised_by_the_next_event_that_is_waited_for() -> None:
+    index = torch.tensor([1], device="npu")
+    table = torch.arange(8.0).reshape(4, 2).to("npu")
+    graph, _ = captured(lambda: nn.functional.embedding(index, table))
+    index.fill_(9)
+    graph.replay()
+    event = torch.npu.Event()
+    event.record()
+    with pytest.raises(RuntimeError, match="operator 'aten::embedding' failed in node 0 of a capt"):
+        event.synchronize()
+    torch.npu.synchronize()
+
+
+def test_backward_in_a_capture_is_recorded_though_the_device_has_a_thread_for_it() -> None:
+    x = torch.ones(3, device="npu")
+    with torch.enable_grad():
+        weight = torch.ones(3, device="npu", requires_grad=True)
+        loss = (weight * x).sum()
+    graph, (gradient,) = captured(lambda: torch.autograd.grad(loss, weight))
+    with torch.no_grad():
+        x.fill_(7)
+    graph.replay()
+    assert gradient.cpu().tolist() == [7, 7, 7]
+
+
 def test_replays_in_two_streams_do_not_overlap() -> None:
     total = torch.zeros(1, device="npu")
     graph, _ = captured(lambda: total.add_(1))

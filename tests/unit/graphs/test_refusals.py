@@ -201,6 +201,31 @@ def test_capture_while_another_thread_captures_is_refused() -> None:
     assert "another thread captures a graph now" in str(raised[0])
 
 
+def test_leaving_a_capture_on_another_thread_is_refused_and_it_goes_on() -> None:
+    x = torch.ones(2)
+    graph = graphs.CapturedGraph()
+    capture = graphs.capture(graph)
+    refusals: list[str] = []
+
+    def leave() -> None:
+        with pytest.raises(CaptureError) as refused:
+            capture.__exit__(None, None, None)
+        refusals.append(str(refused.value))
+
+    capture.__enter__()
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    y = x * 2
+    capture.__exit__(None, None, None)
+    assert refusals == [
+        "a capture ends on the thread on which it began: leave its `with` block there"
+    ]
+    x.fill_(4)
+    graph.replay()
+    assert y.tolist() == [8, 8]
+
+
 def test_other_threads_work_is_not_captured() -> None:
     x = torch.ones(2)
     graph = graphs.CapturedGraph()
