@@ -94,7 +94,17 @@ class TargetError(BringupError, RuntimeError):
 
 
 class MissingKernelError(BringupError, RuntimeError):
-    """A kernel that is not in the cache was asked for while compiling is frozen."""
+    """A kernel that is not in the cache was asked for while compiling is frozen.
+
+    Attributes:
+        spec: the `jit.Spec` of the kernel.
+        command: a command line that builds it into the cache.
+    """
+
+    def __init__(self, message: str, *, spec: object = None, command: str = "") -> None:
+        super().__init__(message)
+        self.spec = spec
+        self.command = command
 
 
 class DeviceError(BringupError, RuntimeError):

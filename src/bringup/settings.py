@@ -27,6 +27,7 @@ __all__ = [
     "jit_debug",
     "jit_file_size",
     "jit_memory",
+    "jit_progress",
     "jit_timeout",
     "launch_blocking",
     "logger",
@@ -156,6 +157,13 @@ _JIT_FILE_SIZE = Setting(
     lambda: 4 * 2**30,
     _size,
 )
+_JIT_PROGRESS = Setting(
+    "BRINGUP_JIT_PROGRESS",
+    "0: say nothing on stderr while kernels are compiled or waited for",
+    "1",
+    lambda: True,
+    _switch,
+)
 _DRIVER = Setting(
     "BRINGUP_DRIVER",
     "driver that `devices.load_driver()` loads: a name or the path of a shared library",
@@ -215,6 +223,7 @@ _ALL: tuple[Setting[object], ...] = (
     _JIT_TIMEOUT,
     _JIT_MEMORY,
     _JIT_FILE_SIZE,
+    _JIT_PROGRESS,
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
@@ -253,6 +262,11 @@ def jit_memory() -> int | None:
 def jit_file_size() -> int | None:
     """Bytes that each file of a compiler may have (`BRINGUP_JIT_FILE_SIZE`), or None."""
     return _JIT_FILE_SIZE.get()
+
+
+def jit_progress() -> bool:
+    """Whether compiles that take long are shown on stderr (`BRINGUP_JIT_PROGRESS`)."""
+    return _JIT_PROGRESS.get()
 
 
 def driver() -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import __version__
-from bringup.cli import _config, _demo_command, _doctor, _try_command
+from bringup.cli import _config, _demo_command, _doctor, _prebuild_command, _try_command
 
 __all__ = ["app", "run"]
 
@@ -31,6 +31,10 @@ app.command("doctor")(_doctor.doctor)
 app.command("demo")(_demo_command.demo)
 app.command("try")(_try_command.try_model)
 app.command("config")(_config.config)
+
+cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)
+cache.command("prebuild")(_prebuild_command.prebuild)
+app.add_typer(cache)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,7 +3,9 @@
 In reading order: `Source` says what is compiled, `compile` makes a `Binary` of it or finds one,
 `Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
 `cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
-runs. What identifies a build is in `_key`, how it is stored in `_cache`.
+runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
+beforehand, `warmed_up` says that from now on none should be missing. What identifies a build is in
+`_key`, how it is stored in `_cache`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # no
 from bringup.jit._debug import Debug
 from bringup.jit._gnu import GnuTarget
 from bringup.jit._key import Macro
+from bringup.jit._prebuild import Outcome, Report, prebuild
 from bringup.jit._source import Source
+from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit._target import Job, Target, register_target, targets
 from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
+from bringup.jit._warmup import warmed_up
 
 __all__ = [
     "Binary",
@@ -27,7 +32,11 @@ __all__ = [
     "Job",
     "Macro",
     "Memo",
+    "Outcome",
+    "Recording",
+    "Report",
     "Source",
+    "Spec",
     "Target",
     "Toolchain",
     "ToolchainInfo",
@@ -36,7 +45,12 @@ __all__ = [
     "freeze",
     "frozen",
     "include_flags",
+    "load_specs",
+    "prebuild",
+    "record",
     "register_target",
+    "save_specs",
     "targets",
     "toolchain",
+    "warmed_up",
 ]

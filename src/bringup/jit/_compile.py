@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from bringup import settings
-from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
+from bringup.errors import CompileError, MissingCompilerError
 from bringup.jit import _events
 from bringup.jit._binary import Binary
 from bringup.jit._build import COMPILE_SECONDS, Request, SourceChangedError, build
@@ -184,27 +184,47 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         TypeError, ValueError: a macro, a flag or the target cannot be what it says, or the target
             does not build what the source is written in.
     """
+    store = cache()
+    request = request_for(source, macros, target, flags, debug, store)
+    if _events.is_heard(_events.Asked):
+        _events.emit(_events.Asked(request))
+    call = (source, request.macros, request.target, request.flags, request.debug, store.root)
+    known = _state.known.get(call)
+    if known is not None and known.holds(source, request.toolchain):
+        return known.binary
+    hit, digest = _resolve(request, store)
+    binary = Binary(
+        hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
+    )
+    _state.known[call] = _Known(binary, request.toolchain, digest, _watched(request, hit.headers))
+    return binary
+
+
+def request_for(
+    source: Source,
+    macros: Mapping[str, Macro],
+    target: str,
+    flags: Iterable[str],
+    debug: Debug | None,
+    store: Cache,
+) -> Request:
+    """What a call of `compile` with these arguments asks for now. Raises as `compile` does."""
     if not isinstance(source, Source):
         raise TypeError(
             f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"
         )
     rendered, options = render_macros(macros), render_flags(flags)
-    store, platform = cache(), find_target(target)
+    platform = find_target(target)
     platform.check_language(source)
     if debug is None:
         debug = Debug.from_settings()
     compiler = platform.toolchain(store, source.kind)
-    call = (source, rendered, platform.name, options, debug, store.root)
-    request = Request(source, rendered, platform.name, options, compiler, debug)
-    if _events.is_heard(_events.Asked):
-        _events.emit(_events.Asked(request))
-    known = _state.known.get(call)
-    if known is not None and known.holds(source, compiler):
-        return known.binary
-    hit, digest = _resolve(request, store)
-    binary = Binary(hit.path, hit.key, source.symbol, source.abi, source.kind, platform.name, debug)
-    _state.known[call] = _Known(binary, compiler, digest, _watched(request, hit.headers))
-    return binary
+    return Request(source, rendered, platform.name, options, compiler, debug)
+
+
+def find(request: Request, store: Cache) -> Hit | None:
+    """The entry that answers `request`, never building one. Raises `FileNotFoundError`."""
+    return _lookup(store, request.key(request.source.digest()))
 
 
 def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
@@ -243,10 +263,9 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     if hit := _lookup(store, key):
         return hit
     if _state.frozen:
-        raise MissingKernelError(
-            "compiling is frozen (jit.freeze or jit.frozen), and the cache at "
-            f"{store.root} has no kernel for: {request}. Compile it before freezing"
-        )
+        from bringup.jit._warmup import missing_kernel
+
+        raise missing_kernel(request, source_digest, store)
     flight = (store.root, key)
     with _state.lock:
         running = _state.flights.get(flight)

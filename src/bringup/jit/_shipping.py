@@ -1,0 +1,62 @@
+"""A cache entry on its way from the machine that built it to the one that wants it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from bringup.errors import CompileError
+from bringup.jit._build import Request
+from bringup.jit._cache import META, Cache, Header
+from bringup.jit._files import bytes_digest
+
+__all__ = ["Shipment", "pack", "unpack"]
+
+Shipment: TypeAlias = Mapping[str, bytes]
+"""The files of an entry by name, its meta.json among them."""
+
+_NOT_FACTS = {"key", "record", "headers", "files"}
+
+
+def pack(entry: Path) -> Shipment:
+    """The entry in this folder."""
+    return {path.name: path.read_bytes() for path in entry.iterdir() if path.is_file()}
+
+
+def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
+    """Publishes an entry that was built elsewhere as the answer to `request`.
+
+    Raises:
+        CompileError: it is damaged, or was built from something else than is here.
+        StoreUnwritableError: this cache cannot take it.
+    """
+    meta = json.loads(shipment[META])
+    digest = request.source.digest()
+    received = {field: tuple(values) for field, values in meta["record"].items()}
+    read = {field: received[field] for field in ("headers", "inputs")}
+    expected = {**request.record(digest, ()), **read}
+    if received != {field: tuple(values) for field, values in expected.items()}:
+        raise CompileError(f"{request.source}: the worker built something else than was asked for")
+    staged = store.stage()
+    try:
+        for name, expected_file in meta["files"].items():
+            content = shipment[name]
+            if bytes_digest(content) != expected_file["sha256"]:
+                raise CompileError(
+                    f"{request.source}: {name} was damaged on its way from the worker"
+                )
+            (staged / Path(name).name).write_bytes(content)
+        digests = (*read["headers"], *read["inputs"])
+        files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
+        facts = {name: fact for name, fact in meta.items() if name not in _NOT_FACTS}
+        store.publish(staged, request.key(digest), expected, files, facts)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    if store.lookup(request.key(digest)) is None:
+        raise CompileError(
+            f"{request.source}: the worker's headers or libraries have another content than those "
+            f"here: one of {', '.join(meta['headers'])}"
+        )
