@@ -13,7 +13,10 @@ from __future__ import annotations
 from bringup.jit._binary import Binary
 from bringup.jit._cache import Cache, Entry
 from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
+from bringup.jit._cuda import CudaTarget
+from bringup.jit._cuda_kernel import CudaKernel
 from bringup.jit._debug import Debug
+from bringup.jit._diagnose import compiling_for
 from bringup.jit._gnu import GnuTarget
 from bringup.jit._key import Macro
 from bringup.jit._prebuild import Outcome, Report, prebuild
@@ -26,6 +29,8 @@ from bringup.jit._warmup import warmed_up
 __all__ = [
     "Binary",
     "Cache",
+    "CudaKernel",
+    "CudaTarget",
     "Debug",
     "Entry",
     "GnuTarget",
@@ -42,6 +47,7 @@ __all__ = [
     "ToolchainInfo",
     "cache",
     "compile",
+    "compiling_for",
     "freeze",
     "frozen",
     "include_flags",

@@ -51,6 +51,13 @@ class Binary:
     debug: Debug = NO_DEBUG
 
     @property
+    def folder(self) -> Path:
+        """The entry in the cache: the source as it was compiled, `build.log`, `meta.json` with the
+        key's record, and what a debug build leaves (`kernel.s`, `kernel.ii`, `kernel.ptx`).
+        """
+        return self.path.parent
+
+    @property
     def kernel_id(self) -> int:
         """The kernel's number in the native kernel table; loaded once in a process.
 

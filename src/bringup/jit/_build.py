@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bringup.errors import CompileError
-from bringup.jit._cache import BINARY, LOG, Header, read_header
+from bringup.jit._cache import BINARY, LOG, Header, StoreUnwritableError, read_header
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._depfile import read_depfile
+from bringup.jit._diagnose import Failure, compile_error, disk_is_full
 from bringup.jit._files import bytes_digest
 from bringup.jit._key import Record, build_record, files_named, request_key
 from bringup.jit._run import Finished
@@ -29,10 +29,6 @@ __all__ = ["Build", "Request", "SourceChangedError", "build", "read_dependencies
 
 COMPILE_SECONDS = 300
 _ATTEMPTS = 5
-_ERROR_LINE = re.compile(
-    r"(: (fatal )?error[: ]|undefined reference|required symbol|cannot find -l)"
-)
-_DETAIL_LINE = re.compile(r"\s*\d*\s*\|")
 
 
 class SourceChangedError(Exception):
@@ -111,37 +107,6 @@ class Build:
     seconds: float
 
 
-def _first_diagnostic(log: str) -> str:
-    lines = log.strip().splitlines()
-    first = next((i for i, line in enumerate(lines) if _ERROR_LINE.search(line)), None)
-    if first is None:
-        return lines[0] if lines else "the compiler said nothing"
-    last = first + 1
-    while last < len(lines) and _DETAIL_LINE.match(lines[last]):
-        last += 1
-    return "\n".join(lines[first:last])
-
-
-def _failure(request: Request, command: Sequence[str], done: Finished, kept: Path) -> CompileError:
-    status, log = done.status, done.output
-    if done.stop:
-        log += f"\nerror: the compiler was stopped: {done.stop.what}"
-    diagnostic = _first_diagnostic(log)
-    hint = ""
-    if "required symbol" in log:
-        symbol = request.source.symbol
-        extern_c = ', declared extern "C"' if request.source.language == "c++" else ""
-        hint = f"\nThe source has to define the function {symbol!r}{extern_c}."
-    return CompileError(
-        f"{request.source} did not compile for target {request.target!r} (exit status {status}):\n"
-        f"{diagnostic}{hint}\ncommand: {shlex.join(command)}\nfull log: {kept}",
-        command=list(command),
-        diagnostic=diagnostic,
-        log=log,
-        status=status,
-    )
-
-
 def read_dependencies(staged: Path) -> list[str]:
     """The headers that the compiler read, without the source itself. Raises `OSError` when it left
     no depfile.
@@ -206,14 +171,32 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
         (staged / left).unlink(missing_ok=True)
 
 
-def _dump(request: Request, job: Job, failed_log: Path) -> None:
-    """Writes what the debug build wants beside the binary."""
-    target = request.platform
-    for command in target.dumps(job).values():
-        done = target.run(job, list(command))
-        if done.status != 0:
-            failed_log.write_bytes(os.fsencode(f"{shlex.join(command)}\n{done.output}"))
-            raise _failure(request, command, done, failed_log)
+def _log_of(done: Finished) -> str:
+    return f"{shlex.join(done.command)}\n{done.output}"
+
+
+def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
+    """Runs a command that has to succeed. Raises `CompileError`, or `StoreUnwritableError` when
+    there was no space for it.
+    """
+    try:
+        done = request.platform.run(job, command)
+    except OSError as error:
+        raise CompileError(
+            f"{request.source}: the compiler {command[0]} cannot be started: {error}. It was there "
+            "a moment ago: is it executable, on a file system that is not mounted noexec, and is "
+            "there memory for another process?",
+            command=list(command),
+        ) from error
+    if done.status == 0:
+        return done
+    failure = Failure(
+        request.source, request.target, request.macros, request.toolchain, job.folder, done
+    )
+    if disk_is_full(failure):
+        raise StoreUnwritableError(str(compile_error(failure, job.folder / LOG)))
+    failed_log.write_bytes(os.fsencode(_log_of(done)))
+    raise compile_error(failure, failed_log)
 
 
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
@@ -222,6 +205,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
     Raises:
         CompileError: the compiler failed (everything it said is then in `failed_log`), or the
             headers kept changing while it ran.
+        StoreUnwritableError: there was no space for what it writes.
         SourceChangedError: the source is no longer the one with `source_digest`.
     """
     job = _job(request, staged)
@@ -230,21 +214,18 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
     before: list[str] | None = None
     for _ in range(_ATTEMPTS):
         start_ns, start = time.time_ns(), time.perf_counter()
-        done = target.run(job, command)
+        done = _run(request, job, command, failed_log)
         seconds = time.perf_counter() - start
-        log = f"{shlex.join(command)}\n{done.output}"
-        if done.status != 0:
-            failed_log.write_bytes(os.fsencode(log))
-            raise _failure(request, command, done, failed_log)
         headers = tuple(map(read_header, read_dependencies(staged)))
         inputs = tuple(map(read_header, _inputs(job, request)))
         read = (*headers, *inputs)
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
         if not _touched_since(read, start_ns) or _digests(read) == before:
-            _dump(request, job, failed_log)
-            _keep(request, source_digest, staged, log)
-            return Build(headers, inputs, tuple(command), seconds)
+            for dump in target.dumps(job).values():
+                _run(request, job, list(dump), failed_log)
+            _keep(request, source_digest, staged, _log_of(done))
+            return Build(headers, inputs, done.command, seconds)
         before = _digests(read)
     raise CompileError(
         f"{request.source}: its headers kept changing while it was compiled; try again when they "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["machine_of", "this_machine"]
+__all__ = ["DEVICE_CODE", "machine_of", "this_machine"]
+
+DEVICE_CODE = "an NVIDIA GPU"
 
 # e_machine -> the name that `uname -m` has for it.
 _MACHINES = {
@@ -16,7 +18,7 @@ _MACHINES = {
     40: "armv7l",
     62: "x86_64",
     183: "aarch64",
-    190: "an NVIDIA GPU",
+    190: DEVICE_CODE,
     243: "riscv64",
     258: "loongarch64",
 }

@@ -20,6 +20,7 @@ from bringup.jit._depfile import read_depfile
 from bringup.jit._elf import this_machine
 from bringup.jit._files import bytes_digest
 from bringup.jit._key import include_directories
+from bringup.jit._run import Finished
 from bringup.jit._source import Kind
 from bringup.jit._target import Job, Target, register_target
 from bringup.jit._toolchain import (
@@ -54,6 +55,11 @@ _COMPILE_FLAGS = (
 )
 _LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"
 _LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
+_ONLY_LIBC = ("-nostdlib", "-lm", "-lc", "-lgcc")
+_NEEDS_MORE = re.compile(r"undefined (reference|symbol)|cannot find -l|unable to find library")
+_CPP_HEADER = re.compile(rb"^\s*#\s*include\s*<(?!c)[a-z_]+>", re.MULTILINE)
+# Flags that say nothing about linking.
+_COMPILES_ONLY = re.compile(r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))")
 # These choose the programs that take part in a build.
 _CHOOSES_PROGRAMS = re.compile(r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z")
 
@@ -230,6 +236,18 @@ class GnuTarget(Target):
             *(f"-I{directory}" for directory in toolchain.include_directories),
         ]
 
+    def run(self, job: Job, command: Sequence[str]) -> Finished:
+        """Runs the compiler; at first without what most kernels do not need.
+
+        Reading libstdc++ and the start-up files costs the linker a fifth of a small kernel's build,
+        and `--as-needed` drops them again. What does need them says so, and is linked with them.
+        """
+        if _may_need_only_libc(job):
+            done = super().run(job, [*command, *_ONLY_LIBC])
+            if done.status == 0 or not _NEEDS_MORE.search(done.output):
+                return done
+        return super().run(job, command)
+
     def tools(self, job: Job) -> list[str]:
         """The programs that flags of this job bring into play, beyond the toolchain's own."""
         choosing = [flag for flag in job.flags if _CHOOSES_PROGRAMS.match(flag)]
@@ -271,6 +289,14 @@ class GnuTarget(Target):
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
                 f"from its start: run Python with LD_PRELOAD={library}"
             )
+
+
+def _may_need_only_libc(job: Job) -> bool:
+    return (
+        not job.debug.sanitizers
+        and all(map(_COMPILES_ONLY.match, job.flags))
+        and not _CPP_HEADER.search(job.source.content())
+    )
 
 
 def _is_loaded(symbol: str) -> bool:

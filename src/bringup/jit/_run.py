@@ -28,12 +28,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of a run: exit status (negative: a signal), what was printed, and why it was
-    stopped if it was.
+    """What came of a run: exit status (negative: a signal), what was printed, the command that ran,
+    and why it was stopped if it was.
     """
 
     status: int
     output: str
+    command: tuple[str, ...]
     stop: Stop | None = None
 
 
@@ -83,8 +84,8 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
-        return Finished(-signal.SIGKILL, _text(output), stop)
-    return Finished(process.returncode, _text(output))
+        return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
+    return Finished(process.returncode, _text(output), tuple(command))
 
 
 def _text(output: bytes) -> str:

@@ -26,8 +26,8 @@ __all__ = [
     "Toolchain",
     "ToolchainInfo",
     "ask",
-    "boot_id",
     "bringup_includes",
+    "build_environment",
     "compiler_environment",
     "content_of",
     "digest_of",
@@ -70,6 +70,7 @@ class Toolchain:
         lacking: what of `isa` this machine cannot run.
         environment: the variables that can change a binary, as `NAME=value`.
         include_directories: where every build finds bringup's headers.
+        host: the compiler of the host that this one uses, if it uses one.
     """
 
     compiler: str
@@ -88,6 +89,7 @@ class Toolchain:
     lacking: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
+    host: str = ""
 
     def untouched(self) -> bool:
         """Whether the compiler's programs are the ones that were asked."""
@@ -226,7 +228,7 @@ def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 
 @cache
-def boot_id() -> str:
+def _boot_id() -> str:
     """Which boot of which machine this is: the same files on another machine are another ISA."""
     try:
         return read_bytes(_BOOT_ID).decode().strip()
@@ -236,7 +238,7 @@ def boot_id() -> str:
 
 def remember(toolchain: Toolchain) -> bytes:
     """The toolchain as text, for `recall` in another process."""
-    return json.dumps({**dataclasses.asdict(toolchain), "boot": boot_id()}).encode()
+    return json.dumps({**dataclasses.asdict(toolchain), "boot": _boot_id()}).encode()
 
 
 def recall(kept: bytes | None) -> Toolchain | None:
@@ -245,7 +247,7 @@ def recall(kept: bytes | None) -> Toolchain | None:
         return None
     try:
         answers: dict[str, Any] = json.loads(kept)
-        if answers.pop("boot") != boot_id():
+        if answers.pop("boot") != _boot_id():
             return None
         for name in ("tools", "parts"):
             answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +13,10 @@ import pytest
 from bringup import _native, jit
 
 
-def needs_target(name: str) -> pytest.MarkDecorator:
+def needs_target(name: str, kind: Literal["host", "device"] = "host") -> pytest.MarkDecorator:
     """Skips a test where the target's compiler is missing, with the command that gets it."""
-    return pytest.mark.skipif(bool(jit.toolchain(name).problem), reason=jit.toolchain(name).problem)
+    problem = jit.toolchain(name, kind=kind).problem
+    return pytest.mark.skipif(bool(problem), reason=problem)
 
 
 class DLDevice(ctypes.Structure):
