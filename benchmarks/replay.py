@@ -129,10 +129,13 @@ def _kernel_rows(rounds: int) -> list[Row]:
 
 def _update_rows(graph: graphs.CapturedGraph, x: Tensor, rounds: int) -> list[Row]:
     values = iter(range(1 << 62))
+    assert graph._content is not None
+    native = graph._content.table.update
     samples = interleave(
         {
             "equal": lambda: graph.update({"plus.7.n": 1}),
             "changed": lambda: graph.update({"plus.8.n": next(values)}),
+            "native": lambda: native({"plus.9.n": next(values)}),
             "eager": lambda: torch.add(x, x),
         },
         rounds=rounds,
@@ -140,6 +143,7 @@ def _update_rows(graph: graphs.CapturedGraph, x: Tensor, rounds: int) -> list[Ro
     return [
         row("update, equal", "torch.add", samples["equal"], samples["eager"]),
         row("update, changed", "torch.add", samples["changed"], samples["eager"]),
+        row("update, changed, native", "torch.add", samples["native"], samples["eager"]),
     ]
 
 
