@@ -54,7 +54,7 @@ class ContractError(BringupError, ValueError):
 
 
 class KernelError(BringupError, RuntimeError):
-    """A kernel returned a failure. Carries the kernel's own words."""
+    """A kernel returned a failure or threw an exception. Carries the kernel's own words."""
 
 
 class CompileError(BringupError, RuntimeError):

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/context.h"
-#include "runtime/error_slot.h"
+#include "torch/common/kernel_call.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -91,11 +91,7 @@ void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::
 void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
                      c10::DeviceIndex device, const char* operator_name) {
   const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device));
-  const int32_t status = kernel.run(block.args(), block.size(), context.get());
-  if (status == 0) return;
-  const std::string words = runtime::take_last_error();
-  TORCH_CHECK(false, "operator '", operator_name, "' failed: the kernel returned ", status,
-              words.empty() ? "" : ": ", words);
+  call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
 }
 
 }  // namespace

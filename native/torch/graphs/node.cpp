@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/context.h"
+#include "torch/common/kernel_call.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -60,8 +61,7 @@ void KernelNode::start_on_device(bringup_kernel_fn fn) {
 
 void KernelNode::run(Replay&) {
   const runtime::HostContext context;
-  const int32_t status = run_(args_, size_, context.get());
-  if (C10_UNLIKELY(status != 0)) check_kernel_status(call_.kernel_op, status);
+  call_kernel(run_, args_, size_, context.get(), op());
 }
 
 void KernelNode::visit_accesses(const AccessVisitor& visit) const {

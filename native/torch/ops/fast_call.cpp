@@ -6,6 +6,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <cstring>
 #include <optional>
 
 #include "torch/common/errors.h"
@@ -65,11 +66,11 @@ bool take_list(const Argument& argument, PyObject* object, int i, Frame& frame,
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
   PyObject** items = PySequence_Fast_ITEMS(object);
   if (argument.kind == ArgumentKind::kTensorList) {
-    const at::Tensor** data = frame.set_tensor_list(i, size);
+    at::Tensor* data = frame.set_tensor_list(i, size);
     for (Py_ssize_t k = 0; k < size; ++k) {
       if (!THPVariable_CheckExact(items[k])) return false;
-      data[k] = &THPVariable_Unpack(items[k]);
-      keys = keys | data[k]->key_set();
+      data[k] = THPVariable_Unpack(items[k]);
+      keys = keys | data[k].key_set();
     }
     return true;
   }
@@ -117,9 +118,12 @@ bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
       frame.set_int(i, static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
       return true;
     case ArgumentKind::kString: {
-      const char* text = PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8(object) : nullptr;
+      Py_ssize_t size = 0;
+      const char* text =
+          PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
       if (text == nullptr) PyErr_Clear();
-      if (text == nullptr) return false;
+      // A NUL within it is refused by Frame::load.
+      if (text == nullptr || std::strlen(text) != static_cast<size_t>(size)) return false;
       frame.set_string(i, text);
       return true;
     }

@@ -73,13 +73,15 @@ double* Frame::set_float_list(int i, int64_t size) {
   return data;
 }
 
-const at::Tensor** Frame::set_tensor_list(int i, int64_t size) {
+at::Tensor* Frame::set_tensor_list(int i, int64_t size) {
   // At least one element, so that an empty list still differs from a tensor.
   const auto room = static_cast<size_t>(std::max<int64_t>(size, 1));
+  at::Tensor* tensors = lists_.emplace_front(static_cast<size_t>(size)).data();
   elements_[i] = static_cast<const at::Tensor**>(take(room * sizeof(void*)));
+  for (int64_t k = 0; k < size; ++k) elements_[i][k] = &tensors[k];
   values_[i].list = {nullptr, size};
   args_[i] = &values_[i];
-  return elements_[i];
+  return tensors;
 }
 
 void Frame::load(c10::ArrayRef<c10::IValue> inputs) {
@@ -104,7 +106,7 @@ void Frame::load(c10::ArrayRef<c10::IValue> inputs) {
         set_float(i, value.toDouble());
         break;
       case ArgumentKind::kString:
-        set_string(i, value.toStringRef().c_str());
+        load_string(i, value.toStringRef());
         break;
       default:
         load_list(i, value);
@@ -123,13 +125,22 @@ void Frame::load_tensor(int i, const at::Tensor& tensor) {
   }
 }
 
+void Frame::load_string(int i, const std::string& text) {
+  if (const size_t end = text.find('\0'); end != std::string::npos) {
+    raise_error("ContractError", op_.name + ": " + op_.arguments[i].name + " has a NUL at byte " +
+                                     std::to_string(end) + " of " + std::to_string(text.size()) +
+                                     ", where a kernel would take its text to end; remove it");
+  }
+  set_string(i, text.c_str());
+}
+
 void Frame::load_list(int i, const c10::IValue& value) {
   const c10::ArrayRef<c10::IValue> items = value.toListRef();
   const auto size = static_cast<int64_t>(items.size());
   switch (op_.arguments[i].kind) {
     case ArgumentKind::kTensorList: {
-      const at::Tensor** data = set_tensor_list(i, size);
-      for (const c10::IValue& item : items) *data++ = &item.toTensor();
+      at::Tensor* data = set_tensor_list(i, size);
+      for (const c10::IValue& item : items) *data++ = item.toTensor();
       break;
     }
     case ArgumentKind::kFloatList: {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <forward_list>
 #include <memory>
+#include <vector>
 
 #include "bringup/kernel.h"
 #include "runtime/launch_block.h"
@@ -27,7 +28,7 @@ class Frame {
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
 
-  // --- Filling. Tensors, strings and lists of tensors stay the caller's.
+  // --- Filling. Tensors and strings stay the caller's, the tensors of a list are shared.
   void set_none(int i) {
     args_[i] = nullptr;
     tensors_[i] = nullptr;
@@ -44,11 +45,14 @@ class Frame {
     values_[i].real = value;
     args_[i] = &values_[i];
   }
+  // Ends at its first NUL.
   void set_string(int i, const char* text) { args_[i] = const_cast<char*>(text); }
   // Room for `size` elements, to be filled by the caller.
   int64_t* set_int_list(int i, int64_t size);
   double* set_float_list(int i, int64_t size);
-  const at::Tensor** set_tensor_list(int i, int64_t size);
+  // Undefined tensors, to be replaced by the caller: a Python list may lose its tensors while the
+  // kernel is compiled or runs.
+  at::Tensor* set_tensor_list(int i, int64_t size);
   // All inputs at once, in schema order.
   void load(c10::ArrayRef<c10::IValue> inputs);
 
@@ -99,6 +103,7 @@ class Frame {
 
   void load_list(int i, const c10::IValue& value);
   void load_tensor(int i, const at::Tensor& tensor);
+  void load_string(int i, const std::string& text);
   void describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor);
   void pack_input(int i, runtime::LaunchBlock& block);
   void* take(size_t bytes);
@@ -112,6 +117,7 @@ class Frame {
   Value values_[kMaxArguments];
   c10::SmallVector<at::Tensor, 4> outputs_;
   std::forward_list<at::Tensor> held_;  // contiguous copies
+  std::forward_list<std::vector<at::Tensor>> lists_;
   size_t used_ = 0;
   alignas(16) std::byte memory_[512];  // of lists; longer ones go to overflow_
   std::forward_list<std::unique_ptr<std::byte[]>> overflow_;

@@ -7,8 +7,6 @@
 #include <array>
 #include <mutex>
 
-#include "runtime/context.h"
-#include "runtime/error_slot.h"
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
 #include "torch/ops/frame.h"
@@ -225,14 +223,6 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
   raise_error("ContractError", op.name + ": it would run on " + std::to_string(blocks) +
                                    " blocks, and runs on " + std::to_string(grid) +
                                    " in the captured graph");
-}
-
-void check_kernel_status(const KernelOp& op, int32_t status) {
-  if (C10_LIKELY(status == 0)) return;
-  const std::string reason = runtime::take_last_error();
-  raise_error("KernelError",
-              op.name + ": the kernel failed with status " + std::to_string(status) + ": " +
-                  (reason.empty() ? "it gave no reason (ctx->set_error was not called)" : reason));
 }
 
 }  // namespace bringup::torch_ext

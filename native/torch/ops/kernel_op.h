@@ -40,8 +40,4 @@ runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IV
 void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                          c10::ArrayRef<at::Tensor> outputs, int64_t grid);
 
-// Raises bringup.errors.KernelError (as python_error) when `status` is not 0: operator name,
-// status, the error slot's message. Needs no GIL.
-void check_kernel_status(const KernelOp& op, int32_t status);
-
 }  // namespace bringup::torch_ext

@@ -5,6 +5,7 @@
 
 #include "runtime/context.h"
 #include "torch/common/errors.h"
+#include "torch/common/kernel_call.h"
 #include "torch/devices/driver.h"
 #include "torch/ops/frame.h"
 #include "torch/ops/record.h"
@@ -44,18 +45,41 @@ void check_written(const Frame& frame, const std::string& name, const at::Tensor
   }
 }
 
+// As torch's own operators do (at::assert_no_partial_overlap): a written tensor may be an input as
+// a whole, x + x into x, but not in part. Nor may two results go to one place. What is neither
+// dense nor contiguous is not judged.
+void check_overlap(const Frame& frame, int written, const at::Tensor& tensor) {
+  const auto storage_of = [](const at::Tensor& any) {
+    return any.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  };
+  const auto& arguments = frame.op().arguments;
+  frame.for_each_tensor([&](int i, const at::Tensor& other) {
+    const bool itself = i == written && &other == &tensor;
+    if (itself || storage_of(other) != storage_of(tensor)) return;
+    const at::MemOverlapStatus status = at::get_overlap_status(tensor, other);
+    const bool both_written = status == at::MemOverlapStatus::Full && arguments[i].mutated;
+    if (status != at::MemOverlapStatus::Partial && !both_written) return;
+    raise_error("ContractError",
+                frame.op().name + ": " + arguments[written].name + " is written, but shares " +
+                    (both_written ? "its" : "part of its") + " memory with " + arguments[i].name +
+                    (both_written ? ", which is written too" : "") + "; pass a .clone()");
+  });
+}
+
 void check_all_written(const Frame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
     const Argument& argument = frame.op().arguments[i];
     if (!argument.mutated) continue;
-    frame.for_each_tensor(
-        i, [&](int, const at::Tensor& tensor) { check_written(frame, argument.name, tensor); });
+    frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
+      check_written(frame, argument.name, tensor);
+      check_overlap(frame, i, tensor);
+    });
   }
 }
 
 void run_on_cpu(Frame& frame, const Variant& variant) {
   const runtime::HostContext context;
-  check_kernel_status(frame.op(), variant.kernel->run(frame.args(), frame.size(), context.get()));
+  call_kernel(variant.kernel->run, frame.args(), frame.size(), context.get(), frame.op().name);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ from bringup.ops._rules import (
     CheckKind,
     OutputRule,
     verify_devices,
+    verify_texts,
 )
 from bringup.ops._schema import Schema, parse_schema
 
@@ -221,6 +222,7 @@ class _Definition:
         arguments = self.schema.arguments
         try:
             device = verify_devices(values, self.schema)
+            verify_texts(values, arguments)
             for check in self.checks:
                 if check.kind is not CheckKind.KERNEL:
                     check.verify(values, arguments)
@@ -322,60 +324,67 @@ def kernel_op(
     """
     caller = sys._getframe(1)
     parsed = parse_schema(schema)
-    name = parsed.qualified_name
-    rules = (outputs,) if isinstance(outputs, OutputRule) else tuple(outputs)
-    contract = (checks,) if isinstance(checks, Check) else tuple(checks)
-    _check_counts(parsed, rules, contract, layout)
-    definition = _Definition(
+    if layout not in {"contiguous", "strided"}:
+        raise SchemaError(
+            f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
+        )
+    return _Definition(
         schema=parsed,
-        source=_source(name, source, kind, caller),
-        outputs=tuple(
-            rule.bind(parsed, f"{name}: output {i}: {rule!r}") for i, rule in enumerate(rules)
-        ),
-        checks=tuple(check.bind(parsed, f"{name}: {check!r}") for check in contract),
+        source=_source(parsed, source, kind, caller),
+        outputs=_bound_outputs(parsed, outputs),
+        checks=_bound_checks(parsed, checks),
         dtypes=_dtype_arguments(parsed, dtypes),
         macros=dict(macros),
         flags=tuple(flags),
-        grid=None if grid is None else parse_expression(grid, parsed.arguments, f"{name}: grid"),
+        grid=_grid(parsed, grid),
         layout=layout,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
-    )
-    return definition.register()
+    ).register()
 
 
-def _check_counts(
-    schema: Schema, outputs: Sequence[OutputRule], checks: Sequence[Check], layout: str
-) -> None:
+def _bound_outputs(
+    schema: Schema, outputs: OutputRule | Sequence[OutputRule]
+) -> tuple[BoundOutput, ...]:
     name = schema.qualified_name
-    if not all(isinstance(rule, OutputRule) for rule in outputs):
-        raise SchemaError(
-            f"{name}: outputs={outputs!r}: expected rules such as ops.empty_like('x')"
-        )
-    if not all(isinstance(check, Check) for check in checks):
-        raise SchemaError(
-            f"{name}: checks={checks!r}: expected checks such as ops.same_shape('x', 'y')"
-        )
-    if len(outputs) != schema.fresh_outputs:
+    rules = (outputs,) if isinstance(outputs, OutputRule) else tuple(outputs)
+    if not all(isinstance(rule, OutputRule) for rule in rules):
+        raise SchemaError(f"{name}: outputs={rules!r}: expected rules such as ops.empty_like('x')")
+    if len(rules) != schema.fresh_outputs:
         raise SchemaError(
             f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
-            f"has {len(outputs)} "
-            "rules; give one for each, e.g. outputs=ops.empty_like('x')"
+            f"has {len(rules)} rules; give one for each, e.g. outputs=ops.empty_like('x')"
         )
-    if len(schema.tensors) > 1 and not checks:
+    return tuple(rule.bind(schema, f"{name}: output {i}: {rule!r}") for i, rule in enumerate(rules))
+
+
+def _bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
+    name = schema.qualified_name
+    contract = (checks,) if isinstance(checks, Check) else tuple(checks)
+    if not all(isinstance(check, Check) for check in contract):
+        raise SchemaError(
+            f"{name}: checks={contract!r}: expected checks such as ops.same_shape('x', 'y')"
+        )
+    if len(schema.tensors) > 1 and not contract:
         tensors = ", ".join(schema.arguments[i].name for i in schema.tensors)
         raise SchemaError(
             f"{name}: checks= is required with two or more tensor arguments ({tensors}): say what "
-            "must fit, e.g. "
-            f"ops.same_shape(...), or ops.kernel_checks() when the kernel itself refuses"
+            "must fit, e.g. ops.same_shape(...), or ops.kernel_checks() when the kernel itself "
+            "refuses"
         )
-    if layout not in {"contiguous", "strided"}:
-        raise SchemaError(f"{name}: layout={layout!r}: expected 'contiguous' or 'strided'")
+    return tuple(check.bind(schema, f"{name}: {check!r}") for check in contract)
+
+
+def _grid(schema: Schema, grid: int | str | None) -> Expression | None:
+    if grid is None:
+        return None
+    return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")
 
 
 def _dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, int]:
     if len(dtypes) > _MAX_DTYPES:
         raise SchemaError(
-            f"{schema.name}: dtypes= has {len(dtypes)} macros, at most {_MAX_DTYPES} are possible"
+            f"{schema.qualified_name}: dtypes= has {len(dtypes)} macros, at most "
+            f"{_MAX_DTYPES} are possible"
         )
     result = {}
     for macro, argument in dtypes.items():
@@ -395,11 +404,17 @@ def _dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, int
 
 
 def _source(
-    name: str,
+    schema: Schema,
     source: str | os.PathLike[str] | jit.Source,
     kind: Literal["host", "device"] | None,
     caller: FrameType,
 ) -> jit.Source:
+    name = schema.qualified_name
+    if not isinstance(source, (str, os.PathLike, jit.Source)):
+        raise SchemaError(
+            f"{name}: source={source!r}: expected the path of a kernel file or a jit.Source, got "
+            f"{type(source).__name__}"
+        )
     if not isinstance(source, jit.Source):
         source = jit.Source(_locate(name, Path(source), caller))
     if source.abi != "args":

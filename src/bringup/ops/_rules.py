@@ -32,6 +32,7 @@ __all__ = [
     "same_shape",
     "shape",
     "verify_devices",
+    "verify_texts",
 ]
 
 Size = int | str
@@ -285,6 +286,18 @@ def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
         got = ", ".join(f"{name}: {t.device}" for name, t in tensors)
         raise ContractError(f"all tensors must be on one device, got {got}; move them with .to()")
     return device
+
+
+def verify_texts(values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+    """`ContractError` for a text that a kernel would take to end too early (Frame::load_string)."""
+    for value, argument in zip(values, arguments, strict=True):
+        if argument.type != "str" or value is None or "\0" not in value:
+            continue
+        text = value.encode()
+        raise ContractError(
+            f"{argument.name} has a NUL at byte {text.index(0)} of {len(text)}, where a kernel "
+            "would take its text to end; remove it"
+        )
 
 
 def _is_device_giver(argument: Argument, value: Any) -> bool:

@@ -133,6 +133,11 @@ def parse_schema(text: str) -> Schema:
     Raises `SchemaError` for a text that is no schema, for a type that no kernel can take, and for
     returns that are not tensors.
     """
+    if not isinstance(text, str):
+        raise SchemaError(
+            "a kernel operator's schema is a text such as 'mylib::f(Tensor x) -> Tensor', got "
+            f"{text!r}"
+        )
     head, arrow, tail = text.partition("->")
     registered = _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], head) + arrow + tail
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,3 +145,35 @@ scale = ops.kernel_op("demo::scale(Tensor x, float factor) -> Tensor",
 scale(torch.ones(2, device="npu"), -1.0)
 """
     assert "work on device 'npu:0' failed and nobody asked" in fresh_python(code)
+
+
+def test_failing_host_entry_raises_kernel_error_at_the_call(
+    build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+) -> None:
+    code = f"""
+import sys, torch
+from bringup import devices, jit, ops
+from bringup.errors import KernelError
+devices.load_driver(sys.argv[1])  # it launches nothing: a kernel is a host entry
+scale = ops.kernel_op("demo::scale(Tensor x, float factor) -> Tensor",
+                      source=jit.Source(text={SCALE!r}, name="scale.cpp"),
+                      outputs=ops.empty_like("x"))
+throw = ops.kernel_op(
+    "demo::throw(Tensor x) -> Tensor", outputs=ops.empty_like("x"),
+    source=jit.Source(text='extern "C" int run(void**, int, const void*) {{ throw 1; }}',
+                      name="throw.cpp"))
+x = torch.ones(2, device="minimal")
+for call in (scale, scale.overload):
+    try:
+        call(x, -1.0)
+    except KernelError as error:
+        print(error)
+try:
+    throw(x)
+except KernelError as error:
+    print(error)
+"""
+    said = fresh_python(code, str(build_driver())).splitlines()
+    failed = "demo::scale: the kernel failed with status 3: the factor is negative"
+    assert said[:2] == [failed, failed]
+    assert said[2].startswith("demo::throw: the kernel threw: something that is no std::exception")

@@ -21,6 +21,7 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
   const auto* lengths = static_cast<bringup_list*>(args[4]);
   const auto* extra = static_cast<bringup_list*>(args[5]);
   auto* out = static_cast<float*>(static_cast<DLTensor*>(args[6])->data);
+  if (shift == 98) throw 98;
   if (shift == 99) { ctx->set_error(ctx, "99 is too far"); return 1; }
   double sum = shift;
   for (int64_t i = 0; i < lengths->size; ++i) sum += static_cast<const int64_t*>(lengths->data)[i];

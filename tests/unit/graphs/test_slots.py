@@ -11,7 +11,7 @@ from tests.unit.graphs.support import captured
 from torch import Tensor, nn
 
 from bringup import graphs, ops
-from bringup.errors import CaptureError, UpdateError
+from bringup.errors import CaptureError, KernelError, UpdateError
 from bringup.graphs import _handlers
 
 Operator = ops.KernelOperator
@@ -207,8 +207,19 @@ def test_kernel_failure_at_replay_carries_the_kernels_words(affine: Operator) ->
     x = torch.ones(2)
     graph, _ = captured(lambda: affine(x))
     graph.update({"**.shift": 99})
-    with pytest.raises(RuntimeError, match=r"graphs_test::affine: .*99 is too far"):
+    with pytest.raises(KernelError, match=r"graphs_test::affine: .*99 is too far"):
         graph.replay()
+
+
+def test_kernel_that_throws_at_replay_raises_kernel_error(affine: Operator) -> None:
+    x = torch.ones(2)
+    graph, output = captured(lambda: affine(x))
+    graph.update({"**.shift": 98})
+    with pytest.raises(KernelError, match="graphs_test::affine: the kernel threw: something that"):
+        graph.replay()
+    graph.update({"**.shift": 1})
+    graph.replay()
+    assert output.tolist() == [2, 2]
 
 
 def test_strided_input_of_a_kernel_is_copied_by_a_node(affine: Operator) -> None:

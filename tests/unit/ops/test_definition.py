@@ -42,11 +42,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("f(Tensor x) -> Tensor", {"outputs": ops.empty("*x.shape[::2]")}, "has no step"),
     ("f(Tensor x) -> Tensor", {"outputs": ops.empty(2, dtype=3)}, "expected a torch.dtype or"),
     ("f(Tensor x) -> Tensor", {**ONE, "dtypes": {"T": "y"}}, "expected the name of an argument"),
-    ("f(Tensor x) -> Tensor", {**ONE, "dtypes": dict.fromkeys("ABCDEFGH", "x")}, "at most 7"),
+    ("f(Tensor x) -> Tensor", {**ONE, "dtypes": dict.fromkeys("ABCDEFGH", "x")},
+     "::f: dtypes= has 8 macros, at most 7 are possible"),
     ("f(Tensor x) -> Tensor", {**ONE, "layout": "dense"}, "expected 'contiguous' or 'strided'"),
     ("f(Tensor x) -> Tensor", {**ONE, "grid": "x.size"}, "grid: 'x.size': 'x.size' is not known"),
     ("f(Tensor x) -> Tensor", {**ONE, "source": jit.Source(text="", abi="params")},
      "a kernel operator calls abi='args'"),
+    ("f(Tensor x) -> Tensor", {**ONE, "source": 3},
+     "::f: source=3: expected the path of a kernel file or a jit.Source, got int"),
+    ("f(Tensor x) -> Tensor", {"outputs": ops.empty("1 + (" * 16 + "1" + ")" * 16)},
+     "is nested deeper than 16 levels"),
+    ("f(Tensor x) -> Tensor", {"outputs": ops.empty("(x + 1).numel()")},
+     r"'\(x \+ 1\).numel\(\)': 'x \+ 1' is not an argument; an expression is made of integers"),
+    ("f(Tensor(a!) x) -> Tensor(b!)", {}, "::f: a return aliases no argument"),
 ]  # fmt: skip
 
 
@@ -61,6 +69,16 @@ def test_a_wrong_definition_is_refused_by_name(
 def test_a_schema_without_namespace_is_refused() -> None:
     with pytest.raises(SchemaError, match="has no namespace: write 'mylib::f"):
         ops.kernel_op("f(Tensor x) -> Tensor", source=NOTHING, outputs=ops.empty_like("x"))
+
+
+@pytest.mark.parametrize("schema", [None, 3, b"a::f(Tensor x) -> ()"])
+def test_a_schema_that_is_no_text_is_refused(schema: Any) -> None:
+    with pytest.raises(SchemaError) as failure:
+        ops.kernel_op(schema, source=NOTHING)
+    assert str(failure.value) == (
+        "a kernel operator's schema is a text such as 'mylib::f(Tensor x) -> Tensor', got "
+        f"{schema!r}"
+    )
 
 
 def test_too_many_arguments_are_refused(define: Define) -> None:
@@ -146,6 +164,13 @@ def test_a_backward_that_does_not_fit_is_refused(
     with pytest.raises(SchemaError, match=text) as failure:
         forward.register_backward(other.qualified_name, save=save)
     assert f"cannot be the backward of {forward.qualified_name}" in str(failure.value)
+
+
+def test_a_backward_that_returns_no_tensor_is_refused(add: ops.KernelOperator) -> None:
+    with torch.library._scoped_library("bringup_test_backward", "FRAGMENT") as library:
+        library.define("count(Tensor grad) -> int")
+        with pytest.raises(SchemaError, match="it must return tensors, one gradient each"):
+            add.register_backward("bringup_test_backward::count")
 
 
 def test_a_backward_that_is_not_defined_is_refused(add: ops.KernelOperator) -> None:

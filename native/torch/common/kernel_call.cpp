@@ -1,0 +1,45 @@
+#include "torch/common/kernel_call.h"
+
+#include <c10/util/Exception.h>
+#include <cxxabi.h>
+
+#include <exception>
+
+#include "runtime/error_slot.h"
+#include "torch/common/errors.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// The words of the exception in flight.
+std::string thrown_words() {
+  try {
+    throw;
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread is being ended, which nobody may stop
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
+}  // namespace
+
+void raise_kernel_status(const std::string& operator_name, int32_t status) {
+  const std::string reason = runtime::take_last_error();
+  raise_error("KernelError",
+              operator_name + ": the kernel failed with status " + std::to_string(status) + ": " +
+                  (reason.empty() ? "it gave no reason (ctx->set_error was not called)" : reason));
+}
+
+void raise_kernel_exception(const std::string& operator_name) {
+  const std::string reason = thrown_words();
+  runtime::take_last_error();  // not for the next kernel that fails
+  raise_error("KernelError", operator_name + ": the kernel threw: " + reason +
+                                 " (a kernel should return a status and call ctx->set_error)");
+}
+
+}  // namespace bringup::torch_ext
