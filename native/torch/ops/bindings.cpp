@@ -1,6 +1,5 @@
 // bringup._native._torch.ops: what src/bringup/ops needs to turn a checked definition into an
 // operator.
-#include <ATen/Parallel.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -9,12 +8,12 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 
-#include "runtime/context.h"
 #include "torch/common/errors.h"
 #include "torch/module.h"
 #include "torch/ops/autograd.h"
 #include "torch/ops/boxed.h"
 #include "torch/ops/fast_call.h"
+#include "torch/ops/parallel.h"
 
 namespace nb = nanobind;
 
@@ -162,10 +161,6 @@ void set_backward(nb::handle function, const std::string& name, const std::strin
   op.backward.store(backward.release(), std::memory_order_release);
 }
 
-void parallel_for(int64_t n, int64_t grain, void (*fn)(int64_t, int64_t, void*), void* user) {
-  at::parallel_for(0, n, grain, [fn, user](int64_t begin, int64_t end) { fn(begin, end, user); });
-}
-
 // For all rooms of this module; other exceptions go on to nanobind.
 void translate_exception(const std::exception_ptr& exception, void*) {
   try {
@@ -181,7 +176,7 @@ void translate_exception(const std::exception_ptr& exception, void*) {
 
 void bind_ops(nanobind::module_& module) {
   if (!init_kernel_function_type()) throw nb::python_error();
-  runtime::set_parallel_for(&parallel_for);
+  install_parallel_for();
   nb::register_exception_translator(&translate_exception);
   module.def("define", &define);
   module.def("set_backward", &set_backward);
