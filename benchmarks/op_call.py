@@ -1,10 +1,13 @@
 """Rows: one call of a kernel operator on small tensors on cpu, where host overhead is everything.
 
-Peers are operators of torch itself on the same tensors. The kernel is a plain loop over 16 floats.
+Peers are operators of torch itself on the same tensors, and, for a call with 14 arguments, tvm-ffi
+where it is installed (dependency group `bench`). The kernel is a plain loop over 16 floats.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import tempfile
 from collections.abc import Callable
 from functools import partial
 
@@ -38,6 +41,30 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   return 0;
 }
 """
+_TENSORS = "abcdefgh"  # the last one is written
+_MANY = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<const float, 1> first(args[0]), last(args[6]);
+  const bringup::View<float, 1> out(args[7]);
+  const auto shift = *static_cast<const int64_t*>(args[8]);
+  const auto factor = *static_cast<const double*>(args[12]);
+  for (int64_t i = 0; i < out.size(0); ++i) out(i) = (first(i) + last(i)) * factor + shift;
+  return 0;
+}
+"""
+_TVM_MANY = f"""
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+using tvm::ffi::TensorView;
+void many({", ".join(f"TensorView {name}" for name in _TENSORS)}, int64_t i, int64_t, int64_t,
+          int64_t, double u, double) {{
+  const auto* first = static_cast<const float*>(a.data_ptr());
+  const auto* last = static_cast<const float*>(g.data_ptr());
+  auto* out = static_cast<float*>(h.data_ptr());
+  for (int64_t k = 0; k < h.size(0); ++k) out[k] = (first[k] + last[k]) * u + i;
+}}
+"""
 
 
 def _binary(signature: str, operator: str, **options: object) -> ops.KernelOperator:
@@ -61,6 +88,41 @@ def _with_custom_op(x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
         return x + y
 
     return partial(custom_add, x, y)
+
+
+def _many_arguments(rounds: int) -> list[Row]:
+    """8 tensors, 4 integers, 2 floats; both sides write into the eighth tensor."""
+    if importlib.util.find_spec("tvm_ffi") is None:
+        return []
+    import tvm_ffi.cpp
+
+    inputs = ", ".join(f"Tensor {name}" for name in _TENSORS[:-1])
+    many = ops.kernel_op(
+        f"bringup_benchmark::many({inputs}, Tensor(a!) h, int i, int j, int k, int l, float u,"
+        " float v) -> ()",
+        source=jit.Source(text=_MANY, name="many.cpp"),
+        checks=ops.kernel_checks(),  # none, as on the other side
+    )
+    ours = [torch.randn(16) for _ in _TENSORS]
+    theirs = [*ours[:-1], torch.empty(16)]
+    numbers = (1, 2, 3, 4, 0.5, 0.25)
+    with tempfile.TemporaryDirectory() as folder:
+        library = tvm_ffi.cpp.load_inline(
+            "many", cpp_sources=_TVM_MANY, functions=["many"], build_directory=folder
+        )
+        many(*ours, *numbers)
+        library.many(*theirs, *numbers)
+        torch.testing.assert_close(ours[-1], theirs[-1])
+        return [
+            compare(
+                "op call, 14 arguments",
+                partial(many, *ours, *numbers),
+                partial(library.many, *theirs, *numbers),
+                peer_name="tvm-ffi",
+                budget=0.6,
+                rounds=rounds,
+            )
+        ]
 
 
 def run(*, quick: bool = False) -> list[Row]:
@@ -119,4 +181,5 @@ def run(*, quick: bool = False) -> list[Row]:
             peer_name="torch.add",
             rounds=rounds,
         ),
+        *_many_arguments(rounds),
     ]
