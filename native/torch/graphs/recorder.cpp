@@ -51,6 +51,32 @@ bool only_views(const c10::FunctionSchema& schema) {
   });
 }
 
+// An operator of torch that wrote nothing and gave back memory it was given: a view whose schema
+// does not say so (_unsafe_view), or one that had nothing to do. Replaying it would change nothing.
+bool only_passed_on(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+                    c10::ArrayRef<c10::IValue> results,
+                    const std::vector<Allocation>& allocations) {
+  if (!traits.of_torch || traits.mutates || traits.updatable || !allocations.empty()) return false;
+  std::vector<const void*> given;
+  for (const c10::IValue& arg : args) {
+    for_each_tensor(arg, [&](const at::Tensor& tensor) {
+      if (tensor.has_storage()) given.push_back(tensor.storage().unsafeGetStorageImpl());
+    });
+  }
+  bool any = false;
+  bool all = true;
+  for (const c10::IValue& result : results) {
+    if (!result.isTensor() && !result.isTensorList()) return false;
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      any = true;
+      all &= tensor.has_storage() &&
+             std::find(given.begin(), given.end(), tensor.storage().unsafeGetStorageImpl()) !=
+                 given.end();
+    });
+  }
+  return any && all;
+}
+
 bool carries_tensors(const c10::Argument& argument) {
   const std::string type = argument.type()->str();
   return type.find("Tensor") != std::string::npos;
@@ -167,6 +193,7 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
 
   OperatorTraits traits;
   traits.name = c10::toString(op.operator_name());
+  traits.of_torch = of_torch;
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
   traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
@@ -223,7 +250,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
       if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kLiteral;
     });
   }
-  if (!becomes_node) return;
+  if (!becomes_node || only_passed_on(traits, args, results, allocations)) return;
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
   if (node == nullptr) return;
   mark_written(traits, schema, args, results);

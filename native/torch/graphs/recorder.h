@@ -25,6 +25,7 @@ namespace bringup::torch_ext::graphs {
 // What the recorder must know about an operator; looked up once a capture.
 struct OperatorTraits {
   std::string name;          // "aten::add.Tensor"
+  bool of_torch = false;     // one of the operators that torch defines
   bool composite = false;    // made of other operators wherever a backend has no kernel of its own
   bool random = false;       // draws numbers, and is made of operators that are given a generator
   bool view = false;         // gives only views, changes no data

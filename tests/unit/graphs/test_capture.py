@@ -104,6 +104,16 @@ def test_dispatch_modes_do_not_hide_operators_from_the_capture() -> None:
 
     graph, output = captured(profiled)
     assert [node.op for node in graph.nodes] == ["aten::mm", "aten::relu"]
+
+
+def test_a_view_that_the_schema_does_not_name_is_no_node() -> None:
+    x, weight = torch.ones(1, 2, 4), torch.eye(4)
+    graph, output = captured(lambda: torch.relu(torch.matmul(x, weight)))
+    # matmul of three dimensions ends in aten::_unsafe_view
+    assert [node.op for node in graph.nodes] == ["aten::mm", "aten::relu"]
+    x.fill_(3)
+    graph.replay()
+    torch.testing.assert_close(output, torch.full((1, 2, 4), 3.0))
     x.copy_(torch.randn(4, 4))
     graph.replay()
     assert torch.equal(output, torch.relu(x @ x))
