@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Row", "compare", "interleave", "row"]
+__all__ = ["Row", "compare", "interleave", "paired", "row"]
 
 _MIN_SAMPLE_NS = 200_000
 
@@ -96,6 +96,19 @@ def row(
     """A row from samples of both sides taken in the same rounds."""
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     return Row(name, peer, ratio, statistics.median(ours), statistics.median(theirs), budget, note)
+
+
+def paired(
+    name: str,
+    peer: str,
+    pairs: Sequence[tuple[float, float]],
+    *,
+    budget: float | None = None,
+    note: str = "",
+) -> Row:
+    """A row from samples (ours, theirs) taken one after the other."""
+    ours, theirs = [mine for mine, _ in pairs], [other for _, other in pairs]
+    return row(name, peer, ours, theirs, budget=budget, note=note)
 
 
 def compare(
