@@ -10,6 +10,7 @@ beforehand, `warmed_up` says that from now on none should be missing. What ident
 
 from __future__ import annotations
 
+from bringup.jit import _platform  # noqa: F401 - first: it refuses what is not Linux
 from bringup.jit._binary import Binary
 from bringup.jit._cache import Cache, Entry
 from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004

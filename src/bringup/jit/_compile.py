@@ -31,6 +31,7 @@ from bringup.jit._debug import Debug
 from bringup.jit._files import file_digest
 from bringup.jit._key import (
     Macro,
+    files_named,
     include_directories,
     library_directories,
     render_flags,
@@ -235,7 +236,10 @@ def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
         *library_directories(request.flags),
     )
     prefixes = tuple(os.path.join(folder, "") for folder in folders if folder)
-    return tuple(header for header in headers if header.path.startswith(prefixes))
+    named = files_named(request.flags)
+    return tuple(
+        header for header in headers if header.path.startswith(prefixes) or header.path in named
+    )
 
 
 def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:

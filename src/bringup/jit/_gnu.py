@@ -58,6 +58,12 @@ _LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++1
 _ONLY_LIBC = ("-nostdlib", "-lm", "-lc", "-lgcc")
 _NEEDS_MORE = re.compile(r"undefined (reference|symbol)|cannot find -l|unable to find library")
 _CPP_HEADER = re.compile(rb"^\s*#\s*include\s*<(?!c)[a-z_]+>", re.MULTILINE)
+_SANITIZERS = {
+    ("gcc", "address"): "libasan.so",
+    ("gcc", "undefined"): "libubsan.so",
+    ("clang", "address"): "libclang_rt.asan-{}.so",
+    ("clang", "undefined"): "libclang_rt.ubsan_standalone-{}.so",
+}
 # Flags that say nothing about linking.
 _COMPILES_ONLY = re.compile(r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))")
 # These choose the programs that take part in a build.
@@ -100,7 +106,7 @@ class GnuTarget(Target):
 
     def variant(self, text: str) -> Target:
         """The same compiler with another `-march`."""
-        if not re.match(r"[A-Za-z0-9.+_-]+\Z", text):
+        if not re.match(r"[A-Za-z0-9][A-Za-z0-9.+_-]*\Z", text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected a value for -march after the colon"
             )
@@ -149,12 +155,24 @@ class GnuTarget(Target):
     def _ask(self, compiler: str, *arguments: str, said_on_stderr: bool = False) -> str:
         named = f"Set {self._setting} to a working C++ compiler" if self._setting else "Mend it"
         get = f"{named}, or get one with: {self._get}"
-        return ask(compiler, *arguments, get=get, said_on_stderr=said_on_stderr)
+        return ask(
+            compiler,
+            *arguments,
+            get=get,
+            said_on_stderr=said_on_stderr,
+            variables=self.variables,
+        )
 
     def _query(self, compiler: str) -> Toolchain:
         version = self._ask(compiler, "--version")
         baseline = self._predefined(compiler)
-        isa = self._predefined(compiler, f"-march={self._march}")
+        try:
+            isa = self._predefined(compiler, f"-march={self._march}")
+        except MissingCompilerError as error:  # it has answered a moment ago
+            raise ValueError(
+                f"target {self.name!r}: {version.partition(chr(10))[0]} does not know "
+                f"-march={self._march}; {error}"
+            ) from error
         here = self._predefined(compiler, "-march=native") if self._runs_here else isa
         programs = _Programs.of(compiler, self._ask)
         linked = self._linked_by_default(compiler)
@@ -215,6 +233,7 @@ class GnuTarget(Target):
             *self._compile_command(job),
             *(f"-Wl,--require-defined={job.source.symbol}", f"-Wl,--dependency-file={job.linked}"),
             *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            *self._sanitizer_folders(job),
             job.file,
             *job.flags,
         ]
@@ -235,6 +254,18 @@ class GnuTarget(Target):
             *(f"-D{macro}" for macro in job.macros),
             *(f"-I{directory}" for directory in toolchain.include_directories),
         ]
+
+    def _sanitizer(self, toolchain: Toolchain, name: str) -> str:
+        """The path of a sanitizer's runtime."""
+        library = _SANITIZERS[toolchain.family, name].format(toolchain.machine.partition("-")[0])
+        return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
+
+    def _sanitizer_folders(self, job: Job) -> list[str]:
+        """Where the loader has to look for runtimes: clang's lie in a folder of its own."""
+        if job.toolchain.family != "clang":
+            return []
+        paths = [self._sanitizer(job.toolchain, name) for name in job.debug.sanitizers]
+        return [f"-Wl,-rpath,{os.path.dirname(path)}" for path in paths]
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
         """Runs the compiler; at first without what most kernels do not need.
@@ -282,9 +313,8 @@ class GnuTarget(Target):
                 f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
             )
         if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
-            library = "libasan.so"
-            if self._known is not None:
-                library = self._ask(self._known.compiler, f"-print-file-name={library}").strip()
+            known = self._known
+            library = self._sanitizer(known, "address") if known is not None else "libasan.so"
             raise TargetError(
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
                 f"from its start: run Python with LD_PRELOAD={library}"

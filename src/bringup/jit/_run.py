@@ -39,24 +39,29 @@ class Finished:
 
 
 def _limit(pid: int) -> None:
-    """Limits apply to each of the compiler's processes; what it starts inherits them. Set from
-    outside, because nothing may run between fork and exec in a process with threads.
+    """Limits apply to each process of the compiler, and what they start inherits them.
+
+    They are set from outside, because nothing may run between fork and exec in a process with
+    threads. So the compiler may have started others by now: whoever was started before its parent
+    was limited is found among the parent's children afterwards.
     """
-    limits = {
-        resource.RLIMIT_AS: settings.jit_memory(),
-        resource.RLIMIT_FSIZE: settings.jit_file_size(),
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, most in limits.items():
-        if most is None:
-            continue
-        try:
-            _, hard = resource.prlimit(pid, kind)
-            if hard != resource.RLIM_INFINITY:
-                most = min(most, hard)
-            resource.prlimit(pid, kind, (most, most))
-        except ProcessLookupError:
-            return  # it has ended already
+    wanted = (
+        (resource.RLIMIT_AS, settings.jit_memory()),
+        (resource.RLIMIT_FSIZE, settings.jit_file_size()),
+        (resource.RLIMIT_CORE, 0),
+    )
+    try:
+        for kind, most in wanted:
+            if most is not None:
+                _, hard = resource.prlimit(pid, kind)
+                allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+                resource.prlimit(pid, kind, (allowed, allowed))
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            started = children.read().split()
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return  # it has ended already, and its number may be another's
+    for child in started:
+        _limit(int(child))
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Finished:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,17 +147,18 @@ def ask(
     *arguments: str,
     get: str,
     said_on_stderr: bool = False,
-    environment: Mapping[str, str] | None = None,
+    variables: Iterable[str] = (),
 ) -> str:
     """What the compiler prints when it is run with these arguments.
 
-    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it.
+    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it, and
+    `variables` are those of the environment that it needs.
     """
     command = [compiler, *arguments]
     try:
         answer = subprocess.run(
             command,
-            env={**compiler_environment(), **(environment or {})},
+            env=compiler_environment(variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -199,7 +199,8 @@ class _Definition:
                 )
             macros[macro] = _C_TYPES[dtype]
         target = self._target(device)
-        binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
+        with jit.compiling_for(self.schema.qualified_name):
+            binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
         return binary.kernel_id
 
     def _target(self, device: str) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from tests.unit.jit.support import ADD, needs_target, run
 
 from bringup import jit
-from bringup.errors import MissingCompilerError, TargetError
+from bringup.errors import CompileError, MissingCompilerError, TargetError
+from bringup.jit import _target
 from bringup.jit._elf import machine_of
 
 COMPILERS = ["g++", "clang++"]
@@ -128,3 +131,127 @@ def test_a_missing_cross_compiler_says_how_to_get_it(
     ):
         jit.compile(jit.Source(text=ADD), target="aarch64")
     assert "g++-aarch64-linux-gnu" in jit.toolchain("aarch64").problem
+
+
+class Acme(jit.Target):
+    """A vendor's compiler, complete: it has a language of its own and is told so by `-x c++`."""
+
+    name = "acme"
+    languages: Mapping[str, str] = MappingProxyType({".acme": "acme"})
+    variables = ("ACME_HOME",)
+
+    def __init__(self, compiler: Path) -> None:
+        self.compiler = str(compiler)
+
+    def toolchain(self, memo: jit.Memo, kind: str = "host") -> jit.Toolchain:
+        version = "acme 1.0"
+        return jit.Toolchain(
+            compiler=self.compiler,
+            version=version,
+            machine="acme-npu",
+            isa=("cube", "vector"),
+            identity=f"{version} {Path(self.compiler).read_bytes()!r}",
+            fingerprint="",
+        ).fingerprinted()
+
+    def flags(self, toolchain: jit.Toolchain, language: str, debug: jit.Debug) -> tuple[str, ...]:
+        return ("-x", "c++", "-shared", "-fPIC", "-O1")
+
+    def command(self, job: jit.Job) -> list[str]:
+        options = self.flags(job.toolchain, job.source.language, job.debug)
+        macros = [f"-D{macro}" for macro in job.macros]
+        return [
+            *(job.toolchain.compiler, *options, *macros, *jit.include_flags()),
+            *("-MD", "-MF", job.headers, "-o", job.output, job.file, *job.flags),
+        ]
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets that a test registers are gone after it."""
+    monkeypatch.setattr(_target, "_registry", _target._Registry(dict(jit.targets())))
+
+
+@pytest.fixture
+def acme(registry: None, tmp_path: Path) -> Acme:
+    compiler = tmp_path / "acmecc"
+    compiler.write_text('#!/bin/sh\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+    target = Acme(compiler)
+    jit.register_target(target)
+    return target
+
+
+def test_a_vendors_compiler_is_one_class(acme: Acme, tmp_path: Path) -> None:
+    """Row 7 and row 19: key, store, errors and limits come with the interface."""
+    path = tmp_path / "add.acme"
+    path.write_text(f'#include "local.h"\n{ADD}')
+    (tmp_path / "local.h").write_text("")
+    binary = jit.compile(jit.Source(path), macros={"N": 2}, target="acme")
+    assert binary == jit.compile(jit.Source(path), macros={"N": 2}, target="acme")
+    x = np.zeros(3, np.float32)
+    run(binary, x)
+    assert x.tolist() == [2, 2, 2]
+    (tmp_path / "local.h").write_text("// other\n")
+    assert jit.compile(jit.Source(path), macros={"N": 2}, target="acme").key != binary.key
+    Path(acme.compiler).write_text('#!/bin/sh\n# upgraded\nexec c++ "$@"\n')
+    assert jit.compile(jit.Source(path), macros={"N": 2}, target="acme").key != binary.key
+    path.write_text("no")
+    with pytest.raises(CompileError, match=r"add\.acme did not compile for target 'acme'"):
+        jit.compile(jit.Source(path), target="acme")
+
+
+def test_other_targets_refuse_a_vendors_language(acme: Acme) -> None:
+    source = jit.Source(text=ADD, name="add.acme")
+    with pytest.raises(ValueError, match=r"target 'cpu' builds .*, not acme; 'acme' can"):
+        jit.compile(source)
+
+
+def test_a_vendor_has_no_variants_unless_it_says_so(acme: Acme) -> None:
+    with pytest.raises(ValueError, match="target 'acme:v2': 'acme' has no variants"):
+        jit.compile(jit.Source(text=ADD, name="add.acme"), target="acme:v2")
+
+
+def test_a_name_is_taken_once_unless_it_is_replaced(acme: Acme) -> None:
+    with pytest.raises(ValueError, match=r"there is a target 'acme' already \(Acme\); replace=T"):
+        jit.register_target(Acme(Path("other")))
+    other = Acme(Path("other"))
+    jit.register_target(other, replace=True)
+    assert jit.targets()["acme"] is other
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "a/$x"])
+def test_a_target_has_one_word_for_a_name(registry: None, name: str) -> None:
+    target = jit.GnuTarget(name, ["c++"], march="native", get="")
+    with pytest.raises(ValueError, match="cannot name a target; expected one word"):
+        jit.register_target(target)
+
+
+def test_something_else_than_a_target_is_refused(registry: None) -> None:
+    with pytest.raises(TypeError, match=r"an object of a subclass of jit\.Target, got ABCMeta"):
+        jit.register_target(Acme)  # type: ignore[arg-type]
+
+
+def test_a_suffix_means_one_language(registry: None) -> None:
+    target = Acme(Path("x"))
+    target.languages = {".cpp": "acme"}
+    with pytest.raises(ValueError, match=r"suffix '\.cpp' cannot mean acme: it means c\+\+"):
+        jit.register_target(target)
+    assert "acme" not in jit.targets()
+
+
+@pytest.mark.parametrize("name", ["cpu:", "cpu:-x", "aarch64:a b"])
+def test_a_variant_is_a_value_for_march(name: str) -> None:
+    with pytest.raises(ValueError, match="expected a value for -march after the colon"):
+        jit.compile(jit.Source(text=ADD), target=name)
+
+
+def test_a_variant_that_the_compiler_does_not_know_is_said() -> None:
+    with pytest.raises(ValueError, match=r"target 'cpu:z80': .* does not know -march=z80; .*z80"):
+        jit.compile(jit.Source(text=ADD), target="cpu:z80")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda2:sm_90", ":x"])
+def test_an_unknown_target_lists_those_there_are(name: str) -> None:
+    with pytest.raises(ValueError, match=f"target '{name}': expected one of 'cpu', 'sim', 'aarch6"):
+        jit.compile(jit.Source(text=ADD), target=name)

@@ -1,0 +1,26 @@
+"""Where kernels can be compiled and loaded: Linux. Importing this says so, before something fails
+for want of what only Linux has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bringup.errors import NativeLibraryError
+
+__all__ = ["check_platform"]
+
+
+def check_platform() -> None:
+    """Raises `NativeLibraryError` on anything but Linux."""
+    system: str = sys.platform
+    if system != "linux":
+        machine = os.uname().machine if hasattr(os, "uname") else "this machine"
+        raise NativeLibraryError(
+            f"bringup compiles and loads kernels on Linux (x86-64 and aarch64), and this is "
+            f"{system} on {machine}: run it on a Linux machine, in a Linux container, or in WSL 2"
+        )
+
+
+check_platform()
