@@ -32,5 +32,10 @@ NB_MODULE(_core, module) {
   module.def(
       "release_kernel", [](rt::KernelId id) { return rt::KernelTable::instance().release(id); },
       nb::arg("id"), nb::call_guard<nb::gil_scoped_release>());
+  module.def(
+      "release_unused_kernel",
+      [](rt::KernelId id) { return rt::KernelTable::instance().release_unused(id); }, nb::arg("id"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Closes the library of kernel `id` if nothing else holds it; False when something does.");
   module.def("take_last_error", &rt::take_last_error);
 }

@@ -53,12 +53,14 @@ KernelId KernelTable::add(Kernel kernel) {
 }
 
 std::shared_ptr<const Kernel> KernelTable::get(KernelId id) const {
+  if (auto kernel = find(id)) return kernel;
+  throw std::out_of_range("no kernel " + std::to_string(id) + " in the kernel table");
+}
+
+std::shared_ptr<const Kernel> KernelTable::find(KernelId id) const noexcept {
   std::lock_guard lock(state().mutex);
   const auto found = state().kernels.find(id);
-  if (found == state().kernels.end()) {
-    throw std::out_of_range("no kernel " + std::to_string(id) + " in the kernel table");
-  }
-  return found->second;
+  return found == state().kernels.end() ? nullptr : found->second;
 }
 
 bool KernelTable::release(KernelId id) {
@@ -66,6 +68,19 @@ bool KernelTable::release(KernelId id) {
   std::lock_guard lock(state().mutex);
   const auto found = state().kernels.find(id);
   if (found == state().kernels.end()) return false;
+  last = std::move(found->second);
+  state().kernels.erase(found);
+  return true;
+}
+
+bool KernelTable::release_unused(KernelId id) {
+  std::shared_ptr<const Kernel> last;  // a library is closed after the lock is gone
+  std::lock_guard lock(state().mutex);
+  const auto found = state().kernels.find(id);
+  if (found == state().kernels.end()) return true;
+  // Nobody can take another reference while the table is locked: it gives them out.
+  const std::shared_ptr<const Kernel>& kernel = found->second;
+  if (kernel.use_count() > 1 || kernel->library.use_count() > 1) return false;
   last = std::move(found->second);
   state().kernels.erase(found);
   return true;

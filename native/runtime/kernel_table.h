@@ -40,8 +40,14 @@ class BRINGUP_API KernelTable {
   KernelId add(Kernel kernel);
   // Throws std::out_of_range for an id that was never given or was released.
   std::shared_ptr<const Kernel> get(KernelId id) const;
+  // The same, or null.
+  std::shared_ptr<const Kernel> find(KernelId id) const noexcept;
   // Drops the table's reference; holders keep theirs. False when there was nothing under `id`.
   bool release(KernelId id);
+  // Drops the table's reference if it is the only one, so that the library is closed. False when
+  // somebody else (an operator, a graph, a running launch) holds the kernel: it then stays under
+  // `id`. True when there was nothing.
+  bool release_unused(KernelId id);
 
  private:
   KernelTable() = default;

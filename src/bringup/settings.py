@@ -21,6 +21,8 @@ from bringup.errors import SettingError
 __all__ = [
     "Setting",
     "cache_dir",
+    "cache_max_bytes",
+    "cache_max_entries",
     "driver",
     "inherited",
     "jit_cxx",
@@ -90,6 +92,24 @@ def _log_levels(text: str) -> dict[str, int]:
     return levels
 
 
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(text: str) -> int:
+    number, unit = text.strip(), 1
+    if number[-1:].upper() in _UNITS:
+        number, unit = number[:-1], _UNITS[number[-1].upper()]
+    if not number.isdecimal():
+        raise ValueError("expected a number of bytes, or a number with K, M, G or T")
+    return int(number) * unit
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("expected a number")
+    return int(text)
+
+
 def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
 
@@ -124,6 +144,21 @@ _CACHE_DIR = Setting(
     "the user's cache folder, e.g. ~/.cache/bringup",
     lambda: Path(platformdirs.user_cache_dir("bringup", appauthor=False)),
     lambda text: Path(text).expanduser(),
+)
+_CACHE_MAX_BYTES = Setting(
+    "BRINGUP_CACHE_MAX_BYTES",
+    "what the kernel cache may hold before the kernels used longest ago are removed: bytes, or a "
+    "number with K, M, G or T",
+    "2G",
+    lambda: 2 * 2**30,
+    _bytes,
+)
+_CACHE_MAX_ENTRIES = Setting(
+    "BRINGUP_CACHE_MAX_ENTRIES",
+    "how many kernels the cache may hold before those used longest ago are removed",
+    "10000",
+    lambda: 10_000,
+    _count,
 )
 _JIT_CXX = Setting(
     "BRINGUP_JIT_CXX",
@@ -218,6 +253,8 @@ _SIM_ISOLATED = Setting(
 
 _ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
+    _CACHE_MAX_BYTES,
+    _CACHE_MAX_ENTRIES,
     _JIT_CXX,
     _JIT_DEBUG,
     _JIT_TIMEOUT,
@@ -237,6 +274,16 @@ _ALL: tuple[Setting[object], ...] = (
 def cache_dir() -> Path:
     """Folder of the kernel cache (`BRINGUP_CACHE_DIR`). It need not exist yet."""
     return _CACHE_DIR.get()
+
+
+def cache_max_bytes() -> int:
+    """What the kernel cache may hold, in bytes (`BRINGUP_CACHE_MAX_BYTES`)."""
+    return _CACHE_MAX_BYTES.get()
+
+
+def cache_max_entries() -> int:
+    """How many kernels the cache may hold (`BRINGUP_CACHE_MAX_ENTRIES`)."""
+    return _CACHE_MAX_ENTRIES.get()
 
 
 def jit_cxx() -> str:

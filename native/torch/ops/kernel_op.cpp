@@ -156,7 +156,12 @@ const Variant& publish_variant(const KernelOp& op, uint64_t key,
 
 const Variant& variant_for_key(const KernelOp& op, uint64_t key) {
   if (const Variant* variant = find_by_key(op, key)) return *variant;
-  return publish_variant(op, key, runtime::KernelTable::instance().get(compile(op, key)));
+  for (;;) {
+    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
+    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
+      return publish_variant(op, key, std::move(kernel));
+    }
+  }
 }
 
 }  // namespace

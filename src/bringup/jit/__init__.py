@@ -11,7 +11,7 @@ beforehand, `warmed_up` says that from now on none should be missing. What ident
 from __future__ import annotations
 
 from bringup.jit import _platform  # noqa: F401 - first: it refuses what is not Linux
-from bringup.jit._binary import Binary
+from bringup.jit._binary import Binary, Unloaded
 from bringup.jit._cache import Cache, Entry
 from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
 from bringup.jit._cuda import CudaTarget
@@ -21,6 +21,7 @@ from bringup.jit._diagnose import compiling_for
 from bringup.jit._gnu import GnuTarget
 from bringup.jit._key import Macro
 from bringup.jit._prebuild import Outcome, Report, prebuild
+from bringup.jit._prune import Pruned
 from bringup.jit._source import Source
 from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit._target import Job, Target, register_target, targets
@@ -39,6 +40,7 @@ __all__ = [
     "Macro",
     "Memo",
     "Outcome",
+    "Pruned",
     "Recording",
     "Report",
     "Source",
@@ -46,6 +48,7 @@ __all__ = [
     "Target",
     "Toolchain",
     "ToolchainInfo",
+    "Unloaded",
     "cache",
     "compile",
     "compiling_for",

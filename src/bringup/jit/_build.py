@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from bringup.errors import CompileError
-from bringup.jit._cache import BINARY, LOG, Header, StoreUnwritableError, read_header
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._depfile import read_depfile
 from bringup.jit._diagnose import Failure, compile_error, disk_is_full
 from bringup.jit._files import bytes_digest
+from bringup.jit._headers import Header, read_header
 from bringup.jit._key import Record, build_record, files_named, request_key
+from bringup.jit._layout import BINARY, LOG, StoreUnwritableError
 from bringup.jit._run import Finished
 from bringup.jit._source import Source
 from bringup.jit._target import Job, Target, find_target

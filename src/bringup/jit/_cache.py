@@ -2,8 +2,10 @@
 
     <root>/v1/<ab>/<key>/        kernel.so, meta.json, build.log, source
     <root>/v1/.manifests/        request key -> builds, and the headers that each of them read
+    <root>/v1/.portable/         the same for whoever has no compiler
     <root>/v1/.toolchains/       what compilers answered
-    <root>/v1/.locks/ .staging/ .failed/ .quarantine/
+    <root>/v1/.failed/           what did not compile
+    <root>/v1/.locks/ .staging/ .quarantine/ .inuse/ .sizes/
 
 Readers take no lock. An entry that is not what its meta.json says is put aside and built again.
 """
@@ -16,42 +18,35 @@ import itertools
 import json
 import os
 import shutil
-import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bringup import settings
-from bringup.jit._files import (
-    Stamp,
-    as_stamp,
-    bytes_digest,
-    file_digest,
-    is_settled,
-    read_bytes,
-    stamp,
-)
+from bringup.jit import _prune
+from bringup.jit._binary import Unloaded, unload
+from bringup.jit._files import bytes_digest, read_bytes
+from bringup.jit._headers import Header, PortableHeader, Searched
+from bringup.jit._index import PortableIndex, PortableVariant, RequestIndex, Variant
 from bringup.jit._key import Record, key_of
+from bringup.jit._layout import (
+    BINARY,
+    LAST_USED,
+    META,
+    Layout,
+    StoreUnwritableError,
+    replace_file,
+    sync,
+    unwritable_is_told,
+    write_durably,
+)
+from bringup.jit._machine import misfit
+from bringup.jit._prune import QUARANTINE, STAGING, Pruned
+from bringup.jit._usage import Sizes, folder_size, keys_in_use, last_used, touch
 
-__all__ = ["Cache", "Entry", "Header", "Hit", "StoreUnwritableError"]
-
-BINARY = "kernel.so"
-META = "meta.json"
-LOG = "build.log"
-
-_VARIANTS_PER_REQUEST = 8
-_STALE_STAGING_SECONDS = 3600
-_UNWRITABLE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.ENOENT,
-    errno.ENOTDIR,
-}
+__all__ = ["Cache", "Entry", "Hit", "Origin"]
 
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
@@ -59,35 +54,22 @@ _log = settings.logger("jit")
 _serial = itertools.count()
 
 
-class StoreUnwritableError(Exception):
-    """Internal: this cache cannot take an entry now; another one has to."""
-
-
-class Header(NamedTuple):
-    """A header that a build read. `seen` is None when it was too young for its stamp to prove
-    anything.
-    """
-
-    path: str
-    digest: str
-    seen: Stamp | None
-
-
-class Variant(NamedTuple):
-    """One build of a request: its key, what its binary has to be, and the headers it read."""
-
-    key: str
-    size: int
-    sha256: str
-    headers: tuple[Header, ...]
-
-
 class Hit(NamedTuple):
-    """A verified entry."""
+    """A verified entry, and what has to stay the same for it to hold."""
 
     path: Path
     key: str
     headers: tuple[Header, ...]
+    searched: Searched = Searched()
+
+
+class Origin(NamedTuple):
+    """How an entry is found without its compiler."""
+
+    key: str
+    machine: str
+    requires: tuple[str, ...]
+    headers: tuple[PortableHeader, ...]
 
 
 @dataclass(frozen=True)
@@ -99,64 +81,23 @@ class Entry:
         name: the source's name.
         bytes: what its folder holds.
         path: its folder.
+        last_used: when it was used last, in seconds since the epoch, to the hour.
+        in_use: whether a living process has loaded it.
     """
 
     key: str
     name: str
     bytes: int
     path: Path
+    last_used: float = 0.0
+    in_use: bool = False
 
-
-@contextlib.contextmanager
-def _unwritable_is_told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _UNWRITABLE:
-            raise StoreUnwritableError(str(error)) from error
-        raise
-
-
-def read_header(path: str) -> Header:
-    """What the header is now. Raises `OSError` when it is gone."""
-    seen = stamp(path)
-    settled = is_settled(seen)
-    return Header(path, file_digest(path), seen if settled else None)
-
-
-def _read_back(header: tuple[str, str, list[int] | None]) -> Header:
-    path, digest, seen = header
-    return Header(path, digest, as_stamp(seen) if seen else None)
-
-
-def _is_unchanged(header: Header) -> bool:
-    try:
-        return stamp(header.path) == header.seen or file_digest(header.path) == header.digest
-    except (OSError, ValueError, TypeError):
-        return False  # it is gone, or the manifest is damaged
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a whole file or none. Raises `StoreUnwritableError`."""
-    draft = path.with_suffix(f".{os.getpid()}-{next(_serial)}")
-    with _unwritable_is_told():
-        draft.write_bytes(content)
-        draft.replace(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def meta(self) -> dict[str, Any]:
+        """What its meta.json says: key record, command, compiler, headers, files. Raises `OSError`
+        or `ValueError` when that cannot be read.
+        """
+        found: dict[str, Any] = json.loads((self.path / META).read_bytes())
+        return found
 
 
 class Cache:
@@ -164,72 +105,129 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._store = root / "v1"
-        self._prefix = f"{self._store}/"  # a warm start has no time for Path
+        self.layout = Layout(root)
+        self._requests = RequestIndex(self.layout)
+        self._portables = PortableIndex(self.layout)
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
 
     def distrust(self) -> str:
-        """Why nothing may be loaded from here, or "". Code is loaded from the store, so nobody
-        else may write it.
-        """
-        try:
-            status = os.lstat(self._store)
-        except OSError:
-            return ""
-        if not stat.S_ISDIR(status.st_mode):
-            return f"{self._store} is not a folder"
-        if status.st_uid not in (os.geteuid(), 0):
-            return f"{self._store} belongs to user {status.st_uid}, not to user {os.geteuid()}"
-        if status.st_mode & 0o022:
-            return f"{self._store} can be written by others (mode {status.st_mode & 0o777:o})"
-        return ""
-
-    def folder(self, name: str) -> Path:
-        """A working folder of the store, made when it is missing. Raises `StoreUnwritableError`."""
-        path = self._store / name
-        with _unwritable_is_told():
-            self._store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._store.mkdir(exist_ok=True, mode=0o700)
-            if reason := self.distrust():
-                raise StoreUnwritableError(reason)
-            path.mkdir(exist_ok=True, mode=0o700)
-            if not os.access(path, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, "cannot be written", str(path))
-        return path
+        """Why nothing may be loaded from here, or ""."""
+        return self.layout.distrust()
 
     def entries(self) -> list[Entry]:
         """Every entry with a readable meta.json, by name and key."""
         found = []
-        for meta in self._store.glob(f"[0-9a-f][0-9a-f]/*/{META}"):
+        in_use = keys_in_use(self.layout)
+        for folder in self.layout.entry_folders():
             try:
-                name = str(json.loads(meta.read_bytes())["name"])
-                size = sum(file.stat().st_size for file in meta.parent.iterdir())
+                name = str(json.loads((folder / META).read_bytes())["name"])
+                size = folder_size(folder)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # removed meanwhile, or damaged: a lookup puts it aside
-            found.append(Entry(meta.parent.name, name, size, meta.parent))
+            used, key = last_used(folder), folder.name
+            found.append(Entry(key, name, size, folder, used, key in in_use))
         return sorted(found, key=lambda entry: (entry.name, entry.key))
+
+    def prune(self, max_bytes: int | None = None, max_entries: int | None = None) -> Pruned:
+        """Removes the entries used longest ago until both bounds hold, and whatever is stale.
+
+        What a living process has loaded stays. A cache is pruned by itself when it grows beyond its
+        bounds; this is for other bounds, or for now.
+
+        Args:
+            max_bytes: what all entries may hold; by default `BRINGUP_CACHE_MAX_BYTES`.
+            max_entries: how many there may be; by default `BRINGUP_CACHE_MAX_ENTRIES`.
+
+        Raises:
+            ValueError: a bound is negative.
+            OSError: the cache cannot be written.
+        """
+        bounds = []
+        for name, bound, default in (
+            ("max_bytes", max_bytes, settings.cache_max_bytes()),
+            ("max_entries", max_entries, settings.cache_max_entries()),
+        ):
+            if bound is not None and bound < 0:
+                raise ValueError(f"prune({name}={bound}): expected a number that is not negative")
+            bounds.append(default if bound is None else bound)
+        with self._unwritable_is_an_error("pruned"):
+            return _prune.prune(self.layout, *bounds)
+
+    def clear(self) -> Pruned:
+        """Removes everything but what living processes have loaded; `unload` first lets go of what
+        only this process holds. Raises `OSError` when the cache cannot be written.
+        """
+        with self._unwritable_is_an_error("cleared"):
+            return _prune.clear(self.layout)
+
+    def unload(self) -> Unloaded:
+        """Closes the libraries of this process's kernels, wherever they lie, that nothing holds:
+        an operator, a graph or a running launch keeps its kernel, and says so in the result. What
+        was closed is loaded again when it is next used.
+        """
+        return unload()
+
+    def make_room(self) -> None:
+        """After an entry came: prunes if the cache has grown beyond its bounds."""
+        with contextlib.suppress(StoreUnwritableError):
+            _prune.prune_when_full(
+                self.layout, settings.cache_max_bytes(), settings.cache_max_entries()
+            )
+
+    @contextlib.contextmanager
+    def _unwritable_is_an_error(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnwritableError as error:
+            raise PermissionError(
+                f"the kernel cache at {self.root} cannot be {done}: {error}"
+            ) from error
 
     def recall(self, name: str) -> bytes | None:
         """What a compiler answered in another process, or None."""
         try:
-            return read_bytes(f"{self._prefix}.toolchains/{name}")
+            return read_bytes(f"{self.layout.prefix}.toolchains/{name}")
         except OSError:
             return None
 
     def keep(self, name: str, content: bytes) -> None:
         """Keeps what a compiler answered for other processes, if this cache can be written."""
         with contextlib.suppress(StoreUnwritableError):
-            _replace(self.folder(".toolchains") / name, content)
+            replace_file(self.layout.folder(".toolchains") / name, content)
 
     def lookup(self, request_key: str) -> Hit | None:
         """The verified entry for a request whose headers are as they were, or None."""
-        for variant in self._variants(request_key):
-            if all(map(_is_unchanged, variant.headers)) and self._intact(variant):
-                path = Path(self._prefix, variant.key[:2], variant.key, BINARY)
-                return Hit(path, variant.key, variant.headers)
+        for variant in self._requests.variants(request_key):
+            if variant.holds() and self._intact(variant):
+                return self._used(variant.key, variant.headers, variant.searched)
         return None
+
+    def lookup_portable(
+        self, portable_key: str, roots: Sequence[tuple[str, str]], *, compiler_is_missing: bool
+    ) -> tuple[Hit | None, list[str]]:
+        """The verified entry for what was asked for, whatever compiler built it, and why others
+        were refused. Where there is a compiler, only builds that were imported count.
+        """
+        refused = []
+        for variant in self._portables.variants(portable_key):
+            if not (variant.imported or compiler_is_missing):
+                continue
+            if reason := misfit(variant.machine, variant.requires):
+                refused.append(reason)
+            elif all(header.holds(roots, system=False) for header in variant.headers):
+                if self._intact(variant):
+                    found = _found(variant.headers, roots)
+                    return self._used(variant.key, found, Searched()), refused
+            else:
+                refused.append("it was built from other headers")
+        return None, refused
+
+    def _used(self, key: str, headers: tuple[Header, ...], searched: Searched) -> Hit:
+        folder = f"{self.layout.prefix}{key[:2]}/{key}"
+        touch(folder)
+        return Hit(Path(folder, BINARY), key, headers, searched)
 
     def publish(
         self,
@@ -237,6 +235,8 @@ class Cache:
         request_key: str,
         record: Record,
         headers: Sequence[Header],
+        searched: Searched,
+        origin: Origin,
         facts: Mapping[str, object],
     ) -> Hit:
         """Makes the staged folder an entry, whole or not at all; when another process was first,
@@ -245,56 +245,66 @@ class Cache:
         Raises `StoreUnwritableError`.
         """
         key = key_of(record)
-        with _unwritable_is_told():
+        with unwritable_is_told():
             files = {path.name: path.read_bytes() for path in sorted(staged.iterdir())}
             meta = {
                 **facts,
                 "key": key,
                 "record": record,
                 "headers": [header.path for header in headers],
+                "origin": origin._asdict(),
                 "files": {
                     name: {"size": len(content), "sha256": bytes_digest(content)}
                     for name, content in files.items()
                 },
             }
-            _sync(staged / BINARY)
-            _write_durably(staged / META, json.dumps(meta, indent=1).encode())
-            _sync(staged)
+            sync(staged / BINARY)
+            write_durably(staged / META, json.dumps(meta, indent=1).encode())
+            sync(staged)
             size, sha256 = self._commit(staged, key)
-            self._add_variant(request_key, Variant(key, size, sha256, tuple(headers)))
-        return Hit(self._entry(key) / BINARY, key, tuple(headers))
+            variant = Variant(key, size, sha256, tuple(headers), searched)
+            self._requests.add(request_key, variant)
+            self.add_portable(origin, key, size, sha256)
+        return self._used(key, tuple(headers), searched)
 
-    def _entry(self, key: str) -> Path:
-        return self._store / key[:2] / key
+    def add_portable(
+        self, origin: Origin, key: str, size: int, sha256: str, *, imported: bool = False
+    ) -> None:
+        """Lets an entry be found without its compiler. Raises `StoreUnwritableError`."""
+        variant = PortableVariant(key, size, sha256, *origin[1:], imported)
+        self._portables.add(origin.key, variant)
 
     def _commit(self, staged: Path, key: str) -> tuple[int, str]:
         """Size and digest of the binary that is now under `key`."""
-        final = self._entry(key)
+        final = self.layout.entry(key)
         final.parent.mkdir(exist_ok=True, mode=0o700)
+        size = folder_size(staged)
         for _ in range(3):
-            if winner := self._verified(key):
+            if winner := self.verified(key):
                 return winner
             try:
                 staged.rename(final)
-                _sync(final.parent)
+                sync(final.parent)
             except OSError as error:
                 if error.errno not in _OCCUPIED:
                     raise
+            else:
+                Sizes(self.layout).add(key, size, 1)
         raise StoreUnwritableError(f"{final} holds something that cannot be put aside")
 
-    def _intact(self, variant: Variant) -> bool:
-        """Whether the binary is what the manifest, or at least its own meta.json, says."""
+    def _intact(self, variant: Variant | PortableVariant) -> bool:
+        """Whether the binary is what the index, or at least its own meta.json, says."""
         try:
-            content = read_bytes(f"{self._prefix}{variant.key[:2]}/{variant.key}/{BINARY}")
+            content = read_bytes(f"{self.layout.prefix}{variant.key[:2]}/{variant.key}/{BINARY}")
         except OSError:
             content = b""
         if len(content) == variant.size and bytes_digest(content) == variant.sha256:
             return True
-        return self._verified(variant.key) is not None
+        return self.verified(variant.key) is not None
 
-    def _verified(self, key: str) -> tuple[int, str] | None:
+    def verified(self, key: str) -> tuple[int, str] | None:
         """Size and digest of a binary that is what its meta.json says. Puts another aside."""
-        entry = self._entry(key)
+        entry = self.layout.entry(key)
         try:
             meta: dict[str, Any] = json.loads((entry / META).read_bytes())
             size, sha256 = meta["files"][BINARY]["size"], meta["files"][BINARY]["sha256"]
@@ -318,8 +328,10 @@ class Cache:
 
     def _quarantine(self, entry: Path, problem: str) -> None:
         try:
-            aside = self.folder(".quarantine") / entry.name
+            aside = self.layout.folder(QUARANTINE) / entry.name
             shutil.rmtree(aside, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                aside.unlink()  # a file, put aside by the same name before
             entry.rename(aside)
             done = f"moved to {aside} and built again"
         except FileNotFoundError:
@@ -328,37 +340,33 @@ class Cache:
             done = f"not used (it cannot be put aside: {error})"
         _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)
 
-    def _variants(self, request_key: str) -> list[Variant]:
-        try:
-            variants = json.loads(read_bytes(f"{self._prefix}.manifests/{request_key}.json"))
-            return [
-                Variant(key, size, sha256, tuple(map(_read_back, headers)))
-                for key, size, sha256, headers in variants
-            ]
-        except (OSError, ValueError, TypeError):
-            return []  # only an index: a build makes it anew
-
-    def _add_variant(self, request_key: str, added: Variant) -> None:
-        others = [old for old in self._variants(request_key) if old.key != added.key]
-        variants = [added, *others][:_VARIANTS_PER_REQUEST]
-        content = json.dumps(variants, separators=(",", ":")).encode()
-        _replace(self.folder(".manifests") / f"{request_key}.json", content)
-
     def stage(self) -> Path:
         """A new empty folder to build in, on the store's file system. Raises
         `StoreUnwritableError`.
         """
-        staging = self.folder(".staging")
-        self._drop_stale(staging)
+        staging = self.layout.folder(STAGING)
         folder = staging / f"{os.getpid()}-{next(_serial)}-{time.time_ns()}"
-        with _unwritable_is_told():
+        with unwritable_is_told():
             folder.mkdir(mode=0o700)
         return folder
 
-    def _drop_stale(self, staging: Path) -> None:
-        """Removes what builds that were killed left behind."""
-        oldest = time.time() - _STALE_STAGING_SECONDS
-        for left in staging.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if left.stat().st_mtime < oldest:
-                    shutil.rmtree(left, ignore_errors=True)
+    def adopt(self, staged: Path) -> Path:
+        """A copy of another cache's staged folder. Raises `StoreUnwritableError`."""
+        folder = self.stage()
+        with unwritable_is_told():
+            for file in staged.iterdir():
+                if file.name not in (META, LAST_USED):
+                    shutil.copyfile(file, folder / file.name)
+        return folder
+
+
+def _found(
+    headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]
+) -> tuple[Header, ...]:
+    """Where the headers of the request lie here."""
+    folders = dict(roots)
+    return tuple(
+        Header(os.path.join(folders[root], path), digest, None)
+        for root, path, digest in headers
+        if root
+    )

@@ -6,17 +6,12 @@ between processes) and the frozen state. No lock is held that another request or
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import cache as memoised
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -25,10 +20,11 @@ from bringup import settings
 from bringup.errors import CompileError, MissingCompilerError
 from bringup.jit import _events
 from bringup.jit._binary import Binary
-from bringup.jit._build import COMPILE_SECONDS, Request, SourceChangedError, build
-from bringup.jit._cache import Cache, Header, Hit, StoreUnwritableError
+from bringup.jit._build import Request, SourceChangedError
+from bringup.jit._cache import Cache, Hit
 from bringup.jit._debug import Debug
 from bringup.jit._files import file_digest
+from bringup.jit._headers import Header, Searched
 from bringup.jit._key import (
     Macro,
     files_named,
@@ -37,33 +33,30 @@ from bringup.jit._key import (
     render_flags,
     render_macros,
 )
+from bringup.jit._obtain import build_somewhere, find_entry, find_without_compiler
+from bringup.jit._private import cache
 from bringup.jit._source import Kind, Source
 from bringup.jit._target import find_target
-from bringup.jit._toolchain import Toolchain, ToolchainInfo, include_flags
+from bringup.jit._toolchain import Toolchain, ToolchainInfo, bringup_includes, include_flags
 
 __all__ = ["cache", "compile", "freeze", "frozen", "toolchain"]
 
 _NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
 _SOURCE_ATTEMPTS = 5
-# A holder of the lock builds for at most COMPILE_SECONDS an attempt. Whoever waits longer builds
-# for himself: two builds of one request are a waste, not an error.
-_LOCK_SECONDS = COMPILE_SECONDS + 30
-
-_log = settings.logger("jit")
-
 _Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Debug, Path]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
-    """An answer in memory, with what it was built from."""
+    """An answer in memory, with what it was built from: the headers beside the source or in folders
+    of the request (the system's are left out), and where others would be found first.
+    """
 
     binary: Binary
     toolchain: Toolchain
     source_digest: str
-    headers: tuple[
-        Header, ...
-    ]  # those beside the source or in include directories; the system's are left out
+    headers: tuple[Header, ...]
+    searched: Searched
 
     def holds(self, source: Source, toolchain: Toolchain) -> bool:
         """Whether source, headers and compiler are still the ones it was built with."""
@@ -74,6 +67,10 @@ class _Known:
                 return False
         except OSError:
             return False
+        searched = self.searched.renewed()
+        if searched is None:
+            return False
+        self.searched = searched
         return os.path.exists(self.binary.path)
 
 
@@ -94,48 +91,6 @@ class _State:
 
 _state = _State()
 os.register_at_fork(after_in_child=_state.reset_flights)
-
-
-@memoised
-def _private_cache() -> Cache:
-    """A cache for this process alone, gone when it ends."""
-    owner = os.getpid()
-    root = Path(tempfile.mkdtemp(prefix="bringup-"))
-
-    def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(root, ignore_errors=True)
-
-    atexit.register(remove)
-    return Cache(root)
-
-
-os.register_at_fork(after_in_child=_private_cache.cache_clear)
-
-
-@memoised
-def _warn_private(reason: str) -> None:
-    _log.warning(
-        "the kernel cache cannot be used: %s. Kernels built now are kept in a private temporary "
-        "folder until this process ends; set BRINGUP_CACHE_DIR to a folder of your own",
-        reason,
-    )
-
-
-@memoised
-def _cache_at(root: Path) -> Cache:
-    return Cache(root)
-
-
-def cache() -> Cache:
-    """The kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others may
-    write that.
-    """
-    found = _cache_at(settings.cache_dir())
-    if reason := found.distrust():
-        _warn_private(reason)
-        return _private_cache()
-    return found
 
 
 def freeze() -> None:
@@ -186,19 +141,35 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
             does not build what the source is written in.
     """
     store = cache()
-    request = request_for(source, macros, target, flags, debug, store)
+    request = _asked(source, macros, target, flags, debug)
+    missing: MissingCompilerError | None = None
+    try:
+        request = _with_compiler(request, store)
+    except MissingCompilerError as error:
+        if settings.jit_cxx():
+            raise  # a compiler was chosen, and what another one built is not what was asked for
+        missing = error
     if _events.is_heard(_events.Asked):
         _events.emit(_events.Asked(request))
     call = (source, request.macros, request.target, request.flags, request.debug, store.root)
     known = _state.known.get(call)
     if known is not None and known.holds(source, request.toolchain):
         return known.binary
-    hit, digest = _resolve(request, store)
+    if missing is None:
+        hit, digest = _resolve(request, store)
+    else:
+        digest = source.digest()
+        hit = find_without_compiler(request, digest, store, missing)
     binary = Binary(
         hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
     )
-    _state.known[call] = _Known(binary, request.toolchain, digest, _watched(request, hit.headers))
+    headers = _watched(request, hit.headers)
+    _state.known[call] = _Known(binary, request.toolchain, digest, headers, hit.searched)
     return binary
+
+
+# Stands for the compiler where there is none.
+_NO_TOOLCHAIN = Toolchain("", "", "", (), "", "", include_directories=bringup_includes())
 
 
 def request_for(
@@ -210,6 +181,16 @@ def request_for(
     store: Cache,
 ) -> Request:
     """What a call of `compile` with these arguments asks for now. Raises as `compile` does."""
+    return _with_compiler(_asked(source, macros, target, flags, debug), store)
+
+
+def _asked(
+    source: Source,
+    macros: Mapping[str, Macro],
+    target: str,
+    flags: Iterable[str],
+    debug: Debug | None,
+) -> Request:
     if not isinstance(source, Source):
         raise TypeError(
             f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"
@@ -219,13 +200,17 @@ def request_for(
     platform.check_language(source)
     if debug is None:
         debug = Debug.from_settings()
-    compiler = platform.toolchain(store, source.kind)
-    return Request(source, rendered, platform.name, options, compiler, debug)
+    return Request(source, rendered, platform.name, options, _NO_TOOLCHAIN, debug)
+
+
+def _with_compiler(request: Request, store: Cache) -> Request:
+    compiler = request.platform.toolchain(store, request.source.kind)
+    return replace(request, toolchain=compiler)
 
 
 def find(request: Request, store: Cache) -> Hit | None:
     """The entry that answers `request`, never building one. Raises `FileNotFoundError`."""
-    return _lookup(store, request.key(request.source.digest()))
+    return find_entry(request, request.source.digest(), store)
 
 
 def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
@@ -255,16 +240,9 @@ def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
     )
 
 
-def _lookup(store: Cache, key: str) -> Hit | None:
-    if hit := store.lookup(key):
-        return hit
-    # Something may have been built privately because this cache could not take it.
-    return _private_cache().lookup(key) if _private_cache.cache_info().currsize else None
-
-
 def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     key = request.key(source_digest)
-    if hit := _lookup(store, key):
+    if hit := find_entry(request, source_digest, store):
         return hit
     if _state.frozen:
         from bringup.jit._warmup import missing_kernel
@@ -278,7 +256,7 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     if running is not None:
         return running.result()
     try:
-        hit = _build_somewhere(request, source_digest, store)
+        hit = build_somewhere(request, source_digest, store)
     except BaseException as error:
         mine.set_exception(error)
         raise
@@ -288,68 +266,6 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     finally:
         with _state.lock:
             _state.flights.pop(flight, None)
-
-
-def _build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
-    try:
-        return _build_once(request, source_digest, store)
-    except StoreUnwritableError as error:
-        _warn_private(str(error))
-    try:
-        return _build_once(request, source_digest, _private_cache())
-    except StoreUnwritableError as error:
-        raise CompileError(
-            f"{request.source}: there is no folder to build it in: {error}. Set BRINGUP_CACHE_DIR "
-            "to a folder of your own with free space"
-        ) from error
-
-
-def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
-    """Builds while no other process builds the same; what another one built meanwhile is taken."""
-    from filelock import FileLock, Timeout  # costs milliseconds, and a hit never needs it
-
-    key = request.key(source_digest)
-    lock = FileLock(store.folder(".locks") / f"{key}.lock", timeout=_LOCK_SECONDS)
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(lock)
-        except Timeout:
-            _log.warning("another process builds %s for too long: built here", request.source)
-        return store.lookup(key) or _build_and_publish(request, source_digest, store)
-
-
-@contextlib.contextmanager
-def _announced(request: Request, key: str) -> Iterator[None]:
-    start = time.perf_counter()
-    _events.emit(_events.CompileStarted(request, key))
-    try:
-        yield
-    except BaseException as error:
-        _events.emit(_events.CompileFailed(request, key, error))
-        raise
-    _events.emit(_events.CompileFinished(request, key, time.perf_counter() - start))
-
-
-def _build_and_publish(request: Request, source_digest: str, store: Cache) -> Hit:
-    key = request.key(source_digest)
-    with _announced(request, key):
-        return _publish_build(request, source_digest, key, store)
-
-
-def _publish_build(request: Request, source_digest: str, key: str, store: Cache) -> Hit:
-    staged = store.stage()
-    try:
-        built = build(request, source_digest, staged, store.folder(".failed") / f"{key}.log")
-        record = request.record(source_digest, built.headers, built.inputs)
-        facts = {
-            "name": request.source.name,
-            "command": built.command,
-            "compiler": request.toolchain.version,
-            "seconds": round(built.seconds, 4),
-        }
-        return store.publish(staged, key, record, (*built.headers, *built.inputs), facts)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:

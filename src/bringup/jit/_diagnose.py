@@ -20,7 +20,14 @@ from bringup.jit._run import Finished
 from bringup.jit._source import Source
 from bringup.jit._toolchain import Toolchain
 
-__all__ = ["Failure", "compile_error", "compiling_for", "disk_is_full", "first_diagnostic"]
+__all__ = [
+    "Failure",
+    "compile_error",
+    "compiling_for",
+    "disk_is_full",
+    "first_diagnostic",
+    "operator_prefix",
+]
 
 _ERROR = re.compile(
     r"(: (fatal |catastrophic )?error[: ]|undefined (reference|symbol)|required symbol"
@@ -43,6 +50,12 @@ def compiling_for(operator: str) -> Iterator[None]:
         yield
     finally:
         _operator.reset(token)
+
+
+def operator_prefix() -> str:
+    """How a message of this moment begins: with the operator, where one is known."""
+    operator = _operator.get()
+    return f"{operator}: " if operator else ""
 
 
 @dataclass(frozen=True)
@@ -81,11 +94,10 @@ def disk_is_full(failure: Failure) -> bool:
 def compile_error(failure: Failure, kept: Path) -> CompileError:
     """The error to raise; `kept` is where the full log is."""
     done, source = failure.done, failure.source
-    operator = _operator.get()
     diagnostic = first_diagnostic(failure.log, failure.folder)
     advice = _hint(failure)
     lines = (
-        f"{f'{operator}: ' if operator else ''}{source} did not compile for target "
+        f"{operator_prefix()}{source} did not compile for target "
         f"{failure.target!r} (exit status {done.status}):",
         diagnostic,
         f"hint: {advice}" if advice else "",

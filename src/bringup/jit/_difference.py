@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bringup.jit._cache import META, Cache
+from bringup.jit._cache import Cache
 from bringup.jit._key import Record
+from bringup.jit._layout import META
 
 __all__ = ["Difference", "differences", "nearest"]
 

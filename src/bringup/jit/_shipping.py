@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from bringup.errors import CompileError
 from bringup.jit._build import Request
-from bringup.jit._cache import META, Cache, Header
+from bringup.jit._cache import Cache
 from bringup.jit._files import bytes_digest
+from bringup.jit._headers import Header
+from bringup.jit._layout import META
+from bringup.jit._obtain import publish
 
 __all__ = ["Shipment", "pack", "unpack"]
 
 Shipment: TypeAlias = Mapping[str, bytes]
 """The files of an entry by name, its meta.json among them."""
 
-_NOT_FACTS = {"key", "record", "headers", "files"}
+_NOT_FACTS = {"key", "record", "headers", "origin", "files"}
 
 
 def pack(entry: Path) -> Shipment:
@@ -40,7 +44,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     expected = {**request.record(digest, ()), **read}
     if received != {field: tuple(values) for field, values in expected.items()}:
         raise CompileError(f"{request.source}: the worker built something else than was asked for")
-    staged = store.stage()
+    staged, start_ns = store.stage(), time.time_ns()
     try:
         for name, expected_file in meta["files"].items():
             content = shipment[name]
@@ -52,7 +56,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
         digests = (*read["headers"], *read["inputs"])
         files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
         facts = {name: fact for name, fact in meta.items() if name not in _NOT_FACTS}
-        store.publish(staged, request.key(digest), expected, files, facts)
+        publish(request, expected, files, staged, store, facts, start_ns)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     if store.lookup(request.key(digest)) is None:

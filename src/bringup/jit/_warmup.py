@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from bringup import settings
 from bringup.errors import MissingKernelError
 from bringup.jit import _events
-from bringup.jit._cache import Cache, StoreUnwritableError
+from bringup.jit._cache import Cache
 from bringup.jit._difference import nearest
+from bringup.jit._layout import StoreUnwritableError
 from bringup.jit._spec import Spec, save_specs
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def prebuild_command(spec: Spec, key: str, store: Cache) -> str:
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     python = shlex.quote(sys.executable or "python")
     try:
-        path = store.folder(".missing") / f"{key}.json"
+        path = store.layout.folder(".missing") / f"{key}.json"
         save_specs(path, [spec])
         words += [python, "-m", "bringup", "cache", "prebuild", shlex.quote(str(path))]
     except (OSError, StoreUnwritableError):

@@ -1,10 +1,16 @@
-"""Calling a kernel by hand: kernel.h's structures in ctypes, and numpy arrays as tensors."""
+"""Calling a kernel by hand (kernel.h's structures in ctypes, numpy arrays as tensors), and
+compiling in another process.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -161,3 +167,37 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   return 0;
 }
 """
+
+REPOSITORY = Path(__file__).parents[3]
+
+COMPILE_IN_A_NEW_PROCESS = """
+import sys
+from pathlib import Path
+from bringup import jit
+binary = jit.compile(jit.Source(Path(sys.argv[1])))
+binary.kernel_id
+print(binary.path)
+"""
+
+
+def forget() -> None:
+    """Makes this process look at the disk again."""
+    from bringup.jit import _compile
+
+    _compile._state.known.clear()
+
+
+def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, str(source.path)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return output.strip()

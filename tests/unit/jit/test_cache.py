@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import json
 import logging
 import os
@@ -18,68 +18,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
 import pytest
-from tests.unit.jit.support import ADD
+from tests.unit.jit.support import ADD, REPOSITORY, forget, new_process, output_of
 
 from bringup import jit
 from bringup.errors import CompileError, MissingKernelError
 
 NOBODY = 65534
-REPOSITORY = Path(__file__).parents[3]
-
-COMPILE_IN_A_NEW_PROCESS = """
-import sys
-from pathlib import Path
-from bringup import jit
-binary = jit.compile(jit.Source(Path(sys.argv[1])))
-binary.kernel_id
-print(binary.path)
-"""
-
-
-@pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A compiler that notes each build; how many there were so far."""
-    notes = tmp_path / "builds"
-    wrapper = tmp_path / "counting-c++"
-    wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) echo build >> {notes};; esac\nexec c++ "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
-    return lambda: len(notes.read_text().splitlines()) if notes.exists() else 0
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> jit.Source:
-    path = tmp_path / "source" / "add.cpp"
-    path.parent.mkdir()
-    path.write_text(ADD)
-    return jit.Source(path)
-
-
-def forget() -> None:
-    """Makes this process look at the disk again."""
-    from bringup.jit import _compile
-
-    _compile._state.known.clear()
-
-
-def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, str(source.path)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output_of(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    return output.strip()
 
 
 def test_memory_disk_and_another_process_find_the_build(
@@ -206,8 +151,9 @@ def test_a_lock_that_is_held_too_long_is_not_waited_for(
     binary = jit.compile(source)
     (lock,) = (root / "v1" / ".locks").iterdir()
     shutil.rmtree(binary.path.parent)
-    monkeypatch.setattr("bringup.jit._compile._LOCK_SECONDS", 0.05)
-    with filelock.FileLock(lock), caplog.at_level(logging.WARNING, "bringup.jit"):
+    monkeypatch.setattr("bringup.jit._obtain._lock_seconds", lambda: 0.05)
+    with lock.open("r+") as held, caplog.at_level(logging.WARNING, "bringup.jit"):
+        fcntl.flock(held, fcntl.LOCK_EX)
         assert jit.compile(source) == binary
     assert "add.cpp for too long: built here" in caplog.text
 
@@ -350,26 +296,6 @@ def test_threads_build_once_and_other_keys_do_not_wait(
     assert len(notes.read_text().splitlines()) == 1
 
 
-def test_a_failed_build_fails_for_every_thread_and_is_tried_again(root: Path) -> None:
-    bad = jit.Source(text="no")
-    errors: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            jit.compile(bad)
-        except CompileError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=attempt) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(errors) == 3
-    with pytest.raises(CompileError):
-        jit.compile(bad)
-
-
 def test_a_build_that_was_killed_does_not_hinder_the_next(
     root: Path, source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +316,7 @@ def test_a_build_that_was_killed_does_not_hinder_the_next(
     (left,) = (root / "v1" / ".staging").iterdir()
     old = time.time() - 7200
     os.utime(left, (old, old))
-    jit.compile(source, macros={"N": 2})
+    jit.cache().prune()
     assert not left.exists()
 
 
@@ -518,12 +444,14 @@ def test_a_read_only_cache_still_serves_and_new_kernels_are_private(
 def test_no_folder_at_all_is_a_compile_error(
     source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bringup.jit import _compile
+    from bringup.jit import _obtain, _private
 
     (tmp_path / "file").write_text("")
     nowhere = jit.Cache(tmp_path / "file" / "private")
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(_compile, "_private_cache", functools.cache(lambda: nowhere))
+    for module in (_obtain, _private):
+        monkeypatch.setattr(module, "private_cache", lambda: nowhere)
+    monkeypatch.setattr(_obtain, "made_private_cache", lambda: nowhere)
     with pytest.raises(CompileError, match=r"no folder to build it in: .*Set BRINGUP_CACHE_DIR"):
         jit.compile(source)
 

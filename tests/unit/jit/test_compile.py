@@ -58,7 +58,7 @@ def test_a_missing_entry_is_a_compile_error_that_says_how_to_define_it() -> None
 
 
 def test_a_missing_compiler_says_what_was_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(

@@ -121,7 +121,7 @@ def test_a_variant_with_instructions_that_this_machine_lacks_is_not_loaded(
 
 
 def test_a_missing_cross_compiler_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(

@@ -92,7 +92,7 @@ def test_the_command_needs_no_file_where_the_cache_takes_none(
         raise StoreUnwritableError("read-only")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "folder", unwritable)
+        patched.setattr(store.layout, "folder", unwritable)
         error = missing(ADDER, N=4)
     assert " -c " in error.command
     in_a_shell(error.command)

@@ -1,0 +1,175 @@
+"""Where things lie in a store, and whether the store may be trusted and written.
+
+    <root>/v1/<ab>/<key>/    an entry: kernel.so, meta.json, build.log, source
+    <root>/v1/.<name>/       everything else
+
+Owns no content: what is in a folder belongs to the module that asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "BINARY",
+    "LAST_USED",
+    "LOG",
+    "META",
+    "Layout",
+    "StoreUnwritableError",
+    "replace_file",
+    "sync",
+    "unwritable_is_told",
+    "write_durably",
+]
+
+BINARY = "kernel.so"
+META = "meta.json"
+LOG = "build.log"
+LAST_USED = ".last_used"  # in an entry; its mtime is the time of the last use, to the hour
+
+_UNWRITABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ESTALE,
+    errno.EBUSY,
+    errno.EIO,
+}
+_SHARED = stat.S_IWGRP | stat.S_IWOTH
+
+_serial = itertools.count()
+
+
+class StoreUnwritableError(Exception):
+    """Internal: this cache cannot take an entry now; another one has to."""
+
+
+@contextlib.contextmanager
+def unwritable_is_told() -> Iterator[None]:
+    """An `OSError` that says that a store cannot be written becomes `StoreUnwritableError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _UNWRITABLE:
+            raise StoreUnwritableError(str(error)) from error
+        raise
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Writes a new file and waits until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Waits until the disk has the file or folder as it is."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a whole file or none. Raises `StoreUnwritableError`."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{next(_serial)}")
+    with unwritable_is_told():
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+
+
+def _open_fault(path: Path, *, follow: bool, sticky_is_safe: bool) -> str:
+    """Why others could put something else into this folder, or "". It is asked of the folder that
+    was opened, so that nothing can take its place in between.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except (NotADirectoryError, FileExistsError):
+        return f"{path} is not a folder"
+    except OSError as error:
+        return f"{path} is not a folder" if error.errno == errno.ELOOP else ""
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if status.st_mode & _SHARED and not (sticky_is_safe and status.st_mode & stat.S_ISVTX):
+        return f"{path} can be written by others (mode {status.st_mode & 0o777:o})"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()}"
+    return ""
+
+
+class Layout:
+    """The folders of the store under one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = root / "v1"
+        self.prefix = f"{self.store}/"  # a warm start has no time for Path
+
+    def distrust(self) -> str:
+        """Why nothing may be loaded from here, or "". Code is loaded from the store, so nobody
+        else may write it, or put another one in its place.
+        """
+        return _open_fault(self.store, follow=False, sticky_is_safe=False) or _open_fault(
+            self.root, follow=True, sticky_is_safe=True
+        )
+
+    def entry(self, key: str) -> Path:
+        """The folder of the entry with this build key."""
+        return self.store / key[:2] / key
+
+    def path(self, name: str) -> Path:
+        """A working folder, whether it is there or not."""
+        return self.store / name
+
+    def folder(self, name: str) -> Path:
+        """A working folder, made when it is missing. Raises `StoreUnwritableError`."""
+        path = self.store / name
+        with unwritable_is_told():
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.store.mkdir(exist_ok=True, mode=0o700)
+            if reason := self.distrust():
+                raise StoreUnwritableError(reason)
+            path.mkdir(exist_ok=True, mode=0o700)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, "cannot be written", str(path))
+        return path
+
+    def entry_folders(self) -> Iterator[Path]:
+        """The folder of every entry, in no order."""
+        for shelf in self._listed(self.store):
+            if len(shelf.name) == 2 and not shelf.name.startswith("."):
+                yield from (Path(entry.path) for entry in self._listed(Path(shelf.path)))
+
+    def files(self, name: str) -> list[Path]:
+        """What is in a working folder."""
+        return [Path(entry.path) for entry in self._listed(self.store / name)]
+
+    @staticmethod
+    def _listed(folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except OSError:
+            return []  # it is not there, or not for us to read

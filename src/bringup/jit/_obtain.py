@@ -1,0 +1,201 @@
+"""From a request to an entry: the indexes, the shared tier, another process's build, and at last
+the compiler.
+
+Owns the order of these steps. Single flight between processes is in `_locks`, what failed before in
+`_failures`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bringup import settings
+from bringup.errors import CompileError, MissingCompilerError
+from bringup.jit import _events
+from bringup.jit._build import Request, build
+from bringup.jit._cache import Cache, Hit, Origin
+from bringup.jit._failures import Failures
+from bringup.jit._headers import Header, portable, searched_before
+from bringup.jit._key import Record, include_directories, library_directories
+from bringup.jit._layout import StoreUnwritableError
+from bringup.jit._locks import Owner, build_lock
+from bringup.jit._machine import required_features
+from bringup.jit._portable import portable_key, portable_roots
+from bringup.jit._private import made_private_cache, private_cache, warn_private
+
+__all__ = ["build_somewhere", "find_entry", "find_without_compiler", "publish"]
+
+_RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine that builds it
+
+_log = settings.logger("jit")
+
+
+def _lock_seconds() -> float:
+    """How long to wait for another process: its compiler is stopped earlier. Whoever waits longer
+    builds for himself: two builds of one request are a waste, not an error.
+    """
+    return settings.jit_timeout() + 30
+
+
+def find_entry(request: Request, source_digest: str, store: Cache) -> Hit | None:
+    """The entry on disk that answers the request, or None."""
+    key = request.key(source_digest)
+    if hit := store.lookup(key):
+        return hit
+    # Something may have been built privately because this cache could not take it.
+    private = made_private_cache()
+    if private is not None and (hit := private.lookup(key)):
+        return hit
+    imported, _ = store.lookup_portable(
+        portable_key(request, source_digest), portable_roots(request), compiler_is_missing=False
+    )
+    return imported
+
+
+def find_without_compiler(
+    request: Request, source_digest: str, store: Cache, missing: MissingCompilerError
+) -> Hit:
+    """The entry that was built before, here or elsewhere, for this source, these macros and flags.
+
+    Raises `MissingCompilerError`, saying why the entries that come near do not do.
+    """
+    hit, refused = store.lookup_portable(
+        portable_key(request, source_digest), portable_roots(request), compiler_is_missing=True
+    )
+    if hit is not None:
+        return hit
+    reasons = "".join(f"\nThe cache has a build of it, but {reason}." for reason in refused)
+    raise MissingCompilerError(
+        f"{request.source}: {missing}\nThe cache at {store.root} has no build of it that needs no "
+        f"compiler; bring one with `bringup cache import`.{reasons}"
+    ) from missing
+
+
+def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
+    """Builds into the store, or into a private cache where that is not possible.
+
+    Raises `CompileError`, and `SourceChangedError` when the source was changed meanwhile.
+    """
+    try:
+        return _build_once(request, source_digest, store)
+    except StoreUnwritableError as error:
+        warn_private(str(error))
+    try:
+        return _build_once(request, source_digest, private_cache())
+    except StoreUnwritableError as error:
+        raise CompileError(
+            f"{request.source}: there is no folder to build it in: {error}. Set BRINGUP_CACHE_DIR "
+            "to a folder of your own with free space"
+        ) from error
+
+
+def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
+    """Builds while no other process builds the same; what another one built meanwhile is taken,
+    and so is its failure.
+    """
+    key = request.key(source_digest)
+    failures = Failures(store.layout)
+
+    def waiting(seconds: float, owner: Owner) -> None:
+        _events.emit(_events.Waiting(request, key, seconds, *owner))
+
+    if failed := failures.find(request, key):
+        raise failed
+    with build_lock(store.layout, key, _lock_seconds(), waiting) as alone:
+        if not alone:
+            _log.warning("another process builds %s for too long: built here", request.source)
+        if hit := store.lookup(key):
+            return hit
+        if failed := failures.find(request, key):
+            raise failed
+        with _announced(request, key):
+            hit = _build_and_publish(request, source_digest, key, store)
+    store.make_room()
+    return hit
+
+
+@contextlib.contextmanager
+def _announced(request: Request, key: str) -> Iterator[None]:
+    start = time.perf_counter()
+    _events.emit(_events.CompileStarted(request, key))
+    try:
+        yield
+    except BaseException as error:
+        _events.emit(_events.CompileFailed(request, key, error))
+        raise
+    _events.emit(_events.CompileFinished(request, key, time.perf_counter() - start))
+
+
+def _build_and_publish(request: Request, source_digest: str, key: str, store: Cache) -> Hit:
+    staged, start_ns = store.stage(), time.time_ns()
+    failures = Failures(store.layout)
+    try:
+        try:
+            built = build(request, source_digest, staged, failures.log_path(key))
+        except CompileError as error:
+            failures.keep(request, key, error, staged, start_ns)
+            raise
+
+        headers = (*built.headers, *built.inputs)
+        record = request.record(source_digest, built.headers, built.inputs)
+        facts = {
+            "name": request.source.name,
+            "command": built.command,
+            "compiler": request.toolchain.version,
+            "seconds": round(built.seconds, 4),
+        }
+        try:
+            return publish(request, record, headers, staged, store, facts, start_ns)
+        except StoreUnwritableError as error:
+            warn_private(str(error))
+        # What was built is not built again.
+        private = private_cache()
+        adopted = private.adopt(staged)
+        return publish(request, record, headers, adopted, private, facts, start_ns)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def publish(
+    request: Request,
+    record: Record,
+    files: Sequence[Header],
+    staged: Path,
+    store: Cache,
+    facts: Mapping[str, object],
+    start_ns: int,
+) -> Hit:
+    """Makes what was built for a request an entry that is found by it, and by others without a
+    compiler.
+
+    Args:
+        request: what was asked for.
+        record: the key record of the build.
+        files: the headers and other files that it read.
+        staged: the folder with what was built.
+        store: where it goes.
+        facts: what else meta.json is to say.
+        start_ns: when the build began.
+
+    Raises `StoreUnwritableError`.
+    """
+    compiler, flags = request.toolchain, request.flags
+    roots = portable_roots(request)
+    (source_digest,) = record["source"]
+    runs_here = request.target.partition(":")[0] in _RUN_HERE
+    origin = Origin(
+        key=portable_key(request, source_digest),
+        machine=compiler.machine.partition("-")[0] if runs_here else "",
+        requires=required_features(compiler.isa) if runs_here else (),
+        headers=tuple(portable(file, roots) for file in files),
+    )
+    folders = [*compiler.include_directories, *include_directories(flags)]
+    searched = searched_before(files, request.source.directory, folders, start_ns)
+    if library_folders := library_directories(flags):
+        searched = searched.joined(searched_before(files, "", library_folders, start_ns))
+    key = request.key(source_digest)
+    return store.publish(staged, key, record, files, searched, origin, facts)
