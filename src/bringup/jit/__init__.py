@@ -19,6 +19,7 @@ from bringup.jit._cuda_kernel import CudaKernel
 from bringup.jit._debug import Debug
 from bringup.jit._diagnose import compiling_for
 from bringup.jit._gnu import GnuTarget
+from bringup.jit._huawei import AscendTarget
 from bringup.jit._key import Macro
 from bringup.jit._prebuild import Outcome, Report, prebuild
 from bringup.jit._prune import Pruned
@@ -29,6 +30,7 @@ from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 from bringup.jit._warmup import warmed_up
 
 __all__ = [
+    "AscendTarget",
     "Binary",
     "Cache",
     "CudaKernel",

@@ -84,7 +84,11 @@ class CudaTarget(Target):
         if kind == "device":
             return self._nvrtc.toolchain(memo)
         host = self._host().toolchain(memo)
-        asked_for = (host.fingerprint, settings.inherited("CUDA_HOME", "PATH", "LD_LIBRARY_PATH"))
+        asked_for = (
+            host.fingerprint,
+            settings.inherited("CUDA_HOME", "PATH", "LD_LIBRARY_PATH"),
+            bringup_includes(),  # another installation may share the cache
+        )
         if self._known is not None and self._known[0] == asked_for:
             known = self._known[1]
             if known.untouched():

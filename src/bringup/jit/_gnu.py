@@ -120,6 +120,7 @@ class GnuTarget(Target):
         asked_for = (
             self._chosen(),
             settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables),
+            bringup_includes(),  # another installation may share the cache
         )
         known = self._known
         if known is not None and self._known_for == asked_for and known.untouched():

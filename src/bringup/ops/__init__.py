@@ -4,11 +4,18 @@ In reading order: `kernel_op` defines an operator from a kernel file and returns
 (`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated; `same_shape`,
 `same_dtype`, `shape`, `dtype` and `kernel_checks` are its input contract. Both are written once and
 serve real, fake and meta tensors.
+
+Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
+of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
+`TwoPhaseLauncher` calls functions that first ask for a workspace.
 """
 
 from __future__ import annotations
 
+from bringup.ops._ascendc import ascendc_load
 from bringup.ops._kernel_op import KernelOperator, kernel_op
+from bringup.ops._launcher import KernelLauncher
+from bringup.ops._memory import alloc_like, tensor_ptr
 from bringup.ops._rules import (
     Check,
     OutputRule,
@@ -20,17 +27,32 @@ from bringup.ops._rules import (
     same_shape,
     shape,
 )
+from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = [
     "Check",
+    "KernelLauncher",
     "KernelOperator",
     "OutputRule",
+    "alloc_like",
+    "ascendc_load",
     "dtype",
     "empty",
     "empty_like",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
     "kernel_checks",
     "kernel_op",
     "same_dtype",
     "same_shape",
     "shape",
+    "tensor_ptr",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
 ]

@@ -33,7 +33,7 @@ from bringup.ops._rules import (
 )
 from bringup.ops._schema import Schema, parse_schema
 
-__all__ = ["KernelOperator", "kernel_op"]
+__all__ = ["KernelOperator", "kernel_op", "locate"]
 
 _MAX_DTYPES = 7  # bytes of a variant's key beside the device type (kernel_op.cpp)
 _NO_MACROS: Mapping[str, jit.Macro] = {}
@@ -417,7 +417,7 @@ def _source(
             f"{type(source).__name__}"
         )
     if not isinstance(source, jit.Source):
-        source = jit.Source(_locate(name, Path(source), caller))
+        source = jit.Source(locate(name, Path(source), caller))
     if source.abi != "args":
         raise SchemaError(
             f"{name}: source has abi={source.abi!r}; a kernel operator calls abi='args', run(args, "
@@ -426,7 +426,7 @@ def _source(
     return source if kind is None else replace(source, kind=kind)
 
 
-def _locate(name: str, path: Path, caller: FrameType) -> Path:
+def locate(name: str, path: Path, caller: FrameType) -> Path:
     if path.is_absolute():
         candidates = [path]
     else:

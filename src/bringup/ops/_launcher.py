@@ -1,0 +1,96 @@
+"""`KernelLauncher`: kernels of a built library, started by name with raw arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bringup import settings
+from bringup.errors import KernelError
+from bringup.ops._call_place import Libraries, Place, StreamLike, c_arguments, place_of
+from bringup.ops._memory import tensor_ptr
+
+__all__ = ["KernelLauncher"]
+
+
+class KernelLauncher:
+    """Starts kernels of shared libraries that export `aclrtlaunch_<name>(block_dim, stream, ...)`,
+    as the vendor's toolkit and `ops.ascendc_load` build them.
+
+    Args:
+        libraries: paths; a kernel is looked for in each, in order.
+
+    Raises:
+        FileNotFoundError: there is no such library.
+        KernelError: it cannot be loaded.
+    """
+
+    def __init__(self, *libraries: str | os.PathLike[str]) -> None:
+        self._libraries = Libraries(libraries)
+
+    def __repr__(self) -> str:
+        return f"KernelLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
+
+    def launch(
+        self, name: str, *, block_dim: int, args: Sequence[Any] = (), stream: StreamLike = None
+    ) -> None:
+        """Starts the kernel `name` over `block_dim` blocks.
+
+        A launch is asynchronous where the device is: what `args` point at has to stay until it has
+        run. Tensors of this call are kept from being used again too early.
+
+        Args:
+            name: of the kernel, without `aclrtlaunch_`.
+            block_dim: number of blocks, at least 1.
+            args: the kernel's own parameters, in order. A tensor is its address (`ops.tensor_ptr`),
+                an int is a `uint64_t`, a float a `double`, None a null pointer; `ops.i32(n)` and
+                its like say another type, and values of ctypes are passed as they are.
+            stream: a `torch.Stream`, a native handle as an int, or None for the current stream.
+
+        Raises:
+            KernelError: no library has the kernel, or it could not be started; for a kernel that
+                fails later, the next synchronisation raises.
+            TypeError, ValueError, OverflowError: an argument cannot be what it says.
+        """
+        where = f"kernel {name!r}"
+        if isinstance(block_dim, bool) or not isinstance(block_dim, int):
+            raise TypeError(
+                f"{where}: block_dim is a {type(block_dim).__name__} ({block_dim!r}); expected int"
+            )
+        if not 1 <= block_dim < 2**32:
+            raise ValueError(f"{where}: block_dim must be 1 to 4294967295, got {block_dim}")
+        symbol = f"aclrtlaunch_{name}"
+        function = self._libraries.get(symbol)
+        values = c_arguments(where, args, lambda x: ctypes.c_void_p(tensor_ptr(x)))
+        place = place_of(where, args, stream)
+        self._order(where, symbol, place)
+        status = function(ctypes.c_uint32(block_dim), ctypes.c_void_p(place.stream), *values)
+        if status != 0:
+            self._raise_failure(where, symbol, status)
+        place.keep([value for value in args if isinstance(value, torch.Tensor)])
+        if settings.launch_blocking() and place.device.type != "cpu":
+            torch.accelerator.synchronize(place.device)
+
+    def _order(self, where: str, symbol: str, place: Place) -> None:
+        """Lets the launch run behind what its stream still has to do."""
+        queue = None
+        if place.queued is not None:
+            queue = self._libraries.beside(symbol, "bringup_ascendc_queue")
+        if queue is None:
+            place.settle(where)
+        else:
+            queue(ctypes.c_void_p(place.queued), ctypes.c_int32(place.device.index))
+
+    def _raise_failure(self, where: str, symbol: str, status: int) -> None:
+        words = ""
+        if say := self._libraries.beside(symbol, "bringup_ascendc_words"):
+            say.restype = ctypes.c_char_p
+            words = say().decode(errors="replace")
+        raise KernelError(
+            f"{where} of {self._libraries}: launch failed with code {status}"
+            + (f": {words}" if words else "")
+        )
