@@ -6,6 +6,7 @@ Owns their options, and asking them which programs and files take part in a buil
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import shlex
@@ -196,8 +197,10 @@ class GnuTarget(Target):
             linker=linker,
             runtime=content_of("", linked),
             fingerprint="",
-            tools=stamps_of(path for part in files for path in part),
-            parts=stamps_of((*(path for part in libraries for path in part), *linked)),
+            tools=stamps_of(programs.compiler),
+            parts=stamps_of(
+                (*programs.assembler, *programs.linker, *itertools.chain(*libraries), *linked)
+            ),
             linked=tuple(linked),
             lacking=tuple(sorted(isa - here - baseline)) if self._runs_here else (),
             environment=build_environment(self.variables),
@@ -286,7 +289,7 @@ class GnuTarget(Target):
         if not choosing:
             return []
         programs = _Programs.of(job.toolchain.compiler, self._ask, choosing)
-        known = {path for path, _ in job.toolchain.tools}
+        known = {path for path, _ in (*job.toolchain.tools, *job.toolchain.parts)}
         return [path for path in programs.all if path not in known]
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:

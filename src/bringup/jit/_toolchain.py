@@ -64,8 +64,9 @@ class Toolchain:
         linker: the same for the linker.
         runtime: digest over the files that are linked into every binary.
         fingerprint: digest over all of that.
-        tools: the programs, with the stamps for which this holds.
-        parts: the other files that were digested, with theirs.
+        tools: the compiler's programs, with the stamps for which this holds. Looked at in every
+            call.
+        parts: the other files that were digested, with theirs. Looked at once in a process.
         linked: the files behind `runtime`.
         lacking: what of `isa` this machine cannot run.
         environment: the variables that can change a binary, as `NAME=value`.

@@ -1,0 +1,81 @@
+"""Gets the compilers that some tests need beyond g++: clang++ and the cross compiler for aarch64.
+
+Where it may (as root, on Debian and its like) it installs their packages. Where it may not, or that
+fails, it says so in one line and succeeds: the tests that need them are skipped and name the same
+command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+WANTED = {"clang++": "clang", "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu"}
+SECONDS = 900
+
+
+def missing() -> list[str]:
+    """The packages of the compilers that are not on PATH."""
+    return [package for program, package in WANTED.items() if shutil.which(program) is None]
+
+
+def runtime_of_clang() -> list[str]:
+    """The package with the sanitizers of the clang++ that is there, if they are not."""
+    if shutil.which("clang++") is None:
+        return []
+    asked = ["clang++", f"-print-file-name=libclang_rt.asan-{os.uname().machine}.so"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    said = subprocess.run(
+        ["clang++", "-dumpversion"], capture_output=True, text=True, check=False
+    ).stdout
+    return [] if found.startswith("/") else [f"libclang-rt-{said.partition('.')[0]}-dev"]
+
+
+def apt_get(*arguments: str) -> str:
+    """Runs apt-get. Returns what went wrong, or ""."""
+    command = ["apt-get", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return "" if done.returncode == 0 else (said[-1] if said else f"status {done.returncode}")
+
+
+def install(packages: list[str]) -> str:
+    """Installs the packages. Returns what went wrong, or ""."""
+    if os.geteuid() != 0:
+        return "this is not root"
+    if shutil.which("apt-get") is None:
+        return "there is no apt-get"
+    return apt_get("update", "--quiet") or apt_get(
+        "install", "--yes", "--quiet", "--no-install-recommends", *packages
+    )
+
+
+def main() -> None:
+    """Installs what is missing; one loud line for what stays missing."""
+    for look in (missing, runtime_of_clang):
+        packages = look()
+        if packages and (problem := install(packages)):
+            print(
+                f"*** NOT ALL TARGETS ARE TESTED: {' '.join(packages)} could not be installed "
+                f"({problem}). Get them with: apt-get install {' '.join(packages)} ***",
+                file=sys.stderr,
+            )
+            return
+
+
+if __name__ == "__main__":
+    main()
