@@ -239,8 +239,12 @@ def _boot_id() -> str:
 
 
 def remember(toolchain: Toolchain) -> bytes:
-    """The toolchain as text, for `recall` in another process."""
-    return json.dumps({**dataclasses.asdict(toolchain), "boot": _boot_id()}).encode()
+    """The toolchain as text, for `recall` in another process, perhaps of another installation of
+    bringup, with headers of its own.
+    """
+    others = [path for path in toolchain.include_directories if path not in bringup_includes()]
+    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "boot": _boot_id()}
+    return json.dumps(answers).encode()
 
 
 def recall(kept: bytes | None) -> Toolchain | None:
@@ -253,6 +257,7 @@ def recall(kept: bytes | None) -> Toolchain | None:
             return None
         for name in ("tools", "parts"):
             answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])
+        answers["include_directories"] = [*bringup_includes(), *answers["include_directories"]]
         found = Toolchain(**{name: _frozen(value) for name, value in answers.items()})
         return found if found.whole() else None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,9 +1,12 @@
-"""A kernel cache for one test, empty at its start, a source, and a compiler that counts."""
+"""A kernel cache for one test, empty at its start, a source, a compiler that counts, and targets
+that have to be there for a test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from tests.unit.jit.support import ADD
@@ -38,3 +41,27 @@ def source(tmp_path: Path) -> jit.Source:
     path.parent.mkdir()
     path.write_text(ADD)
     return jit.Source(path)
+
+
+def _need(target: str, kind: Literal["host", "device"] = "host") -> None:
+    """Skips a test where the target has no compiler, with the command that gets it."""
+    if problem := jit.toolchain(target, kind=kind).problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def aarch64(kernel_cache: Path) -> None:
+    """The cross compiler for aarch64."""
+    _need("aarch64")
+
+
+@pytest.fixture(scope="session")
+def nvcc(kernel_cache: Path) -> None:
+    """CUDA's compiler for host entries."""
+    _need("cuda")
+
+
+@pytest.fixture(scope="session")
+def nvrtc(kernel_cache: Path) -> None:
+    """CUDA's compiler for device code."""
+    _need("cuda", "device")

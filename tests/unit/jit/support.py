@@ -11,18 +11,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pytest
 
 from bringup import _native, jit
-
-
-def needs_target(name: str, kind: Literal["host", "device"] = "host") -> pytest.MarkDecorator:
-    """Skips a test where the target's compiler is missing, with the command that gets it."""
-    problem = jit.toolchain(name, kind=kind).problem
-    return pytest.mark.skipif(bool(problem), reason=problem)
 
 
 class DLDevice(ctypes.Structure):

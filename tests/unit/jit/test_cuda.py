@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.jit.support import Call, needs_target
+from tests.unit.jit.support import Call
 
 from bringup import jit
 from bringup.errors import CompileError, DeviceError, MissingCompilerError, TargetError
@@ -32,12 +32,10 @@ extern "C" __global__ void run(float* x, int n) {
   if (i < n) x[i] += V;
 }
 """
-needs_nvcc = needs_target("cuda")
-needs_nvrtc = needs_target("cuda", kind="device")
 
 
 @pytest.fixture(scope="module")
-def host_binary() -> jit.Binary:
+def host_binary(nvcc: None) -> jit.Binary:
     """nvcc takes seconds, so one build serves several tests."""
     return jit.compile(jit.Source(text=HOST, name="add.cu"), macros={"V": 1.5}, target="cuda")
 
@@ -46,7 +44,7 @@ def device_source(text: str = DEVICE) -> jit.Source:
     return jit.Source(text=text, name="add.cu", kind="device")
 
 
-@needs_nvcc
+@pytest.mark.usefixtures("nvcc")
 def test_nvcc_builds_launches_and_templates_for_sm_90(host_binary: jit.Binary) -> None:
     """Row 19: prebuilt for an architecture that is not here."""
     assert b".nv_fatbin" in host_binary.path.read_bytes()
@@ -54,7 +52,7 @@ def test_nvcc_builds_launches_and_templates_for_sm_90(host_binary: jit.Binary) -
     assert jit.toolchain("cuda").isa == ("sm_90",)
 
 
-@needs_nvcc
+@pytest.mark.usefixtures("nvcc")
 def test_a_launch_without_a_gpu_says_what_cuda_says(host_binary: jit.Binary) -> None:
     call = Call()
     if call.run(host_binary.kernel_id, np.zeros(4, np.float32)) == 0:
@@ -63,7 +61,7 @@ def test_a_launch_without_a_gpu_says_what_cuda_says(host_binary: jit.Binary) -> 
     assert any(word in call.message for word in ("driver", "device"))
 
 
-@needs_nvcc
+@pytest.mark.usefixtures("nvcc")
 def test_headers_of_the_toolkit_belong_to_the_key(host_binary: jit.Binary) -> None:
     """Row 6 and row 7."""
     meta = json.loads((host_binary.folder / "meta.json").read_text())
@@ -71,7 +69,7 @@ def test_headers_of_the_toolkit_belong_to_the_key(host_binary: jit.Binary) -> No
     assert len(meta["record"]["inputs"]) >= 1  # libcudart_static.a
 
 
-@needs_nvcc
+@pytest.mark.usefixtures("nvcc")
 def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
     """Row 14."""
     with pytest.raises(CompileError) as caught:
@@ -82,7 +80,7 @@ def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
     assert "parameters: W=1" in str(caught.value)
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_nvrtc_builds_device_code_with_its_headers_and_no_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +98,7 @@ def test_nvrtc_builds_device_code_with_its_headers_and_no_toolkit(
     assert len(keys) == 2
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_a_header_whose_name_is_a_macro_is_found(tmp_path: Path) -> None:
     """NVRTC asks for it, and is given it."""
     (tmp_path / "value.h").write_text("#define V 3\n")
@@ -110,7 +108,7 @@ def test_a_header_whose_name_is_a_macro_is_found(tmp_path: Path) -> None:
     assert meta["headers"] == [str(tmp_path / "value.h")]
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -121,7 +119,7 @@ def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
         jit.compile(source, target="cuda", flags=[f"-I{tmp_path}"])
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -139,14 +137,14 @@ def test_an_error_of_nvrtc_has_diagnostic_and_hint(text: str, message: str) -> N
         jit.compile(device_source(text), target="cuda")
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_device_code_is_not_loaded_as_a_host_entry() -> None:
     binary = jit.compile(device_source(), macros={"V": 1}, target="cuda")
     with pytest.raises(TargetError, match=r"device code for an NVIDIA GPU .*jit\.CudaKernel"):
         _ = binary.kernel_id
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_starting_device_code_without_a_gpu_says_why() -> None:
     binary = jit.compile(device_source(), macros={"V": 1}, target="cuda")
     if Path("/dev/nvidia0").exists():
@@ -161,7 +159,7 @@ def test_only_device_code_of_cuda_is_a_cuda_kernel() -> None:
         jit.CudaKernel(binary)
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_the_default_architecture_has_one_key_whatever_it_is_called() -> None:
     binaries = [
         jit.compile(device_source(), macros={"V": 1}, target=name)
@@ -171,7 +169,7 @@ def test_the_default_architecture_has_one_key_whatever_it_is_called() -> None:
     assert binaries[2].key != binaries[0].key
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_device_code_leaves_its_ptx() -> None:
     """Row 26."""
     binary = jit.compile(
@@ -180,7 +178,7 @@ def test_device_code_leaves_its_ptx() -> None:
     assert ".visible .entry run" in (binary.folder / "kernel.ptx").read_text()
 
 
-@needs_nvcc
+@pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize("debug", [jit.Debug(sanitize="address")])
 def test_sanitizers_are_refused_with_what_to_use(debug: jit.Debug) -> None:
     """Row 34."""
@@ -194,7 +192,7 @@ def test_a_bad_architecture_is_refused(name: str) -> None:
         jit.compile(device_source(), target=name)
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("nvrtc")
 def test_device_code_is_for_one_architecture() -> None:
     with pytest.raises(ValueError, match="built for one architecture; expected one of cuda:sm_80"):
         jit.compile(device_source(), target="cuda:sm_80+sm_90")

@@ -104,7 +104,7 @@ def test_another_assembler_or_linker_is_another_key(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     second = jit.compile(jit.Source(text=ADD))
     assert differing(first, second) == {field}
-    wrapper.write_text(f"#!/bin/sh\n# upgraded\nexec {shutil.which('true')}\n")
+    monkeypatch.setattr(jit.targets()["cpu"], "_known", None)  # as in another process
     wrapper.write_text(f'#!/bin/sh\n# upgraded\nexec /usr/bin/{program} "$@"\n')
     assert differing(second, jit.compile(jit.Source(text=ADD))) == {field}
 
@@ -191,3 +191,16 @@ def test_places_time_and_user_change_neither_the_key_nor_the_binary(tmp_path: Pa
         found.append((key, Path(path).read_bytes()))
     assert found[0] == found[1]
     assert str(tmp_path).encode() not in found[0][1]
+
+
+def test_another_installation_finds_the_headers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compiler answered is remembered for every installation that shares the cache."""
+    from bringup.jit import _toolchain
+
+    kept = _toolchain.remember(jit.targets()["cpu"].toolchain(jit.cache()))
+    monkeypatch.setattr(_toolchain, "bringup_includes", lambda: (str(tmp_path),))
+    found = _toolchain.recall(kept)
+    assert found is not None
+    assert found.include_directories == (str(tmp_path),)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from tests.unit.jit.support import ADD, needs_target, run
+from tests.unit.jit.support import ADD, run
 
 from bringup import jit
 from bringup.errors import CompileError, MissingCompilerError, TargetError
@@ -66,7 +66,7 @@ def test_a_compiler_that_is_a_library_is_known_by_that_library() -> None:
     assert set(loaded) <= set(parts)
 
 
-@needs_target("aarch64")
+@pytest.mark.usefixtures("aarch64")
 def test_a_cross_target_compiles_and_stores_for_another_machine() -> None:
     """Row 19."""
     binary = jit.compile(jit.Source(text=ADD, name="add.cpp"), target="aarch64")
@@ -76,7 +76,7 @@ def test_a_cross_target_compiles_and_stores_for_another_machine() -> None:
     assert binary.key in {entry.key for entry in jit.cache().entries()}
 
 
-@needs_target("aarch64")
+@pytest.mark.usefixtures("aarch64")
 @pytest.mark.skipif(os.uname().machine == "aarch64", reason="this machine can load it")
 def test_loading_a_binary_of_another_machine_names_both_machines() -> None:
     """Row 19."""
@@ -89,7 +89,7 @@ def test_loading_a_binary_of_another_machine_names_both_machines() -> None:
         _ = binary.kernel_id
 
 
-@needs_target("aarch64")
+@pytest.mark.usefixtures("aarch64")
 def test_a_list_of_architectures_is_a_list_of_variants() -> None:
     """Row 19."""
     source = jit.Source(text=ADD, name="add.cpp")
