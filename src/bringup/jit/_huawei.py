@@ -75,7 +75,7 @@ class AscendTarget(Target):
         return found
 
     def _query(self, compiler: str) -> Toolchain:
-        version = ask(compiler, "--version", get=_GET, environment=settings.inherited(*_HOMES))
+        version = ask(compiler, "--version", get=_GET, variables=self.variables)
         libraries = libraries_of(compiler)
         return Toolchain(
             compiler=compiler,

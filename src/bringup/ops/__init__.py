@@ -28,12 +28,14 @@ from bringup.ops._rules import (
     shape,
 )
 from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from bringup.ops._two_phase import TwoPhaseLauncher
 
 __all__ = [
     "Check",
     "KernelLauncher",
     "KernelOperator",
     "OutputRule",
+    "TwoPhaseLauncher",
     "alloc_like",
     "ascendc_load",
     "dtype",
