@@ -28,7 +28,6 @@ from bringup.jit._toolchain import Toolchain
 
 __all__ = ["Build", "Request", "SourceChangedError", "build", "read_dependencies"]
 
-COMPILE_SECONDS = 300
 _ATTEMPTS = 5
 
 
