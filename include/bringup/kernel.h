@@ -88,6 +88,12 @@ struct bringup_ctx {
 /* The type of a kernel's entry point. */
 typedef int32_t (*bringup_kernel_fn)(void** args, int32_t n, const bringup_ctx* ctx);
 
+/* A kernel's library may also export `bringup_can_implement`, which says whether its kernels can
+ * take a call: NULL, or the reason why not, which is raised where the operator was called. It runs
+ * on the host before the kernel is started, with the same arguments, and must not read what tensors
+ * hold. The text is copied before the next call on the same thread. */
+typedef const char* (*bringup_can_implement_fn)(void** args, int32_t n, const bringup_ctx* ctx);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

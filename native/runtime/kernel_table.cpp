@@ -36,7 +36,9 @@ KernelId load_kernel(const std::string& path, const std::string& entry, KernelKi
   auto library = Library::open(path);
   check_abi(*library);
   const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol(entry));
-  return KernelTable::instance().add({entry, run, kind, std::move(library)});
+  const auto can_implement =
+      reinterpret_cast<bringup_can_implement_fn>(library->find_symbol("bringup_can_implement"));
+  return KernelTable::instance().add({entry, run, kind, std::move(library), can_implement});
 }
 
 KernelTable& KernelTable::instance() {

@@ -23,7 +23,8 @@ struct Kernel {
   std::string name;
   bringup_kernel_fn run = nullptr;
   KernelKind kind = KernelKind::kHostEntry;
-  std::shared_ptr<Library> library;  // null for a kernel linked into the caller
+  std::shared_ptr<Library> library;                  // null for a kernel linked into the caller
+  bringup_can_implement_fn can_implement = nullptr;  // null: it takes every call
 };
 
 using KernelId = uint64_t;  // 0 is never given out

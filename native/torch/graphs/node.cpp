@@ -93,7 +93,7 @@ std::optional<HostValue> KernelNode::host_value(size_t index) const {
 void KernelNode::check_host_values(const std::vector<const Change*>& changes) const {
   std::vector<c10::IValue> inputs = call_.inputs;
   for (const Change* change : changes) inputs[change->argument] = change->value;
-  check_captured_call(call_.kernel_op, inputs, call_.outputs, call_.grid);
+  check_captured_call(call_.kernel_op, inputs, call_.outputs, call_.grid, *kernel_);
 }
 
 void KernelNode::set_host_value(size_t index, const HostValue& value) {

@@ -221,11 +221,14 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
                       c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
-  if (traits.kernel != nullptr && wants_contiguous_inputs(*traits.kernel)) {
+  if (traits.kernel != nullptr) {
     // Still recorded: the copy is a node of its own.
-    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
-      if (writes(schema.arguments()[i - (stack->size() - count)])) continue;
-      (*stack)[i] = map_tensors((*stack)[i], [](const at::Tensor& t) { return t.contiguous(); });
+    for (size_t i = 0; i < count; ++i) {
+      if (writes(schema.arguments()[i])) continue;
+      c10::IValue& value = (*stack)[stack->size() - count + i];
+      value = map_tensors(value, [&](const at::Tensor& t) {
+        return takes_layout(*traits.kernel, i, t) ? t : t.contiguous();
+      });
     }
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);

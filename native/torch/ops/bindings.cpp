@@ -28,6 +28,8 @@ using OutputSpec = std::tuple<int, std::vector<DimensionSpec>, int, nb::object>;
 using CheckSpec =
     std::tuple<int, std::vector<int>, std::vector<DimensionSpec>, std::vector<nb::object>>;
 using SourceSpec = std::tuple<int, int>;
+using KeyFieldSpec = std::tuple<int, int, int, int, std::vector<std::string>, std::vector<int64_t>,
+                                std::tuple<std::string, Program>>;
 
 at::ScalarType scalar_type(const nb::object& dtype) {
   if (!THPDtype_Check(dtype.ptr())) {
@@ -95,6 +97,16 @@ void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
   }
 }
 
+void set_key_fields(KernelOp& op, const std::vector<KeyFieldSpec>& specs) {
+  op.layouts.assign(op.arguments.size(), 0);
+  for (const auto& [kind, argument, bits, layouts, words, numbers, predicate] : specs) {
+    const KeyField& field = op.key_fields.emplace_back(KeyField{
+        static_cast<KeyField::Kind>(kind), argument, bits, static_cast<LayoutMask>(layouts), words,
+        numbers, expression(std::get<0>(predicate), std::get<1>(predicate))});
+    if (field.kind == KeyField::Kind::kLayout) op.layouts[argument] = field.layouts;
+  }
+}
+
 void register_kernels(KernelOp& op) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
@@ -114,9 +126,10 @@ void register_kernels(KernelOp& op) {
 nb::object define(const std::string& name, const std::string& overload_name,
                   const std::vector<ArgumentSpec>& arguments, const std::vector<int>& returns,
                   const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
-                  const std::vector<int>& dtype_arguments, bool contiguous_inputs, bool device_code,
-                  const std::tuple<std::string, Program>& grid, const std::string& callable_name,
-                  const std::string& doc, nb::object overload, nb::object compile) {
+                  const std::vector<KeyFieldSpec>& key_fields, bool contiguous_inputs,
+                  bool device_code, const std::tuple<std::string, Program>& grid,
+                  const std::string& callable_name, const std::string& doc, nb::object overload,
+                  nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
   auto record = std::make_unique<KernelOp>(handle);
@@ -126,7 +139,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
   set_arguments(*record, arguments);
   record->returns.assign(returns.begin(), returns.end());
   set_rules(*record, outputs, checks);
-  record->dtype_arguments.assign(dtype_arguments.begin(), dtype_arguments.end());
+  set_key_fields(*record, key_fields);
   record->contiguous_inputs = contiguous_inputs;
   record->device_code = device_code;
   record->grid = expression(std::get<0>(grid), std::get<1>(grid));
@@ -184,17 +197,13 @@ void bind_ops(nanobind::module_& module) {
     return nb::borrow(
         reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(number))));
   });
+  module.attr("key_bits") = variant_field_bits();
   module.def("close", [](nb::handle function) {
     close(const_cast<KernelOp&>(kernel_op_of(function.ptr())));
   });
   module.def(
       "variant_count",
-      [](nb::handle function) {
-        int64_t count = 0;
-        const KernelOp& op = kernel_op_of(function.ptr());
-        for (const Variant* v = op.variants.load(); v != nullptr; v = v->next) ++count;
-        return count;
-      },
+      [](nb::handle function) { return kernel_op_of(function.ptr()).variant_count.load(); },
       "How many binaries the operator has loaded.");
 }
 

@@ -149,8 +149,8 @@ class BackendKernel final : public c10::OperatorKernel {
     Frame frame(op_);
     frame.load(inputs_of(op_, *stack));
     check_contract(frame);
+    frame.copy_refused_layouts();
     const Variant& variant = variant_for(op_, frame);
-    if (op_.contiguous_inputs) frame.make_contiguous();
     allocate_outputs(frame);
     run_kernel(frame, variant);
     torch::jit::drop(*stack, op_.arguments.size());

@@ -195,13 +195,13 @@ c10::IValue Frame::value(int i) const {
   return {};
 }
 
-void Frame::make_contiguous() {
+void Frame::copy_refused_layouts() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     const bool is_list = elements_[i] != nullptr;
     const at::Tensor** slot = is_list ? elements_[i] : &tensors_[i];
     for (const at::Tensor** end = slot + (is_list ? list_size(i) : 1); slot != end; ++slot) {
-      if (C10_LIKELY((*slot)->is_contiguous())) continue;
+      if (C10_LIKELY(takes_layout(op_, static_cast<size_t>(i), **slot))) continue;
       if (op_.arguments[i].mutated) {
         raise_error("ContractError",
                     op_.name + ": " + op_.arguments[i].name +

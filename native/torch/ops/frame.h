@@ -61,6 +61,7 @@ class Frame {
   bool is_none(int i) const { return args_[i] == nullptr; }
   const at::Tensor& tensor(int i) const { return *tensors_[i]; }
   int64_t integer(int i) const { return values_[i].integer; }
+  const char* string(int i) const { return static_cast<const char*>(args_[i]); }
   c10::ArrayRef<int64_t> int_list(int i) const;
   int64_t list_size(int i) const { return values_[i].list.size; }
   // Calls visit(argument index, tensor) for every tensor that is there.
@@ -81,9 +82,9 @@ class Frame {
   c10::IValue value(int i) const;
 
   // --- Going to the kernel.
-  // Replaces inputs that are not contiguous by contiguous copies. Raises ContractError for one that
-  // is written.
-  void make_contiguous();
+  // Replaces inputs that the kernel does not take as they lie in memory by contiguous copies.
+  // Raises ContractError for one that is written.
+  void copy_refused_layouts();
   void add_output(at::Tensor output) { outputs_.push_back(std::move(output)); }
   c10::SmallVectorImpl<at::Tensor>& outputs() { return outputs_; }
   // Reads data pointers into the descriptors. Nothing may be changed afterwards.

@@ -1,4 +1,4 @@
-// The registry of kernel operators, their variants, and what the graph recorder asks about them.
+// The registry of kernel operators, and what the graph recorder asks about them.
 #include "torch/ops/kernel_op.h"
 
 #include <nanobind/nanobind.h>
@@ -7,6 +7,7 @@
 #include <array>
 #include <mutex>
 
+#include "runtime/context.h"
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
 #include "torch/ops/frame.h"
@@ -100,73 +101,10 @@ Registry& registry() {
   return *registry;
 }
 
-// Device type in the low byte, one byte for each dtype that chooses the binary.
-template <class TensorAt>
-uint64_t variant_key(const KernelOp& op, c10::DeviceType device, TensorAt tensor_at) {
-  auto key = static_cast<uint64_t>(static_cast<uint8_t>(device));
-  int shift = 8;
-  for (const int32_t argument : op.dtype_arguments) {
-    key |= static_cast<uint64_t>(static_cast<uint8_t>(tensor_at(argument).scalar_type())) << shift;
-    shift += 8;
-  }
-  return key;
-}
-
-uint64_t frame_key(const KernelOp& op, const Frame& frame) {
-  return variant_key(op, frame.device().type(), [&frame](int32_t argument) -> const at::Tensor& {
-    return frame.tensor(argument);
-  });
-}
-
-const Variant* find_by_key(const KernelOp& op, uint64_t key) {
-  const Variant* variant = op.variants.load(std::memory_order_acquire);
-  while (variant != nullptr && variant->key != key) variant = variant->next;
-  return variant;
-}
-
-// Asks the operator's Python definition for the kernel. No lock is held meanwhile: other keys and
-// hits go on.
-runtime::KernelId compile(const KernelOp& op, uint64_t key) {
-  const nb::gil_scoped_acquire gil;
-  const auto device = static_cast<c10::DeviceType>(static_cast<uint8_t>(key));
-  nb::list dtypes;
-  for (size_t i = 1; i <= op.dtype_arguments.size(); ++i) {
-    const auto dtype = static_cast<at::ScalarType>(static_cast<uint8_t>(key >> (8 * i)));
-    dtypes.append(nb::handle(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype))));
-  }
-  PyObject* result = PyObject_CallFunction(
-      op.compile, "sO", c10::DeviceTypeName(device, /*lower_case=*/true).c_str(), dtypes.ptr());
-  if (result == nullptr) raise_current_python_error();
-  const auto id = PyLong_AsUnsignedLongLong(result);
-  Py_DECREF(result);
-  if (PyErr_Occurred() != nullptr) raise_current_python_error();
-  return id;
-}
-
-const Variant& publish_variant(const KernelOp& op, uint64_t key,
-                               std::shared_ptr<const runtime::Kernel> kernel) {
-  // Shared by all operators: held for a few instructions, once for each variant.
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  if (const Variant* variant = find_by_key(op, key)) return *variant;
-  const auto* variant = new Variant{key, std::move(kernel), op.variants.load()};
-  op.variants.store(variant, std::memory_order_release);
-  return *variant;
-}
-
-const Variant& variant_for_key(const KernelOp& op, uint64_t key) {
-  if (const Variant* variant = find_by_key(op, key)) return *variant;
-  for (;;) {
-    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
-    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
-      return publish_variant(op, key, std::move(kernel));
-    }
-  }
-}
-
 }  // namespace
 
-KernelOp::KernelOp(c10::OperatorHandle op) : handle(op), entry(operator_entry(op)) {}
+KernelOp::KernelOp(c10::OperatorHandle op)
+    : number(next_operator_number()), handle(op), entry(operator_entry(op)) {}
 
 KernelOp& publish(std::unique_ptr<KernelOp> op) { return registry().add(std::move(op)); }
 
@@ -176,15 +114,16 @@ void close(KernelOp& op) {
   op.registrations.clear();
 }
 
-const Variant& variant_for(const KernelOp& op, const Frame& frame) {
-  return variant_for_key(op, frame_key(op, frame));
-}
-
 const KernelOp* find_kernel_op(const c10::OperatorHandle& op) {
   return registry().find(&operator_entry(op));
 }
 
-bool wants_contiguous_inputs(const KernelOp& op) { return op.contiguous_inputs; }
+bool takes_layout(const KernelOp& op, size_t argument, const at::Tensor& tensor) {
+  Layout layout;
+  const LayoutMask declared = op.layouts[argument];
+  if (declared != 0) return layout_among(tensor, declared, layout);
+  return !op.contiguous_inputs || tensor.is_contiguous();
+}
 
 std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op,
                                                   c10::ArrayRef<c10::IValue> inputs) {
@@ -210,10 +149,17 @@ runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IV
 }
 
 void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
-                         c10::ArrayRef<at::Tensor> outputs, int64_t grid) {
+                         c10::ArrayRef<at::Tensor> outputs, int64_t grid,
+                         const runtime::Kernel& kernel) {
   Frame frame(op);
   frame.load(inputs);
   check_contract(frame);
+  const Variant* variant = find_variant(op, frame);
+  if (variant == nullptr || variant->kernel.get() != &kernel) {
+    raise_error("ContractError", op.name +
+                                     ": it would run another binary than in the captured graph: a "
+                                     "value that chooses the binary (a macro) has changed");
+  }
   for (size_t i = 0; i < outputs.size() && i < op.outputs.size(); ++i) {
     if (op.outputs[i].like >= 0) continue;  // tensor arguments keep their shapes
     Sizes sizes;
@@ -223,6 +169,10 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                                      ", and has " + sizes_text(outputs[i].sizes()) +
                                      " in the captured graph");
   }
+  for (const at::Tensor& output : outputs) frame.add_output(output);
+  frame.describe();
+  const runtime::HostContext context(dlpack_device(frame.device()));
+  check_can_implement(frame, kernel, context.get());
   const int64_t blocks = grid_of(frame);
   if (blocks == grid) return;
   raise_error("ContractError", op.name + ": it would run on " + std::to_string(blocks) +

@@ -18,9 +18,9 @@ struct KernelOp;  // owned by the operator registry, lives until the process end
 // The kernel operator behind a dispatcher operator, or null when it is somebody else's. Lock-free.
 const KernelOp* find_kernel_op(const c10::OperatorHandle& op);
 
-// True when every tensor input is passed to the kernel contiguous (the default), false when it
-// takes strides.
-bool wants_contiguous_inputs(const KernelOp& op);
+// Whether input number `argument` is passed to the kernel as it lies in memory; otherwise it is
+// passed as a contiguous copy.
+bool takes_layout(const KernelOp& op, size_t argument, const at::Tensor& tensor);
 
 // The kernel that runs for these inputs (schema order) on their device; compiled now if this is its
 // first use.
@@ -35,9 +35,11 @@ int64_t grid_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs);
 runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                                        c10::ArrayRef<at::Tensor> outputs);
 
-// Raises ContractError when a call with these inputs breaks the input contract, or would give fresh
-// outputs of other shapes or start another number of blocks: a captured call cannot follow there.
+// Raises ContractError when a call with these inputs breaks the input contract, or would run
+// another kernel, give fresh outputs of other shapes or start another number of blocks: a captured
+// call cannot follow there.
 void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
-                         c10::ArrayRef<at::Tensor> outputs, int64_t grid);
+                         c10::ArrayRef<at::Tensor> outputs, int64_t grid,
+                         const runtime::Kernel& kernel);
 
 }  // namespace bringup::torch_ext

@@ -12,19 +12,12 @@
 #include "torch/ops/kernel_op.h"
 #include "torch/ops/rules.h"
 #include "torch/ops/schema.h"
+#include "torch/ops/variant.h"
 
 namespace bringup::torch_ext {
 
 class Frame;
 struct Backward;  // autograd.h
-
-// A binary of the operator for one device type and one choice of dtypes. Published once and never
-// freed, so that the list can be walked without a lock.
-struct Variant {
-  uint64_t key;
-  std::shared_ptr<const runtime::Kernel> kernel;
-  const Variant* next;
-};
 
 struct KernelOp {
   explicit KernelOp(c10::OperatorHandle op);
@@ -42,8 +35,10 @@ struct KernelOp {
   std::vector<int32_t> returns;
   std::vector<OutputRule> outputs;
   std::vector<Check> checks;
-  std::vector<int32_t> dtype_arguments;  // tensor arguments whose dtype chooses the variant
-  Expression grid;                       // an empty program means 1
+  uint32_t number;                   // in keys; never given twice
+  std::vector<KeyField> key_fields;  // what chooses the variant besides operator and device
+  std::vector<LayoutMask> layouts;   // by argument: declared ones, 0 = as contiguous_inputs says
+  Expression grid;                   // an empty program means 1
   bool contiguous_inputs = true;
   bool device_code = false;
   bool mutates = false;
@@ -56,9 +51,9 @@ struct KernelOp {
   c10::KernelFunction autograd_trampoline;
   c10::KernelFunction inplace_trampoline;
   PyObject* overload = nullptr;  // owned: torch.ops' callable, the slow path
-  PyObject* compile = nullptr;   // owned: (device type, tuple of dtypes) -> kernel id
+  PyObject* compile = nullptr;   // owned: (device type, values of key_fields) -> kernel id
 
-  mutable std::atomic<const Variant*> variants{nullptr};
+  mutable std::atomic<int64_t> variant_count{0};
   std::atomic<const Backward*> backward{nullptr};
   std::atomic<bool> closed{false};
   std::vector<c10::RegistrationHandleRAII> registrations;
@@ -70,9 +65,8 @@ KernelOp& publish(std::unique_ptr<KernelOp> op);
 // Takes the operator's kernels out of the dispatcher; calls through its callable raise from now on.
 void close(KernelOp& op);
 
-// The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
-// no GIL.
-const Variant& variant_for(const KernelOp& op, const Frame& frame);
+// The next number of an operator.
+uint32_t next_operator_number();
 
 // Raises ContractError when the frame breaks the input contract: devices, checks, layout.
 void check_contract(const Frame& frame);
@@ -80,6 +74,8 @@ void check_contract(const Frame& frame);
 void allocate_outputs(Frame& frame);
 // Blocks of the declared grid, at least 1.
 int64_t grid_of(const Frame& frame);
+// Raises KernelError with the kernel's reason when it says that it cannot run a described frame.
+void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx);
 // Runs the kernel on a frame with outputs: called on cpu, given to the driver elsewhere. Raises
 // KernelError.
 void run_kernel(Frame& frame, const Variant& variant);

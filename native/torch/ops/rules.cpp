@@ -19,8 +19,10 @@ constexpr size_t kMaxDepth = 16;  // _expressions.py refuses deeper programs
   raise_error("ContractError", frame.op().name + ": " + what);
 }
 
+// A size, or a stride.
 int64_t size_of(const Frame& frame, const Instruction& step, const std::string& text) {
-  const at::IntArrayRef sizes = frame.tensor(step.argument).sizes();
+  const at::Tensor& tensor = frame.tensor(step.argument);
+  const at::IntArrayRef sizes = tensor.sizes();
   const auto rank = static_cast<int64_t>(sizes.size());
   const int64_t dim = step.value < 0 ? step.value + rank : step.value;
   if (dim < 0 || dim >= rank) {
@@ -29,7 +31,29 @@ int64_t size_of(const Frame& frame, const Instruction& step, const std::string& 
                               std::to_string(needed) + " dimensions for '" + text +
                               "', got shape " + sizes_text(sizes));
   }
-  return sizes[dim];
+  return step.opcode == Opcode::kStride ? tensor.strides()[dim] : sizes[dim];
+}
+
+// What stands for itself. Of an argument that is None, which only predicates take, 0.
+int64_t leaf(const Frame& frame, const Instruction& step, const std::string& text) {
+  if (step.opcode == Opcode::kConstant) return step.value;
+  if (frame.is_none(step.argument)) return 0;
+  switch (step.opcode) {
+    case Opcode::kArgument:
+      return frame.integer(step.argument);
+    case Opcode::kNumel:
+      return frame.tensor(step.argument).numel();
+    case Opcode::kNdim:
+      return frame.tensor(step.argument).dim();
+    case Opcode::kLength:
+      return frame.list_size(step.argument);
+    default:
+      return size_of(frame, step, text);
+  }
+}
+
+bool is_leaf(Opcode opcode) {
+  return opcode < Opcode::kAdd || opcode == Opcode::kStride || opcode == Opcode::kNdim;
 }
 
 // Python's rounding: towards minus infinity, the remainder has the sign of the divisor.
@@ -42,6 +66,14 @@ int64_t combine(const Frame& frame, Opcode opcode, int64_t a, int64_t b, const s
   int64_t result = 0;
   bool overflow = false;
   switch (opcode) {
+    case Opcode::kLess:
+      return a < b;
+    case Opcode::kEqual:
+      return a == b;
+    case Opcode::kAnd:
+      return a != 0 && b != 0;
+    case Opcode::kOr:
+      return a != 0 || b != 0;
     case Opcode::kAdd:
       overflow = __builtin_add_overflow(a, b, &result);
       break;
@@ -191,25 +223,13 @@ int64_t Expression::evaluate(const Frame& frame) const {
   int64_t stack[kMaxDepth];
   size_t depth = 0;
   for (const Instruction& step : program) {
-    switch (step.opcode) {
-      case Opcode::kConstant:
-        stack[depth++] = step.value;
-        break;
-      case Opcode::kArgument:
-        stack[depth++] = frame.integer(step.argument);
-        break;
-      case Opcode::kSize:
-        stack[depth++] = size_of(frame, step, text);
-        break;
-      case Opcode::kNumel:
-        stack[depth++] = frame.tensor(step.argument).numel();
-        break;
-      case Opcode::kLength:
-        stack[depth++] = frame.list_size(step.argument);
-        break;
-      default:
-        --depth;
-        stack[depth - 1] = combine(frame, step.opcode, stack[depth - 1], stack[depth], text);
+    if (is_leaf(step.opcode)) {
+      stack[depth++] = leaf(frame, step, text);
+    } else if (step.opcode == Opcode::kNot) {
+      stack[depth - 1] = stack[depth - 1] == 0;
+    } else {
+      --depth;
+      stack[depth - 1] = combine(frame, step.opcode, stack[depth - 1], stack[depth], text);
     }
   }
   return stack[0];

@@ -79,6 +79,7 @@ void check_all_written(const Frame& frame) {
 
 void run_on_cpu(Frame& frame, const Variant& variant) {
   const runtime::HostContext context;
+  check_can_implement(frame, *variant.kernel, context.get());
   call_kernel(variant.kernel->run, frame.args(), frame.size(), context.get(), frame.op().name);
 }
 
@@ -107,10 +108,22 @@ int64_t grid_of(const Frame& frame) {
   return blocks;
 }
 
+void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
+  if (C10_LIKELY(kernel.can_implement == nullptr)) return;
+  const char* reason = kernel.can_implement(frame.args(), frame.size(), ctx);
+  if (C10_LIKELY(reason == nullptr)) return;
+  raise_error("KernelError",
+              frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
+}
+
 void run_kernel(Frame& frame, const Variant& variant) {
   frame.describe();
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);
+  if (variant.kernel->can_implement != nullptr) {
+    const runtime::HostContext context(dlpack_device(device));
+    check_can_implement(frame, *variant.kernel, context.get());
+  }
   launch_kernel(variant.kernel, frame.pack(), grid_of(frame), device.index(),
                 frame.op().name.c_str());
 }

@@ -6,6 +6,9 @@ In reading order: `Source` says what is compiled, `compile` makes a `Binary` of 
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
 beforehand, `warmed_up` says that from now on none should be missing. What identifies a build is in
 `_key`, how it is stored in `_cache`.
+
+`Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
+a call makes of it: see docs/jit/templates.md.
 """
 
 from __future__ import annotations
@@ -21,33 +24,42 @@ from bringup.jit._diagnose import compiling_for
 from bringup.jit._gnu import GnuTarget
 from bringup.jit._huawei import AscendTarget
 from bringup.jit._key import Macro
+from bringup.jit._params import Field, Params, params
 from bringup.jit._prebuild import Outcome, Report, prebuild
 from bringup.jit._prune import Pruned
+from bringup.jit._signature import Argument, Layout, layout_of
 from bringup.jit._source import Source
 from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit._target import Job, Target, register_target, targets
+from bringup.jit._template import BoundTemplate, Template
 from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 from bringup.jit._warmup import warmed_up
 
 __all__ = [
+    "Argument",
     "AscendTarget",
     "Binary",
+    "BoundTemplate",
     "Cache",
     "CudaKernel",
     "CudaTarget",
     "Debug",
     "Entry",
+    "Field",
     "GnuTarget",
     "Job",
+    "Layout",
     "Macro",
     "Memo",
     "Outcome",
+    "Params",
     "Pruned",
     "Recording",
     "Report",
     "Source",
     "Spec",
     "Target",
+    "Template",
     "Toolchain",
     "ToolchainInfo",
     "Unloaded",
@@ -57,7 +69,9 @@ __all__ = [
     "freeze",
     "frozen",
     "include_flags",
+    "layout_of",
     "load_specs",
+    "params",
     "prebuild",
     "record",
     "register_target",

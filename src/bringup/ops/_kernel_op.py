@@ -19,7 +19,12 @@ import torch
 
 from bringup import devices, jit
 from bringup._native import torch_library
-from bringup.errors import ContractError, DeviceError, SchemaError
+from bringup.errors import (
+    ContractError,
+    DeviceError,
+    MissingKernelError,
+    SchemaError,
+)
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
 from bringup.ops._rules import (
@@ -32,25 +37,11 @@ from bringup.ops._rules import (
     verify_texts,
 )
 from bringup.ops._schema import Schema, parse_schema
+from bringup.ops._variants import Variants, template_of
 
 __all__ = ["KernelOperator", "kernel_op", "locate"]
 
-_MAX_DTYPES = 7  # bytes of a variant's key beside the device type (kernel_op.cpp)
 _NO_MACROS: Mapping[str, jit.Macro] = {}
-
-# The C type of a dtype, as a kernel that includes bringup/kernel.h names it.
-_C_TYPES: dict[torch.dtype, str] = {
-    torch.float64: "double",
-    torch.float32: "float",
-    torch.float16: "bringup::half",
-    torch.bfloat16: "bringup::bfloat16",
-    torch.int64: "int64_t",
-    torch.int32: "int32_t",
-    torch.int16: "int16_t",
-    torch.int8: "int8_t",
-    torch.uint8: "uint8_t",
-    torch.bool: "bool",
-}
 
 _definitions: dict[str, _Definition] = {}
 
@@ -97,6 +88,11 @@ class KernelOperator(Protocol):
             SchemaError: the two operators do not fit together, or this one writes its arguments.
         """
 
+    def params(self, *args: Any, **kwargs: Any) -> jit.Params:
+        """The parameter set of a call with these arguments: which macros its kernel is compiled
+        with, which values it gets. `jit.Template.compile` of it makes the operator's own binary.
+        """
+
     def undefine(self) -> None:
         """Removes the operator, so that its name can be defined again. Calls of it raise from then
         on.
@@ -108,12 +104,10 @@ class _Definition:
     """One operator: all that was declared, and what it registered."""
 
     schema: Schema
-    source: jit.Source
+    template: jit.Template
+    variants: Variants
     outputs: tuple[BoundOutput, ...]
     checks: tuple[BoundCheck, ...]
-    dtypes: Mapping[str, int]
-    macros: Mapping[str, jit.Macro]
-    flags: tuple[str, ...]
     grid: Expression | None
     layout: Literal["contiguous", "strided"]
     where: str
@@ -150,7 +144,7 @@ class _Definition:
 
     def _tags(self) -> tuple[torch.Tag, ...]:
         tags = [torch.Tag.pt2_compliant_tag]
-        if self.layout == "contiguous":
+        if self.layout == "contiguous" and not self.template.layouts:
             tags.append(torch.Tag.needs_contiguous_strides)
         return tuple(tags)
 
@@ -167,9 +161,9 @@ class _Definition:
             list(schema.returns),
             [output.spec() for output in self.outputs],
             [check.spec() for check in self.checks if check.kind is not CheckKind.KERNEL],
-            list(self.dtypes.values()),
+            self.variants.specs(),
             self.layout == "contiguous",
-            self.source.kind == "device",
+            self.template.kind == "device",
             (self.grid.text, [tuple(step) for step in self.grid.program])
             if self.grid
             else ("1", []),
@@ -184,24 +178,26 @@ class _Definition:
         self.function.overload = overload
         self.function.register_backward = self.register_backward
         self.function.undefine = self.undefine
+        self.function.params = self.params
 
-    def compile(self, device: str, dtypes: Sequence[torch.dtype]) -> int:
-        """The kernel's number for a device type and the dtypes of the arguments in `dtypes`. Called
-        natively.
-        """
-        macros = dict(self.macros)
-        for (macro, index), dtype in zip(self.dtypes.items(), dtypes, strict=True):
-            if dtype not in _C_TYPES:
-                raise ContractError(
-                    f"{self.schema.qualified_name}: {self.schema.arguments[index].name} is "
-                    f"{dtype}, which has no C "
-                    f"type; a kernel of this operator takes {', '.join(str(d) for d in _C_TYPES)}"
-                )
-            macros[macro] = _C_TYPES[dtype]
-        target = self._target(device)
-        with jit.compiling_for(self.schema.qualified_name):
-            binary = jit.compile(self.source, macros=macros, target=target, flags=self.flags)
-        return binary.kernel_id
+    def compile(self, device: str, values: Sequence[Any]) -> int:
+        """The kernel's number for a device type and what a call's key holds. Called natively."""
+        name = self.schema.qualified_name
+        params = self.variants.params_of_key(values)
+        try:
+            with jit.compiling_for(name):
+                return self.template.compile(params, target=self._target(device)).kernel_id
+        except MissingKernelError as error:
+            raise MissingKernelError(f"{name}: {error}") from None
+
+    def params(self, *args: Any, **kwargs: Any) -> jit.Params:
+        """See `KernelOperator.params`."""
+        values = self.schema.bind(args, kwargs)
+        contiguous = self.layout == "contiguous"
+        try:
+            return self.variants.params_of_call(values, self.outputs, contiguous)
+        except ContractError as error:
+            raise ContractError(f"{self.schema.qualified_name}: {error}") from None
 
     def _target(self, device: str) -> str:
         """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
@@ -212,7 +208,7 @@ class _Definition:
                 f"{self.schema.qualified_name}: bringup has no driver for device {device!r}; a "
                 "kernel operator runs on cpu, or on the device of devices.load_driver()"
             )
-        if self.source.kind == "host":
+        if self.template.kind == "host":
             return "cpu"
         properties = torch.get_device_module(device).get_device_properties()
         return str(properties.arch).partition("-")[0]
@@ -227,6 +223,7 @@ class _Definition:
             for check in self.checks:
                 if check.kind is not CheckKind.KERNEL:
                     check.verify(values, arguments)
+            self.variants.verify(values)
             results = tuple(
                 rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)
             )
@@ -280,7 +277,7 @@ class _Definition:
 def kernel_op(
     schema: str,
     *,
-    source: str | os.PathLike[str] | jit.Source,
+    source: str | os.PathLike[str] | jit.Source | jit.Template,
     outputs: OutputRule | Sequence[OutputRule] = (),
     checks: Check | Sequence[Check] = (),
     dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
@@ -301,7 +298,8 @@ def kernel_op(
             bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
             but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them.
         source: the kernel: a path (looked up beside the calling file, then in the current folder),
-            or a `jit.Source`.
+            or a `jit.Source`. Or a `jit.Template`, which has the macros and flags of its own;
+            `dtypes`, `macros` and `flags` are not given then.
         outputs: how each return that is not a written argument is allocated, e.g.
             `ops.empty_like("x")`.
         checks: the input contract; required with two or more tensor arguments. That all tensors are
@@ -329,14 +327,13 @@ def kernel_op(
         raise SchemaError(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
+    template = _template(parsed, source, kind, caller, dtypes, macros, flags)
     return _Definition(
         schema=parsed,
-        source=_source(parsed, source, kind, caller),
+        template=template,
+        variants=Variants(template, parsed),
         outputs=_bound_outputs(parsed, outputs),
         checks=_bound_checks(parsed, checks),
-        dtypes=_dtype_arguments(parsed, dtypes),
-        macros=dict(macros),
-        flags=tuple(flags),
         grid=_grid(parsed, grid),
         layout=layout,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
@@ -381,13 +378,33 @@ def _grid(schema: Schema, grid: int | str | None) -> Expression | None:
     return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")
 
 
-def _dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, int]:
-    if len(dtypes) > _MAX_DTYPES:
-        raise SchemaError(
-            f"{schema.qualified_name}: dtypes= has {len(dtypes)} macros, at most "
-            f"{_MAX_DTYPES} are possible"
-        )
-    result = {}
+def _template(
+    schema: Schema,
+    source: str | os.PathLike[str] | jit.Source | jit.Template,
+    kind: Literal["host", "device"] | None,
+    caller: FrameType,
+    dtypes: Mapping[str, str],
+    macros: Mapping[str, jit.Macro],
+    flags: Sequence[str],
+) -> jit.Template:
+    """The template behind the operator: the given one, or one around the given source."""
+    name = schema.qualified_name
+    if isinstance(source, jit.Template):
+        given = {"dtypes": dtypes, "macros": macros, "flags": flags}
+        if both := [option for option, value in given.items() if value]:
+            raise SchemaError(
+                f"{name}: {both[0]}= belongs to the template {source.name!r}; declare it there"
+            )
+        return source if kind is None else replace(source, kind=kind)
+    plain = _source(schema, source, kind, caller)
+    _check_dtype_arguments(schema, dtypes)
+    try:
+        return template_of(plain, dtypes, macros, flags)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{name}: {error}") from error
+
+
+def _check_dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> None:
     for macro, argument in dtypes.items():
         index = schema.index.get(argument)
         if (
@@ -397,11 +414,8 @@ def _dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, int
         ):
             raise SchemaError(
                 f"{schema.qualified_name}: dtypes={{{macro!r}: {argument!r}}}: expected the name "
-                "of an argument of "
-                "type Tensor"
+                "of an argument of type Tensor"
             )
-        result[macro] = index
-    return result
 
 
 def _source(
@@ -421,7 +435,7 @@ def _source(
     if source.abi != "args":
         raise SchemaError(
             f"{name}: source has abi={source.abi!r}; a kernel operator calls abi='args', run(args, "
-            "n, ctx)"
+            "n, ctx); for other forms say what the kernel gets, in a jit.Template with params="
         )
     return source if kind is None else replace(source, kind=kind)
 

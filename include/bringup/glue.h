@@ -1,0 +1,170 @@
+/* What generated entries are made of: bringup.jit turns every other entry form into kernel.h's by
+ * compiling a few lines around a source. Not for kernels, and not stable. From C11 or C++17.
+ */
+#ifndef BRINGUP_GLUE_H_
+#define BRINGUP_GLUE_H_
+
+#include "bringup/params.h"
+
+#ifdef __cplusplus
+#define BRINGUP_GLUE_EXPORT extern "C" __attribute__((visibility("default")))
+#else
+#define BRINGUP_GLUE_EXPORT __attribute__((visibility("default")))
+#endif
+
+/* --- Reading arguments; what is None reads as 0. */
+
+static inline void* bringup_glue_data(const void* arg) {
+  return arg != NULL ? ((const DLTensor*)arg)->data : NULL;
+}
+
+static inline void* bringup_glue_list_data(const void* arg) {
+  return arg != NULL ? (void*)((const bringup_list*)arg)->data : NULL;
+}
+
+static inline int64_t bringup_glue_length(const void* arg) {
+  return arg != NULL ? ((const bringup_list*)arg)->size : 0;
+}
+
+static inline int64_t bringup_glue_ndim(const void* arg) {
+  return arg != NULL ? ((const DLTensor*)arg)->ndim : 0;
+}
+
+/* Whether a tensor has the dimension `i`, which counts from the end when it is negative. */
+static inline int bringup_glue_has_dimension(const void* arg, int64_t i) {
+  const int64_t ndim = bringup_glue_ndim(arg);
+  return arg == NULL || (-ndim <= i && i < ndim);
+}
+
+static inline int64_t bringup_glue_size(const void* arg, int64_t i) {
+  return arg != NULL ? ((const DLTensor*)arg)->shape[i < 0 ? i + bringup_glue_ndim(arg) : i] : 0;
+}
+
+static inline int64_t bringup_glue_stride(const void* arg, int64_t i) {
+  return arg != NULL ? ((const DLTensor*)arg)->strides[i < 0 ? i + bringup_glue_ndim(arg) : i] : 0;
+}
+
+static inline int64_t bringup_glue_numel(const void* arg) {
+  int64_t count = arg != NULL;
+  for (int64_t i = 0; i < bringup_glue_ndim(arg); ++i) count *= bringup_glue_size(arg, i);
+  return count;
+}
+
+static inline int64_t bringup_glue_int(const void* arg) {
+  return arg != NULL ? *(const int64_t*)arg : 0;
+}
+
+static inline double bringup_glue_float(const void* arg) {
+  return arg != NULL ? *(const double*)arg : 0;
+}
+
+/* The source reads the fields under types of its own: they have to be in memory by then. */
+static inline void bringup_glue_settle(void* params) {
+  __asm__ volatile("" : : "r"(params) : "memory");
+}
+
+/* --- The workspace. Non-zero when there is none left, and the context knows why. */
+
+static inline int bringup_glue_workspace(bringup_params* params, uint64_t bytes) {
+  if (bytes == 0) return 0;
+  params->workspace = params->ctx->workspace(params->ctx, (size_t)bytes);
+  params->workspace_size = bytes;
+  if (params->workspace != NULL) return 0;
+  char message[96];
+  __builtin_snprintf(message, sizeof message,
+                     "there is no memory left for its workspace of %llu bytes",
+                     (unsigned long long)bytes);
+  params->ctx->set_error(params->ctx, message);
+  return 1;
+}
+
+/* --- Calling the source's functions. */
+
+#ifdef __cplusplus
+
+extern "C++" {
+/* Taken when the source defines no such function: an ellipsis is the worst match. */
+static inline const char* can_implement(...) { return nullptr; }
+static inline uint64_t workspace_size(...) { return 0; }
+
+namespace bringup {
+namespace glue {
+
+template <class Declared, class Fields>
+struct Fits {
+  static_assert(sizeof(Declared) == sizeof(Fields),
+                "the kernel's parameter struct is not bringup_params and one field of 8 bytes for "
+                "each item that the template declares in params=");
+};
+template <class Fields>
+struct Fits<void, Fields> {};
+
+/* The parameters as whichever pointer a function of the source declares. */
+template <class Fields>
+struct Params {
+  const Fields* fields;
+  template <class Declared>
+  operator const Declared*() const {
+    (void)sizeof(Fits<Declared, Fields>);
+    return reinterpret_cast<const Declared*>(fields);
+  }
+};
+
+/* An address as whatever a function of the source declares for it. */
+struct Address {
+  void* address;
+  template <class Element>
+  operator Element*() const {
+    return static_cast<Element*>(address);
+  }
+  operator uint64_t() const { return reinterpret_cast<uint64_t>(address); }
+};
+
+template <class Result>
+struct is_void {
+  static constexpr bool value = false;
+};
+template <>
+struct is_void<void> {
+  static constexpr bool value = true;
+};
+
+/* What a call gives as a status; a function that returns nothing cannot fail. */
+template <class Call>
+int32_t status(const Call& call) {
+  if constexpr (is_void<decltype(call())>::value) {
+    call();
+    return 0;
+  } else {
+    return static_cast<int32_t>(call());
+  }
+}
+
+}  // namespace glue
+}  // namespace bringup
+}  // extern "C++"
+
+#define BRINGUP_GLUE_PARAMS(p) \
+  bringup::glue::Params<bringup_glue_fields> { p }
+#define BRINGUP_GLUE_CAN_IMPLEMENT(p) can_implement(BRINGUP_GLUE_PARAMS(p))
+#define BRINGUP_GLUE_WORKSPACE_SIZE(p) workspace_size(BRINGUP_GLUE_PARAMS(p))
+#define BRINGUP_GLUE_STATUS(call) bringup::glue::status([&] { return call; })
+#define BRINGUP_GLUE_ADDRESS(address) \
+  bringup::glue::Address { address }
+
+#else /* C */
+
+/* Null when the source defines no such function. Hidden, so that nobody else's is taken. */
+const char* can_implement(const void* params) __attribute__((weak, visibility("hidden")));
+uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hidden")));
+
+#define BRINGUP_GLUE_PARAMS(p) ((const void*)(p))
+#define BRINGUP_GLUE_CAN_IMPLEMENT(p) (can_implement != NULL ? can_implement(p) : NULL)
+#define BRINGUP_GLUE_WORKSPACE_SIZE(p) (workspace_size != NULL ? workspace_size(p) : 0)
+#define BRINGUP_GLUE_STATUS(call) \
+  __builtin_choose_expr(__builtin_types_compatible_p(__typeof__(call), void), ((call), 0), (call))
+#define BRINGUP_GLUE_ADDRESS(address) (address)
+
+#endif
+
+#endif /* BRINGUP_GLUE_H_ */

@@ -1,0 +1,195 @@
+#include "torch/ops/variant.h"
+
+#include <nanobind/nanobind.h>
+#include <torch/csrc/DynamicTypes.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "torch/common/errors.h"
+#include "torch/ops/frame.h"
+#include "torch/ops/record.h"
+
+namespace nb = nanobind;
+
+namespace bringup::torch_ext {
+namespace {
+
+constexpr int kAbiBits = 8;
+constexpr int kOperatorBits = 24;
+constexpr int kDeviceBits = 8;
+constexpr uint64_t kNoDtype = 127;  // of an argument that is None
+constexpr int64_t kBlock = 16;      // the sides of a block of NZ
+
+static_assert(static_cast<size_t>(at::ScalarType::NumOptions) < kNoDtype,
+              "a dtype has to fit into the 7 bits that _kernel_op.py gives it");
+
+// Of all operators. Never destroyed: they may be called until the very end of the process.
+runtime::VariantTable& table() {
+  static auto* table = new runtime::VariantTable;
+  return *table;
+}
+
+bool is_nz(at::IntArrayRef sizes, const at::Tensor& tensor) {
+  const size_t rank = sizes.size();
+  return rank >= 4 && sizes[rank - 1] == kBlock && sizes[rank - 2] == kBlock &&
+         tensor.is_contiguous();
+}
+
+Layout plain_layout(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const size_t rank = sizes.size();
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  if (rank == 0 || empty || sizes[rank - 1] == 1 || strides[rank - 1] == 1) return Layout::kRow;
+  if (rank > 1 && (sizes[rank - 2] == 1 || strides[rank - 2] == 1)) return Layout::kColumn;
+  return Layout::kStrided;
+}
+
+uint64_t dtype_code(const KernelOp& op, const Frame& frame, int32_t argument) {
+  const auto inputs = static_cast<int32_t>(op.arguments.size());
+  if (argument >= inputs) {
+    return static_cast<uint64_t>(op.outputs[argument - inputs].dtype_for(frame));
+  }
+  if (frame.is_none(argument)) return kNoDtype;
+  if (op.arguments[argument].kind == ArgumentKind::kDtype) {
+    return static_cast<uint64_t>(frame.integer(argument));
+  }
+  return static_cast<uint64_t>(frame.tensor(argument).scalar_type());
+}
+
+// A tensor whose layout is not allowed is copied to rows before it reaches the kernel.
+uint64_t layout_code(const Frame& frame, const KeyField& field) {
+  Layout layout = Layout::kRow;
+  if (frame.is_none(field.argument)) return static_cast<uint64_t>(layout);
+  if (!layout_among(frame.tensor(field.argument), field.layouts, layout)) layout = Layout::kRow;
+  return static_cast<uint64_t>(layout);
+}
+
+[[noreturn]] void raise_bad_choice(const KernelOp& op, const KeyField& field,
+                                   const std::string& got) {
+  std::string allowed;
+  for (const std::string& word : field.words) {
+    allowed += (allowed.empty() ? "'" : ", '") + word + "'";
+  }
+  for (const int64_t number : field.numbers) {
+    allowed += (allowed.empty() ? "" : ", ") + std::to_string(number);
+  }
+  raise_error("ContractError", op.name + ": " + op.arguments[field.argument].name +
+                                   " must be one of " + allowed + ", got " + got);
+}
+
+uint64_t word_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+  const char* word = frame.is_none(field.argument) ? "none" : frame.string(field.argument);
+  for (size_t i = 0; i < field.words.size(); ++i) {
+    if (std::strcmp(field.words[i].c_str(), word) == 0) return i;
+  }
+  raise_bad_choice(op, field, "'" + std::string(word) + "'");
+}
+
+uint64_t choice_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+  if (!field.words.empty()) return word_code(op, frame, field);
+  const int64_t value = frame.integer(field.argument);
+  for (size_t i = 0; i < field.numbers.size(); ++i) {
+    if (field.numbers[i] == value) return i;
+  }
+  raise_bad_choice(op, field, std::to_string(value));
+}
+
+uint64_t field_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+  switch (field.kind) {
+    case KeyField::Kind::kDtype:
+      return dtype_code(op, frame, field.argument);
+    case KeyField::Kind::kLayout:
+      return layout_code(frame, field);
+    case KeyField::Kind::kChoice:
+      return choice_code(op, frame, field);
+    case KeyField::Kind::kBucket:
+      return field.predicate.evaluate(frame) != 0 ? 1 : 0;
+  }
+  return 0;
+}
+
+nb::object field_value(const KeyField& field, uint64_t code) {
+  if (field.kind != KeyField::Kind::kDtype) return nb::int_(code);
+  if (code == kNoDtype) return nb::none();
+  auto* dtype = reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(code)));
+  return nb::borrow(dtype);
+}
+
+// Asks the operator's Python definition for the kernel. No lock is held meanwhile: other keys and
+// hits go on.
+runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
+  const nb::gil_scoped_acquire gil;
+  runtime::KeyReader reader(key);
+  reader.take(kAbiBits);
+  reader.take(kOperatorBits);
+  const auto device = static_cast<c10::DeviceType>(reader.take(kDeviceBits));
+  nb::list values;
+  for (const KeyField& field : op.key_fields) {
+    values.append(field_value(field, reader.take(field.bits)));
+  }
+  PyObject* result = PyObject_CallFunction(
+      op.compile, "sO", c10::DeviceTypeName(device, /*lower_case=*/true).c_str(), values.ptr());
+  if (result == nullptr) raise_current_python_error();
+  const auto id = PyLong_AsUnsignedLongLong(result);
+  Py_DECREF(result);
+  if (PyErr_Occurred() != nullptr) raise_current_python_error();
+  return id;
+}
+
+const Variant& publish_variant(const KernelOp& op, const runtime::Key128& key,
+                               std::shared_ptr<const runtime::Kernel> kernel) {
+  auto variant = std::make_unique<Variant>(Variant{std::move(kernel)});
+  const void* present = table().insert(key, variant.get());
+  if (present == variant.get()) {
+    variant.release();
+    op.variant_count.fetch_add(1);
+  }
+  return *static_cast<const Variant*>(present);
+}
+
+}  // namespace
+
+int variant_field_bits() {
+  return runtime::KeyPacker::kBits - kAbiBits - kOperatorBits - kDeviceBits;
+}
+
+uint32_t next_operator_number() {
+  static std::atomic<uint32_t> next{0};
+  return next.fetch_add(1);
+}
+
+bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) {
+  const auto has = [allowed](Layout one) { return (allowed >> static_cast<int>(one) & 1) != 0; };
+  const at::IntArrayRef sizes = tensor.sizes();
+  layout = has(Layout::kNz) && is_nz(sizes, tensor) ? Layout::kNz
+                                                    : plain_layout(sizes, tensor.strides());
+  return has(layout);
+}
+
+runtime::Key128 variant_key(const KernelOp& op, const Frame& frame) {
+  runtime::KeyPacker packer;
+  packer.put(BRINGUP_KERNEL_ABI, kAbiBits);
+  packer.put(op.number, kOperatorBits);
+  packer.put(static_cast<uint8_t>(frame.device().type()), kDeviceBits);
+  for (const KeyField& field : op.key_fields) packer.put(field_code(op, frame, field), field.bits);
+  return packer.key();
+}
+
+const Variant* find_variant(const KernelOp& op, const Frame& frame) {
+  return static_cast<const Variant*>(table().find(variant_key(op, frame)));
+}
+
+const Variant& variant_for(const KernelOp& op, const Frame& frame) {
+  const runtime::Key128 key = variant_key(op, frame);
+  if (const void* found = table().find(key); C10_LIKELY(found != nullptr)) {
+    return *static_cast<const Variant*>(found);
+  }
+  for (;;) {
+    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
+    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
+      return publish_variant(op, key, std::move(kernel));
+    }
+  }
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,62 @@
+// Variants: which binary of an operator runs for a call. The key packs what chooses it: the
+// operator, the device type and the declared dtypes, layouts, choices and buckets, each in bits of
+// its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/kernel_table.h"
+#include "runtime/variant_table.h"
+#include "torch/ops/rules.h"
+
+namespace bringup::torch_ext {
+
+class Frame;
+struct KernelOp;
+
+// How the last two dimensions of a tensor lie in memory; the numbers are those of params.h.
+enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
+
+// A set of layouts, one bit for each.
+using LayoutMask = uint8_t;
+
+// The layout of a tensor if it is in the set; false when it is not. jit/_signature.py says the
+// same.
+bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout);
+
+// One declared property of a call that chooses the binary.
+struct KeyField {
+  enum class Kind : uint8_t { kDtype, kLayout, kChoice, kBucket };
+  Kind kind;
+  int32_t argument = -1;  // kDtype: past the inputs it is an output
+  int bits = 1;
+  LayoutMask layouts = 0;          // kLayout
+  std::vector<std::string> words;  // kChoice of a str argument
+  std::vector<int64_t> numbers;    // kChoice of an int or bool argument
+  Expression predicate;            // kBucket
+};
+
+// A binary for one key. Published once and never freed, so that it can be read without a lock.
+struct Variant {
+  std::shared_ptr<const runtime::Kernel> kernel;
+};
+
+// Bits that the fields of one operator may take together.
+int variant_field_bits();
+
+// The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
+// no GIL. Raises ContractError for a choice that is not declared.
+const Variant& variant_for(const KernelOp& op, const Frame& frame);
+
+// The same if it is there already, else null.
+const Variant* find_variant(const KernelOp& op, const Frame& frame);
+
+// The key of a frame.
+runtime::Key128 variant_key(const KernelOp& op, const Frame& frame);
+
+}  // namespace bringup::torch_ext

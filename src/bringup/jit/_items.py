@@ -1,0 +1,183 @@
+"""The small language in which a template says what a kernel gets: `"ptr(x), size(x,0), eps"`.
+
+Owns reading it against a signature, the C expression of each item over `args`, and its value for
+the arguments of a call.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bringup.jit._signature import Argument, address_of, strides_of
+
+__all__ = ["Item", "parse_items"]
+
+_ITEM = re.compile(r"(?P<word>\w+)\s*(?:\(\s*(?P<name>\w+)\s*(?:,\s*(?P<index>-?\d+)\s*)?\))?\Z")
+_LISTS = ("int[]", "bool[]", "float[]", "Tensor[]")
+_GRAMMAR = (
+    "items are ptr(x), size(x,i), stride(x,i), numel(x), ndim(x), has(x), len(list), a scalar "
+    "argument's name and stream"
+)
+
+
+class _Function(NamedTuple):
+    """What a function of the language takes, and the C of it."""
+
+    types: tuple[str, ...]
+    indexed: bool
+    code: str
+
+
+_FUNCTIONS: Mapping[str, _Function] = {
+    "size": _Function(("Tensor",), True, "bringup_glue_size({arg}, {index})"),
+    "stride": _Function(("Tensor",), True, "bringup_glue_stride({arg}, {index})"),
+    "numel": _Function(("Tensor",), False, "bringup_glue_numel({arg})"),
+    "ndim": _Function(("Tensor",), False, "bringup_glue_ndim({arg})"),
+    "len": _Function(_LISTS, False, "bringup_glue_length({arg})"),
+}
+_SCALARS: Mapping[str, tuple[str, str]] = {
+    "int": ("int64_t", "bringup_glue_int({arg})"),
+    "bool": ("int64_t", "bringup_glue_int({arg})"),
+    "ScalarType": ("int64_t", "bringup_glue_int({arg})"),
+    "float": ("double", "bringup_glue_float({arg})"),
+    "str": ("const char*", "(const char*){arg}"),
+}
+_POINTERS: Mapping[str, str] = {
+    "Tensor": "bringup_glue_data({arg})",
+    "int[]": "bringup_glue_list_data({arg})",
+    "bool[]": "bringup_glue_list_data({arg})",
+    "float[]": "bringup_glue_list_data({arg})",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a kernel gets.
+
+    Attributes:
+        text: as written, in canonical form.
+        function: `"ptr"`, `"size"`, ..., `"scalar"` or `"stream"`.
+        argument: the index of the argument in the signature; -1 for the stream.
+        index: of a dimension, where one is named.
+        c_type: of the field or parameter: `void*`, `int64_t`, `double` or `const char*`.
+        code: the C expression of its value over `args` and `ctx`.
+    """
+
+    text: str
+    function: str
+    argument: int
+    index: int | None
+    c_type: str
+    code: str
+
+    def value(self, values: Sequence[Any]) -> Any:
+        """What the kernel gets for these arguments; an address is None where there is no storage.
+        Raises `ValueError` for a dimension that a tensor has not.
+        """
+        if self.function == "stream":
+            return None
+        given = values[self.argument]
+        if self.function == "has":
+            return int(given is not None)
+        if self.function == "ptr":
+            return address_of(given)
+        if given is None:
+            return 0
+        if self.index is not None:
+            return self._of_dimension(given, self.index)
+        if self.function == "numel":
+            return math.prod(given.shape)
+        if self.function == "ndim":
+            return len(given.shape)
+        return len(given) if self.function == "len" else given
+
+    def _of_dimension(self, tensor: Any, index: int) -> int:
+        sizes = tensor.shape if self.function == "size" else strides_of(tensor)
+        try:
+            return int(sizes[index])
+        except IndexError:
+            raise ValueError(f"{self.text}: the tensor has {len(sizes)} dimensions") from None
+
+
+def parse_items(text: str, signature: Sequence[Argument], where: str) -> tuple[Item, ...]:
+    """The items of a comma-separated list. `ValueError` starting with `where` for a list that
+    cannot be read, or that names what the signature has not.
+    """
+    parts = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+    if parts and not parts[-1]:
+        parts.pop()
+    return tuple(_Reader(part, signature, where).item() for part in parts)
+
+
+class _Reader:
+    """Reads one item."""
+
+    def __init__(self, text: str, signature: Sequence[Argument], where: str) -> None:
+        self._text = text
+        self._signature = signature
+        self._where = where
+
+    def item(self) -> Item:
+        found = _ITEM.match(self._text)
+        if not found:
+            raise self._error(f"cannot be read; {_GRAMMAR}")
+        word, name, index = found["word"], found["name"], found["index"]
+        if name is None:
+            return self._bare(word)
+        argument = self._argument(name)
+        code_of = {"arg": f"args[{argument}]", "index": index}
+        kind = self._signature[argument].type
+        if word == "has":
+            return self._made("has", argument, None, "int64_t", f"(args[{argument}] != NULL)")
+        if word == "ptr":
+            code = self._pointer(kind, name)
+            return self._made("ptr", argument, None, "void*", code.format(**code_of))
+        function = _FUNCTIONS.get(word)
+        if function is None:
+            raise self._error(f"there is no {word}(...); {_GRAMMAR}")
+        if kind not in function.types:
+            raise self._error(f"{name} is {kind}, expected {' or '.join(function.types)}")
+        if function.indexed != (index is not None):
+            needed = "names a dimension, as in" if function.indexed else "takes no dimension:"
+            shown = f"{word}({name},0)" if function.indexed else f"{word}({name})"
+            raise self._error(f"{word} {needed} {shown}")
+        dimension = None if index is None else int(index)
+        return self._made(word, argument, dimension, "int64_t", function.code.format(**code_of))
+
+    def _bare(self, word: str) -> Item:
+        named = {argument.name for argument in self._signature}
+        if word == "stream" and word not in named:
+            return self._made("stream", -1, None, "void*", "ctx->stream")
+        argument = self._argument(word)
+        kind = self._signature[argument].type
+        if kind not in _SCALARS:
+            raise self._error(f"{word} is {kind}: write ptr({word}), size({word},0), ...")
+        c_type, code = _SCALARS[kind]
+        return self._made("scalar", argument, None, c_type, code.format(arg=f"args[{argument}]"))
+
+    def _pointer(self, kind: str, name: str) -> str:
+        if kind not in _POINTERS:
+            raise self._error(
+                f"{name} is {kind}, which has no address to pass; expected {' or '.join(_POINTERS)}"
+            )
+        return _POINTERS[kind]
+
+    def _argument(self, name: str) -> int:
+        for index, argument in enumerate(self._signature):
+            if argument.name == name:
+                return index
+        known = ", ".join(argument.name for argument in self._signature)
+        raise self._error(f"there is no argument {name!r} (there are {known})")
+
+    def _made(
+        self, function: str, argument: int, index: int | None, c_type: str, code: str
+    ) -> Item:
+        text = re.sub(r"\s+", "", self._text)
+        return Item(text, function, argument, index, c_type, code)
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{self._where}: {self._text!r}: {what}")

@@ -1,0 +1,169 @@
+"""What a kernel is called with: names and types of its arguments, dtypes as C types, layouts.
+
+Tensors are torch's or numpy's, looked at without importing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+__all__ = [
+    "C_TYPES",
+    "Argument",
+    "Layout",
+    "address_of",
+    "c_type",
+    "layout_of",
+    "signature_of",
+    "strides_of",
+]
+
+ArgumentType = Literal[
+    "Tensor", "Tensor[]", "int", "bool", "ScalarType", "float", "str", "int[]", "bool[]", "float[]"
+]
+
+# The C type of a dtype, as a kernel that includes bringup/kernel.h names it.
+C_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "float64": "double",
+        "float32": "float",
+        "float16": "bringup::half",
+        "bfloat16": "bringup::bfloat16",
+        "int64": "int64_t",
+        "int32": "int32_t",
+        "int16": "int16_t",
+        "int8": "int8_t",
+        "uint8": "uint8_t",
+        "bool": "bool",
+    }
+)
+_BLOCK = 16  # the sides of a block of the layout NZ
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel, as the kernel ABI carries it; outputs come last.
+
+    Attributes:
+        name: how `params=`, `dtypes=`, ... call it.
+        type: its schema type.
+        optional: whether it may be None.
+    """
+
+    name: str
+    type: str
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        if self.type not in get_args(ArgumentType):
+            raise ValueError(
+                f"argument {self.name!r} has type {self.type!r}, expected one of "
+                f"{', '.join(get_args(ArgumentType))}"
+            )
+
+
+class Layout(IntEnum):
+    """How the last two dimensions of a tensor lie in memory; the numbers are those of params.h."""
+
+    ROW = 0
+    COLUMN = 1
+    STRIDED = 2
+    NZ = 3
+
+
+def dtype_name(dtype: object) -> str:
+    """`"float16"` of `torch.float16`, `numpy.float16`, `numpy.dtype("float16")` or `"float16"`."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return str(name).removeprefix("torch.")
+
+
+def c_type(dtype: object) -> str:
+    """The C type of a dtype; `void` for None. Raises `ValueError` for a dtype without one."""
+    if dtype is None:
+        return "void"
+    found = C_TYPES.get(dtype_name(dtype))
+    if found is None:
+        raise ValueError(
+            f"{dtype}, which has no C type; a kernel takes {', '.join(C_TYPES)}: convert it"
+        )
+    return found
+
+
+def strides_of(tensor: Any) -> tuple[int, ...]:
+    """The strides of a tensor in elements."""
+    if hasattr(tensor, "stride"):
+        return tuple(tensor.stride())
+    return tuple(stride // tensor.itemsize for stride in tensor.strides)
+
+
+def address_of(tensor: Any) -> int | None:
+    """Where the elements of a tensor begin; None for one without memory."""
+    if hasattr(tensor, "data_ptr"):
+        return int(tensor.data_ptr()) or None
+    return int(tensor.ctypes.data) if hasattr(tensor, "ctypes") else None
+
+
+def layout_of(tensor: Any, allowed: Sequence[Layout]) -> Layout:
+    """The layout of a tensor among the allowed ones; `ROW` for one that has none of them (it is
+    copied) and for None. native/torch/ops/layout.cpp says the same.
+    """
+    if tensor is None:
+        return Layout.ROW
+    if Layout.NZ in allowed and _is_nz(tensor):
+        return Layout.NZ
+    found = _plain_layout(tuple(tensor.shape), strides_of(tensor))
+    return found if found in allowed else Layout.ROW
+
+
+def _is_nz(tensor: Any) -> bool:
+    shape = tuple(tensor.shape)
+    return len(shape) >= 4 and shape[-2:] == (_BLOCK, _BLOCK) and _is_contiguous(tensor)
+
+
+def _is_contiguous(tensor: Any) -> bool:
+    if hasattr(tensor, "is_contiguous"):
+        return bool(tensor.is_contiguous())
+    return bool(tensor.flags.c_contiguous)
+
+
+def _plain_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    if not shape or 0 in shape or shape[-1] == 1 or strides[-1] == 1:
+        return Layout.ROW
+    if len(shape) > 1 and (shape[-2] == 1 or strides[-2] == 1):
+        return Layout.COLUMN
+    return Layout.STRIDED
+
+
+def signature_of(values: Mapping[str, Any]) -> tuple[Argument, ...]:
+    """The arguments that these values amount to, in order. An int is an int: write 1.0 for a
+    float. None stands for a tensor.
+
+    Raises `TypeError` naming a value that no kernel can take.
+    """
+    return tuple(
+        Argument(name, _type_of(name, value), value is None) for name, value in values.items()
+    )
+
+
+def _type_of(name: str, value: object) -> str:
+    if value is None:
+        return "Tensor"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return "Tensor"
+    if isinstance(value, bool):
+        return "bool"
+    for kind, type_name in ((int, "int"), (float, "float"), (str, "str")):
+        if isinstance(value, kind):
+            return type_name
+    if isinstance(value, (list, tuple)) and value:
+        item = _type_of(name, value[0])
+        if item in {"Tensor", "bool", "int", "float"}:
+            return f"{item}[]"
+    raise TypeError(
+        f"{name}={value!r}: expected a tensor, an int, a float, a bool, a str or a list of them, "
+        f"got {type(value).__name__}"
+    )

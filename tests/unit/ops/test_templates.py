@@ -1,0 +1,548 @@
+"""Templates as operators: what chooses a binary, layouts without copies, refusals, workspace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.ops.conftest import Define
+from tests.unit.ops.support import kernel
+
+from bringup import devices, jit, ops
+from bringup._native import torch_library
+from bringup.errors import CompileError, ContractError, KernelError, MissingKernelError, SchemaError
+
+PATHS = pytest.mark.parametrize(
+    "path", [lambda op: op, lambda op: op.overload], ids=["fast", "slow"]
+)
+DEVICES = pytest.mark.parametrize("device", ["cpu", "npu"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def npu() -> devices.DriverInfo:
+    return devices.load_driver("sim")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def variants(operator: ops.KernelOperator) -> int:
+    count: int = torch_library().ops.variant_count(operator)
+    return count
+
+
+# out[r][c] = x[r][c] * factor + CODE, by strides; CODE says which macros the binary has.
+SOURCE = """
+#include "bringup/params.h"
+enum { identity, negated };
+struct P {
+  bringup_params head;
+  OUT* out;
+  const T* x;
+  int64_t rows, columns, row_stride, column_stride;
+  double factor;
+};
+extern "C" int32_t run(uint32_t, void*, const P* p) {
+  static_assert(ACT == identity || ACT == negated, "");
+  for (int64_t r = 0; r < p->rows; ++r)
+    for (int64_t c = 0; c < p->columns; ++c) {
+      const double value = p->x[r * p->row_stride + c * p->column_stride] * p->factor;
+      p->out[r * p->columns + c] = OUT(ACT == negated ? -value : value) + 1000 * LAYOUT + 100 * BIG;
+    }
+  return 0;
+}
+extern "C" const char* can_implement(const P* p) {
+  return p->factor < 0 ? "the factor is negative" : nullptr;
+}
+"""
+SCHEMA = "f(Tensor x, *, float factor=1.0, str act='identity', ScalarType? dtype=None) -> Tensor"
+
+
+def template(**options: Any) -> jit.Template:
+    given: dict[str, Any] = {
+        "text": SOURCE,
+        "name": "scale.cpp",
+        "dtypes": {"T": "x", "OUT": "out"},
+        "layouts": {"LAYOUT": "x"},
+        "choices": {"ACT": ("act", "identity", "negated")},
+        "buckets": {"BIG": "size(x,0) >= 64"},
+        "params": "ptr(out), ptr(x), size(x,0), size(x,1), stride(x,0), stride(x,1), factor",
+        "kernel_kind": "vector",
+    }
+    return jit.Template(**{**given, **options})
+
+
+@pytest.fixture
+def scale(define: Define) -> ops.KernelOperator:
+    return define(
+        SCHEMA, source=template(), outputs=ops.empty("x.shape[0]", "x.shape[1]", dtype="dtype")
+    )
+
+
+@PATHS
+@DEVICES
+def test_a_template_is_an_operator(scale: Any, path: Callable[..., Any], device: str) -> None:
+    """Row 1: compiled by dtype, layout and choice; row 30: in torch.ops."""
+    x = torch.arange(6.0).reshape(2, 3)
+    call = path(scale)
+    assert torch.equal(call(x.to(device), factor=2.0).cpu(), x * 2)
+    assert torch.equal(call(x.to(device), act="negated").cpu(), -x)
+    result = call(x.to(device).half(), dtype=torch.float64)
+    assert (result.dtype, result.tolist()) == (torch.float64, x.tolist())
+
+
+def test_each_of_dtype_layout_choice_and_bucket_is_a_binary_of_its_own(scale: Any) -> None:
+    """Row 1."""
+    x = torch.zeros(2, 4)
+    for count, call in enumerate(
+        (
+            lambda: scale(x),
+            lambda: scale(x.double()),
+            lambda: scale(x, dtype=torch.float64),
+            lambda: scale(torch.zeros(4, 2).t()),
+            lambda: scale(torch.zeros(2, 8)[:, ::2]),
+            lambda: scale(x, act="negated"),
+            lambda: scale(torch.zeros(64, 4)),
+        ),
+        start=1,
+    ):
+        call()
+        call()
+        assert variants(scale) == count
+
+
+def test_another_shape_compiles_nothing_and_crossing_a_bucket_once(scale: Any) -> None:
+    """Row 2: shapes and scalars are run-time values unless a bucket is declared."""
+    scale(torch.zeros(2, 3))
+    with jit.frozen():
+        for rows, columns in ((1, 1), (3, 5), (63, 7), (0, 4), (5, 0)):
+            assert scale(torch.zeros(rows, columns), factor=rows / 7).shape == (rows, columns)
+    assert variants(scale) == 1
+    for rows in (64, 65, 1000):
+        assert scale(torch.zeros(rows, 1)).unique().tolist() == [100]
+    assert variants(scale) == 2
+
+
+def test_a_frozen_miss_names_the_operator_and_the_macros(scale: Any) -> None:
+    with (
+        jit.frozen(),
+        pytest.raises(MissingKernelError, match=r"::f: compiling is frozen.*ACT=negated BIG=0"),
+    ):
+        scale(torch.zeros(2, 3).to(torch.int8), act="negated")
+
+
+@PATHS
+@DEVICES
+def test_views_are_honoured_without_a_copy(scale: Any, path: Any, device: str) -> None:
+    """Row 30: strided and offset views; a transposed input is LAYOUT_COLUMN."""
+    whole = torch.arange(40.0, device=device).reshape(5, 8)
+    for view, code in (
+        (whole[2:], 0),
+        (whole[1:3, 2:5], 0),
+        (whole.t(), 1000),
+        (whole[1:, 1:].t(), 1000),
+        (whole[::2, ::3], 2000),
+        (whole[:, :1].expand(5, 4), 2000),
+        (whole[0].expand(3, 8), 0),
+    ):
+        result = path(scale)(view, factor=2.0)
+        assert result.is_contiguous()
+        assert torch.equal(result.cpu(), view.cpu() * 2 + code)
+
+
+@PATHS
+def test_a_layout_that_is_not_declared_is_copied(define: Define, path: Any) -> None:
+    """Row 30: contiguous where the template takes nothing else."""
+    rows_only = define(
+        SCHEMA,
+        source=template(layouts={"LAYOUT": ("x", "row")}),
+        outputs=ops.empty_like("x"),
+    )
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(path(rows_only)(x.t()), x.t())
+    assert variants(rows_only) == 1
+
+
+@PATHS
+def test_arguments_without_a_layout_follow_the_operators(define: Define, path: Any) -> None:
+    """Row 30: strided as declared."""
+    one = template(layouts={}, macros={"LAYOUT": 0})
+    strided = define(SCHEMA, source=one, outputs=ops.empty_like("x"), layout="strided")
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(path(strided)(x.t()[::2]), x.t()[::2])
+
+
+NZ = """
+#include "bringup/params.h"
+struct P { bringup_params head; float* out; const float* x; int64_t rows, columns; };
+extern "C" void run(uint32_t, void*, const P* p) {
+  for (int64_t r = 0; r < p->rows; ++r)
+    for (int64_t c = 0; c < p->columns; ++c) {
+      const int64_t from = LAYOUT == BRINGUP_LAYOUT_NZ ? bringup_nz_offset(r, c, p->rows)
+                                                       : r * p->columns + c;
+      p->out[r * p->columns + c] = p->x[from];
+    }
+}
+"""
+
+
+@DEVICES
+def test_blocked_fractal_input_is_read_where_it_lies(define: Define, device: str) -> None:
+    """Row 30: layout nz."""
+    unblock = define(
+        "unblock(Tensor x, int rows, int columns) -> Tensor",
+        source=jit.Template(
+            text=NZ,
+            name="nz.cpp",
+            layouts={"LAYOUT": ("x", "row", "nz")},
+            params="ptr(out), ptr(x), rows, columns",
+        ),
+        outputs=ops.empty("rows", "columns"),
+    )
+    x = torch.randn(32, 48)
+    blocks = x.reshape(2, 16, 3, 16).permute(2, 0, 1, 3).contiguous()
+    assert torch.equal(unblock(blocks.to(device), 32, 48).cpu(), x)
+    assert torch.equal(unblock(x.to(device), 32, 48).cpu(), x)
+    assert variants(unblock) == 2 if device == "cpu" else variants(unblock) <= 4
+
+
+@PATHS
+@DEVICES
+def test_a_refusal_has_a_reason_and_is_raised_at_the_call(
+    scale: Any, path: Any, device: str
+) -> None:
+    """Row 28: can_implement false is an error, not an uninitialised result."""
+    with pytest.raises(
+        KernelError, match=r"::f: the kernel cannot run this call: the factor is negative"
+    ):
+        path(scale)(torch.ones(2, 2, device=device), factor=-1.0)
+    assert path(scale)(torch.ones(2, 2, device=device)).sum() == 4  # and the next call is fine
+
+
+@PATHS
+@DEVICES
+def test_a_dimension_that_a_tensor_lacks_is_refused(scale: Any, path: Any, device: str) -> None:
+    """Row 28."""
+    flat = scale_of_vectors(scale)
+    with pytest.raises(KernelError, match=r"the kernel takes size\(x,1\), a dimension that"):
+        path(flat)(torch.ones(3, device=device))
+
+
+def scale_of_vectors(scale: Any) -> Any:
+    namespace = scale.qualified_name.partition("::")[0]
+    return ops.kernel_op(
+        f"{namespace}::vector(Tensor x, *, float factor=1.0, str act='identity') -> Tensor",
+        source=template(),
+        outputs=ops.empty_like("x"),
+    )
+
+
+@PATHS
+def test_a_choice_that_is_not_declared_is_refused_by_name(scale: Any, path: Any) -> None:
+    expected = "::f: act must be one of 'identity', 'negated', got 'tanh'"
+    with pytest.raises(ContractError, match=expected):
+        path(scale)(torch.ones(2, 2), act="tanh")
+    with pytest.raises(ContractError, match=expected):
+        scale.overload(torch.ones(2, 2, device="meta"), act="tanh")
+    with pytest.raises(ContractError, match=expected):
+        scale.params(torch.ones(2, 2), factor=1.0, act="tanh")
+
+
+def test_a_number_that_is_not_declared_is_refused_by_name(define: Define) -> None:
+    one = template(choices={"ACT": "negate", "BLOCK": ("block", 16, 32)})
+    blocked = define(
+        "g(Tensor x, *, float factor=1.0, bool negate=False, int block=16) -> Tensor",
+        source=one,
+        outputs=ops.empty_like("x"),
+    )
+    x = torch.ones(2, 2)
+    assert torch.equal(blocked(x, negate=True, block=32), -x)
+    with pytest.raises(ContractError, match="::g: block must be one of 16, 32, got 8"):
+        blocked(x, block=8)
+
+
+def test_a_dtype_without_a_c_type_is_refused_at_the_call(scale: Any) -> None:
+    with pytest.raises(ContractError, match=r"::f: x is torch.complex64, which has no C type"):
+        scale(torch.ones(2, 2, dtype=torch.complex64))
+
+
+def test_a_bucket_over_a_dimension_that_is_not_there_is_refused(define: Define) -> None:
+    one = template(buckets={"BIG": "size(x,2) > 1"})
+    op = define(SCHEMA, source=one, outputs=ops.empty_like("x"))
+    with pytest.raises(ContractError, match=r"x must have at least 3 dimensions for 'size\(x,2\)"):
+        op(torch.ones(2, 2))
+
+
+def test_a_template_that_does_not_compile_names_the_operator(define: Define) -> None:
+    one = template(text=SOURCE.replace("return 0;", "return zero;"))
+    op = define(SCHEMA, source=one, outputs=ops.empty_like("x"))
+    for _ in range(2):
+        with pytest.raises(CompileError, match=r"^bringup_test_\d+::f: scale.entry.cpp did not"):
+            op(torch.ones(2, 2))
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no such argument": ({"dtypes": {"T": "y"}}, {}, r"dtypes\['T'\]: there is no argument 'y'"),
+    "macros twice": ({}, {"macros": {"A": 1}}, "macros= belongs to the template 'scale.cpp'"),
+    "layout of an output": ({"layouts": {"L": "out"}}, {}, "an output is always allocated"),
+    "two layouts": ({"layouts": {"L": "x", "M": "x"}}, {}, "the layout of x is a macro already"),
+    "key bits": (
+        {"dtypes": {f"T{i}": "x" for i in range(13)}},
+        {},
+        r"what chooses the binary takes \d+ bits, at most 88 are there",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_template_that_does_not_fit_the_schema_is_refused(define: Define, case: str) -> None:
+    declared, options, message = WRONG[case]
+    with pytest.raises(SchemaError, match=rf"::f: .*{message}"):
+        define(SCHEMA, source=template(**declared), outputs=ops.empty_like("x"), **options)
+
+
+# One answer for each thing that the key of a variant packs.
+FIELDS: dict[str, dict[str, Any]] = {
+    "dtype": {"x": torch.zeros(2, 4, dtype=torch.float64)},
+    "dtype of an output": {"dtype": torch.float64},
+    "layout column": {"x": torch.zeros(4, 2).t()},
+    "layout strided": {"x": torch.zeros(2, 8)[:, ::2]},
+    "choice": {"act": "negated"},
+    "bucket": {"x": torch.zeros(64, 4)},
+    "device": {"x": torch.zeros(2, 4), "device": "npu"},
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_field_of_the_packed_key_alone_is_another_key(scale: Any, field: str) -> None:
+    """Row 8 for the 128-bit key: nothing that chooses the binary is left out of it."""
+    scale(torch.zeros(2, 4))
+    given = dict(FIELDS[field])
+    x = given.pop("x", torch.zeros(2, 4)).to(given.pop("device", "cpu"))
+    for _ in range(2):
+        scale(x, **given)
+    assert variants(scale) == 2
+
+
+def test_two_operators_of_one_template_do_not_share_a_key(define: Define) -> None:
+    one = template()
+    outputs = ops.empty_like("x")
+    first, second = (
+        define(SCHEMA.replace("f(", f"{name}("), source=one, outputs=outputs) for name in "ab"
+    )
+    first(torch.zeros(2, 2))
+    assert (variants(first), variants(second)) == (1, 0)
+    with jit.frozen():  # the binary is the same
+        second(torch.zeros(2, 2))
+
+
+def test_the_parameters_of_a_call_are_those_it_is_compiled_with(scale: Any) -> None:
+    x = torch.zeros(3, 2).t()
+    params = scale.params(x, factor=2.0, act="negated")
+    assert params.macros == {
+        "T": "float",
+        "OUT": "float",
+        "LAYOUT": "BRINGUP_LAYOUT_COLUMN",
+        "ACT": "negated",
+        "BIG": False,
+        "BRINGUP_KERNEL_KIND": "BRINGUP_KERNEL_KIND_VECTOR",
+    }
+    assert {f.item: f.value for f in params.fields if f.value is not None} == {
+        "ptr(x)": x.data_ptr(),
+        "size(x,0)": 2,
+        "size(x,1)": 3,
+        "stride(x,0)": 1,
+        "stride(x,1)": 2,
+        "factor": 2.0,
+    }
+    params.template.compile(params)
+    with jit.frozen():
+        assert torch.equal(scale(x, factor=2.0, act="negated"), -x + 1000)
+
+
+@DEVICES
+def test_a_compiled_model_runs_templates(scale: Any, device: str) -> None:
+    """Row 30: fake and Meta; a transposed view reaches the kernel as it is."""
+
+    def model(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return scale(x.t(), factor=factor) + scale(x * 2, act="negated")
+
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for n in (3, 4, 7):
+        x = torch.randn(n, n, device=device)
+        torch.testing.assert_close(compiled(x, 2.0), x.t() * 2 + 1000 - x * 2)
+    meta = scale(torch.empty(2, 3, device="meta"), dtype=torch.float16)
+    assert (meta.shape, meta.dtype) == ((2, 3), torch.float16)
+
+
+def test_other_hits_go_on_while_a_kernel_compiles(scale: Any, define: Define) -> None:
+    """Row 4: a hit of another key never waits for a compile."""
+    scale(torch.zeros(2, 2))
+    begun, release = threading.Event(), threading.Event()
+    real = jit.Template.compile
+
+    def slow_compile(self: jit.Template, params: jit.Params, **options: Any) -> jit.Binary:
+        begun.set()
+        assert release.wait(60)
+        return real(self, params, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jit.Template, "compile", slow_compile)
+        results: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: results.append(scale(torch.ones(2, 2).double())))
+        thread.start()
+        assert begun.wait(60)
+        for _ in range(100):
+            assert scale(torch.ones(2, 2)).sum() == 4
+        assert not results
+        release.set()
+        thread.join()
+    assert results[0].sum() == 4
+
+
+WORKSPACE = """
+#include "bringup/params.h"
+struct P { bringup_params head; int64_t* out; int64_t bytes; };
+extern "C" uint64_t workspace_size(const P* p) { return p->bytes; }
+extern "C" void run(uint32_t, void*, const P* p) {
+  char* scratch = static_cast<char*>(p->head.workspace);
+  for (int64_t i = 0; i < p->bytes; i += 512) scratch[i] = 1;  // all of it is there
+  p->out[0] = reinterpret_cast<int64_t>(scratch);
+  p->out[1] = static_cast<int64_t>(p->head.workspace_size);
+}
+"""
+
+
+@pytest.fixture
+def uses_workspace(define: Define) -> ops.KernelOperator:
+    return define(
+        "w(Tensor x, int bytes) -> Tensor",
+        source=jit.Template(text=WORKSPACE, name="workspace.cpp", params="ptr(out), bytes"),
+        outputs=ops.empty(2, dtype=torch.int64),
+    )
+
+
+@DEVICES
+def test_ten_thousand_calls_use_one_workspace(uses_workspace: Any, device: str) -> None:
+    """Row 27: stream-ordered, reused, given back when its launch has finished: nothing leaks."""
+    x = torch.ones(1, device=device)
+    results = [uses_workspace(x, 1 << 20) for _ in range(10_000)]
+    addresses, sizes = torch.stack(results).cpu().t().tolist()
+    assert len(set(addresses)) == 1
+    assert set(sizes) == {1 << 20}
+
+
+@DEVICES
+def test_the_size_of_the_workspace_is_a_run_time_value(uses_workspace: Any, device: str) -> None:
+    """Row 27."""
+    x = torch.ones(1, device=device)
+    for size in (0, 1, 64, 100_000, 3):
+        address, bytes_there = uses_workspace(x, size).tolist()
+        assert bytes_there == size
+        assert (address == 0) == (size == 0)
+        assert address % 64 == 0
+    assert variants(uses_workspace) <= 2
+
+
+@PATHS
+def test_a_workspace_larger_than_memory_is_an_error_in_words(
+    uses_workspace: Any, path: Any
+) -> None:
+    with pytest.raises(KernelError, match=r"::w: .*no memory left for its workspace of \d+ bytes"):
+        path(uses_workspace)(torch.ones(1), 1 << 60)
+
+
+WAITS = """
+#include "bringup/params.h"
+#include <time.h>
+struct P { bringup_params head; int64_t* out; };
+extern "C" void run(uint32_t, void*, const P* p) {
+  const timespec pause = {0, 300000000};
+  nanosleep(&pause, nullptr);
+  p->out[0] = 1;
+}
+"""
+
+
+def test_a_launch_on_a_device_does_not_wait_for_it(define: Define) -> None:
+    """Row 29: no synchronisation per call."""
+    waits = define(
+        "waits(Tensor x) -> Tensor",
+        source=jit.Template(text=WAITS, name="waits.cpp", params="ptr(out)"),
+        outputs=ops.empty(1, dtype=torch.int64),
+    )
+    x = torch.ones(1, device="npu")
+    waits(x)
+    torch.npu.synchronize()
+    result = waits(x)
+    assert not torch.npu.current_stream().query()
+    torch.npu.synchronize()
+    assert result.item() == 1
+
+
+ASCENDC = """
+#include <stdint.h>
+extern "C" uint32_t aclrtlaunch_add_one(uint32_t block_dim, void*, uint8_t* out, uint8_t* x,
+                                        uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) ((float*)out)[i] = ((float*)x)[i] + block_dim;
+  return 0;
+}
+"""
+
+
+@PATHS
+@DEVICES
+def test_an_ascendc_entry_is_an_operator(define: Define, path: Any, device: str) -> None:
+    """Row 1: the third entry form."""
+    add = define(
+        "add(Tensor x) -> Tensor",
+        source=jit.Template(
+            text=ASCENDC,
+            name="add.cpp",
+            entry="add_one",
+            abi="ascendc",
+            params="ptr(out), ptr(x), numel(x)",
+        ),
+        outputs=ops.empty_like("x"),
+    )
+    x = torch.arange(12.0, device=device).reshape(3, 4)[1:]
+    assert torch.equal(path(add)(x).cpu(), x.cpu() + 1)
+
+
+def test_a_plain_source_may_say_what_it_cannot_do(define: Define) -> None:
+    """Row 28, in the entry form "args"."""
+    source = kernel("DATA(1)[0] = 1;")
+    text = f"""{source.text}
+    BRINGUP_EXPORT const char* bringup_can_implement(void** args, int32_t, const bringup_ctx*) {{
+      return TENSOR(0)->ndim > 1 ? "x has more than one dimension" : nullptr;
+    }}
+    """
+    op = define(
+        "h(Tensor x) -> Tensor",
+        source=jit.Source(text=text, name="kernel.cpp"),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+    )
+    assert op(torch.zeros(1)).tolist() == [1]
+    with pytest.raises(KernelError, match="::h: the kernel cannot run this call: x has more than"):
+        op(torch.zeros(1, 1))
+
+
+def test_templates_are_captured_and_updated(scale: Any) -> None:
+    from bringup import graphs
+
+    x = torch.arange(6.0).reshape(2, 3)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y = scale(x.t(), factor=2.0)
+    graph.replay()
+    assert torch.equal(y, x.t() * 2 + 1000)
+    graph.update({"f.0.factor": 3.0})
+    graph.replay()
+    assert torch.equal(y, x.t() * 3 + 1000)
