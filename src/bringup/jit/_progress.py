@@ -21,7 +21,7 @@ from bringup.jit import _events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["batch", "quiet"]
+__all__ = ["batch", "note", "quiet"]
 
 _PATIENCE_S = 2.0
 _HEARTBEAT_S = 10.0
@@ -99,6 +99,12 @@ class _Terminal:
 
 
 _terminal = _Terminal()
+
+
+def note(text: str) -> None:
+    """Shows a line, if anything is to be shown."""
+    if _wanted():
+        _note(text)
 
 
 def _note(text: str) -> None:
@@ -215,8 +221,8 @@ class _Ambient:
     def hear(self, event: _events.Event) -> None:
         """Follows the compiles of this process."""
         if isinstance(event, _events.Waiting):
-            if _wanted():
-                _note(_waiting(event))
+            if event.seconds >= _PATIENCE_S:
+                note(_waiting(event))
         elif getattr(_local, "quiet", False) or not _wanted():
             return
         elif isinstance(event, _events.CompileStarted):

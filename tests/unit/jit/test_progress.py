@@ -164,6 +164,43 @@ def test_waiting_for_another_process_says_for_whom_and_since_when(stderr: Stderr
     assert second == "bringup: waiting 10 s for add.cpp, which another process is compiling"
 
 
+def test_a_short_wait_is_not_worth_a_line(stderr: Stderr) -> None:
+    _events.emit(_events.Waiting(request_for(ADDER), "key", 0.1, pid=4711))
+    assert stderr.getvalue() == ""
+
+
+BUILD = """
+import os, sys
+from bringup import jit
+print(os.getpid(), flush=True)
+jit.compile(jit.Source(text=sys.argv[1], name="add.cpp"))
+"""
+
+
+def test_who_waits_for_another_process_is_told_its_number(gate: Path) -> None:
+    """Row 16: the heartbeat, between two processes."""
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", BUILD, ADD],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    builder = start()
+    with gate.open("w") as opened:  # returns once the build waits at the gate
+        waiter = start()
+        assert waiter.stderr is not None
+        line = waiter.stderr.readline()
+        opened.write("go\n")
+    assert re.match(r"bringup: waiting [2-9]\d* s for add\.cpp, which process ", line), line
+    assert f"process {builder.communicate(timeout=60)[0].strip()} is compiling since" in line
+    waiter.communicate(timeout=60)
+    assert (builder.returncode, waiter.returncode) == (0, 0)
+
+
 def test_a_program_without_stderr_still_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=None))
     assert len(jit.prebuild([ADDER, Spec(ADDER, {"N": 2})]).built) == 2
