@@ -594,7 +594,7 @@ def test_vendor_compiler_is_chosen_without_a_simulated_device(
 def test_missing_vendor_compiler_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "kernel.cpp").write_text(KERNEL_FOR_VENDOR)
+    (tmp_path / "kernel.cpp").write_text(KERNEL_FOR_VENDOR + "// built by nobody")
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     with pytest.raises(MissingCompilerError, match=r"no bisheng.*install the CANN toolkit"):
         ops.ascendc_load("k", tmp_path / "kernel.cpp", target="ascend")
