@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BringupError",
+    "BundleError",
     "CaptureError",
     "CompileError",
     "ContractError",
@@ -105,6 +106,10 @@ class MissingKernelError(BringupError, RuntimeError):
         super().__init__(message)
         self.spec = spec
         self.command = command
+
+
+class BundleError(BringupError, ValueError):
+    """A bundle of kernels is damaged, or for other machines than this one. Nothing was imported."""
 
 
 class DeviceError(BringupError, RuntimeError):

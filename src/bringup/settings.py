@@ -23,6 +23,8 @@ __all__ = [
     "cache_dir",
     "cache_max_bytes",
     "cache_max_entries",
+    "cache_remote",
+    "cache_remote_timeout",
     "driver",
     "inherited",
     "jit_cxx",
@@ -92,22 +94,11 @@ def _log_levels(text: str) -> dict[str, int]:
     return levels
 
 
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def _bytes(text: str) -> int:
-    number, unit = text.strip(), 1
-    if number[-1:].upper() in _UNITS:
-        number, unit = number[:-1], _UNITS[number[-1].upper()]
-    if not number.isdecimal():
-        raise ValueError("expected a number of bytes, or a number with K, M, G or T")
-    return int(number) * unit
-
-
-def _count(text: str) -> int:
+def _count(text: str) -> int | None:
+    """A number; None for no limit."""
     if not text.strip().isdecimal():
-        raise ValueError("expected a number")
-    return int(text)
+        raise ValueError("expected a number; 0: no limit")
+    return int(text) or None
 
 
 def _paths(text: str) -> tuple[Path, ...]:
@@ -148,17 +139,31 @@ _CACHE_DIR = Setting(
 _CACHE_MAX_BYTES = Setting(
     "BRINGUP_CACHE_MAX_BYTES",
     "what the kernel cache may hold before the kernels used longest ago are removed: bytes, or a "
-    "number with K, M, G or T",
+    "number with K, M or G; 0: no limit",
     "2G",
     lambda: 2 * 2**30,
-    _bytes,
+    _size,
 )
 _CACHE_MAX_ENTRIES = Setting(
     "BRINGUP_CACHE_MAX_ENTRIES",
-    "how many kernels the cache may hold before those used longest ago are removed",
+    "how many kernels the cache may hold before those used longest ago are removed; 0: no limit",
     "10000",
     lambda: 10_000,
     _count,
+)
+_CACHE_REMOTE = Setting(
+    "BRINGUP_CACHE_REMOTE",
+    "URL of a kernel cache that machines share, for fsspec: s3://..., gs://..., file:///...",
+    "none",
+    lambda: "",
+    str,
+)
+_CACHE_REMOTE_TIMEOUT = Setting(
+    "BRINGUP_CACHE_REMOTE_TIMEOUT",
+    "seconds that one request to the shared kernel cache may take",
+    "2",
+    lambda: 2.0,
+    _seconds,
 )
 _JIT_CXX = Setting(
     "BRINGUP_JIT_CXX",
@@ -255,6 +260,8 @@ _ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
     _CACHE_MAX_BYTES,
     _CACHE_MAX_ENTRIES,
+    _CACHE_REMOTE,
+    _CACHE_REMOTE_TIMEOUT,
     _JIT_CXX,
     _JIT_DEBUG,
     _JIT_TIMEOUT,
@@ -276,14 +283,26 @@ def cache_dir() -> Path:
     return _CACHE_DIR.get()
 
 
-def cache_max_bytes() -> int:
-    """What the kernel cache may hold, in bytes (`BRINGUP_CACHE_MAX_BYTES`)."""
-    return _CACHE_MAX_BYTES.get()
+def cache_max_bytes() -> float:
+    """What the kernel cache may hold, in bytes (`BRINGUP_CACHE_MAX_BYTES`); infinite for no
+    limit.
+    """
+    return _CACHE_MAX_BYTES.get() or math.inf
 
 
-def cache_max_entries() -> int:
-    """How many kernels the cache may hold (`BRINGUP_CACHE_MAX_ENTRIES`)."""
-    return _CACHE_MAX_ENTRIES.get()
+def cache_max_entries() -> float:
+    """How many kernels the cache may hold (`BRINGUP_CACHE_MAX_ENTRIES`); infinite for no limit."""
+    return _CACHE_MAX_ENTRIES.get() or math.inf
+
+
+def cache_remote() -> str:
+    """Where machines share kernels (`BRINGUP_CACHE_REMOTE`), or ""."""
+    return _CACHE_REMOTE.get()
+
+
+def cache_remote_timeout() -> float:
+    """Seconds that one request to the shared cache may take (`BRINGUP_CACHE_REMOTE_TIMEOUT`)."""
+    return _CACHE_REMOTE_TIMEOUT.get()
 
 
 def jit_cxx() -> str:

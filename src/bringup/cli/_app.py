@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import __version__
-from bringup.cli import _config, _demo_command, _doctor, _prebuild_command, _try_command
+from bringup.cli import (
+    _cache_command,
+    _config,
+    _demo_command,
+    _doctor,
+    _prebuild_command,
+    _try_command,
+)
 
 __all__ = ["app", "run"]
 
@@ -33,7 +40,14 @@ app.command("try")(_try_command.try_model)
 app.command("config")(_config.config)
 
 cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)
+cache.command("ls")(_cache_command.ls)
+cache.command("show")(_cache_command.show)
+cache.command("why")(_cache_command.why)
 cache.command("prebuild")(_prebuild_command.prebuild)
+cache.command("prune")(_cache_command.prune)
+cache.command("export")(_cache_command.export)
+cache.command("import")(_cache_command.import_)
+cache.command("clear")(_cache_command.clear)
 app.add_typer(cache)
 
 

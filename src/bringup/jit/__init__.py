@@ -21,6 +21,7 @@ from bringup.jit._cuda import CudaTarget
 from bringup.jit._cuda_kernel import CudaKernel
 from bringup.jit._debug import Debug
 from bringup.jit._diagnose import compiling_for
+from bringup.jit._difference import Difference, differences
 from bringup.jit._gnu import GnuTarget
 from bringup.jit._huawei import AscendTarget
 from bringup.jit._key import Macro
@@ -44,6 +45,7 @@ __all__ = [
     "CudaKernel",
     "CudaTarget",
     "Debug",
+    "Difference",
     "Entry",
     "Field",
     "GnuTarget",
@@ -66,6 +68,7 @@ __all__ = [
     "cache",
     "compile",
     "compiling_for",
+    "differences",
     "freeze",
     "frozen",
     "include_flags",

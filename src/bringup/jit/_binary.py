@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import _native, settings
-from bringup.errors import CompileError
+from bringup.errors import BringupError, CompileError
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._layout import BINARY, Layout
 from bringup.jit._source import Abi, Kind
@@ -107,21 +107,23 @@ class Binary:
             return _loaded[identity].kernel_id
 
     def _load(self) -> int:
-        find_target(self.target).check_loadable(self.path, self.debug)
         if layout := _layout_of(self):
             mark_in_use(layout, self.key)  # first: nobody prunes it from here on
+        cause: Exception
         try:
+            find_target(self.target).check_loadable(self.path, self.debug)
             return self._load_from(str(self.path))
+        except FileNotFoundError as error:
+            reason, cause = f"{error}; it was removed meanwhile, compile it again", error
         except RuntimeError as error:
-            if not self.path.is_file():
-                reason = f"{error}; it was removed meanwhile, compile it again"
-            elif _is_noexec(self.path):
+            if isinstance(error, BringupError):
+                raise
+            if _is_noexec(self.path):
                 return self._load_through_memory()
-            else:
-                reason = str(error)
-            raise CompileError(
-                f"the kernel {self.entry!r} was built but cannot be loaded: {reason}"
-            ) from error
+            reason, cause = str(error), error
+        raise CompileError(
+            f"the kernel {self.entry!r} was built but cannot be loaded: {reason}"
+        ) from cause
 
     def _load_from(self, path: str) -> int:
         kernel_id: int = _native.core().load_kernel(path, self.entry, self.kind == "device")

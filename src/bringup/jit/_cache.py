@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bringup import settings
-from bringup.jit import _prune
+from bringup.errors import BundleError
+from bringup.jit import _bundle, _prune
 from bringup.jit._binary import Unloaded, unload
 from bringup.jit._files import bytes_digest, read_bytes
 from bringup.jit._headers import Header, PortableHeader, Searched
@@ -168,6 +169,92 @@ class Cache:
         was closed is loaded again when it is next used.
         """
         return unload()
+
+    def find(self, key: str) -> Entry:
+        """The entry whose key begins so. Raises `LookupError` when there is none, or several."""
+        found = [entry for entry in self.entries() if entry.key.startswith(key)]
+        if len(found) != 1 or not key:
+            several = ", ".join(f"{entry.key[:12]} ({entry.name})" for entry in found[:8])
+            raise LookupError(
+                f"{len(found)} entries of the cache at {self.root} begin with {key!r}"
+                + (f": {several}; give more digits" if found else "; `bringup cache ls` lists them")
+            )
+        return found[0]
+
+    def export_bundle(
+        self, path: str | os.PathLike[str], keys: Iterable[str] | None = None
+    ) -> list[Entry]:
+        """Writes entries into one file, which `import_bundle` takes on machines without a compiler.
+
+        Args:
+            path: the file; one that is there is replaced.
+            keys: which entries, by the first digits of their keys; all of them by default.
+
+        Returns:
+            The entries that are in the bundle.
+
+        Raises:
+            LookupError: a key names no entry, or several, or the cache is empty.
+            BundleError: an entry is damaged.
+            OSError: the file cannot be written.
+        """
+        if isinstance(keys, str):
+            raise TypeError(f"export_bundle(keys={keys!r}): expected a list of keys")
+        entries = self.entries() if keys is None else [self.find(key) for key in keys]
+        if not entries:
+            raise LookupError(f"the kernel cache at {self.root} has nothing to export")
+        packed = [_bundle.pack_entry(entry.path) for entry in entries]
+        _bundle.write_whole(Path(path), _bundle.write_bundle(packed))
+        return entries
+
+    def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
+        """Takes the entries of a bundle, so that what they were built for needs no compiler here.
+
+        All of them are checked before any is taken. Entries for other machines are left out with a
+        warning that names what is missing. Code is imported: take bundles only from people whose
+        programs you would run.
+
+        Returns:
+            The entries that this machine can use.
+
+        Raises:
+            BundleError: it is no bundle, it is damaged, or no entry of it fits this machine.
+            OSError: it cannot be read, or the cache cannot be written.
+        """
+        packed = _bundle.read_bundle(Path(path).read_bytes(), str(path))
+        fitting = [entry for entry in packed if not entry.misfit]
+        if refused := [entry for entry in packed if entry.misfit]:
+            reason = f"{refused[0].meta['name']} ({refused[0].key[:12]}): {refused[0].misfit}"
+            if not fitting:
+                raise BundleError(f"nothing in the bundle {path} is for this machine: {reason}")
+            _log.warning(
+                "%d entries of %s are not for this machine: %s", len(refused), path, reason
+            )
+        with self._unwritable_is_an_error("written"):
+            for entry in fitting:
+                self.take(entry)
+                self._let_find(entry)
+            self.make_room()
+        keys = {entry.key for entry in fitting}
+        return [entry for entry in self.entries() if entry.key in keys]
+
+    def take(self, packed: _bundle.Packed) -> None:
+        """Makes a packed entry one of this cache. Raises `StoreUnwritableError`."""
+        staged = self.stage()
+        try:
+            with unwritable_is_told():
+                for name, content in packed.files.items():
+                    write_durably(staged / name, content)
+                sync(staged)
+                self._commit(staged, packed.key)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _let_find(self, packed: _bundle.Packed) -> None:
+        origin, binary = packed.meta["origin"], packed.meta["files"][BINARY]
+        headers = tuple(PortableHeader(*header) for header in origin["headers"])
+        found = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
+        self.add_portable(found, packed.key, binary["size"], binary["sha256"], imported=True)
 
     def make_room(self) -> None:
         """After an entry came: prunes if the cache has grown beyond its bounds."""

@@ -33,7 +33,7 @@ from bringup.jit._key import (
     render_flags,
     render_macros,
 )
-from bringup.jit._obtain import build_somewhere, find_entry, find_without_compiler
+from bringup.jit._obtain import build_somewhere, find_entry, find_shared, find_without_compiler
 from bringup.jit._private import cache
 from bringup.jit._source import Kind, Source
 from bringup.jit._target import find_target
@@ -245,6 +245,8 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     if hit := find_entry(request, source_digest, store):
         return hit
     if _state.frozen:
+        if hit := find_shared(request, source_digest, store):
+            return hit
         from bringup.jit._warmup import missing_kernel
 
         raise missing_kernel(request, source_digest, store)

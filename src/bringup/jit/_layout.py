@@ -23,6 +23,7 @@ __all__ = [
     "META",
     "Layout",
     "StoreUnwritableError",
+    "full_is_told",
     "replace_file",
     "sync",
     "unwritable_is_told",
@@ -47,6 +48,7 @@ _UNWRITABLE = {
     errno.EBUSY,
     errno.EIO,
 }
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SHARED = stat.S_IWGRP | stat.S_IWOTH
 
 _serial = itertools.count()
@@ -63,6 +65,19 @@ def unwritable_is_told() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _UNWRITABLE:
+            raise StoreUnwritableError(str(error)) from error
+        raise
+
+
+@contextlib.contextmanager
+def full_is_told() -> Iterator[None]:
+    """The same for an `OSError` that says that there is no space: where other files than the
+    store's take part, the rest may be about them.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
             raise StoreUnwritableError(str(error)) from error
         raise
 

@@ -8,26 +8,29 @@ Owns the order of these steps. Single flight between processes is in `_locks`, w
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bringup import settings
-from bringup.errors import CompileError, MissingCompilerError
+from bringup.errors import BundleError, CompileError, MissingCompilerError
 from bringup.jit import _events
 from bringup.jit._build import Request, build
+from bringup.jit._bundle import pack_entry
 from bringup.jit._cache import Cache, Hit, Origin
 from bringup.jit._failures import Failures
-from bringup.jit._headers import Header, portable, searched_before
-from bringup.jit._key import Record, include_directories, library_directories
-from bringup.jit._layout import StoreUnwritableError
+from bringup.jit._headers import Header, PortableHeader, portable, searched_before
+from bringup.jit._key import Record, include_directories, key_of, library_directories
+from bringup.jit._layout import StoreUnwritableError, full_is_told, write_durably
 from bringup.jit._locks import Owner, build_lock
 from bringup.jit._machine import required_features
 from bringup.jit._portable import portable_key, portable_roots
 from bringup.jit._private import made_private_cache, private_cache, warn_private
+from bringup.jit._tier import tier
 
-__all__ = ["build_somewhere", "find_entry", "find_without_compiler", "publish"]
+__all__ = ["build_somewhere", "find_entry", "find_shared", "find_without_compiler", "publish"]
 
 _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine that builds it
 
@@ -75,6 +78,55 @@ def find_without_compiler(
     ) from missing
 
 
+def _shared_key(request: Request, source_digest: str) -> str:
+    """Names what was asked for, of this compiler, on every machine."""
+    fingerprint = request.toolchain.fingerprint
+    return key_of({"asked": (portable_key(request, source_digest),), "compiler": (fingerprint,)})
+
+
+def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | None:
+    """The entry that another machine has built with the same compiler from the same files, brought
+    here from the shared tier; None when there is none.
+    """
+    shared = tier()
+    packed = shared.fetch(_shared_key(request, source_digest)) if shared else None
+    if packed is None:
+        return None
+    roots = portable_roots(request)
+    files = [PortableHeader(*header) for header in packed.meta["origin"]["headers"]]
+    if not all(header.holds(roots, system=True) for header in files):
+        return None
+    folders = dict(roots)
+    read = [Header(os.path.join(folders.get(f.root, ""), f.path), f.digest, None) for f in files]
+    count = len(packed.meta["record"]["headers"])
+    record = request.record(source_digest, read[:count], read[count:])
+    if key_of(record) != packed.key:
+        return None
+    facts = {name: packed.meta[name] for name in ("name", "command", "compiler", "seconds")}
+    start_ns = time.time_ns()
+    staged = None
+    try:
+        staged = store.stage()
+        for name in packed.meta["files"]:
+            write_durably(staged / name, packed.files[name])
+        return publish(request, record, read, staged, store, facts, start_ns)
+    except (StoreUnwritableError, OSError) as error:
+        _log.debug("the shared kernel %s cannot be kept: %s", packed.key, error)
+        return None
+    finally:
+        if staged is not None:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _share(request: Request, source_digest: str, hit: Hit) -> None:
+    shared = tier()
+    if shared is not None:
+        try:
+            shared.send(_shared_key(request, source_digest), pack_entry(hit.path.parent))
+        except BundleError as error:
+            _log.debug("%s is not shared: %s", hit.key, error)
+
+
 def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
     """Builds into the store, or into a private cache where that is not possible.
 
@@ -112,8 +164,11 @@ def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
             return hit
         if failed := failures.find(request, key):
             raise failed
+        if hit := find_shared(request, source_digest, store):
+            return hit
         with _announced(request, key):
             hit = _build_and_publish(request, source_digest, key, store)
+    _share(request, source_digest, hit)
     store.make_room()
     return hit
 
@@ -135,7 +190,8 @@ def _build_and_publish(request: Request, source_digest: str, key: str, store: Ca
     failures = Failures(store.layout)
     try:
         try:
-            built = build(request, source_digest, staged, failures.log_path(key))
+            with full_is_told():
+                built = build(request, source_digest, staged, failures.log_path(key))
         except CompileError as error:
             failures.keep(request, key, error, staged, start_ns)
             raise

@@ -275,7 +275,7 @@ def test_a_negative_bound_is_refused(root: Path, bound: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        ("BRINGUP_CACHE_MAX_BYTES", "2X", "expected a number of bytes, or a number with K, M, G"),
+        ("BRINGUP_CACHE_MAX_BYTES", "2X", "expected a number of bytes, also with K, M or G"),
         ("BRINGUP_CACHE_MAX_BYTES", "-1", "expected a number of bytes"),
         ("BRINGUP_CACHE_MAX_ENTRIES", "many", "expected a number"),
     ],

@@ -1,0 +1,181 @@
+"""`bringup cache`: what is in the kernel cache, why a kernel was built anew, keeping it small,
+taking it elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bringup import jit, report
+
+__all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]
+
+_SHOWN_DIGITS = 12
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]
+
+
+def _ago(then: float) -> str:
+    seconds = max(time.time() - then, 0)
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "now"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:,.1f} KiB"
+
+
+def _row(entry: jit.Entry) -> dict[str, object]:
+    return {
+        "key": entry.key,
+        "name": entry.name,
+        "bytes": entry.bytes,
+        "last_used": entry.last_used,
+        "in_use": entry.in_use,
+        "path": entry.path,
+    }
+
+
+def ls(as_json: Json = False) -> None:
+    """List the kernels in the cache."""
+    cache = jit.cache()
+    entries = cache.entries()
+    total = sum(entry.bytes for entry in entries)
+    if as_json:
+        rows = [_row(entry) for entry in entries]
+        typer.echo(report.to_json({"root": cache.root, "bytes": total, "entries": rows}))
+        return
+    table = report.Table(
+        f"Kernels in {cache.root}",
+        [
+            report.Column("key", fixed=True),
+            report.Column("source"),
+            report.Column("size", number=True),
+            report.Column("last used"),
+            report.Column("loaded"),
+        ],
+    )
+    for entry in sorted(entries, key=lambda entry: -entry.last_used):
+        loaded = "yes" if entry.in_use else ""
+        used = _ago(entry.last_used)
+        table.add(entry.key[:_SHOWN_DIGITS], entry.name, _size(entry.bytes), used, loaded)
+    table.notes.append(f"{len(entries)} kernels, {_size(total)}")
+    report.render(table, Console())
+
+
+def _files(meta: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of every header and library that a build read."""
+    record = meta["record"]
+    digests = (*record["headers"], *record.get("inputs", ()))
+    return dict(zip(meta["headers"], digests, strict=True))
+
+
+def show(key: Key, as_json: Json = False) -> None:
+    """Show one kernel: what it was built from, and how."""
+    entry = jit.cache().find(key)
+    meta = entry.meta()
+    if as_json:
+        typer.echo(report.to_json({**_row(entry), "meta": meta}))
+        return
+    table = report.Table(
+        f"{entry.name} {entry.key}", [report.Column("what", fixed=True), report.Column("")]
+    )
+    for field, values in meta["record"].items():
+        if field not in ("headers", "inputs"):
+            table.add(field, " ".join(values))
+    table.add("read", "\n".join(meta["headers"]))
+    table.add("built with", str(meta["compiler"]))
+    table.add("in", f"{meta['seconds']:.2f} s")
+    table.add("folder", str(entry.path))
+    report.render(table, Console())
+    typer.echo(f"\n{' '.join(meta['command'])}")
+
+
+def why(first: Key, second: Key, as_json: Json = False) -> None:
+    """Say what two kernels were built from differently. Exit code 0 also when nothing differs."""
+    metas = [jit.cache().find(key).meta() for key in (first, second)]
+    found = jit.differences(metas[1]["record"], metas[0]["record"])
+    ours, theirs = (_files(meta) for meta in metas)
+    changed = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
+    if as_json:
+        rows = [
+            {"field": one.field, "first": one.theirs, "second": one.ours, "says": str(one)}
+            for one in found
+        ]
+        typer.echo(report.to_json({"differences": rows, "files": changed}))
+        return
+    if not found:
+        typer.echo("Nothing differs: both keys are the same.")
+        return
+    table = report.Table(
+        f"{metas[1]['key'][:_SHOWN_DIGITS]} against {metas[0]['key'][:_SHOWN_DIGITS]}",
+        [report.Column("field", fixed=True), report.Column("difference")],
+    )
+    for one in found:
+        table.add(one.field, str(one))
+    table.notes.extend(f"other content, or read by one only: {path}" for path in changed)
+    report.render(table, Console())
+
+
+def _tell(done: jit.Pruned, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(report.to_json(vars(done)))
+        return
+    typer.echo(f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
+    if done.in_use:
+        keys = ", ".join(key[:_SHOWN_DIGITS] for key in done.in_use)
+        typer.echo(f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
+
+
+def prune(
+    max_bytes: Annotated[
+        int | None, typer.Option(help="What all kernels may hold; default: the setting.")
+    ] = None,
+    max_entries: Annotated[
+        int | None, typer.Option(help="How many kernels may stay; default: the setting.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the kernels used longest ago until the cache is within its bounds."""
+    _tell(jit.cache().prune(max_bytes, max_entries), as_json=as_json)
+
+
+def clear(as_json: Json = False) -> None:
+    """Remove everything but what running processes have loaded."""
+    _tell(jit.cache().clear(), as_json=as_json)
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="The bundle to write.")],
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="Which kernels, by the first digits of their keys.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write kernels into one file, for machines without a compiler."""
+    entries = jit.cache().export_bundle(path, keys or None)
+    if as_json:
+        typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
+        return
+    typer.echo(f"{len(entries)} kernels in {path} ({_size(path.stat().st_size)})")
+
+
+def import_(
+    path: Annotated[Path, typer.Argument(help="A bundle that `bringup cache export` wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Take the kernels of a bundle. They are programs: take them only from people you trust."""
+    entries = jit.cache().import_bundle(path)
+    if as_json:
+        typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
+        return
+    typer.echo(f"{len(entries)} kernels of {path} can be used here")
