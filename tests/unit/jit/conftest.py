@@ -4,7 +4,7 @@ that have to be there for a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ import pytest
 from tests.unit.jit.support import ADD
 
 from bringup import jit
+from bringup.jit import _private
 
 
 @pytest.fixture
@@ -65,3 +66,11 @@ def nvcc(kernel_cache: Path) -> None:
 def nvrtc(kernel_cache: Path) -> None:
     """CUDA's compiler for device code."""
     _need("cuda", "device")
+
+
+@pytest.fixture(autouse=True)
+def no_private_cache() -> Iterator[None]:
+    """What one test had to build privately is not found by the next one."""
+    yield
+    _private.private_cache.cache_clear()
+    _private.warn_private.cache_clear()
