@@ -14,5 +14,6 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("kernel-cache")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRINGUP_CACHE_DIR", str(folder))
+        environment.setenv("BRINGUP_JIT_AUTOTUNE", "0")
         environment.setenv("BRINGUP_JIT_PROGRESS", "0")  # a slow machine would say more on stderr
         yield folder

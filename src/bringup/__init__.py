@@ -11,7 +11,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from bringup._version import __version__
 
 if TYPE_CHECKING:
     from bringup import (

@@ -27,6 +27,7 @@ __all__ = [
     "cache_remote_timeout",
     "driver",
     "inherited",
+    "jit_autotune",
     "jit_cxx",
     "jit_debug",
     "jit_file_size",
@@ -204,6 +205,14 @@ _JIT_PROGRESS = Setting(
     lambda: True,
     _switch,
 )
+_JIT_AUTOTUNE = Setting(
+    "BRINGUP_JIT_AUTOTUNE",
+    "1: tile sizes of templates are measured where that is asked for, and what was found is used; "
+    "0: each template's default",
+    "1, but 0 where CI is set",
+    lambda: os.environ.get("CI", "").strip().lower() in {"", "0", "false"},
+    _switch,
+)
 _DRIVER = Setting(
     "BRINGUP_DRIVER",
     "driver that `devices.load_driver()` loads: a name or the path of a shared library",
@@ -268,6 +277,7 @@ _ALL: tuple[Setting[object], ...] = (
     _JIT_MEMORY,
     _JIT_FILE_SIZE,
     _JIT_PROGRESS,
+    _JIT_AUTOTUNE,
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
@@ -333,6 +343,11 @@ def jit_file_size() -> int | None:
 def jit_progress() -> bool:
     """Whether compiles that take long are shown on stderr (`BRINGUP_JIT_PROGRESS`)."""
     return _JIT_PROGRESS.get()
+
+
+def jit_autotune() -> bool:
+    """Whether tile sizes are measured and measured ones are used (`BRINGUP_JIT_AUTOTUNE`)."""
+    return _JIT_AUTOTUNE.get()
 
 
 def driver() -> str:

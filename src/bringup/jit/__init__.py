@@ -8,12 +8,14 @@ beforehand, `warmed_up` says that from now on none should be missing. What ident
 `_key`, how it is stored in `_cache`.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
-a call makes of it: see docs/jit/templates.md.
+a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
+fastest, `tuned` looks that up.
 """
 
 from __future__ import annotations
 
 from bringup.jit import _platform  # noqa: F401 - first: it refuses what is not Linux
+from bringup.jit._autotune import tune, tuned
 from bringup.jit._binary import Binary, Unloaded
 from bringup.jit._cache import Cache, Entry
 from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
@@ -81,5 +83,7 @@ __all__ = [
     "save_specs",
     "targets",
     "toolchain",
+    "tune",
+    "tuned",
     "warmed_up",
 ]

@@ -101,6 +101,11 @@ def freeze() -> None:
         _state.frozen += 1
 
 
+def is_frozen() -> bool:
+    """Whether nothing may be compiled now."""
+    return _state.frozen > 0
+
+
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
     """Within, in every thread, a kernel that is not in the cache is a `MissingKernelError`."""

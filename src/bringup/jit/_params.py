@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup.jit._key import Macro, render_macros
 from bringup.jit._signature import Argument, Layout, c_type, layout_of, signature_of
+from bringup.jit._spec import Spec
 from bringup.jit._template import Template
 
 if TYPE_CHECKING:
@@ -136,6 +137,11 @@ class Params:
             render_macros(self.macros),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def spec(self, target: str = "cpu") -> Spec:
+        """The kernel as a value that `jit.prebuild` takes. Raises what `jit.Spec` raises."""
+        glued = self.bound.glued
+        return Spec(glued.source, self.macros, (*glued.flags, *self.template.flags), target)
 
     def with_tile(self, tile: int) -> Params:
         """The same with another set of tile sizes. Raises `ValueError` when there is none."""

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 from bringup.errors import CompileError
 from bringup.jit import _compile, _events, _progress
 from bringup.jit._build import Request
+from bringup.jit._params import Params
 from bringup.jit._shipping import Shipment, pack, unpack
 from bringup.jit._source import Source
 from bringup.jit._spec import Spec
@@ -182,18 +183,26 @@ def _result(spec: Spec, future: Future[tuple[Outcome, Shipment | None]]) -> Outc
     return outcome
 
 
-def _wanted(specs: Iterable[Spec | Source], targets: Sequence[str] | None) -> list[Spec]:
+def _as_spec(given: Spec | Source | Params) -> Spec:
+    if isinstance(given, Params):
+        return given.spec()
+    if isinstance(given, Source):
+        return Spec(given)
+    if isinstance(given, Spec):
+        return given
+    raise TypeError(
+        f"jit.prebuild: expected jit.Spec, jit.Source or jit.Params, got {type(given).__name__} "
+        f"({given!r})"
+    )
+
+
+def _wanted(specs: Iterable[Spec | Source | Params], targets: Sequence[str] | None) -> list[Spec]:
     """Each spec once for each target."""
     if isinstance(targets, str):
         raise TypeError(f"jit.prebuild(targets={targets!r}): expected a list of targets")
     wanted: dict[Spec, None] = {}
     for given in specs:
-        spec = Spec(given) if isinstance(given, Source) else given
-        if not isinstance(spec, Spec):
-            raise TypeError(
-                f"jit.prebuild: expected jit.Spec or jit.Source, got {type(spec).__name__} "
-                f"({spec!r})"
-            )
+        spec = _as_spec(given)
         for target in targets or [spec.target]:
             wanted[replace(spec, target=target)] = None
     return list(wanted)
@@ -226,7 +235,7 @@ def _executor(given: Executor | None, workers: int | None, jobs: int) -> Iterato
 
 
 def prebuild(
-    specs: Iterable[Spec | Source],
+    specs: Iterable[Spec | Source | Params],
     *,
     workers: int | None = None,
     targets: Sequence[str] | None = None,
@@ -236,7 +245,8 @@ def prebuild(
     fails does not stop the others.
 
     Args:
-        specs: what to build; a source alone is built without macros and flags.
+        specs: what to build: a source alone is built without macros and flags, the parameter set
+            of a template's call with its own.
         workers: how many compilers run at a time here; as many as there are processors by default.
         targets: build each spec for each of these, instead of the spec's own target.
         executor: who builds: any `concurrent.futures` executor, also of processes or of another

@@ -182,13 +182,8 @@ class Template:
         """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
         raises.
         """
-        glued = params.bound.glued
-        return compile_source(
-            glued.source,
-            macros=params.macros,
-            target=target,
-            flags=(*glued.flags, *self.flags),
-        )
+        spec = params.spec(target)
+        return compile_source(spec.source, **spec.arguments)
 
     def __str__(self) -> str:
         return str(self.source)

@@ -3,7 +3,7 @@
 In reading order: `kernel_op` defines an operator from a kernel file and returns its callable
 (`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated; `same_shape`,
 `same_dtype`, `shape`, `dtype` and `kernel_checks` are its input contract. Both are written once and
-serve real, fake and meta tensors.
+serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are measured.
 
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
 of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
@@ -13,6 +13,7 @@ of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers
 from __future__ import annotations
 
 from bringup.ops._ascendc import ascendc_load
+from bringup.ops._autotune import autotune
 from bringup.ops._kernel_op import KernelOperator, kernel_op
 from bringup.ops._launcher import KernelLauncher
 from bringup.ops._memory import alloc_like, tensor_ptr
@@ -38,6 +39,7 @@ __all__ = [
     "TwoPhaseLauncher",
     "alloc_like",
     "ascendc_load",
+    "autotune",
     "dtype",
     "empty",
     "empty_like",

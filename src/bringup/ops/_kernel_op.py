@@ -7,6 +7,7 @@ dtypes and compiling on first use, and backward operators. The call itself is na
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,7 @@ __all__ = ["KernelOperator", "kernel_op", "locate"]
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
 _definitions: dict[str, _Definition] = {}
+_candidates = itertools.count()
 
 
 class KernelOperator(Protocol):
@@ -183,12 +185,39 @@ class _Definition:
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """The kernel's number for a device type and what a call's key holds. Called natively."""
         name = self.schema.qualified_name
-        params = self.variants.params_of_key(values)
+        tuning = self.tuning(device)
+        params = jit.tuned(self.variants.params_of_key(values), **tuning)
         try:
             with jit.compiling_for(name):
-                return self.template.compile(params, target=self._target(device)).kernel_id
+                return self.template.compile(params, target=tuning["target"]).kernel_id
         except MissingKernelError as error:
-            raise MissingKernelError(f"{name}: {error}") from None
+            raise MissingKernelError(
+                f"{name}: {error}", spec=error.spec, command=error.command
+            ) from None
+
+    def tuning(self, device: str) -> dict[str, Any]:
+        """What measured tile sizes are kept under besides a call's parameter set: the arguments of
+        `jit.tune`.
+        """
+        arch = ""
+        if device != "cpu" and devices.loaded() is not None:
+            arch = str(torch.get_device_module(device).get_device_properties().arch)
+        return {
+            "name": self.schema.qualified_name,
+            "target": self._target(device),
+            "threads": torch.get_num_threads(),
+            "device": arch,
+        }
+
+    def candidate(self, tile: int) -> KernelOperator:
+        """An operator of its own that does the same with this one set of tile sizes."""
+        schema = self.schema
+        name = f"bringup_tune::{schema.qualified_name.replace('::', '_').replace('.', '_')}"
+        text = f"{name}_{next(_candidates)}{schema.text[schema.text.index('(') :]}"
+        template = replace(self.template, tiles=(self.template.tiles[tile],))
+        renamed = parse_schema(text)
+        variants = Variants(template, renamed)
+        return replace(self, schema=renamed, template=template, variants=variants).register()
 
     def params(self, *args: Any, **kwargs: Any) -> jit.Params:
         """See `KernelOperator.params`."""
@@ -272,6 +301,11 @@ class _Definition:
         del _definitions[self.schema.qualified_name]
         torch_library().ops.close(self.function)
         self.library._destroy()
+
+
+def definition_of(qualified_name: str) -> _Definition | None:
+    """The definition of a kernel operator, or None when it is somebody else's."""
+    return _definitions.get(qualified_name)
 
 
 def kernel_op(

@@ -131,7 +131,7 @@ def test_nothing_to_build_is_an_empty_report() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"specs": [3]}, TypeError, r"expected jit\.Spec or jit\.Source, got int \(3\)"),
+        ({"specs": [3]}, TypeError, r"jit\.Spec, jit\.Source or jit\.Params, got int \(3\)"),
         ({"targets": "cpu"}, TypeError, r"targets='cpu'\): expected a list of targets"),
         ({"workers": 0}, ValueError, r"workers=0\): expected a positive number"),
         (
