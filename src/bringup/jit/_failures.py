@@ -81,7 +81,7 @@ class Failures:
             holds = (
                 kept["environment"] == _environment(request)
                 and all(map(unchanged, headers))
-                and Searched.from_json(*kept["searched"]).holds()
+                and Searched.from_json(kept["searched"]).holds()
             )
             error = kept["error"]
             message = f"{operator_prefix()}{error.pop('message')}"
@@ -105,7 +105,7 @@ class Failures:
         kept = {
             "environment": _environment(request),
             "headers": headers,
-            "searched": searched,
+            "searched": searched.places,
             "error": {
                 "message": message,
                 "command": error.command,
@@ -132,7 +132,7 @@ class Failures:
             absent = Searched()
         except OSError:
             paths, absent = _ask_what_is_missing(request, error.command, staged)
-            if not absent.absent:
+            if not absent.places:
                 return None
         try:
             if any(os.stat(path).st_ctime_ns >= start_ns for path in paths):

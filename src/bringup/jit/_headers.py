@@ -37,53 +37,76 @@ class Header(NamedTuple):
     seen: Stamp | None
 
 
-class Searched(NamedTuple):
-    """Files that were not there when a build looked for its headers, and would be read instead.
+class Place(NamedTuple):
+    """A folder where files that were not there would be read instead of what was.
 
     Attributes:
-        folders: where they would appear, each with its stamp, or None when that proves nothing.
-            As long as no folder is touched, no file appeared.
-        absent: the files.
+        folder: where they would appear.
+        seen: its stamp, or None when that proves nothing. As long as the folder is untouched, no
+            file appeared.
+        absent: their paths in the folder.
     """
 
-    folders: tuple[tuple[str, Stamp | None], ...] = ()
-    absent: str = ""
+    folder: str
+    seen: Stamp | None
+    absent: str
 
-    def renewed(self) -> Searched | None:
-        """The same with the stamps of now, or None when one of the files has appeared."""
-        if all(seen is not None and _stamp_or_none(path) == seen for path, seen in self.folders):
-            return self
-        files = [path for path in self.absent.split(_SEPARATOR) if path]
-        now = Searched.of(files)
-        return None if any(map(os.path.lexists, files)) else now
+    def untouched(self) -> bool:
+        """Whether the folder proves that none of them has appeared."""
+        return self.seen is not None and _stamp_or_none(self.folder) == self.seen
+
+    def has_news(self) -> bool:
+        """Whether one of them has appeared."""
+        inside = os.path.join(self.folder, "")
+        return any(os.path.lexists(inside + name) for name in self.absent.split(_SEPARATOR))
+
+
+class Searched(NamedTuple):
+    """Where a build looked for its headers and found nothing."""
+
+    places: tuple[Place, ...] = ()
 
     def holds(self) -> bool:
-        """Whether none of them has appeared."""
-        return self.renewed() is not None
+        """Whether there is still nothing."""
+        return not any(not place.untouched() and place.has_news() for place in self.places)
+
+    def renewed(self) -> Searched | None:
+        """The same with the stamps of now, or None when something has appeared."""
+        if all(place.untouched() for place in self.places):
+            return self
+        now = Searched(
+            tuple(Place(folder, _settled_stamp(folder), names) for folder, _, names in self.places)
+        )
+        # Looked for after the stamps were taken: what appears later changes a stamp.
+        return None if any(place.has_news() for place in self.places) else now
 
     def joined(self, other: Searched) -> Searched:
         """The files of both."""
-        absent = _SEPARATOR.join(filter(None, (self.absent, other.absent)))
-        return Searched((*self.folders, *other.folders), absent)
+        return Searched((*self.places, *other.places))
 
     @classmethod
     def of(cls, absent: Iterable[str]) -> Searched:
         """These files. One that is there after all counts as one that has appeared."""
-        files = sorted(set(absent))
-        seen = [
-            (folder, _settled_stamp(folder)) for folder in sorted({*map(_nearest_folder, files)})
-        ]
-        # Looked for after the stamps were taken: what appears later changes a stamp.
-        if any(map(os.path.lexists, files)):
-            seen = [(folder, None) for folder, _ in seen]
-        return cls(tuple(seen), _SEPARATOR.join(files))
+        names: dict[str, list[str]] = {}
+        for path in sorted(set(absent)):
+            folder = _nearest_folder(path)
+            names.setdefault(folder, []).append(path[len(os.path.join(folder, "")) :])
+        places = []
+        for folder, inside in names.items():
+            place = Place(folder, _settled_stamp(folder), _SEPARATOR.join(inside))
+            places.append(place._replace(seen=None) if place.has_news() else place)
+        return cls(tuple(places))
 
     @classmethod
-    def from_json(cls, folders: Sequence[Sequence[object]], absent: str) -> Searched:
-        """What `json.dumps` made of one. Raises `ValueError` or `TypeError` when it is none."""
+    def from_json(cls, places: Iterable[Sequence[object]]) -> Searched:
+        """What `json.dumps` made of the places of one. Raises `ValueError` or `TypeError` when it
+        is none.
+        """
         return cls(
-            tuple((str(path), as_stamp(seen) if seen else None) for path, seen in folders),  # type: ignore[arg-type]
-            absent,
+            tuple(
+                Place(str(folder), as_stamp(seen) if seen else None, str(names))  # type: ignore[arg-type]
+                for folder, seen, names in places
+            )
         )
 
 

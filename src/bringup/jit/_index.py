@@ -58,11 +58,11 @@ class PortableVariant(NamedTuple):
 
 
 def _variant(entry: list) -> Variant:  # type: ignore[type-arg]  # as JSON has it
-    key, size, sha256, headers, folders, absent = entry
+    key, size, sha256, headers, places = entry
     read = tuple(
         Header(path, digest, as_stamp(seen) if seen else None) for path, digest, seen in headers
     )
-    return Variant(key, size, sha256, read, Searched.from_json(folders, absent))
+    return Variant(key, size, sha256, read, Searched.from_json(places))
 
 
 def portable_variant(entry: list) -> PortableVariant:  # type: ignore[type-arg]  # as JSON has it
@@ -91,7 +91,7 @@ class RequestIndex:
     def add(self, request_key: str, added: Variant) -> None:
         """Puts a build first. Raises `StoreUnwritableError`."""
         others = [old for old in self.variants(request_key) if old.key != added.key]
-        entries = [(*v[:4], *v.searched) for v in [added, *others][:_VARIANTS]]
+        entries = [(*v[:4], v.searched.places) for v in [added, *others][:_VARIANTS]]
         content = json.dumps(entries, separators=(",", ":")).encode()
         replace_file(self._layout.folder(self.FOLDER) / f"{request_key}.json", content)
 
