@@ -149,7 +149,7 @@ class Session:
     def kill(self) -> None:
         """Ends the process as `kill -9` does; compilers that it started live on."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
     def close(self) -> None:
         """Lets the process end."""

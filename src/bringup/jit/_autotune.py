@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bringup import settings
 from bringup._version import __version__
-from bringup.errors import BringupError
+from bringup.errors import BringupError, MissingCompilerError
 from bringup.jit import _compile
 from bringup.jit._files import bytes_digest
 from bringup.jit._key import render_macros
@@ -102,7 +102,10 @@ def tuned(
     """
     if not _is_on(params):
         return params
-    return _Question(params, name, target, threads, device).answer() or params
+    try:
+        return _Question(params, name, target, threads, device).answer() or params
+    except MissingCompilerError:  # then it comes from a bundle, which has the default tile sizes
+        return params
 
 
 def tune(

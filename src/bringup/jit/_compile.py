@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from bringup import settings
-from bringup.errors import CompileError, MissingCompilerError
+from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
 from bringup.jit import _events
 from bringup.jit._binary import Binary
 from bringup.jit._build import Request, SourceChangedError
@@ -164,7 +164,12 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         hit, digest = _resolve(request, store)
     else:
         digest = source.digest()
-        hit = find_without_compiler(request, digest, store, missing)
+        try:
+            hit = find_without_compiler(request, digest, store, missing)
+        except MissingCompilerError as error:
+            if _state.frozen:
+                raise _missing_kernel(request, digest, store) from error
+            raise
     binary = Binary(
         hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
     )
@@ -252,9 +257,7 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     if _state.frozen:
         if hit := find_shared(request, source_digest, store):
             return hit
-        from bringup.jit._warmup import missing_kernel
-
-        raise missing_kernel(request, source_digest, store)
+        raise _missing_kernel(request, source_digest, store)
     flight = (store.root, key)
     with _state.lock:
         running = _state.flights.get(flight)
@@ -273,6 +276,12 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     finally:
         with _state.lock:
             _state.flights.pop(flight, None)
+
+
+def _missing_kernel(request: Request, source_digest: str, store: Cache) -> MissingKernelError:
+    from bringup.jit._warmup import missing_kernel  # an import that a hit never needs
+
+    return missing_kernel(request, source_digest, store)
 
 
 def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_complete
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from bringup.errors import CompileError
+from bringup.errors import CompileError, MissingCompilerError
 from bringup.jit import _compile, _events, _progress
 from bringup.jit._build import Request
 from bringup.jit._params import Params
@@ -164,11 +164,21 @@ def _plan(spec: Spec) -> Outcome | _Job:
     try:
         request = _request(spec)
         hit = _compile.find(request, _compile.cache())
+    except MissingCompilerError:
+        return _without_compiler(spec)
     except Exception as error:
         return Outcome(spec, "failed", error=error, worker=_worker_name())
     if hit is not None:
         return Outcome(spec, "hit", hit.key)
     return _Job(spec, request.toolchain.fingerprint, _home())
+
+
+def _without_compiler(spec: Spec) -> Outcome:
+    """Where there is no compiler a kernel can still come from a bundle or from the shared tier."""
+    try:
+        return Outcome(spec, "hit", _compile.compile(spec.source, **spec.arguments).key)
+    except Exception as error:
+        return Outcome(spec, "failed", error=error, worker=_worker_name())
 
 
 def _result(spec: Spec, future: Future[tuple[Outcome, Shipment | None]]) -> Outcome:

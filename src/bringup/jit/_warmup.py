@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["missing_kernel", "warmed_up"]
 
+# Fields of a key record: what only a build knows, and what is known without a compiler.
+_READ = {"headers", "inputs"}
+_OF_THE_REQUEST = {"source", "language", "entry", "abi", "kind", "macros", "target", "debug"}
+
 _log = settings.logger("jit")
 _marking = threading.Lock()
 _marked = False
@@ -63,7 +67,8 @@ def _compared(request: Request, source_digest: str, store: Cache, *, built: str 
     built.
     """
     asked = request.record(source_digest, ())
-    record = {field: asked[field] for field in asked if field not in ("headers", "inputs")}
+    fields = _OF_THE_REQUEST if not request.toolchain.compiler else asked.keys() - _READ
+    record = {field: asked[field] for field in asked if field in fields}
     found = nearest(store, request.source.name, record, but=built)
     if found is None:
         return f"The cache has no other kernel of {request.source.name}."

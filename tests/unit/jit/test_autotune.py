@@ -350,6 +350,15 @@ def test_two_processes_that_tune_at_once_lose_nothing(root: Path) -> None:
     ]
 
 
+def test_without_a_compiler_the_default_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jit.tune(params(), Measured())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BRINGUP_JIT_CXX", raising=False)
+    assert jit.tuned(params()).tile == 0
+
+
 def test_results_go_with_the_cache(root: Path) -> None:
     jit.tune(params(), Measured())
     shutil.rmtree(root)

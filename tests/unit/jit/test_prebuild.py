@@ -318,3 +318,14 @@ def test_dask_workers_build_into_the_cache() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2 built, 0 in the cache, 0 failed\n"
+
+
+def test_without_a_compiler_a_kernel_that_is_there_is_a_hit_and_another_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 32: prebuild says what is missing on a machine without a compiler."""
+    jit.prebuild(ADDERS[:2]).check()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = jit.prebuild(ADDERS)
+    assert [outcome.status for outcome in report.outcomes] == ["hit", "hit", "failed"]
+    assert "no compiler for target 'cpu'" in str(report.failed[0].error)

@@ -163,3 +163,15 @@ def test_a_damaged_entry_is_no_nearest_kernel() -> None:
     meta.write_text('{"name": "add.cpp", "record": 3}')
     _compile._state.known.clear()
     assert "The cache has no other kernel of add.cpp." in str(missing(ADDER, N=3))
+
+
+def test_a_miss_while_frozen_is_the_same_error_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 18 and 32: a serving image has no compiler."""
+    jit.compile(ADDER, macros={"N": 2})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _compile._state.known.clear()
+    error = missing(ADDER, N=3)
+    assert error.spec == Spec(ADDER, {"N": 3})
+    assert "differs in: macros: N=3 instead of N=2." in str(error)
