@@ -255,14 +255,6 @@ def test_a_new_compiler_is_a_new_build(
     assert jit.compile(source).key != first.key
 
 
-def test_eight_cold_processes_build_once_and_all_succeed(
-    root: Path, source: jit.Source, counted: Callable[[], int]
-) -> None:
-    processes = [new_process(source) for _ in range(8)]
-    assert len({output_of(process) for process in processes}) == 1
-    assert counted() == 1
-
-
 def test_threads_build_once_and_other_keys_do_not_wait(
     root: Path, source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
