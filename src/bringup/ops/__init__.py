@@ -8,15 +8,20 @@ serve real, fake and meta tensors. Within `autotune` the tile sizes of templates
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
 of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
 `TwoPhaseLauncher` calls functions that first ask for a workspace.
+
+Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
+offers an operator to transformers.
 """
 
 from __future__ import annotations
 
 from bringup.ops._ascendc import ascendc_load
 from bringup.ops._autotune import autotune
+from bringup.ops._attention import register_attention
 from bringup.ops._kernel_op import KernelOperator, kernel_op
 from bringup.ops._launcher import KernelLauncher
 from bringup.ops._memory import alloc_like, tensor_ptr
+from bringup.ops._replace import Replacement, replace
 from bringup.ops._rules import (
     Check,
     OutputRule,
@@ -36,6 +41,7 @@ __all__ = [
     "KernelLauncher",
     "KernelOperator",
     "OutputRule",
+    "Replacement",
     "TwoPhaseLauncher",
     "alloc_like",
     "ascendc_load",
@@ -51,6 +57,8 @@ __all__ = [
     "i64",
     "kernel_checks",
     "kernel_op",
+    "register_attention",
+    "replace",
     "same_dtype",
     "same_shape",
     "shape",

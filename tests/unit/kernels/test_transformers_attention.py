@@ -1,4 +1,4 @@
-"""`register_attention`: a transformers encoder that takes lengths instead of a mask."""
+"""`kernels.register_attention`: a transformers encoder that takes lengths instead of a mask."""
 
 from __future__ import annotations
 
@@ -48,38 +48,24 @@ def test_lengths_give_what_a_mask_gives(encoders: tuple[Any, Any]) -> None:
 
 @torch.no_grad()
 def test_call_without_lengths_says_how_to_give_them(encoders: tuple[Any, Any]) -> None:
-    with pytest.raises(ValueError, match=r"needs the lengths.*actual_seq_lengths=\[n, ...\]"):
+    with pytest.raises(ValueError, match=r'"bringup" needs actual_seq_lengths: call the model wi'):
         encoders[1](input_ids=torch.zeros(1, 4, dtype=torch.long))
 
 
 @torch.no_grad()
 def test_mask_is_refused_instead_of_ignored(encoders: tuple[Any, Any]) -> None:
     ids = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="takes no mask"):
+    with pytest.raises(ValueError, match=r'"bringup" takes no mask: .*with actual_seq_lengths=.*'):
         encoders[1](input_ids=ids, attention_mask=torch.ones_like(ids), actual_seq_lengths=[4])
 
 
-def attend(**options: Any) -> Any:
-    from bringup.kernels._transformers import _attention
-
-    q = torch.randn(1, 2, 3, 4)
-    module = options.pop("module", torch.nn.Module())
-    return _attention(module, q, q, q, None, actual_seq_lengths=[3], **options)
-
-
-def test_causal_module_is_refused() -> None:
-    causal = torch.nn.Module()
-    causal.is_causal = True
-    with pytest.raises(ValueError, match="for encoders: this module asks for causal attention"):
-        attend(module=causal)
-
-
-@pytest.mark.parametrize("option", ["sliding_window", "softcap", "is_causal"])
-def test_unsupported_option_is_refused_by_name(option: str) -> None:
-    with pytest.raises(ValueError, match=f"does not support {option}, got 3"):
-        attend(**{option: 3})
-
-
-def test_dropout_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"has no dropout, got 0.1: call model.eval\(\)"):
-        attend(dropout=0.1)
+@torch.no_grad()
+def test_compiled_encoder_is_one_graph_for_every_length(encoders: tuple[Any, Any]) -> None:
+    torch._dynamo.reset()
+    ours = encoders[1]
+    compiled = torch.compile(ours, backend="eager", fullgraph=True)
+    ids = torch.randint(0, 50, (2, 7))
+    for lengths in ([7, 3], [5, 6]):
+        expected = ours(input_ids=ids, actual_seq_lengths=lengths).last_hidden_state
+        got = compiled(input_ids=ids, actual_seq_lengths=lengths).last_hidden_state
+        torch.testing.assert_close(got, expected)
