@@ -16,8 +16,8 @@ offers an operator to transformers.
 from __future__ import annotations
 
 from bringup.ops._ascendc import ascendc_load
-from bringup.ops._autotune import autotune
 from bringup.ops._attention import register_attention
+from bringup.ops._autotune import autotune
 from bringup.ops._kernel_op import KernelOperator, kernel_op
 from bringup.ops._launcher import KernelLauncher
 from bringup.ops._memory import alloc_like, tensor_ptr
