@@ -1,11 +1,15 @@
 """The operators that bringup ships: written in C++ against `kernel.h`, compiled by `jit`,
-registered by `ops`.
+registered by `ops`; in `torch.ops.bringup` from the first use of one of a group, or after `load()`.
 
-`add_layer_norm`, `bias_gelu`, `attention` (sequences of different length, `actual_seq_lengths:
-int[]`), `mean_pool` and `packed_linear` with `pack_weight` are in `torch.ops.bringup` from the
-first use of one of them or after `load()`. `build(name)` compiles one of `names()` ahead of its
-first call, `register_attention()` offers `attention` to transformers' models. float32 and float64;
-no backward yet.
+*For transformers*: `add_layer_norm`, `bias_gelu`, `attention` (sequences of different length,
+`actual_seq_lengths: int[]`), `mean_pool` and `packed_linear` with `pack_weight`; float32 and
+float64, no backward yet. `build(name)` compiles one of their `names()` ahead of its first call,
+`register_attention()` offers `attention` to transformers' models.
+
+*The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
+`matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
+`grouped_matmul_slice_k`, and `nz_matmul` with `to_nz` and `from_nz`; float16, bfloat16, float32,
+float64, operands in any layout.
 """
 
 from __future__ import annotations
@@ -16,6 +20,18 @@ from typing import TYPE_CHECKING, Any
 from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
+    from bringup.kernels._matmul import (
+        basic_matmul,
+        batched_matmul,
+        gemm,
+        gemv,
+        grouped_matmul,
+        grouped_matmul_slice_k,
+        matmul_bias_activation,
+        nz_matmul,
+        quant_matmul,
+    )
+    from bringup.kernels._nz import from_nz, to_nz
     from bringup.kernels._operators import (
         add_layer_norm,
         attention,
@@ -30,27 +46,54 @@ if TYPE_CHECKING:
 __all__ = [
     "add_layer_norm",
     "attention",
+    "basic_matmul",
+    "batched_matmul",
     "bias_gelu",
     "build",
+    "from_nz",
+    "gemm",
+    "gemv",
+    "grouped_matmul",
+    "grouped_matmul_slice_k",
     "load",
+    "matmul_bias_activation",
     "mean_pool",
     "names",
+    "nz_matmul",
     "pack_weight",
     "packed_linear",
+    "quant_matmul",
     "register_attention",
+    "to_nz",
 ]
 
-_LAZY = frozenset(__all__) - {"load", "register_attention"}
+_NZ = frozenset({"from_nz", "to_nz"})
+_FOR_TRANSFORMERS = frozenset(
+    {
+        "add_layer_norm",
+        "attention",
+        "bias_gelu",
+        "build",
+        "mean_pool",
+        "names",
+        "pack_weight",
+        "packed_linear",
+    }
+)
+_MATMUL = frozenset(__all__) - _NZ - _FOR_TRANSFORMERS - {"load", "register_attention"}
+_MODULES = {"_operators": _FOR_TRANSFORMERS, "_matmul": _MATMUL, "_nz": _NZ}
 
 
 def load() -> None:
     """Register all shipped operators in `torch.ops.bringup`. Nothing is compiled yet; calling it
     again is free.
     """
-    importlib.import_module("bringup.kernels._operators")
+    for module in _MODULES:
+        importlib.import_module(f"bringup.kernels.{module}")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module("bringup.kernels._operators"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"bringup.kernels.{module}"), name)
     raise AttributeError(f"module 'bringup.kernels' has no attribute {name!r}")

@@ -99,7 +99,7 @@ packed_linear = ops.kernel_op(
 
 
 def names() -> tuple[str, ...]:
-    """The names of the shipped operators, which are those of their sources."""
+    """The names of this module's operators, which are those of their sources."""
     return ("add_layer_norm", "attention", "bias_gelu", "mean_pool", "packed_linear")
 
 

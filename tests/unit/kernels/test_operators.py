@@ -231,5 +231,5 @@ def test_names_are_the_sources_and_each_builds() -> None:
 
 
 def test_unknown_name_in_the_package_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"bringup\.kernels' has no attribute 'gemm'"):
-        _ = kernels.gemm
+    with pytest.raises(AttributeError, match=r"bringup\.kernels' has no attribute 'convolution'"):
+        _ = kernels.convolution

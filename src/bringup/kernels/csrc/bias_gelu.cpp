@@ -1,12 +1,8 @@
 // bringup::bias_gelu(Tensor x, Tensor bias) -> Tensor
 //
-// The exact GELU of x + bias: v * Phi(v), Phi the normal distribution (Hendrycks, Gimpel: Gaussian
-// Error Linear Units, 2016), absolute error below 1e-6 for float. No division, no exponential: on
-// |v| <= 5.5, Phi(v) = 1/2 + v * P(2 v^2 / 5.5^2 - 1) with a polynomial P from a least-squares fit
-// at Chebyshev points, weighted so that the error of v * Phi(v) is small; beyond, v * Phi(v) is 0
-// or v within 1.1e-7.
+// The exact GELU of x + bias; see activations.h.
+#include "activations.h"
 #include "bringup/kernel.h"
-#include "vec.h"
 
 #ifndef SCALAR
 #define SCALAR float
@@ -15,33 +11,6 @@
 using namespace bringup_kernels;
 
 namespace {
-
-inline Vec<float> gelu(Vec<float> v) {
-  constexpr float kReach = 5.5f;
-  constexpr float kCoefficients[] = {
-      -2.3081687686499208e-4f, 6.307812873274088e-4f,   -5.506773013621569e-4f,
-      7.235331577248871e-4f,   -2.385935978963971e-3f,  4.616293124854565e-3f,
-      -6.844884250313044e-3f,  1.0231968015432358e-2f,  -1.4988997019827366e-2f,
-      2.036302350461483e-2f,   -2.6050321757793427e-2f, 3.2070524990558624e-2f,
-      -3.8792602717876434e-2f, 4.773760959506035e-2f,   -6.417234241962433e-2f,
-      1.285519301891327e-1f,
-  };
-  const Mask<float> above = v > kReach;
-  const Mask<float> below = v < -kReach;
-  const Vec<float> u = v * v * (2.0f / (kReach * kReach)) - 1.0f;
-  Vec<float> p{};
-  for (const float coefficient : kCoefficients) p = p * u + coefficient;
-  const Vec<float> inside = v * (v * p + 0.5f);
-  return above ? v : (below ? Vec<float>{} : inside);
-}
-
-inline Vec<double> gelu(Vec<double> v) {
-  Vec<double> result;
-  for (int lane = 0; lane < kLanes<double>; ++lane) {
-    result[lane] = v[lane] * 0.5 * __builtin_erfc(-v[lane] * 0.70710678118654752440);
-  }
-  return result;
-}
 
 void add_and_apply(const SCALAR* x, const SCALAR* bias, SCALAR* out, int64_t width) {
   constexpr int64_t kStep = kLanes<SCALAR>;

@@ -1,0 +1,188 @@
+// Element types of the GEMM family and how they become the vectors that are computed with: float
+// for float, half, bfloat16 and int8_t, double for double. Conversions are integer arithmetic on
+// whole vectors, so that no processor is refused for lacking 16-bit floats.
+#pragma once
+
+#include "../vec.h"
+#include "bringup/kernel.h"
+
+// Once in the binary: what is inlined everywhere is optimised everywhere, and compile time counts.
+#define KERNEL_NOINLINE __attribute__((noinline))
+
+namespace bringup_kernels {
+
+template <class Element>
+struct ComputedAs {
+  using type = float;
+};
+template <>
+struct ComputedAs<double> {
+  using type = double;
+};
+// What products of these elements are computed in.
+template <class First, class Second>
+using Accumulator =
+    decltype(typename ComputedAs<First>::type() + typename ComputedAs<Second>::type());
+
+// What partial sums are kept in between two blocks of k. Products of int8_t are whole numbers below
+// 2^14, so a float holds the sum of 1024 of them exactly, and int32_t the sum of the blocks.
+template <class First, class Second>
+struct PartialSumOf {
+  using type = Accumulator<First, Second>;
+};
+template <>
+struct PartialSumOf<int8_t, int8_t> {
+  using type = int32_t;
+};
+template <class First, class Second>
+using PartialSum = typename PartialSumOf<First, Second>::type;
+
+typedef uint32_t Words __attribute__((vector_size(kVectorBytes)));
+typedef uint16_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
+typedef int8_t Bytes __attribute__((vector_size(kVectorBytes / 4)));
+
+template <class To, class From>
+inline To reinterpret(From from) {
+  static_assert(sizeof(To) == sizeof(From), "both are as wide as a register");
+  return reinterpret_cast<To>(from);
+}
+
+template <class Vector, class Element>
+inline Vector load_bits(const Element* from) {
+  Vector value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// --- loading -------------------------------------------------------------------------------------
+
+inline Vec<float> load_float(const float* from) { return load(from); }
+
+inline Vec<float> load_float(const bringup::bfloat16* from) {
+  return reinterpret<Vec<float>>(__builtin_convertvector(load_bits<HalfWords>(from), Words) << 16);
+}
+
+// Exponent and fraction shifted into place are the value times 2^-112, subnormals included.
+inline Vec<float> load_float(const bringup::half* from) {
+  constexpr float kScale = 5.192296858534828e33f;  // 2^112
+  const Words bits = __builtin_convertvector(load_bits<HalfWords>(from), Words);
+  const Words magnitude = (bits & 0x7fffu) << 13;
+  const Words scaled = reinterpret<Words>(reinterpret<Vec<float>>(magnitude) * kScale);
+  const Words special = reinterpret<Words>(magnitude >= 0x0f800000u) & 0x7f800000u;
+  return reinterpret<Vec<float>>(scaled | special | (bits & 0x8000u) << 16);
+}
+
+inline Vec<float> load_float(const int8_t* from) {
+  return __builtin_convertvector(__builtin_convertvector(load_bits<Bytes>(from), Mask<float>),
+                                 Vec<float>);
+}
+
+inline Vec<float> load_float(const int32_t* from) {
+  return __builtin_convertvector(load_bits<Mask<float>>(from), Vec<float>);
+}
+
+inline Vec<float> load_float(const double* from) {
+  Vec<float> value;
+  for (int i = 0; i < kLanes<float>; ++i) value[i] = static_cast<float>(from[i]);
+  return value;
+}
+
+// kLanes<T> elements as T.
+template <class T>
+struct Loader {
+  template <class Element>
+  static Vec<T> all(const Element* from) {
+    return load_float(from);
+  }
+};
+template <>
+struct Loader<double> {
+  static Vec<double> all(const double* from) { return load(from); }
+  template <class Element>
+  static Vec<double> all(const Element* from) {
+    Vec<double> value;
+    for (int i = 0; i < kLanes<double>; ++i) value[i] = static_cast<double>(from[i]);
+    return value;
+  }
+};
+
+template <class T, class Element>
+inline Vec<T> load_as(const Element* from) {
+  return Loader<T>::all(from);
+}
+
+// The first `count` lanes, `stride` elements apart; the others are zeros.
+template <class T, class Element>
+inline Vec<T> load_some(const Element* from, int64_t stride, int64_t count) {
+  if (stride == 1 && count == kLanes<T>) return load_as<T>(from);
+  Element lanes[kLanes<T>];
+  __builtin_memset(static_cast<void*>(lanes), 0, sizeof lanes);
+  for (int64_t i = 0; i < count; ++i) lanes[i] = from[i * stride];
+  return load_as<T>(lanes);
+}
+
+// `count` elements from `first` of an optional argument: an operand that is None has the type void
+// and reads as zeros.
+template <class T, class Element>
+inline Vec<T> load_or_zeros(const Element* from, int64_t first, int64_t count) {
+  return load_some<T>(from + first, 1, count);
+}
+template <class T>
+inline Vec<T> load_or_zeros(const void*, int64_t, int64_t) {
+  return Vec<T>{};
+}
+
+// --- storing -------------------------------------------------------------------------------------
+
+inline void store_as(float* to, Vec<float> value) { store(to, value); }
+inline void store_as(double* to, Vec<double> value) { store(to, value); }
+
+template <class Element>
+inline void store_as(Element* to, Vec<double> value) {
+  for (int i = 0; i < kLanes<double>; ++i)
+    to[i] = static_cast<Element>(static_cast<float>(value[i]));
+}
+inline void store_as(double* to, Vec<float> value) {
+  for (int i = 0; i < kLanes<float>; ++i) to[i] = static_cast<double>(value[i]);
+}
+
+// Rounds to nearest even; a NaN stays one.
+inline void store_as(bringup::bfloat16* to, Vec<float> value) {
+  const Words bits = reinterpret<Words>(value);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words narrow = (bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded;
+  const HalfWords result = __builtin_convertvector(narrow, HalfWords);
+  __builtin_memcpy(to, &result, sizeof result);
+}
+
+// As bringup::half::encode_bits, lane by lane.
+inline void store_as(bringup::half* to, Vec<float> value) {
+  const Words word = reinterpret<Words>(value) & 0x7fffffffu;
+  const Words sign = (reinterpret<Words>(value) >> 16) & 0x8000u;
+  const Words normal = (word - 0x38000000u + 0xfffu + ((word >> 13) & 1u)) >> 13;
+  const Words subnormal = reinterpret<Words>(reinterpret<Vec<float>>(word) + 0.5f) - 0x3f000000u;
+  const Words nan = ((word >> 13) & 0x3ffu) | 0x7e00u;
+  Words narrow = word < 0x38800000u ? subnormal : normal;
+  narrow = word >= 0x477ff000u ? Words{} + 0x7c00u : narrow;
+  narrow = word > 0x7f800000u ? nan : narrow;
+  const HalfWords result = __builtin_convertvector(narrow | sign, HalfWords);
+  __builtin_memcpy(to, &result, sizeof result);
+}
+
+template <class T, class Element>
+inline void store_some(Element* to, Vec<T> value, int64_t count) {
+  if (count == kLanes<T>) return store_as(to, value);
+  Element lanes[kLanes<T>];
+  store_as(lanes, value);
+  __builtin_memcpy(to, lanes, static_cast<size_t>(count) * sizeof(Element));
+}
+
+// Copies `count` elements that lie one after the other.
+template <class T, class Element>
+KERNEL_NOINLINE void copy_as(T* to, const Element* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) store(to + i, load_as<T>(from + i));
+  if (i < count) store_part(to + i, load_some<T>(from + i, 1, count - i), count - i);
+}
+
+}  // namespace bringup_kernels
