@@ -44,6 +44,10 @@ _GET_NVCC = (
 _ARCHITECTURES = re.compile(r"sm_\d+[af]?(\+sm_\d+[af]?)*\Z")
 _DEFAULT = "sm_90"
 _FLAGS = ("-x", "cu", "-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
+# nvcc runs its parts through a shell: with file, -I and -D in double quotes, all else as it is.
+_ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\n]')
+_ACTIVE = re.compile(r"[^\w@%+=:,./-]")
+_QUOTED_FLAG = re.compile(r"-[ID]")
 _PROGRAMS = ("nvcc", "nvcc.profile", "cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c")
 
 
@@ -153,6 +157,7 @@ class CudaTarget(Target):
         """nvcc's command line, or for NVRTC its options as if they were one."""
         if job.toolchain.family == "nvrtc":
             return self._nvrtc.command(job, self.flags(job.toolchain, "cuda", job.debug))
+        _check_for_shell(job)
         linking = f"--require-defined={job.source.symbol},--dependency-file={job.linked}"
         return [
             *self._compile_command(job, self.flags(job.toolchain, "cuda", job.debug)),
@@ -174,11 +179,11 @@ class CudaTarget(Target):
             toolchain.compiler,
             f"-ccbin={toolchain.host}",
             *flags,
-            # nvcc takes a comma for the end of an option.
+            # A folder whose name nvcc would not pass on as it is shows in the binary.
             *(
                 f"-Xcompiler=-ffile-prefix-map={directory}={shown}"
                 for directory, shown in mapped
-                if directory and "," not in directory
+                if directory and "," not in directory and not _ACTIVE.search(directory)
             ),
             *(f"-D{macro}" for macro in job.macros),
             *(f"-I{directory}" for directory in toolchain.include_directories),
@@ -202,6 +207,23 @@ class CudaTarget(Target):
         if job.debug.preprocessed:
             wanted["kernel.ii"] = [*command, "-E", "-o", "kernel.ii", job.file, *given]
         return wanted
+
+
+def _check_for_shell(job: Job) -> None:
+    """Raises `ValueError` for what the shell behind nvcc would take for more than a word."""
+    for flag in job.flags:
+        active = _ACTIVE_IN_QUOTES if _QUOTED_FLAG.match(flag) else _ACTIVE
+        if found := active.search(flag):
+            raise ValueError(
+                f"flag {flag!r}: nvcc runs its parts through a shell, which would take "
+                f"{found[0]!r} for its own"
+            )
+    for path in (job.file, str(job.folder), *job.toolchain.include_directories):
+        if found := _ACTIVE_IN_QUOTES.search(path):
+            raise ValueError(
+                f"{path}: nvcc runs its parts through a shell, which would take {found[0]!r} in "
+                "the name for its own; use a folder without it"
+            )
 
 
 def _compile_flags(flags: Sequence[str]) -> list[str]:

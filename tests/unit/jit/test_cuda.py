@@ -186,6 +186,28 @@ def test_sanitizers_are_refused_with_what_to_use(debug: jit.Debug) -> None:
         jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda", debug=debug)
 
 
+@pytest.mark.usefixtures("nvcc")
+@pytest.mark.parametrize(
+    "flag", ["-DX=$(touch gotcha)", "-I/x`touch gotcha`", "-Xcompiler=-Wall;touch gotcha", "-la|b"]
+)
+def test_no_flag_reaches_the_shell_behind_nvcc(flag: str) -> None:
+    """Row 22."""
+    with pytest.raises(ValueError, match=r"nvcc runs its parts through a shell, which would take"):
+        jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda", flags=[flag])
+
+
+@pytest.mark.usefixtures("nvcc")
+def test_no_name_of_a_folder_reaches_the_shell_behind_nvcc(tmp_path: Path) -> None:
+    """Row 22: spaces are fine."""
+    bad, good = tmp_path / "a $(touch gotcha)", tmp_path / "a b;c"
+    for folder in (bad, good):
+        folder.mkdir()
+        (folder / "add.cu").write_text(HOST)
+    with pytest.raises(ValueError, match=r"add\.cu: nvcc .* would take '\$' in the name"):
+        jit.compile(jit.Source(bad / "add.cu"), macros={"V": 1}, target="cuda")
+    assert jit.compile(jit.Source(good / "add.cu"), macros={"V": 1}, target="cuda").path.is_file()
+
+
 @pytest.mark.parametrize("name", ["cuda:90", "cuda:", "cuda:sm_90,sm_80", "cuda:sm_x"])
 def test_a_bad_architecture_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"expected architectures like sm_90 or sm_80\+sm_90"):
