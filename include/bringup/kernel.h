@@ -74,8 +74,9 @@ struct bringup_ctx {
   int64_t block_count;
   /* Says why the kernel is about to return non-zero. Copies the text. Never NULL. */
   void (*set_error)(const bringup_ctx* ctx, const char* message);
-  /* Scratch memory, 64-byte aligned, on the kernel's device, valid until `run` returns and not
-   * cleared; the next call returns another region. NULL when there is none left. */
+  /* Scratch memory, 64-byte aligned, on the kernel's device, not cleared; the next call returns
+   * another region. Valid until `run` returns, and where `run` starts work on `stream`, until that
+   * work is done: later work of the same stream may get it then. NULL when there is none left. */
   void* (*workspace)(const bringup_ctx* ctx, size_t bytes);
   /* Calls fn(begin, end, user) so that [0, n) is covered once, in chunks of at least `grain`,
    * perhaps on several threads, and returns when all are done. fn must not throw and must not call

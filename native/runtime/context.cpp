@@ -100,8 +100,8 @@ void set_parallel_for(ParallelFor implementation) noexcept {
   g_parallel_for.store(implementation, std::memory_order_release);
 }
 
-HostContext::HostContext(DLDevice device, void* stream, int64_t block_index,
-                         int64_t block_count) noexcept
+HostContext::HostContext(DLDevice device, void* stream, int64_t block_index, int64_t block_count,
+                         WorkspaceSource* workspace) noexcept
     : ctx_{sizeof(bringup_ctx),
            BRINGUP_KERNEL_ABI,
            stream,
@@ -112,7 +112,8 @@ HostContext::HostContext(DLDevice device, void* stream, int64_t block_index,
            &HostContext::workspace,
            &ctx_parallel_for,
            this},
-      error_slot_(&error_slot()) {}
+      error_slot_(&error_slot()),
+      source_(workspace) {}
 
 HostContext::~HostContext() {
   if (has_workspace_) arena().rewind(first_chunk_, first_used_);
@@ -138,6 +139,7 @@ void* HostContext::workspace(const bringup_ctx* ctx, size_t bytes) {
   auto* self = static_cast<HostContext*>(ctx->opaque);
   const size_t whole = rounded(bytes);
   if (whole == 0) return nullptr;
+  if (self->source_ != nullptr) return self->source_->take(whole);
   return self->error_slot_ == &error_slot() ? self->own_workspace(whole)
                                             : self->foreign_workspace(whole);
 }

@@ -18,6 +18,16 @@ using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64
 // run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
+// Where scratch memory comes from that is not the host's: given back by whoever made the source.
+class WorkspaceSource {
+ public:
+  // At least `bytes`, 64-byte aligned, or null when there is none left. Any thread may ask.
+  virtual void* take(size_t bytes) noexcept = 0;
+
+ protected:
+  ~WorkspaceSource() = default;
+};
+
 // A context for one kernel call on this thread. Building it costs a few stores. Contexts of a
 // thread nest like the calls they serve: workspace taken through one is given back by its
 // destructor, and that of the call around it stays untouched. The kernel's own threads
@@ -26,7 +36,7 @@ BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 class BRINGUP_API HostContext {
  public:
   explicit HostContext(DLDevice device = {1, 0}, void* stream = nullptr, int64_t block_index = 0,
-                       int64_t block_count = 1) noexcept;
+                       int64_t block_count = 1, WorkspaceSource* workspace = nullptr) noexcept;
   ~HostContext();
   HostContext(const HostContext&) = delete;
   HostContext& operator=(const HostContext&) = delete;
@@ -43,6 +53,7 @@ class BRINGUP_API HostContext {
 
   bringup_ctx ctx_;
   std::string* error_slot_;  // of the thread that built this; also says which thread that is
+  WorkspaceSource* source_;  // null: this thread's arena
   std::atomic<Region*> foreign_{nullptr};
   size_t first_chunk_ = 0;  // where this call's part of the thread's arena begins, once it has one
   size_t first_used_ = 0;

@@ -1,4 +1,6 @@
 // Kernel launches: device code goes to the driver, a host entry is called with the native stream.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <atomic>
@@ -10,6 +12,7 @@
 
 #include "runtime/context.h"
 #include "torch/common/kernel_call.h"
+#include "torch/devices/allocator.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -88,9 +91,34 @@ void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::
   check_driver(driver.launch(device, current_driver_stream(device), &launch), operator_name);
 }
 
+// Scratch memory on the device, for work that a host entry starts on its stream. It goes back to
+// the caching allocator when the entry has returned, which gives it to later work of that stream
+// only.
+class DeviceWorkspace final : public runtime::WorkspaceSource {
+ public:
+  explicit DeviceWorkspace(c10::DeviceIndex device)
+      : stream_(c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1)
+                    .getStream(c10::Device(c10::DeviceType::PrivateUse1, device))) {}
+
+  void* take(size_t bytes) noexcept override try {
+    const c10::StreamGuard guard(stream_);  // a thread of the kernel's has another one
+    std::lock_guard lock(mutex_);
+    return held_.emplace_back(allocate_block(bytes, stream_.device_index())).get();
+  } catch (...) {
+    return nullptr;  // the kernel says what that means for it
+  }
+
+ private:
+  c10::Stream stream_;
+  std::mutex mutex_;
+  std::vector<at::DataPtr> held_;
+};
+
 void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
                      c10::DeviceIndex device, const char* operator_name) {
-  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device));
+  DeviceWorkspace workspace(device);
+  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device), 0,
+                                     1, &workspace);
   call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
 }
 

@@ -193,7 +193,7 @@ Needs needs_of(const KernelOp& op, const Frame& frame) {
   for (const int32_t i : op.tensor_arguments) {
     frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
       needs.elements += tensor.numel();
-      needs.slow_path |= !takes_layout(op, static_cast<size_t>(i), tensor);
+      needs.slow_path |= !takes_layout_inline(op, static_cast<size_t>(i), tensor);
       // Neither gradients nor tangents without it, and most tensors have none.
       if (C10_LIKELY(tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr)) return;
       needs.grad |= tensor.requires_grad();

@@ -201,7 +201,7 @@ void Frame::copy_refused_layouts() {
     const bool is_list = elements_[i] != nullptr;
     const at::Tensor** slot = is_list ? elements_[i] : &tensors_[i];
     for (const at::Tensor** end = slot + (is_list ? list_size(i) : 1); slot != end; ++slot) {
-      if (C10_LIKELY(takes_layout(op_, static_cast<size_t>(i), **slot))) continue;
+      if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), **slot))) continue;
       if (op_.arguments[i].mutated) {
         raise_error("ContractError",
                     op_.name + ": " + op_.arguments[i].name +

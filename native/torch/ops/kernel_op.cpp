@@ -119,10 +119,7 @@ const KernelOp* find_kernel_op(const c10::OperatorHandle& op) {
 }
 
 bool takes_layout(const KernelOp& op, size_t argument, const at::Tensor& tensor) {
-  Layout layout;
-  const LayoutMask declared = op.layouts[argument];
-  if (declared != 0) return layout_among(tensor, declared, layout);
-  return !op.contiguous_inputs || tensor.is_contiguous();
+  return takes_layout_inline(op, argument, tensor);
 }
 
 std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op,

@@ -68,6 +68,14 @@ void close(KernelOp& op);
 // The next number of an operator.
 uint32_t next_operator_number();
 
+// takes_layout of kernel_op.h; inline, because each call asks for each of its tensors.
+inline bool takes_layout_inline(const KernelOp& op, size_t argument, const at::Tensor& tensor) {
+  const LayoutMask declared = op.layouts[argument];
+  Layout layout;
+  if (C10_UNLIKELY(declared != 0)) return layout_among(tensor, declared, layout);
+  return !op.contiguous_inputs || tensor.is_contiguous();
+}
+
 // Raises ContractError when the frame breaks the input contract: devices, checks, layout.
 void check_contract(const Frame& frame);
 // Allocates the fresh outputs by their rules.

@@ -155,7 +155,11 @@ int variant_field_bits() {
 
 uint32_t next_operator_number() {
   static std::atomic<uint32_t> next{0};
-  return next.fetch_add(1);
+  const uint32_t number = next.fetch_add(1);
+  if (number >> kOperatorBits == 0) return number;
+  raise_error("SchemaError",
+              "this process has defined " + std::to_string(number) +
+                  " kernel operators, more than keys can number; define them once and keep them");
 }
 
 bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) {

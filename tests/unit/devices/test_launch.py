@@ -177,3 +177,43 @@ except KernelError as error:
     failed = "demo::scale: the kernel failed with status 3: the factor is negative"
     assert said[:2] == [failed, failed]
     assert said[2].startswith("demo::throw: the kernel threw: something that is no std::exception")
+
+
+WORKSPACE = """
+#include "bringup/params.h"
+struct P { bringup_params head; int64_t* out; int64_t bytes; };
+extern "C" uint64_t workspace_size(const P* p) { return p->bytes; }
+extern "C" void run(uint32_t, void*, const P* p) {
+  p->out[0] = reinterpret_cast<int64_t>(p->head.workspace);
+}
+"""
+
+
+def test_a_host_entry_works_in_device_memory_that_it_gives_back(
+    build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+) -> None:
+    """Row 27 of the kernels' feature table: stream-ordered, reused, no leak over 10,000 calls."""
+    code = f"""
+import sys, torch
+from bringup import devices, jit, ops
+from bringup.errors import KernelError
+devices.load_driver(sys.argv[1])
+take = ops.kernel_op(
+    "demo::take(Tensor x, int bytes) -> Tensor", outputs=ops.empty(1, dtype=torch.int64),
+    source=jit.Template(text={WORKSPACE!r}, name="take.cpp", params="ptr(out), bytes"))
+x = torch.ones(1, device="minimal")
+out = torch.stack([take(x, 1 << 20) for _ in range(100)])
+before = torch.minimal.memory_allocated()
+addresses = set()
+for _ in range(10_000):
+    addresses.add(take(x, 1 << 20).item())
+print(len(addresses), torch.minimal.memory_allocated() - before)
+print(torch.minimal.max_memory_allocated() - before >= 1 << 20)
+try:
+    take(x, 1 << 62)
+except KernelError as error:
+    print(error)
+"""
+    said = fresh_python(code, str(build_driver())).splitlines()
+    assert said[:2] == ["1 0", "True"]
+    assert said[2].endswith(f"there is no memory left for its workspace of {1 << 62} bytes")

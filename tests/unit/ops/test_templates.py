@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import kernel
 
@@ -366,6 +368,66 @@ def test_the_parameters_of_a_call_are_those_it_is_compiled_with(scale: Any) -> N
         assert torch.equal(scale(x, factor=2.0, act="negated"), -x + 1000)
 
 
+SAYS_MACROS = """
+#include "bringup/params.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  int64_t* out = static_cast<int64_t*>(bringup::tensor(args[1]).data);
+  out[0] = LAYOUT;
+  out[1] = ODD;
+  return 0;
+}
+"""
+SIZES = st.lists(st.sampled_from([0, 1, 2, 3, 16]), min_size=1, max_size=5)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> torch.Tensor:
+    """Tensors with dimensions in any order, with gaps, and with repeated elements."""
+    sizes = draw(SIZES)
+    gaps = [draw(st.sampled_from([1, 1, 2])) for _ in sizes]
+    whole = torch.zeros([size * gap for size, gap in zip(sizes, gaps, strict=True)])
+    strided = whole[tuple(slice(None, None, gap) for gap in gaps)]
+    view = strided.permute(draw(st.permutations(range(len(sizes)))))
+    repeated = draw(st.booleans()) and view.shape[0] == 1
+    return view.expand(3, *view.shape[1:]) if repeated else view
+
+
+@pytest.fixture(scope="module")
+def says_macros() -> Iterator[dict[tuple[str, ...], ops.KernelOperator]]:
+    """One operator for each set of layouts that it takes."""
+    sets = [("row",), ("row", "column"), ("row", "strided"), ("row", "column", "strided", "nz")]
+    operators = {
+        words: ops.kernel_op(
+            f"bringup_test_macros::says_{number}(Tensor x) -> Tensor",
+            source=jit.Template(
+                text=SAYS_MACROS,
+                name="says.cpp",
+                abi="args",
+                layouts={"LAYOUT": ("x", *words)},
+                buckets={"ODD": "(numel(x) + stride(x,-1)) % 2 == 1 and not size(x,0) == 3"},
+            ),
+            outputs=ops.empty(2, dtype=torch.int64),
+        )
+        for number, words in enumerate(sets)
+    }
+    yield operators
+    for operator in operators.values():
+        operator.undefine()
+
+
+@given(view=views())
+@settings(deadline=None, max_examples=200)
+def test_a_call_is_compiled_as_its_parameters_say(
+    says_macros: dict[tuple[str, ...], ops.KernelOperator], view: torch.Tensor
+) -> None:
+    """The packed key (C++) and the parameter set (Python) are two readings of one declaration."""
+    for operator in says_macros.values():
+        params = operator.params(view)
+        expected = [int(params.layouts["LAYOUT"]), int(params.buckets["ODD"])]
+        assert operator(view).tolist() == expected
+        assert operator.overload(view).tolist() == expected
+
+
 @DEVICES
 def test_a_compiled_model_runs_templates(scale: Any, device: str) -> None:
     """Row 30: fake and Meta; a transposed view reaches the kernel as it is."""
@@ -404,115 +466,6 @@ def test_other_hits_go_on_while_a_kernel_compiles(scale: Any, define: Define) ->
         release.set()
         thread.join()
     assert results[0].sum() == 4
-
-
-WORKSPACE = """
-#include "bringup/params.h"
-struct P { bringup_params head; int64_t* out; int64_t bytes; };
-extern "C" uint64_t workspace_size(const P* p) { return p->bytes; }
-extern "C" void run(uint32_t, void*, const P* p) {
-  char* scratch = static_cast<char*>(p->head.workspace);
-  for (int64_t i = 0; i < p->bytes; i += 512) scratch[i] = 1;  // all of it is there
-  p->out[0] = reinterpret_cast<int64_t>(scratch);
-  p->out[1] = static_cast<int64_t>(p->head.workspace_size);
-}
-"""
-
-
-@pytest.fixture
-def uses_workspace(define: Define) -> ops.KernelOperator:
-    return define(
-        "w(Tensor x, int bytes) -> Tensor",
-        source=jit.Template(text=WORKSPACE, name="workspace.cpp", params="ptr(out), bytes"),
-        outputs=ops.empty(2, dtype=torch.int64),
-    )
-
-
-@DEVICES
-def test_ten_thousand_calls_use_one_workspace(uses_workspace: Any, device: str) -> None:
-    """Row 27: stream-ordered, reused, given back when its launch has finished: nothing leaks."""
-    x = torch.ones(1, device=device)
-    results = [uses_workspace(x, 1 << 20) for _ in range(10_000)]
-    addresses, sizes = torch.stack(results).cpu().t().tolist()
-    assert len(set(addresses)) == 1
-    assert set(sizes) == {1 << 20}
-
-
-@DEVICES
-def test_the_size_of_the_workspace_is_a_run_time_value(uses_workspace: Any, device: str) -> None:
-    """Row 27."""
-    x = torch.ones(1, device=device)
-    for size in (0, 1, 64, 100_000, 3):
-        address, bytes_there = uses_workspace(x, size).tolist()
-        assert bytes_there == size
-        assert (address == 0) == (size == 0)
-        assert address % 64 == 0
-    assert variants(uses_workspace) <= 2
-
-
-@PATHS
-def test_a_workspace_larger_than_memory_is_an_error_in_words(
-    uses_workspace: Any, path: Any
-) -> None:
-    with pytest.raises(KernelError, match=r"::w: .*no memory left for its workspace of \d+ bytes"):
-        path(uses_workspace)(torch.ones(1), 1 << 60)
-
-
-WAITS = """
-#include "bringup/params.h"
-#include <time.h>
-struct P { bringup_params head; int64_t* out; };
-extern "C" void run(uint32_t, void*, const P* p) {
-  const timespec pause = {0, 300000000};
-  nanosleep(&pause, nullptr);
-  p->out[0] = 1;
-}
-"""
-
-
-def test_a_launch_on_a_device_does_not_wait_for_it(define: Define) -> None:
-    """Row 29: no synchronisation per call."""
-    waits = define(
-        "waits(Tensor x) -> Tensor",
-        source=jit.Template(text=WAITS, name="waits.cpp", params="ptr(out)"),
-        outputs=ops.empty(1, dtype=torch.int64),
-    )
-    x = torch.ones(1, device="npu")
-    waits(x)
-    torch.npu.synchronize()
-    result = waits(x)
-    assert not torch.npu.current_stream().query()
-    torch.npu.synchronize()
-    assert result.item() == 1
-
-
-ASCENDC = """
-#include <stdint.h>
-extern "C" uint32_t aclrtlaunch_add_one(uint32_t block_dim, void*, uint8_t* out, uint8_t* x,
-                                        uint64_t n) {
-  for (uint64_t i = 0; i < n; ++i) ((float*)out)[i] = ((float*)x)[i] + block_dim;
-  return 0;
-}
-"""
-
-
-@PATHS
-@DEVICES
-def test_an_ascendc_entry_is_an_operator(define: Define, path: Any, device: str) -> None:
-    """Row 1: the third entry form."""
-    add = define(
-        "add(Tensor x) -> Tensor",
-        source=jit.Template(
-            text=ASCENDC,
-            name="add.cpp",
-            entry="add_one",
-            abi="ascendc",
-            params="ptr(out), ptr(x), numel(x)",
-        ),
-        outputs=ops.empty_like("x"),
-    )
-    x = torch.arange(12.0, device=device).reshape(3, 4)[1:]
-    assert torch.equal(path(add)(x).cpu(), x.cpu() + 1)
 
 
 def test_a_plain_source_may_say_what_it_cannot_do(define: Define) -> None:
