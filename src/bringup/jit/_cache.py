@@ -345,9 +345,8 @@ class Cache:
                     for name, content in files.items()
                 },
             }
-            sync(staged / BINARY)
-            write_durably(staged / META, json.dumps(meta, indent=1).encode())
-            sync(staged)
+            (staged / META).write_text(json.dumps(meta))
+            sync(staged / BINARY, staged / META, staged)
             size, sha256 = self._commit(staged, key)
             variant = Variant(key, size, sha256, tuple(headers), searched)
             self._requests.add(request_key, variant)
@@ -370,8 +369,7 @@ class Cache:
             if winner := self.verified(key):
                 return winner
             try:
-                staged.rename(final)
-                sync(final.parent)
+                staged.rename(final)  # what is lost with a name that the disk had not yet: a build
             except OSError as error:
                 if error.errno not in _OCCUPIED:
                     raise

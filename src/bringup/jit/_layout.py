@@ -90,8 +90,17 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync(path: Path) -> None:
-    """Waits until the disk has the file or folder as it is."""
+def sync(*paths: Path) -> None:
+    """Waits until the disk has the files or folders as they are. All at once: a journal is written
+    once for those that wait together, and that is what takes the time.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # a lookup has no use for it
+
+    with ThreadPoolExecutor(len(paths)) as pool:
+        list(pool.map(_sync_one, paths))
+
+
+def _sync_one(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
