@@ -36,6 +36,7 @@ __all__ = [
     "jit_timeout",
     "launch_blocking",
     "logger",
+    "ops_debug",
     "pass_path",
     "prepend_pass_path",
     "table",
@@ -249,6 +250,14 @@ _LAUNCH_BLOCKING = Setting(
     lambda: False,
     _switch,
 )
+_OPS_DEBUG = Setting(
+    "BRINGUP_OPS_DEBUG",
+    "1: check operators written in Python for writes that their schema does not declare (slow); "
+    "read when `bringup.ops` is imported",
+    "0",
+    lambda: False,
+    _switch,
+)
 # The simulated NPU's library reads these two itself, once, when it is loaded.
 _SIM_MEMORY = Setting(
     "BRINGUP_SIM_MEMORY",
@@ -283,6 +292,7 @@ _ALL: tuple[Setting[object], ...] = (
     _ASCEND_PASS_PATH,
     _LOG,
     _LAUNCH_BLOCKING,
+    _OPS_DEBUG,
     _SIM_MEMORY,
     _SIM_ISOLATED,
 )  # type: ignore[assignment]
@@ -385,6 +395,11 @@ def logger(room: str) -> logging.Logger:
 def launch_blocking() -> bool:
     """Whether every launch is followed by a synchronisation (`BRINGUP_LAUNCH_BLOCKING`)."""
     return _LAUNCH_BLOCKING.get()
+
+
+def ops_debug() -> bool:
+    """Whether operators written in Python are checked for hidden writes (`BRINGUP_OPS_DEBUG`)."""
+    return _OPS_DEBUG.get()
 
 
 def inherited(*names: str) -> dict[str, str]:

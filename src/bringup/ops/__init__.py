@@ -5,6 +5,12 @@ In reading order: `kernel_op` defines an operator from a kernel file and returns
 `same_dtype`, `shape`, `dtype` and `kernel_checks` are its input contract. Both are written once and
 serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are measured.
 
+Python functions as operators: `custom_op` defines one and returns its callable (`CustomOperator`).
+`Library` and `impl` are torch's, with the names of dispatch keys that people use; `register_fake`,
+`register_kernel`, `register_autograd`, `register_jvp`, `register_vmap`, `register_autocast`,
+`register_effect` and `register_sharding` add to any operator, by name or by its callable. Within
+`debugging` hidden writes are found.
+
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
 of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
 `TwoPhaseLauncher` calls functions that first ask for a workspace.
@@ -18,9 +24,24 @@ from __future__ import annotations
 from bringup.ops._ascendc import ascendc_load
 from bringup.ops._attention import register_attention
 from bringup.ops._autotune import autotune
+from bringup.ops._custom_op import CustomOperator, custom_op
+from bringup.ops._infer import infer_schema
 from bringup.ops._kernel_op import KernelOperator, kernel_op
 from bringup.ops._launcher import KernelLauncher
+from bringup.ops._library import (
+    Library,
+    impl,
+    register_autocast,
+    register_autograd,
+    register_effect,
+    register_fake,
+    register_jvp,
+    register_kernel,
+    register_sharding,
+    register_vmap,
+)
 from bringup.ops._memory import alloc_like, tensor_ptr
+from bringup.ops._python_kernel import debugging
 from bringup.ops._replace import Replacement, replace
 from bringup.ops._rules import (
     Check,
@@ -38,14 +59,18 @@ from bringup.ops._two_phase import TwoPhaseLauncher
 
 __all__ = [
     "Check",
+    "CustomOperator",
     "KernelLauncher",
     "KernelOperator",
+    "Library",
     "OutputRule",
     "Replacement",
     "TwoPhaseLauncher",
     "alloc_like",
     "ascendc_load",
     "autotune",
+    "custom_op",
+    "debugging",
     "dtype",
     "empty",
     "empty_like",
@@ -55,9 +80,19 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "impl",
+    "infer_schema",
     "kernel_checks",
     "kernel_op",
     "register_attention",
+    "register_autocast",
+    "register_autograd",
+    "register_effect",
+    "register_fake",
+    "register_jvp",
+    "register_kernel",
+    "register_sharding",
+    "register_vmap",
     "replace",
     "same_dtype",
     "same_shape",

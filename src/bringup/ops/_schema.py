@@ -16,7 +16,7 @@ import torch
 from bringup._native import torch_library
 from bringup.errors import SchemaError
 
-__all__ = ["Argument", "Schema", "parse_schema"]
+__all__ = ["Argument", "Schema", "parse_schema", "with_symbolic_ints"]
 
 MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
 
@@ -127,6 +127,11 @@ class Schema:
         return f"({', '.join(parts)})"
 
 
+def with_symbolic_ints(arguments: str) -> str:
+    """The arguments of a schema text with `SymInt` where people write `int`."""
+    return _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], arguments)
+
+
 def parse_schema(text: str) -> Schema:
     """Parses `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
 
@@ -139,7 +144,7 @@ def parse_schema(text: str) -> Schema:
             f"{text!r}"
         )
     head, arrow, tail = text.partition("->")
-    registered = _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], head) + arrow + tail
+    registered = with_symbolic_ints(head) + arrow + tail
     try:
         parsed = torch._C.parse_schema(registered)
     except RuntimeError as error:

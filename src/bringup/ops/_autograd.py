@@ -1,0 +1,331 @@
+"""Gradients of operators that are written in Python: the kernel at the Autograd key.
+
+Owns the node (a ctx-style `torch.autograd.Function`, which costs a third of the setup_context
+style), forward-mode tangents, lists and keyword-only tensors, and the node that raises where no
+formula is registered. It is below functorch's layers like torch's own autograd kernels, so
+`torch.func` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from bringup.errors import SchemaError
+from bringup.ops._facts import Facts
+
+__all__ = ["Formula", "autograd_kernel", "node_class"]
+
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_after_autograd = torch._C._after_autograd_keyset
+_any_requires_grad = torch._C._any_requires_grad
+_in_functorch = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
+_SETUP_NAMES = ("ctx", "inputs", "keyword_only_inputs", "output")
+
+
+@dataclass
+class Formula:
+    """What is registered for an operator's gradient. Changing it changes the next call."""
+
+    backward: Callable[..., Any] | None = None
+    setup_context: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+
+    def set_backward(
+        self, facts: Facts, backward: Callable[..., Any], setup_context: Callable[..., Any] | None
+    ) -> None:
+        """Registers a backward; `SchemaError` where the operator cannot have it."""
+        if facts.written or facts.returns == 0:
+            what = (
+                f"writes its argument '{facts.names[facts.written[0]]}'"
+                if facts.written
+                else "returns nothing"
+            )
+            raise SchemaError(
+                f"{facts.name} {what}; only an operator that returns new tensors can have a "
+                "backward: define one that does, and write its result where it belongs"
+            )
+        self.backward = backward
+        self.setup_context = setup_context and _positional_setup(facts, setup_context)
+
+
+def _positional_setup(facts: Facts, setup: Callable[..., Any]) -> Callable[..., Any]:
+    """`setup` called as (ctx, inputs, output) or (ctx, inputs, keyword_only_inputs, output)."""
+    has_keywords = facts.positional < len(facts.names)
+    wanted = [n for n in _SETUP_NAMES if has_keywords or n != "keyword_only_inputs"]
+    try:
+        names = list(inspect.signature(setup).parameters)
+    except ValueError:  # a builtin that does not tell
+        return setup
+    if len(names) != len(wanted):
+        raise SchemaError(
+            f"{facts.name}: setup_context takes ({', '.join(names)}), expected "
+            f"({', '.join(wanted)}){', because some arguments are keyword-only' * has_keywords}"
+        )
+    if names != wanted and set(names) == set(wanted):  # the usual names in another order
+        return lambda *values: setup(**dict(zip(wanted, values, strict=True)))
+    return setup
+
+
+def node_class(facts: Facts, formula: Formula) -> Any:
+    """The autograd function of an operator.
+
+    `apply(*values, run)` runs the operator by `run(*values)`, below autograd, and records it.
+    `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
+    of tensors among them are taken apart by it.
+    """
+    members = _simple_members(facts, formula) if facts.simple else _general_members(facts, formula)
+    name = facts.name.partition("::")[2].replace(".", "_")
+    return type(
+        name,
+        (_SingleLevelFunction,),
+        {k: staticmethod(v) for k, v in (members | {"_compiled_autograd_key": _key}).items()},
+    )
+
+
+def _simple_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., Any]]:
+    count = len(facts.names)
+
+    def forward(ctx: Any, *packed: Any) -> Any:
+        values = packed[:count]
+        with _below_autograd():
+            result = packed[count](*values)
+        if formula.setup_context is not None:
+            ctx.needs_input_grad = ctx.needs_input_grad[:count]
+            formula.setup_context(ctx, values, result)
+            if formula.jvp is not None:
+                _save_for_jvp(ctx)
+        return result
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise RuntimeError(_no_backward(facts))
+        ctx.needs_input_grad = ctx.needs_input_grad[:count]
+        return (*_gradients(facts, formula.backward(ctx, *grads)), None)
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        if formula.jvp is None:
+            raise NotImplementedError(_no_jvp(facts))
+        return formula.jvp(ctx, *tangents[:count])
+
+    return {"forward": forward, "backward": backward, "jvp": jvp}
+
+
+def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., Any]]:
+    def forward(ctx: Any, *packed: Any) -> Any:
+        call: _Call = packed[-1]
+        values = packed[:-1]
+        with _below_autograd():
+            result = call(*values)
+        ctx.bringup_call = call
+        ctx.needs_input_grad = tuple(call.rebuild(ctx.needs_input_grad))
+        inputs = call.rebuild(values)
+        if formula.setup_context is not None:
+            args, kwargs = facts.split(inputs)
+            formula.setup_context(ctx, args, *((kwargs,) if kwargs else ()), result)
+            if formula.jvp is not None:
+                _save_for_jvp(ctx)
+        return call.outputs(ctx, inputs, result)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise RuntimeError(_no_backward(facts))
+        call = ctx.bringup_call
+        result = _gradients(facts, formula.backward(ctx, *call.pack(grads)))
+        return (*call.flatten_gradients(result), None)
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        if formula.jvp is None:
+            raise NotImplementedError(_no_jvp(facts))
+        call = ctx.bringup_call
+        return call.flatten_outputs(formula.jvp(ctx, *call.rebuild(tangents[:-1])))
+
+    return {"forward": forward, "backward": backward, "jvp": jvp}
+
+
+def _key(ctx: Any) -> tuple[int, ...]:
+    return (ctx._autograd_function_id,)
+
+
+def _save_for_jvp(ctx: Any) -> None:
+    """Lets `jvp` read `ctx.saved_tensors` after a mere `save_for_backward`."""
+    saved = ctx.to_save
+    if saved is not None and ctx.saved_for_forward is None:
+        ctx.save_for_forward(*saved)
+
+
+def _no_jvp(facts: Facts) -> str:
+    return (
+        f"{facts.name} has no forward-mode derivative, but an input has a tangent; give it one "
+        "with register_jvp(jvp), or detach the input"
+    )
+
+
+def _gradients(facts: Facts, result: Any) -> tuple[Any, ...]:
+    """What a backward returned, one gradient an argument."""
+    gradients = result if isinstance(result, tuple) else (result,)
+    missing = len(facts.names) - len(gradients)
+    if missing == 0:
+        return gradients
+    if len(gradients) == facts.positional:
+        return (*gradients, *[None] * missing)
+    raise RuntimeError(
+        f"the backward of {facts.name} returned {len(gradients)} gradients; expected one for each "
+        f"of its arguments ({', '.join(facts.names)}), None where there is none"
+    )
+
+
+def _no_backward(facts: Facts) -> str:
+    if facts.written:
+        return (
+            f"backward through {facts.name} is not possible: it writes its argument "
+            f"'{facts.names[facts.written[0]]}'; call it on detached tensors, or define an "
+            "operator that returns a new tensor"
+        )
+    return (
+        f"{facts.name} has no backward; give it one with register_autograd(backward, "
+        "setup_context=...), or call it under torch.no_grad()"
+    )
+
+
+class _Call:
+    """One recorded call of an operator with lists, keyword-only or written arguments."""
+
+    def __init__(self, facts: Facts, run: Callable[..., Any], values: Sequence[Any]) -> None:
+        self._facts = facts
+        self._run = run
+        self._sizes = {
+            i: len(values[i]) for i in facts.lists if isinstance(values[i], (list, tuple))
+        }
+        self._spec: list[int | None] = []  # for each output the length of its list, or None
+        self._is_tuple = False
+
+    def flatten(self, values: Sequence[Any]) -> list[Any]:
+        """All arguments, lists of tensors taken apart: what autograd sees."""
+        flat: list[Any] = []
+        for index, value in enumerate(values):
+            if index in self._sizes:
+                flat += value
+            else:
+                flat.append(value)
+        return flat
+
+    def rebuild(self, flat: Sequence[Any]) -> list[Any]:
+        """The arguments in schema order, or what stands for them (tangents, flags)."""
+        stream = iter(flat)
+        return [
+            [next(stream) for _ in range(self._sizes[i])] if i in self._sizes else next(stream)
+            for i in range(len(self._facts.names))
+        ]
+
+    def __call__(self, *flat: Any) -> Any:
+        args, kwargs = self._facts.split(self.rebuild(flat))
+        return self._run(*args, **kwargs)
+
+    def outputs(self, ctx: Any, inputs: Sequence[Any], result: Any) -> Any:
+        """What the node returns: the operator's outputs, then the tensors that it wrote."""
+        self._is_tuple = isinstance(result, tuple)
+        parts = result if self._is_tuple else (result,)
+        self._spec = [len(p) if isinstance(p, list) else None for p in parts]
+        outputs = self.flatten_outputs(result)
+        written = [t for _, t in self._facts.tensors_of(inputs, self._facts.written)]
+        if written:
+            ctx.mark_dirty(*written)
+        return (*outputs, *(t for t in written if not any(t is o for o in outputs)))
+
+    def flatten_outputs(self, result: Any) -> tuple[Any, ...]:
+        """Outputs, or their tangents, with lists taken apart."""
+        parts = result if isinstance(result, tuple) else (result,)
+        return tuple(
+            item for part in parts for item in (part if isinstance(part, list) else (part,))
+        )
+
+    def pack(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs, or their gradients, as the operator returns them."""
+        stream = iter(flat)
+        return tuple(
+            next(stream) if size is None else [next(stream) for _ in range(size)]
+            for size in self._spec
+        )
+
+    def result(self, flat: Sequence[Any]) -> Any:
+        """What the operator returned, recorded."""
+        packed = self.pack(flat)
+        return packed if self._is_tuple else packed[0]
+
+    def flatten_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients in the order of `flatten`."""
+        flat: list[Any] = []
+        for index, gradient in enumerate(gradients):
+            size = self._sizes.get(index)
+            if size is None:
+                flat.append(gradient)
+            elif gradient is None:
+                flat += [None] * size
+            elif len(gradient) == size:
+                flat += gradient
+            else:
+                raise RuntimeError(
+                    f"the backward of {self._facts.name} returned {len(gradient)} gradients for "
+                    f"the list '{self._facts.names[index]}' of {size} tensors"
+                )
+        return flat
+
+
+def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any]:
+    """The kernel at the Autograd key; registered with the key set as its first argument."""
+    redispatch = overload._handle.redispatch_boxed
+    record = _record_simple if facts.simple else _record_general
+    apply = node.apply
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0 or (
+            _is_grad_enabled() and _any_requires_grad(*args, **kwargs)
+        ):
+            run = partial(redispatch, keyset & _after_autograd)
+            if not _in_functorch():
+                return record(facts, apply, run, args, kwargs)
+            with enable_single_level_autograd_function():
+                return record(facts, apply, run, args, kwargs)
+        with _below_autograd():
+            return redispatch(keyset & _after_autograd, *args, **kwargs)
+
+    return kernel
+
+
+def _record_simple(
+    facts: Facts, apply: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    return apply(*args, *facts.defaults[len(args) :], run)
+
+
+def _record_general(
+    facts: Facts, apply: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    values = facts.values(args, kwargs)
+    if _is_grad_enabled():
+        _refuse_leaves(facts, values)
+    call = _Call(facts, run, values)
+    return call.result(apply(*call.flatten(values), call))
+
+
+def _refuse_leaves(facts: Facts, values: Sequence[Any]) -> None:
+    for name, tensor in facts.tensors_of(values, facts.written):
+        if not tensor.requires_grad:
+            continue
+        base = tensor._base if tensor._is_view() else tensor
+        if base is not None and base.is_leaf:
+            what = "is a view of a leaf" if tensor._is_view() else "is a leaf"
+            raise RuntimeError(
+                f"{facts.name} writes its argument '{name}', which {what} tensor that requires "
+                "grad; call it under torch.no_grad(), or on a clone"
+            )

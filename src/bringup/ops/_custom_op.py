@@ -1,0 +1,333 @@
+"""`custom_op`: a Python function becomes a torch operator.
+
+Owns the decorator and the callable it gives. What is registered for the operator is in `_verbs`,
+its gradient in `_autograd`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch.autograd import forward_ad
+
+from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.ops._facts import Facts, find_overload
+from bringup.ops._infer import infer, registered_text
+from bringup.ops._keys import AUTOGRAD_KEYS, device_key
+from bringup.ops._structure import Structure
+from bringup.ops._verbs import Verbs
+
+__all__ = ["CustomOperator", "custom_op", "find_custom_operator"]
+
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_any_requires_grad = torch._C._any_requires_grad
+_is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
+_in_function_mode = torch._C._is_torch_function_mode_enabled
+_has_torch_function = torch._C._has_torch_function_variadic
+_included = torch._C._dispatch_tls_local_include_set
+_excluded = torch._C._dispatch_tls_local_exclude_set
+_registered_by_others = torch.library._impls
+
+
+def _untouched_keys() -> tuple[Any, Any]:
+    """The thread-local key sets (included, excluded) where nothing is switched on."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend((_included(), _excluded())))
+    thread.start()
+    thread.join()
+    return found[0], found[1]
+
+
+_INCLUDED, _EXCLUDED = _untouched_keys()
+_operators: dict[str, CustomOperator] = {}
+
+
+class CustomOperator(Verbs):
+    """What `custom_op` returns: call it like the function; it is `overload`, only faster.
+
+    The call goes around the autograd kernel where no gradient is to be recorded, and records it
+    without a detour where one is. It does so only in a thread where nothing that sits above
+    autograd is switched on (autocast, `torch.func`, dispatch modes), and as long as nobody else has
+    registered a kernel there.
+
+    Attributes:
+        schema: the schema as registered.
+        qualified_name: `namespace::name`.
+        overload: the operator in `torch.ops`.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        library: torch.library.Library,
+        function: Callable[..., Any],
+        structure: Structure | None,
+        where: str,
+        *,
+        fill_defaults: bool,
+    ) -> None:
+        super().__init__(operator, library)
+        functools.update_wrapper(self, function)
+        self.schema = str(operator._schema)
+        self._function = function
+        self._structure = structure
+        self._where = where
+        self._fill_defaults = fill_defaults
+        self._call = operator._op
+        self._direct = self.facts.simple and structure is None
+        self._autograd_names = frozenset(f"{library.ns}/{self._bare}/{k}" for k in AUTOGRAD_KEYS)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the operator."""
+        if _is_compiling():
+            return self._through_dispatcher(args, kwargs)
+        if (
+            self._direct
+            and not kwargs
+            and _included() == _INCLUDED
+            and forward_ad._current_level < 0
+            and not _in_function_mode()
+            and not _has_torch_function(*args)
+            and self._autograd_names.isdisjoint(_registered_by_others)
+        ):
+            if not (_is_grad_enabled() and _any_requires_grad(*args)):
+                with _below_autograd():
+                    return self._call(*args)
+            if _excluded() == _EXCLUDED:
+                return self._node.apply(*args, *self.facts.defaults[len(args) :], self._call)
+        return self._through_dispatcher(args, kwargs)
+
+    def _through_dispatcher(self, args: Any, kwargs: Any) -> Any:
+        if self._structure is not None:
+            args, kwargs = self._structure.flatten(args, kwargs)
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<custom operator {self.qualified_name}>"
+
+    def _adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._structure is not None:
+            return self._structure.kernel(self.facts, function)
+        return _with_defaults(self.facts, function) if self._fill_defaults else function
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """See `Verbs.register_autograd`.
+
+        Where the function takes structured arguments, `inputs` and the gradients are structured
+        like them; a gradient may be None for all of one.
+        """
+        if self._structure is not None:
+            backward = self._structure.backward(backward)
+            if setup_context is not None:
+                setup_context = self._structure.setup_context(self.facts, setup_context)
+        super().register_autograd(backward, setup_context=setup_context)
+
+    def undefine(self) -> None:
+        """Removes the operator, so that its name can be defined again. Calls of it raise
+        `ExpiredHandleError` from then on.
+        """
+        if _operators.get(self.qualified_name) is self:
+            del _operators[self.qualified_name]
+        self._direct, self._structure = False, None
+        self.overload = functools.partial(_expired, self.qualified_name)
+        self._library._destroy()
+
+    def _register(self, devices: Sequence[str] | None) -> None:
+        if devices is None:
+            self._put_kernel("CompositeExplicitAutograd", self._function)
+        else:
+            self.register_kernel(devices, self._function)
+        super().register_fake(self._no_fake)
+        self._install_autograd()
+        self._install_versions()
+        if self.facts.pure_without_result:
+            self.register_effect("ordered")
+
+    def _no_fake(self, *args: Any, **kwargs: Any) -> None:
+        if self.facts.returns:
+            raise RuntimeError(
+                f"{self.qualified_name} has no fake, which meta tensors, torch.compile and export "
+                "need; give it one with register_fake"
+            )
+
+
+def _with_defaults(facts: Facts, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the defaults of the schema, which the dispatcher leaves out."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        positional, keywords = facts.split(facts.values(args, kwargs))
+        return function(*positional, **keywords)
+
+    return call
+
+
+def find_custom_operator(name: str) -> CustomOperator | None:
+    """The operator of this name that `custom_op` made, if there is one."""
+    return _operators.get(name)
+
+
+def _expired(name: str, *args: Any, **kwargs: Any) -> Any:
+    raise ExpiredHandleError(f"{name} was removed by undefine()")
+
+
+@overload
+def custom_op(
+    name: str,
+    function: None = None,
+    /,
+    *,
+    mutates_args: Collection[str] | Literal["unknown"] = (),
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+) -> Callable[[Callable[..., Any]], CustomOperator]: ...
+@overload
+def custom_op(
+    name: str,
+    function: Callable[..., Any],
+    /,
+    *,
+    mutates_args: Collection[str] | Literal["unknown"] = (),
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+) -> CustomOperator: ...
+def custom_op(
+    name: str,
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: Collection[str] | Literal["unknown"] = (),
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: torch.Tag | Sequence[torch.Tag] = (),
+) -> Any:
+    """Makes a torch operator of a Python function; a decorator.
+
+    Parameters may be tensors, numbers, bool, str, dtypes, devices, their Optional forms, lists
+    and tuples, and tuples of different types, named tuples, dataclasses and dictionaries with str
+    keys, which become one argument of the schema for each member. A parameter without annotation
+    is a Tensor. Returns: tensors, Optional and lists of them, numbers, str, None, or a tuple.
+
+    Running the same definition again, as a notebook does, replaces the operator.
+
+    Args:
+        name: `"namespace::name"`; the operator is `torch.ops.namespace.name`.
+        function: the function; left out when used as a decorator.
+        mutates_args: names of the tensor parameters that the function writes, or "unknown" for all.
+        device_types: device types that the function is for, "npu" for PrivateUse1; all by default.
+        schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
+        tags: more `torch.Tag`s.
+
+    Returns:
+        The callable, which also registers fake, kernels, gradients and rules (`CustomOperator`).
+
+    Raises:
+        SchemaError: the name or the signature is wrong, or somebody else has defined the operator.
+            Nothing is registered then.
+    """
+    where = _caller()
+    if function is None:
+        return lambda given: _define(name, given, mutates_args, device_types, schema, tags, where)
+    return _define(name, function, mutates_args, device_types, schema, tags, where)
+
+
+def _caller() -> str:
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _define(
+    name: str,
+    function: Callable[..., Any],
+    mutates_args: Collection[str] | Literal["unknown"],
+    device_types: str | Sequence[str] | None,
+    schema: str | None,
+    tags: torch.Tag | Sequence[torch.Tag],
+    where: str,
+) -> CustomOperator:
+    namespace, separator, bare = name.partition("::")
+    if not (separator and namespace.isidentifier() and bare.isidentifier()):
+        raise SchemaError(f"{name!r} is no operator's name; expected 'namespace::name'")
+    structure = None
+    if schema is None:
+        signature = infer(function, mutates_args)
+        text = signature.text
+        structure = None if signature.plain else Structure(name, signature)
+    else:
+        text = schema[schema.find("(") :]
+    text = registered_text(text)
+    _check_text(name, text, mutates_args if schema is not None else ())
+    devices = (device_types,) if isinstance(device_types, str) else device_types
+    for device in devices or ():
+        device_key(device)
+    _replace_earlier(name, function)
+    library = torch.library.Library(namespace, "FRAGMENT")
+    try:
+        _define_schema(library, name, bare + text, tags)
+        operator = CustomOperator(
+            find_overload(name),
+            library,
+            function,
+            structure,
+            where,
+            fill_defaults=schema is not None,
+        )
+        operator._register(devices)
+    except BaseException:
+        library._destroy()
+        raise
+    _operators[name] = operator
+    return operator
+
+
+def _define_schema(
+    library: torch.library.Library, name: str, text: str, tags: torch.Tag | Sequence[torch.Tag]
+) -> None:
+    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    try:
+        library.define(text, tags=(torch.Tag.pt2_compliant_tag, *more))
+    except RuntimeError as error:
+        if "multiple times" not in str(error):
+            raise
+        raise SchemaError(f"{name} is defined already, by somebody else: {error}") from error
+
+
+def _check_text(name: str, text: str, mutates_args: Collection[str]) -> None:
+    try:
+        parsed = torch._C.parse_schema(name + text)
+    except RuntimeError as error:
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise SchemaError(f"{name}: {text!r} is not a schema: {reason}") from error
+    written = {a.name for a in parsed.arguments if a.is_write}
+    if mutates_args and set(mutates_args) != written:
+        raise SchemaError(
+            f"{name}: mutates_args={mutates_args!r}, but the schema says that "
+            f"{', '.join(sorted(written)) or 'nothing'} is written: {text}"
+        )
+
+
+def _replace_earlier(name: str, function: Callable[..., Any]) -> None:
+    known = _operators.get(name)
+    if known is None:
+        return
+    earlier = known._function
+    same = (earlier.__module__, earlier.__qualname__) == (
+        function.__module__,
+        function.__qualname__,
+    )
+    if not same or inspect.getsourcefile(earlier) != inspect.getsourcefile(function):
+        raise SchemaError(
+            f"{name} is defined already, at {known._where}; choose another name or call undefine() "
+            "on it first"
+        )
+    known.undefine()

@@ -1,0 +1,109 @@
+"""The names of dispatch keys and devices: one table from what people write to what torch calls it.
+
+"NPU", "AutogradNPU" and `"npu"` mean PrivateUse1 before, during and after any driver is loaded,
+whatever name that driver gives its device.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import torch
+
+from bringup.errors import SchemaError
+
+__all__ = ["AUTOGRAD_KEYS", "autocast_key", "device_key", "device_type", "dispatch_key"]
+
+_BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "HPU", "PrivateUse1", "PrivateUse2", "Meta")
+_AUTOGRAD = (
+    "Autograd",
+    "AutogradOther",
+    "AutogradNestedTensor",
+    *(f"Autograd{b}" for b in _BACKENDS),
+)
+_ALIASES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+_OTHERS = (
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutogradNestedTensor",
+    "BackendSelect",
+    "ADInplaceOrView",
+    "Functionalize",
+    "FuncTorchBatched",
+    "Python",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "AutocastXPU",
+    "AutocastMPS",
+    "AutocastPrivateUse1",
+    "SparseCPU",
+    "SparseCUDA",
+    "SparsePrivateUse1",
+    "QuantizedCPU",
+    "QuantizedCUDA",
+    "QuantizedPrivateUse1",
+    "NestedTensorCPU",
+    "NestedTensorCUDA",
+)
+_KEYS: dict[str, str] = {
+    **{name: name for name in (*_BACKENDS, *_AUTOGRAD, *_ALIASES, *_OTHERS)},
+    "NPU": "PrivateUse1",
+    "AutogradNPU": "AutogradPrivateUse1",
+    "AutocastNPU": "AutocastPrivateUse1",
+}
+_DEVICES: dict[str, str] = {
+    "cpu": "CPU",
+    "cuda": "CUDA",
+    "xpu": "XPU",
+    "mps": "MPS",
+    "hpu": "HPU",
+    "meta": "Meta",
+    "npu": "PrivateUse1",
+    "privateuseone": "PrivateUse1",
+}
+
+# The keys at which a kernel of somebody else would come before one at `Autograd`, and that one.
+AUTOGRAD_KEYS = frozenset(_AUTOGRAD)
+
+
+def dispatch_key(name: str) -> str:
+    """torch's name of the dispatch key `name`; `SchemaError` naming the known ones for another."""
+    found = _KEYS.get(name)
+    if found is None:
+        raise SchemaError(_unknown("dispatch key", name, _KEYS))
+    return found
+
+
+def device_type(name: str) -> str:
+    """torch's name of the device type `name`: "npu" is whatever PrivateUse1 is called just now."""
+    if device_key(name) == "PrivateUse1":
+        return str(torch._C._get_privateuse1_backend_name())
+    return name
+
+
+def device_key(name: str) -> str:
+    """The dispatch key of the backend for the device type `name`.
+
+    "npu" and the name that PrivateUse1 has just now mean PrivateUse1. Raises `SchemaError` naming
+    the known devices for another name.
+    """
+    found = _DEVICES.get(name)
+    if found is not None:
+        return found
+    if name == torch._C._get_privateuse1_backend_name():
+        return "PrivateUse1"
+    raise SchemaError(_unknown("device", name, _DEVICES))
+
+
+def autocast_key(device: str) -> str:
+    """The autocast dispatch key of a device type; `SchemaError` for one that has no autocast."""
+    found = f"Autocast{device_key(device)}"
+    if found not in _KEYS:
+        raise SchemaError(f"device {device!r} has no autocast; expected cpu, cuda, xpu, mps or npu")
+    return found
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{name!r} is no {what}{hint} Known are {', '.join(known)}"
