@@ -180,8 +180,9 @@ class Template:
 
     def compile(self, params: Params, *, target: str = "cpu") -> Binary:
         """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
-        raises.
+        raises, `FileNotFoundError` for a source that is not there among it.
         """
+        self.source.digest()  # a missing file by its name, not as a header that is not there
         spec = params.spec(target)
         return compile_source(spec.source, **spec.arguments)
 

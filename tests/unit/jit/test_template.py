@@ -235,6 +235,12 @@ def test_a_file_and_the_headers_beside_it_are_found_and_watched(tmp_path: Path) 
     assert len({first.key, second.key, kernel(template, **arguments).key}) == 3
 
 
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    template = jit.Template(tmp_path / "gone.cpp", params=ITEMS)
+    with pytest.raises(FileNotFoundError, match=r"no such kernel source.*gone\.cpp"):
+        kernel(template, **call())
+
+
 def test_the_same_template_in_another_folder_is_the_same_binary(tmp_path: Path) -> None:
     keys = set()
     for folder in ("a", "b"):

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import kernel
 
-from bringup import devices, jit, ops
+from bringup import devices, graphs, jit, ops
 from bringup._native import torch_library
-from bringup.errors import CompileError, ContractError, KernelError, MissingKernelError, SchemaError
+from bringup.errors import (
+    CompileError,
+    ContractError,
+    KernelError,
+    MissingKernelError,
+    SchemaError,
+    UpdateError,
+)
 
 PATHS = pytest.mark.parametrize(
     "path", [lambda op: op, lambda op: op.overload], ids=["fast", "slow"]
@@ -488,8 +495,6 @@ def test_a_plain_source_may_say_what_it_cannot_do(define: Define) -> None:
 
 
 def test_templates_are_captured_and_updated(scale: Any) -> None:
-    from bringup import graphs
-
     x = torch.arange(6.0).reshape(2, 3)
     graph = graphs.CapturedGraph()
     with graphs.capture(graph):
@@ -499,3 +504,26 @@ def test_templates_are_captured_and_updated(scale: Any) -> None:
     graph.update({"f.0.factor": 3.0})
     graph.replay()
     assert torch.equal(y, x.t() * 3 + 1000)
+    with pytest.raises(UpdateError, match="the kernel cannot run this call: the factor is neg"):
+        graph.update({"f.0.factor": -3.0})
+    graph.replay()
+    assert torch.equal(y, x.t() * 3 + 1000)
+
+
+def test_what_chooses_the_binary_cannot_be_updated_in_a_graph(define: Define) -> None:
+    one = template(choices={"ACT": "negate"}, buckets={"BIG": "n > 8"})
+    op = define(
+        "g(Tensor x, *, float factor=1.0, bool negate=False, int n=1) -> Tensor",
+        source=one,
+        outputs=ops.empty_like("x"),
+    )
+    x = torch.ones(2, 2)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y = op(x, negate=False, n=1)
+    graph.update({"g.0.n": 8})
+    for change in ({"g.0.n": 9}, {"g.0.negate": True}):
+        with pytest.raises(UpdateError, match="::g: it would run another binary than in the capt"):
+            graph.update(change)
+    graph.replay()
+    assert torch.equal(y, x)
