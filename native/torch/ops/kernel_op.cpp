@@ -153,9 +153,10 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
   check_contract(frame);
   const Variant* variant = find_variant(op, frame);
   if (variant == nullptr || variant->kernel.get() != &kernel) {
-    raise_error("ContractError", op.name +
-                                     ": it would run another binary than in the captured graph: a "
-                                     "value that chooses the binary (a macro) has changed; capture it again");
+    raise_error("ContractError",
+                op.name +
+                    ": it would run another binary than in the captured graph: a "
+                    "value that chooses the binary (a macro) has changed; capture it again");
   }
   for (size_t i = 0; i < outputs.size() && i < op.outputs.size(); ++i) {
     if (op.outputs[i].like >= 0) continue;  // tensor arguments keep their shapes
