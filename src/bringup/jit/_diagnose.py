@@ -5,7 +5,6 @@ usually helps. Owns words only.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import signal
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from bringup import settings
 from bringup.errors import CompileError
 from bringup.jit._run import Finished
 from bringup.jit._source import Source
@@ -181,7 +181,7 @@ def _missing_library(failure: Failure, found: Found) -> str:
 
 
 def _full_disk(failure: Failure, _: Found) -> str:
-    temporary = os.environ.get("TMPDIR", "/tmp")
+    temporary = settings.inherited("TMPDIR").get("TMPDIR", "/tmp")
     return (
         f"free space where it is built ({failure.folder.parent}) and where compilers keep "
         f"temporary files ({temporary}), or set BRINGUP_CACHE_DIR and TMPDIR to folders with space"
