@@ -35,11 +35,11 @@ void raise_kernel_status(const std::string& operator_name, int32_t status) {
                   (reason.empty() ? "it gave no reason (ctx->set_error was not called)" : reason));
 }
 
-void raise_kernel_exception(const std::string& operator_name) {
+void raise_kernel_exception(const std::string& operator_name, const char* what,
+                            const char* advice) {
   const std::string reason = thrown_words();
   runtime::take_last_error();  // not for the next kernel that fails
-  raise_error("KernelError", operator_name + ": the kernel threw: " + reason +
-                                 " (a kernel should return a status and call ctx->set_error)");
+  raise_error("KernelError", operator_name + ": " + what + ": " + reason + " (" + advice + ")");
 }
 
 }  // namespace bringup::torch_ext

@@ -110,7 +110,13 @@ int64_t grid_of(const Frame& frame) {
 
 void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
   if (C10_LIKELY(kernel.can_implement == nullptr)) return;
-  const char* reason = kernel.can_implement(frame.args(), frame.size(), ctx);
+  const char* reason = nullptr;
+  try {
+    reason = kernel.can_implement(frame.args(), frame.size(), ctx);
+  } catch (...) {
+    raise_kernel_exception(frame.op().name, "can_implement threw",
+                           "it should return the reason, or NULL");
+  }
   if (C10_LIKELY(reason == nullptr)) return;
   raise_error("KernelError",
               frame.op().name + ": the kernel cannot run this call: " + std::string(reason));

@@ -236,6 +236,34 @@ def test_a_refusal_has_a_reason_and_is_raised_at_the_call(
 
 @PATHS
 @DEVICES
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ('throw std::runtime_error("no tables");', "no tables"),
+        ("throw 3;", "something that is no std::exception"),
+    ],
+)
+def test_can_implement_that_throws_is_an_error_and_ends_nothing(
+    define: Define, path: Any, device: str, statement: str, words: str
+) -> None:
+    """Row 28."""
+    text = SOURCE.replace("return p->factor < 0", f"if (p->factor < 0) {statement} return 0")
+    throws = define(
+        SCHEMA,
+        source=template(text=f"#include <stdexcept>\n{text}"),
+        outputs=ops.empty("x.shape[0]", "x.shape[1]", dtype="dtype"),
+    )
+    with pytest.raises(KernelError) as failure:
+        path(throws)(torch.ones(2, 2, device=device), factor=-1.0)
+    assert str(failure.value) == (
+        f"{throws.qualified_name}: can_implement threw: {words} (it should return the reason, or "
+        "NULL)"
+    )
+    assert path(throws)(torch.ones(2, 2, device=device)).sum() == 4
+
+
+@PATHS
+@DEVICES
 def test_a_dimension_that_a_tensor_lacks_is_refused(scale: Any, path: Any, device: str) -> None:
     """Row 28."""
     flat = scale_of_vectors(scale)
