@@ -256,11 +256,11 @@ class Cache:
         found = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
         self.add_portable(found, packed.key, binary["size"], binary["sha256"], imported=True)
 
-    def make_room(self) -> None:
-        """After an entry came: prunes if the cache has grown beyond its bounds."""
+    def make_room(self, *keep: str) -> None:
+        """After entries came: prunes others if the cache has grown beyond its bounds."""
         with contextlib.suppress(StoreUnwritableError):
             _prune.prune_when_full(
-                self.layout, settings.cache_max_bytes(), settings.cache_max_entries()
+                self.layout, settings.cache_max_bytes(), settings.cache_max_entries(), keep
             )
 
     @contextlib.contextmanager

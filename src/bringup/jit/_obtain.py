@@ -169,7 +169,7 @@ def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
         with _announced(request, key):
             hit = _build_and_publish(request, source_digest, key, store)
     _share(request, source_digest, hit)
-    store.make_room()
+    store.make_room(hit.key)
     return hit
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -107,9 +107,11 @@ def _count(layout: Layout, left: Iterable[_Candidate]) -> None:
     Sizes(layout).correct(found)
 
 
-def prune(layout: Layout, max_bytes: float, max_entries: float) -> Pruned:
-    """Removes entries until both bounds hold, and everything that is stale. Raises
-    `StoreUnwritableError`.
+def prune(
+    layout: Layout, max_bytes: float, max_entries: float, keep: Collection[str] = ()
+) -> Pruned:
+    """Removes entries, but none of `keep`, until both bounds hold, and everything that is stale.
+    Raises `StoreUnwritableError`.
     """
     entries = _scan(layout)
     size, count = sum(entry.size for entry in entries), len(entries)
@@ -118,6 +120,8 @@ def prune(layout: Layout, max_bytes: float, max_entries: float) -> Pruned:
     for entry in entries:
         if size <= max_bytes and count <= max_entries:
             break
+        if entry.key in keep:
+            continue
         if entry.key in in_use:
             spared.append(entry.key)
             continue
@@ -140,9 +144,11 @@ def clear(layout: Layout) -> Pruned:
     return done
 
 
-def prune_when_full(layout: Layout, max_bytes: float, max_entries: float) -> Pruned:
-    """After an entry came: looks at the counters, and only if they say so at the entries. Raises
-    `StoreUnwritableError`.
+def prune_when_full(
+    layout: Layout, max_bytes: float, max_entries: float, keep: Collection[str]
+) -> Pruned:
+    """After entries came: looks at the counters, and only if they say so at the entries. Those of
+    `keep` stay: whoever has built them loads them next. Raises `StoreUnwritableError`.
     """
     size, count = Sizes(layout).total()
     if size <= max_bytes and count <= max_entries:
@@ -152,7 +158,7 @@ def prune_when_full(layout: Layout, max_bytes: float, max_entries: float) -> Pru
     with build_lock(layout, "prune", 0, lambda _seconds, _owner: None) as mine:
         if not mine:
             return Pruned()  # another process is at it
-        done = prune(layout, _FILL * max_bytes, _FILL * max_entries)
+        done = prune(layout, _FILL * max_bytes, _FILL * max_entries, keep)
     _log.info("the kernel cache was full: %d entries pruned", len(done.removed))
     return done
 
