@@ -13,8 +13,8 @@ namespace bringup::torch_ext {
 // Raises KernelError for a status that is not 0: the status and the error slot's message.
 [[noreturn]] void raise_kernel_status(const std::string& operator_name, int32_t status);
 
-// Inside a catch block: raises KernelError for what was thrown. `what` says by whom, `advice` what it
-// should do instead.
+// Inside a catch block: raises KernelError for what was thrown. `what` says by whom, `advice` what
+// it should do instead.
 [[noreturn]] void raise_kernel_exception(
     const std::string& operator_name, const char* what = "the kernel threw",
     const char* advice = "a kernel should return a status and call ctx->set_error");
