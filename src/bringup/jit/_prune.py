@@ -108,7 +108,7 @@ def _count(layout: Layout, left: Iterable[_Candidate]) -> None:
 
 
 def prune(
-    layout: Layout, max_bytes: float, max_entries: float, keep: Collection[str] = ()
+    layout: Layout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
 ) -> Pruned:
     """Removes entries, but none of `keep`, until both bounds hold, and everything that is stale.
     Raises `StoreUnwritableError`.
@@ -158,7 +158,7 @@ def prune_when_full(
     with build_lock(layout, "prune", 0, lambda _seconds, _owner: None) as mine:
         if not mine:
             return Pruned()  # another process is at it
-        done = prune(layout, _FILL * max_bytes, _FILL * max_entries, keep)
+        done = prune(layout, _FILL * max_bytes, _FILL * max_entries, keep=keep)
     _log.info("the kernel cache was full: %d entries pruned", len(done.removed))
     return done
 
