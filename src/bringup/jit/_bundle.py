@@ -10,7 +10,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,20 @@ __all__ = ["Packed", "pack_entry", "read_bundle", "write_bundle", "write_whole"]
 
 _FORMAT = 1
 _INDEX = "bundle.json"
+# What zipfile and json raise for content that is none: RuntimeError for an archive that wants a
+# password or for JSON nested too deep, NotImplementedError for another version's.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+)
 _THE_SAME_FOR_EVERYBODY = (1980, 1, 1, 0, 0, 0)  # the same entries make the same bundle
 
 
@@ -48,6 +64,8 @@ class Packed:
         named = self.meta["files"]
         if self.meta["key"] != self.key or key_of(self.meta["record"]) != self.key:
             raise BundleError(f"entry {self.key[:12]}: its meta.json belongs to another entry")
+        if lacking := {"key", "machine", "requires", "headers"} - self.meta["origin"].keys():
+            raise BundleError(f"entry {self.key[:12]}: {META} lacks its {sorted(lacking)[0]}")
         if BINARY not in named or {*named, META} != {*self.files}:
             raise BundleError(f"entry {self.key[:12]}: it has other files than its meta.json says")
         for name, expected in named.items():
@@ -66,9 +84,9 @@ def pack_entry(folder: Path) -> Packed:
         }
         packed = Packed(folder.name, json.loads(files[META]), files)
         packed.check()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, BundleError):
-            raise
+    except BundleError:
+        raise
+    except _DAMAGED as error:
         raise BundleError(f"entry {folder.name[:12]} cannot be read: {error!r}") from error
     return packed
 
@@ -107,7 +125,7 @@ def read_bundle(content: bytes, what: str) -> list[Packed]:
             return [_read_entry(archive, entry["key"], entry["meta"]) for entry in index["entries"]]
     except BundleError as error:
         raise BundleError(f"the bundle {what} is not used: {error}") from error
-    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except _DAMAGED as error:
         raise BundleError(
             f"{what} is no bundle, or a damaged one ({error}); expected what "
             "`bringup cache export` writes"

@@ -49,6 +49,7 @@ from bringup.jit._usage import Sizes, folder_size, keys_in_use, last_used, touch
 
 __all__ = ["Cache", "Entry", "Hit", "Origin"]
 
+_FACTS = ("name", "command", "compiler", "seconds")  # of meta.json, beside what the store needs
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 _log = settings.logger("jit")
@@ -98,6 +99,11 @@ class Entry:
         or `ValueError` when that cannot be read.
         """
         found: dict[str, Any] = json.loads((self.path / META).read_bytes())
+        if lacking := {"key", "record", "headers", "files", *_FACTS} - found.keys():
+            raise ValueError(
+                f"{self.path / META} is damaged: it lacks {', '.join(sorted(lacking))}. The entry "
+                "is put aside and built again when the kernel is next asked for"
+            )
         return found
 
 
@@ -195,17 +201,25 @@ class Cache:
 
         Raises:
             LookupError: a key names no entry, or several, or the cache is empty.
-            BundleError: an entry is damaged.
+            BundleError: an entry that is named is damaged; without `keys` it is put aside, with a
+                line in the log, and left out.
             OSError: the file cannot be written.
         """
         if isinstance(keys, str):
             raise TypeError(f"export_bundle(keys={keys!r}): expected a list of keys")
-        entries = self.entries() if keys is None else [self.find(key) for key in keys]
-        if not entries:
+        chosen = self.entries() if keys is None else dict.fromkeys(map(self.find, keys))
+        packed: dict[Entry, _bundle.Packed] = {}
+        for entry in chosen:
+            try:
+                packed[entry] = _bundle.pack_entry(entry.path)
+            except BundleError as error:
+                self._quarantine(entry.path, str(error))
+                if keys is not None:
+                    raise
+        if not packed:
             raise LookupError(f"the kernel cache at {self.root} has nothing to export")
-        packed = [_bundle.pack_entry(entry.path) for entry in entries]
-        _bundle.write_whole(Path(path), _bundle.write_bundle(packed))
-        return entries
+        _bundle.write_whole(Path(path), _bundle.write_bundle(packed.values()))
+        return list(packed)
 
     def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
         """Takes the entries of a bundle, so that what they were built for needs no compiler here.

@@ -177,6 +177,51 @@ def test_a_damaged_bundle_is_refused_whole(
     assert jit.cache().entries() == []
 
 
+def test_no_flipped_or_missing_byte_gets_through(
+    root: Path, source: jit.Source, tmp_path: Path, elsewhere: Callable[[], Path]
+) -> None:
+    """Row 21: whatever zlib, zipfile and json make of it, it is a damaged bundle."""
+    built = jit.compile(source)
+    bundle = tmp_path / "kernels.zip"
+    jit.cache().export_bundle(bundle)
+    content = bundle.read_bytes()
+    binary = built.path.read_bytes()
+    elsewhere()
+    for place in range(0, len(content), max(1, len(content) // 150)):
+        flipped = bytes((content[place] ^ 0x55,))
+        for damaged in (content[:place], content[:place] + flipped + content[place + 1 :]):
+            bundle.write_bytes(damaged)
+            try:
+                (entry,) = jit.cache().import_bundle(bundle)
+            except BundleError:
+                continue
+            # In a time, an attribute, or a place that nobody reads.
+            assert (entry.path / "kernel.so").read_bytes() == binary
+
+
+def test_a_damaged_entry_is_put_aside_and_the_others_are_exported(
+    root: Path, source: jit.Source, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row 13."""
+    good, bad = (jit.compile(source, macros={"N": n}) for n in range(2))
+    (bad.folder / "build.log").write_text("something else")
+    bundle = tmp_path / "kernels.zip"
+    assert [entry.key for entry in jit.cache().export_bundle(bundle)] == [good.key]
+    assert "build.log is damaged; moved to" in caplog.text
+    assert [entry.key for entry in jit.cache().entries()] == [good.key]
+    (good.folder / "build.log").write_text("something else")
+    with pytest.raises(BundleError, match=r"build\.log is damaged"):
+        jit.cache().export_bundle(bundle, [good.key])
+
+
+def test_a_kernel_that_is_named_twice_is_exported_once(
+    root: Path, source: jit.Source, tmp_path: Path
+) -> None:
+    built = jit.compile(source)
+    bundle = tmp_path / "kernels.zip"
+    assert len(jit.cache().export_bundle(bundle, [built.key, built.key[:12]])) == 1
+
+
 def test_a_file_that_is_no_bundle_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(BundleError, match=r"notes\.txt is no bundle, or a damaged one"):
