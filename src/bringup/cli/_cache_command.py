@@ -4,6 +4,7 @@ taking it elsewhere.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bringup import jit, report
+from bringup import jit, report, settings
 
 __all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]
 
@@ -20,6 +21,19 @@ _SHOWN_DIGITS = 12
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]
+
+
+def _cache() -> jit.Cache:
+    """The user's cache itself: nobody wants to manage the private one that stands in for it.
+    Raises `PermissionError` saying why it is not used.
+    """
+    found = jit.Cache(settings.cache_dir())
+    if reason := found.distrust():
+        raise PermissionError(
+            f"the kernel cache at {found.root} is not used: {reason}. Mend that, or set "
+            "BRINGUP_CACHE_DIR to a folder of your own"
+        )
+    return found
 
 
 def _ago(then: float) -> str:
@@ -47,7 +61,7 @@ def _row(entry: jit.Entry) -> dict[str, object]:
 
 def ls(as_json: Json = False) -> None:
     """List the kernels in the cache."""
-    cache = jit.cache()
+    cache = _cache()
     entries = cache.entries()
     total = sum(entry.bytes for entry in entries)
     if as_json:
@@ -81,7 +95,7 @@ def _files(meta: Mapping[str, Any]) -> dict[str, str]:
 
 def show(key: Key, as_json: Json = False) -> None:
     """Show one kernel: what it was built from, and how."""
-    entry = jit.cache().find(key)
+    entry = _cache().find(key)
     meta = entry.meta()
     if as_json:
         typer.echo(report.to_json({**_row(entry), "meta": meta}))
@@ -92,17 +106,21 @@ def show(key: Key, as_json: Json = False) -> None:
     for field, values in meta["record"].items():
         if field not in ("headers", "inputs"):
             table.add(field, " ".join(values))
-    table.add("read", "\n".join(meta["headers"]))
     table.add("built with", str(meta["compiler"]))
     table.add("in", f"{meta['seconds']:.2f} s")
-    table.add("folder", str(entry.path))
     report.render(table, Console())
-    typer.echo(f"\n{' '.join(meta['command'])}")
+    # Not in the table, which would break them where nobody can copy them.
+    for title, lines in (
+        ("folder", [str(entry.path)]),
+        ("read", meta["headers"]),
+        ("command", [shlex.join(meta["command"])]),
+    ):
+        typer.echo("\n  ".join((f"\n{title}:", *lines)))
 
 
 def why(first: Key, second: Key, as_json: Json = False) -> None:
     """Say what two kernels were built from differently. Exit code 0 also when nothing differs."""
-    metas = [jit.cache().find(key).meta() for key in (first, second)]
+    metas = [_cache().find(key).meta() for key in (first, second)]
     found = jit.differences(metas[1]["record"], metas[0]["record"])
     ours, theirs = (_files(meta) for meta in metas)
     changed = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
@@ -146,12 +164,12 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove the kernels used longest ago until the cache is within its bounds."""
-    _tell(jit.cache().prune(max_bytes, max_entries), as_json=as_json)
+    _tell(_cache().prune(max_bytes, max_entries), as_json=as_json)
 
 
 def clear(as_json: Json = False) -> None:
     """Remove everything but what running processes have loaded."""
-    _tell(jit.cache().clear(), as_json=as_json)
+    _tell(_cache().clear(), as_json=as_json)
 
 
 def export(
@@ -162,7 +180,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write kernels into one file, for machines without a compiler."""
-    entries = jit.cache().export_bundle(path, keys or None)
+    entries = _cache().export_bundle(path, keys or None)
     if as_json:
         typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
         return
@@ -174,7 +192,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Take the kernels of a bundle. They are programs: take them only from people you trust."""
-    entries = jit.cache().import_bundle(path)
+    entries = _cache().import_bundle(path)
     if as_json:
         typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
         return

@@ -52,7 +52,8 @@ def test_show_says_what_a_kernel_was_built_from(
 ) -> None:
     text = printed(capsys, "show", two[1].key[:12])
     assert "N=2" in text
-    assert "value.h" in text
+    for place in (two[1].folder, two[1].folder.parents[3] / "value.h"):
+        assert f"\n  {place}\n" in text  # whole, to be copied
     assert "-DN=2" in text
     assert asked(capsys, "show", two[1].key)["meta"]["record"]["macros"] == ["N=2"]
 
@@ -114,3 +115,29 @@ def test_a_damaged_bundle_exits_1_with_the_reason(
     (tmp_path / "b.zip").write_text("no")
     assert cli.main(["cache", "import", str(tmp_path / "b.zip")]) == 1
     assert "is no bundle, or a damaged one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("ls",), ("prune",), ("clear",), ("import", "kernels.zip")])
+def test_a_cache_that_is_not_used_exits_1_with_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    """Not the private cache that stands in for it, which is gone when the command ends."""
+    folder = tmp_path / "cache" / "v1"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
+    assert cli.main(["cache", *words]) == 1
+    assert "is not used: " in (said := capsys.readouterr().err)
+    assert "can be written by others (mode 777). Mend that, or set BRINGUP_CACHE_DIR" in said
+
+
+def test_an_entry_whose_facts_are_damaged_is_shown_as_such(
+    two: tuple[jit.Binary, jit.Binary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (two[0].folder / "meta.json").write_text('{"name": "k.cpp"}')
+    for words in (["show", two[0].key], ["why", two[0].key, two[1].key]):
+        assert cli.main(["cache", *words]) == 1
+        assert "meta.json is damaged: it lacks command, compiler" in capsys.readouterr().err
