@@ -103,8 +103,15 @@ def _count(text: str) -> int | None:
     return int(text) or None
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
+
+
 def _paths(text: str) -> tuple[Path, ...]:
-    return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    return tuple(_path(part) for part in text.split(os.pathsep) if part)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -136,7 +143,7 @@ _CACHE_DIR = Setting(
     "folder of the kernel cache",
     "the user's cache folder, e.g. ~/.cache/bringup",
     lambda: Path(platformdirs.user_cache_dir("bringup", appauthor=False)),
-    lambda text: Path(text).expanduser(),
+    _path,
 )
 _CACHE_MAX_BYTES = Setting(
     "BRINGUP_CACHE_MAX_BYTES",

@@ -76,6 +76,12 @@ def test_setting_with_a_wrong_value_names_variable_value_and_choices(
         settings.launch_blocking()
 
 
+def test_a_folder_of_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", "~no_such_user/kernels")
+    with pytest.raises(errors.SettingError, match=r"expected a path, and there is no user '~no_su"):
+        settings.cache_dir()
+
+
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("off", False), ("", False)])
 def test_switch_settings_take_the_usual_words(
     monkeypatch: pytest.MonkeyPatch, text: str, value: bool

@@ -154,13 +154,16 @@ class GnuTarget(Target):
             f"one with: {self._get}"
         )
 
-    def _ask(self, compiler: str, *arguments: str, said_on_stderr: bool = False) -> str:
+    @property
+    def _advice(self) -> str:
         named = f"Set {self._setting} to a working C++ compiler" if self._setting else "Mend it"
-        get = f"{named}, or get one with: {self._get}"
+        return f"{named}, or get one with: {self._get}"
+
+    def _ask(self, compiler: str, *arguments: str, said_on_stderr: bool = False) -> str:
         return ask(
             compiler,
             *arguments,
-            get=get,
+            get=self._advice,
             said_on_stderr=said_on_stderr,
             variables=self.variables,
         )
@@ -218,7 +221,13 @@ class GnuTarget(Target):
             output, linked = f"{folder}/empty.so", f"{folder}/link.d"
             arguments = ("-shared", "-fPIC", "-x", "c++", os.devnull, f"-o{output}")
             self._ask(compiler, *arguments, f"-Wl,--dependency-file={linked}")
-            return [path for path in read_depfile(linked) if os.path.isfile(path)]
+            try:
+                return [path for path in read_depfile(linked) if os.path.isfile(path)]
+            except FileNotFoundError:
+                raise MissingCompilerError(
+                    f"no compiler for target {self.name!r}: {compiler} linked nothing, or its "
+                    f"linker knows no --dependency-file (GNU ld has it since 2.35). {self._advice}"
+                ) from None
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
         """Optimised for the target's `-march`, stripped unless somebody wants to look inside."""

@@ -44,6 +44,8 @@ _UNWRITABLE = {
     errno.EFBIG,
     errno.ENOENT,
     errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
     errno.ESTALE,
     errno.EBUSY,
     errno.EIO,

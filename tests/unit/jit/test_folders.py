@@ -172,3 +172,11 @@ def test_a_private_folder_is_in_the_temporary_folder() -> None:
     from bringup.jit import _private
 
     assert _private.private_cache().root.is_relative_to(tempfile.gettempdir())
+
+
+def test_a_folder_with_an_impossible_name_leads_to_a_private_one(
+    source: jit.Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", "/tmp/" + 300 * "a")
+    assert jit.compile(source).path.is_file()
+    assert "the kernel cache cannot be used: [Errno 36] File name too long" in caplog.text

@@ -124,3 +124,13 @@ def test_a_damaged_entry_is_not_loaded_without_a_compiler(
     remove_compiler(tmp_path, monkeypatch)
     with pytest.raises(MissingCompilerError):
         jit.compile(source)
+
+
+def test_a_program_that_is_no_compiler_is_said(
+    root: Path, source: jit.Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_CXX", "/bin/true")
+    with pytest.raises(
+        MissingCompilerError, match=r"/bin/true linked nothing, .* Set BRINGUP_JIT_CXX to a working"
+    ):
+        jit.compile(source)
