@@ -15,6 +15,8 @@
 #define __ubuf__
 #define GM_ADDR uint8_t*
 
+#define KERNEL_TASK_TYPE_DEFAULT(type)  // every core is of one kind
+
 // One core of a simulated NPU computes everything: it is a vector core.
 #define ASCEND_IS_AIV true
 #define ASCEND_IS_AIC false
@@ -87,6 +89,8 @@ inline int64_t GetBlockIdx() { return bringup::ascendc::block().index; }
 inline int64_t GetBlockNum() { return bringup::ascendc::block().count; }
 inline int64_t GetSubBlockIdx() { return 0; }
 inline int64_t GetSubBlockNum() { return 1; }
+
+using ::printf;
 
 template <pipe_t>
 inline void PipeBarrier() {}

@@ -8,6 +8,7 @@
 #ifndef BRINGUP_ASCENDC_LAUNCH_H_
 #define BRINGUP_ASCENDC_LAUNCH_H_
 
+#include <exception>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -50,6 +51,10 @@ bool run_block(void (*kernel)(Parameters...), const std::tuple<Parameters...>& a
     std::apply(kernel, arguments);
   } catch (const Misuse& misuse) {
     reason = misuse;
+  } catch (const std::exception& error) {
+    std::snprintf(reason.words, sizeof reason.words, "the kernel threw: %s", error.what());
+  } catch (...) {
+    std::snprintf(reason.words, sizeof reason.words, "the kernel threw no std::exception");
   }
   block() = {};
   return reason.words[0] == '\0';

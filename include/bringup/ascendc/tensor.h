@@ -51,7 +51,9 @@ class GlobalTensor {
 
   // Refuses `count` elements from `offset` on that are not all in the tensor.
   void check(uint64_t offset, uint64_t count) const {
-    if (address_ == nullptr) bringup::ascendc::refuse("a GlobalTensor without SetGlobalBuffer");
+    if (address_ == nullptr && !bounded_) {
+      bringup::ascendc::refuse("a GlobalTensor without SetGlobalBuffer");
+    }
     if (bounded_ && (offset > size_ || count > size_ - offset)) {
       bringup::ascendc::refuse("elements %llu to %llu of a GlobalTensor of %llu",
                                static_cast<unsigned long long>(offset),

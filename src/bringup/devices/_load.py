@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import re
+import time
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +19,8 @@ from bringup.errors import DriverError
 __all__ = ["DriverInfo", "load_driver", "loaded"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_AUTOGRAD_OBJECT = "context"  # what torch.autograd.graph calls the object it keeps for a backward
+_RELEASE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -178,10 +183,52 @@ def _await_autograd_threads(native: ModuleType, name: str) -> None:
             leaf.clone().backward()
 
 
+class _Mark:
+    """Something whose end can be seen."""
+
+
+def _await_autograd_release(native: ModuleType, name: str) -> None:
+    """Waits until autograd's threads hold nothing of Python's any more.
+
+    backward() returns before the device's thread has let go of the graph, and with it of an object
+    that torch keeps for each backward. Letting go takes the GIL, and a thread that asks for it
+    while the interpreter shuts down ends the process with an abort. The thread lets go before it
+    begins the next graph, so one is run whose own object is watched.
+    """
+    if not _has_autograd_threads():
+        return
+    torch = importlib.import_module("torch")
+    for index in range(native.device_count()):
+        leaf = torch.ones((), device=f"{name}:{index}", requires_grad=True)
+        with torch.enable_grad():
+            root = leaf.clone()
+        mark = _Mark()
+        torch._C._stash_obj_in_tls(_AUTOGRAD_OBJECT, mark)
+        torch.autograd.Variable._execution_engine.run_backward(
+            (root,), (torch.ones_like(root),), False, False, (leaf,), False, False
+        )
+        torch._C._stash_obj_in_tls(_AUTOGRAD_OBJECT, None)
+        watched = weakref.ref(mark)
+        del mark
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        while watched() is not None and time.monotonic() < deadline:
+            time.sleep(0.0001)
+
+
+def _has_autograd_threads() -> bool:
+    """Whether a backward ever ran for a device: by the names that torch gives its threads."""
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread may just have ended
+            if comm.read_text().startswith("pt_autograd"):
+                return True
+    return False
+
+
 def _drain(native: ModuleType, name: str) -> None:
     """Waits while Python still runs: host functions may need it, and failures must be told."""
     if native.in_forked_child():
         return
+    _await_autograd_release(native, name)
     for device in range(native.device_count()):
         status, words = native.synchronize(device)
         if status != 0:

@@ -13,7 +13,8 @@ Python functions as operators: `custom_op` defines one and returns its callable 
 
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
 of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
-`TwoPhaseLauncher` calls functions that first ask for a workspace.
+`TwoPhaseLauncher` calls functions that first ask for a workspace. `ascendc_op` makes an operator of
+a function that launches them.
 
 Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
 offers an operator to transformers.
@@ -22,6 +23,7 @@ offers an operator to transformers.
 from __future__ import annotations
 
 from bringup.ops._ascendc import ascendc_load
+from bringup.ops._ascendc_op import ascendc_op
 from bringup.ops._attention import register_attention
 from bringup.ops._autotune import autotune
 from bringup.ops._custom_op import CustomOperator, custom_op
@@ -68,6 +70,7 @@ __all__ = [
     "TwoPhaseLauncher",
     "alloc_like",
     "ascendc_load",
+    "ascendc_op",
     "autotune",
     "custom_op",
     "debugging",

@@ -143,7 +143,7 @@ def _build(
 
 
 def _kernels_of(path: Path) -> list[_Kernel]:
-    text = _COMMENT.sub(" ", path.read_text())
+    text = _COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
     kernels = [
         _Kernel(match[1], _parameters(f"{path}: kernel {match[1]!r}", text, match.end()))
         for match in _KERNEL.finditer(text)

@@ -10,6 +10,8 @@ from bringup.errors import ContractError
 
 __all__ = ["Address", "alloc_like", "tensor_ptr"]
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class Address(int):
     """The address of a tensor's first element: an int that knows the tensor's device."""
@@ -54,27 +56,36 @@ def alloc_like(tensor: torch.Tensor) -> torch.Tensor:
 
 def _without_memory(tensor: torch.Tensor) -> str:
     """Why a tensor has no address, or "". data_ptr() itself says 0, or anything at all."""
-    shape = list(tensor.shape)
-    if isinstance(tensor, FakeTensor):
-        return f"a fake tensor of shape {shape} has no memory; wrap the kernel in an operator"
-    if tensor.is_meta:
-        return f"a meta tensor of shape {shape} has no memory; wrap the kernel in an operator"
-    if is_traceable_wrapper_subclass(tensor):
-        return f"a {type(tensor).__name__} wraps other tensors; pass one of those"
+    if type(tensor) not in _PLAIN and (reason := _wrapped(tensor)):
+        return reason
+    shape = tensor.shape
     if tensor.layout is not torch.strided:
         return f"a tensor of layout {tensor.layout} has no single address; pass its parts"
+    if tensor.is_meta:
+        return f"a meta tensor of shape {list(shape)} has no memory; wrap the kernel in an operator"
     if tensor.is_conj() or tensor.is_neg():
         return "its memory holds other values (conjugated, negated): resolve_conj(), resolve_neg()"
-    if tensor.numel() == 0 or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    count = tensor.numel()
+    if count == 0 or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return ""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + last + 1) * tensor.itemsize
+    if not tensor.is_contiguous():
+        count = 1 + sum((n - 1) * step for n, step in zip(shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + count) * tensor.itemsize
     held = tensor.untyped_storage().nbytes()
     if held < needed:
         return (
-            f"the memory of a tensor of shape {shape} was freed: its storage holds {held} bytes, "
-            f"the tensor needs {needed}"
+            f"the memory of a tensor of shape {list(shape)} was freed: its storage holds {held} "
+            f"bytes, the tensor needs {needed}"
         )
+    return ""
+
+
+def _wrapped(tensor: torch.Tensor) -> str:
+    if isinstance(tensor, FakeTensor):
+        shape = list(tensor.shape)
+        return f"a fake tensor of shape {shape} has no memory; wrap the kernel in an operator"
+    if is_traceable_wrapper_subclass(tensor):
+        return f"a {type(tensor).__name__} wraps other tensors; pass one of those"
     return ""
 
 

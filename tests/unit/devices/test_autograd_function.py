@@ -4,6 +4,8 @@ the anchor's test_autograd_function.py; the rest is what a device adds.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -525,3 +527,31 @@ def test_functions_of_torch_s_own_list_agree_with_cpu(entry: Any) -> None:
         assert len(got) == len(expected)
         for one, other in zip(got, expected, strict=True):
             torch.testing.assert_close(one.cpu(), other)
+
+
+EXITS_AT_ONCE = """
+import sys, threading, torch
+from bringup import devices
+devices.load_driver("sim")
+def work():
+    x = torch.ones(512, device="npu", requires_grad=True)
+    (x * 2).sum().backward()
+if sys.argv[1] == "thread":
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+else:
+    work()
+"""
+
+
+def test_process_that_ends_right_behind_a_backward_ends_well() -> None:
+    """Autograd's thread may still hold what torch keeps for each backward: an abort, two of three
+    times, unless somebody waits for it.
+    """
+    processes = [
+        subprocess.Popen([sys.executable, "-c", EXITS_AT_ONCE, where], stderr=subprocess.PIPE)
+        for where in ("main", "main", "main", "thread")
+    ]
+    ended = [(process.communicate()[1].decode(), process.returncode) for process in processes]
+    assert ended == [("", 0)] * 4

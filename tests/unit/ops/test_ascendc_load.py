@@ -242,6 +242,23 @@ def test_misuse_of_the_chip_is_told_with_kernel_and_block(
     assert str(at.value).endswith(words)
 
 
+def test_exception_of_a_kernel_ends_nothing_but_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "throws.cpp").write_text("""
+        #include <stdexcept>
+        #include "kernel_operator.h"
+        extern "C" __global__ __aicore__ void throws(GM_ADDR x, uint32_t what) {
+          if (what == 0) throw std::runtime_error("out of patience");
+          throw 7;
+        }
+    """)
+    launcher = ops.ascendc_load("throws", tmp_path / "throws.cpp")
+    with pytest.raises(KernelError, match="block 0: the kernel threw: out of patience"):
+        launcher.launch("throws", block_dim=1, args=[torch.zeros(1), ops.u32(0)])
+    launcher.launch("throws", block_dim=1, args=[torch.zeros(1, device="npu"), ops.u32(1)])
+    with pytest.raises(KernelError, match=r"'throws' failed .*threw no std::exception"):
+        torch.npu.synchronize()
+
+
 def test_launch_after_a_failed_one_works(misuser: ops.KernelLauncher) -> None:
     x = torch.zeros(16)
     with pytest.raises(KernelError):
