@@ -29,7 +29,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         env={**os.environ, "COLUMNS": "80", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
