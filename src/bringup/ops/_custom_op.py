@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
+from types import FrameType
 from typing import Any, Literal, overload
 
 import torch
@@ -242,8 +243,10 @@ def custom_op(
 
 
 def _caller() -> str:
-    frame = sys._getframe(2)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("bringup.ops."):
+        frame = frame.f_back
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _define(

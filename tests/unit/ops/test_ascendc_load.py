@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,25 @@ def test_other_stream_is_taken(adder: ops.KernelLauncher) -> None:
     with stream:
         adder.launch("add_custom", block_dim=1, args=[z, x, z, ops.u32(1024)])
         assert torch.equal(z.cpu(), torch.full((1024,), 9.0).half())
+
+
+def test_threads_launch_into_streams_of_their_own(adder: ops.KernelLauncher) -> None:
+    results: dict[int, torch.Tensor] = {}
+
+    def work(number: int) -> None:
+        with torch.Stream("npu"):
+            x = torch.full((1024,), float(number), dtype=torch.half, device="npu")
+            for _ in range(50):
+                adder.launch("add_custom", block_dim=2, args=[x, x, x, ops.u32(1024)])
+                x *= 0.5
+            results[number] = x.cpu()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {n: float(x.float().mean()) for n, x in results.items()} == {n: n for n in range(4)}
 
 
 def test_other_device_is_taken(adder: ops.KernelLauncher) -> None:

@@ -208,6 +208,12 @@ def test_written_argument_has_its_version_bumped(define: Callable[..., Any]) -> 
     assert x._version > before
 
 
+def test_name_that_is_taken_names_the_place_of_the_definition(define: Callable[..., Any]) -> None:
+    operator = define(plain)
+    with pytest.raises(SchemaError, match=r"is defined already, at .*test_ascendc_op.py:\d+"):
+        ops.ascendc_op(operator.qualified_name)(lambda x: x.clone())
+
+
 def test_wrong_definition_is_refused() -> None:
     with pytest.raises(SchemaError, match="'vector_add' is no operator's name"):
         ops.ascendc_op("vector_add")(plain)

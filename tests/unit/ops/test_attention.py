@@ -111,8 +111,8 @@ def test_padding_reaches_the_operator_as_a_mask(op: Any, mask: Any) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("op", "cache"),
-    # steps with a static cache need a mask over its unused places
-    [(additive, "dynamic"), (additive, "static"), (flag_only, "dynamic")],
+    # Steps with a static cache need a mask over its unused places.
+    [(additive, "dynamic"), (additive, "static"), (flag_only, "dynamic"), (with_flag, "static")],
 )
 def test_generated_tokens_are_those_of_eager_attention(op: Any, cache: str) -> None:
     """Prefill, then steps of one token with a cache."""
