@@ -285,11 +285,12 @@ def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any
     """The kernel at the Autograd key; registered with the key set as its first argument."""
     redispatch = overload._handle.redispatch_boxed
     record = _record_simple if facts.simple else _record_general
+    any_requires_grad = _any_in_lists_requires_grad if facts.lists else _any_requires_grad
     apply = node.apply
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0 or (
-            _is_grad_enabled() and _any_requires_grad(*args, **kwargs)
+            _is_grad_enabled() and any_requires_grad(*args, **kwargs)
         ):
             run = partial(redispatch, keyset & _after_autograd)
             if not _in_functorch():
@@ -300,6 +301,13 @@ def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any
             return redispatch(keyset & _after_autograd, *args, **kwargs)
 
     return kernel
+
+
+def _any_in_lists_requires_grad(*args: Any, **kwargs: Any) -> bool:
+    """torch's own function passes over a list that has a None in it."""
+    values = (*args, *kwargs.values())
+    lists = [item for value in values if isinstance(value, (list, tuple)) for item in value]
+    return bool(_any_requires_grad(*values, *lists))
 
 
 def _record_simple(
