@@ -18,6 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.ops._autograd import below_autograd
 from bringup.ops._facts import Facts, find_overload
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
@@ -26,27 +27,29 @@ from bringup.ops._verbs import Verbs
 
 __all__ = ["CustomOperator", "custom_op", "find_custom_operator"]
 
-_below_autograd = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_compiling
 _in_function_mode = torch._C._is_torch_function_mode_enabled
 _has_torch_function = torch._C._has_torch_function_variadic
+_in_functorch = torch._C._are_functorch_transforms_active
 _included = torch._C._dispatch_tls_local_include_set
 _excluded = torch._C._dispatch_tls_local_exclude_set
 _registered_by_others = torch.library._impls
 
 
-def _untouched_keys() -> tuple[Any, Any]:
-    """The thread-local key sets (included, excluded) where nothing is switched on."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend((_included(), _excluded())))
+def _untouched_keys() -> tuple[int, int]:
+    """The key sets that a thread includes and excludes where nothing is switched on."""
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.extend((_included().raw_repr(), _excluded().raw_repr()))
+    )
     thread.start()
     thread.join()
     return found[0], found[1]
 
 
-_INCLUDED, _EXCLUDED = _untouched_keys()
+_UNTOUCHED_INCLUDED, _UNTOUCHED_EXCLUDED = _untouched_keys()
 _operators: dict[str, CustomOperator] = {}
 
 
@@ -54,9 +57,9 @@ class CustomOperator(Verbs):
     """What `custom_op` returns: call it like the function; it is `overload`, only faster.
 
     The call goes around the autograd kernel where no gradient is to be recorded, and records it
-    without a detour where one is. It does so only in a thread where nothing that sits above
-    autograd is switched on (autocast, `torch.func`, dispatch modes), and as long as nobody else has
-    registered a kernel there.
+    without a detour where one is. It does so only as long as nobody else has registered a kernel
+    for autograd, and in a thread that is in no transform and no mode which could tell; to record,
+    in one where nothing above autograd is switched on.
 
     Attributes:
         schema: the schema as registered.
@@ -92,16 +95,18 @@ class CustomOperator(Verbs):
         if (
             self._direct
             and not kwargs
-            and _included() == _INCLUDED
+            and not _in_functorch()
             and forward_ad._current_level < 0
             and not _in_function_mode()
             and not _has_torch_function(*args)
             and self._autograd_names.isdisjoint(_registered_by_others)
         ):
             if not (_is_grad_enabled() and _any_requires_grad(*args)):
-                with _below_autograd():
-                    return self._call(*args)
-            if _excluded() == _EXCLUDED:
+                return below_autograd(self._call, *args)
+            if (
+                _included().raw_repr() == _UNTOUCHED_INCLUDED
+                and _excluded().raw_repr() == _UNTOUCHED_EXCLUDED
+            ):
                 return self._node.apply(*args, *self.facts.defaults[len(args) :], self._call)
         return self._through_dispatcher(args, kwargs)
 

@@ -19,8 +19,7 @@ from bringup.ops._facts import Facts
 
 __all__ = ["Slot", "debugging", "python_kernel"]
 
-_is_alias_of = torch._C._is_alias_of
-_Tensor = torch.Tensor
+_shares_memory = torch._C._any_output_is_alias_to_input_or_output
 
 
 class Slot:
@@ -58,94 +57,62 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 
 def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
     """The kernel that runs the function in `slot`."""
-    if facts.returns_aliases:
-        return _unchecked_kernel(facts, slot)
-    if facts.returns == 1 and not facts.returns_lists and not facts.lists:
-        return _one_output_kernel(facts, slot)
-    return _general_kernel(facts, slot)
 
-
-def _unchecked_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return _run(facts, slot.function, args, kwargs)
-
-    return kernel
-
-
-def _one_output_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = (
-            _run(facts, slot.function, args, kwargs)
+            _run_watched(facts, slot.function, args, kwargs)
             if _Debugging.on
             else slot.function(*args, **kwargs)
         )
-        if isinstance(result, _Tensor):
-            for value in args if not kwargs else (*args, *kwargs.values()):
-                if isinstance(value, _Tensor) and _shares_memory(result, value):
-                    raise _aliased(facts, value, facts.values(args, kwargs))
+        outputs = result if type(result) is tuple else (result,)
+        if _shares_memory(args, kwargs, outputs):
+            raise _aliased(facts, outputs, facts.values(args, kwargs))
         return result
 
-    return kernel
+    def view_kernel(*args: Any, **kwargs: Any) -> Any:
+        return slot.function(*args, **kwargs)
+
+    return view_kernel if facts.returns_aliases else kernel
 
 
-def _general_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        result = _run(facts, slot.function, args, kwargs)
-        outputs = list(_tensors(result))
-        if outputs:
-            values = facts.values(args, kwargs)
-            for value in _tensors(values):
-                if any(_shares_memory(output, value) for output in outputs):
-                    raise _aliased(facts, value, values)
-            for i, output in enumerate(outputs):
-                if any(_shares_memory(output, other) for other in outputs[:i]):
-                    raise ContractError(
-                        f"{facts.name}: output {i} shares memory with another output; return a "
-                        "clone of it"
-                    )
-        return result
-
-    return kernel
+def _aliased(facts: Facts, outputs: Sequence[Any], values: Sequence[Any]) -> ContractError:
+    storages = [_storage(output) for output in _tensors(outputs)]
+    for name, tensor in facts.tensors_of(values, range(len(values))):
+        if _storage(tensor) in storages:
+            return ContractError(
+                f"{facts.name}: an output shares memory with the argument '{name}'; return a clone "
+                "or declare a view with schema='(Tensor(a) x) -> Tensor(a)'"
+            )
+    return ContractError(f"{facts.name}: two outputs share memory; return a clone of one")
 
 
-def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one is other:
-        return True
+def _storage(tensor: torch.Tensor) -> int:
+    """What is the same for tensors that share memory, and only for them."""
     try:
-        return bool(_is_alias_of(one, other))
+        return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # a layout without a storage, sparse for example
-        return False
+        return id(tensor)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, _Tensor):
+    if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
 
 
-def _aliased(facts: Facts, tensor: torch.Tensor, values: Sequence[Any]) -> ContractError:
-    name = next(n for n, t in facts.tensors_of(values, range(len(values))) if t is tensor)
-    return ContractError(
-        f"{facts.name}: an output shares memory with the argument '{name}'; return a clone, or "
-        "declare a view with schema='(Tensor(a) x) -> Tensor(a)'"
-    )
-
-
-def _run(
+def _run_watched(
     facts: Facts, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Runs `function`; while debugging, refuses a change of an input that may not be written."""
-    if not _Debugging.on:
-        return function(*args, **kwargs)
+    """Runs `function`, and refuses a change of an input that may not be written."""
     values = facts.values(args, kwargs)
     readonly = [i for i in range(len(values)) if i not in facts.written]
-    written = [t for _, t in facts.tensors_of(values, facts.written)]
+    written = [_storage(t) for _, t in facts.tensors_of(values, facts.written)]
     before = [
         (name, tensor, tensor.detach().clone(), tensor._version)
         for name, tensor in facts.tensors_of(values, readonly)
-        if not tensor.is_inference() and not any(_shares_memory(tensor, other) for other in written)
+        if not tensor.is_inference() and _storage(tensor) not in written
     ]
     result = function(*args, **kwargs)
     for name, tensor, copy, version in before:
