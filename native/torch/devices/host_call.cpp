@@ -1,6 +1,7 @@
 #include "torch/devices/host_call.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -152,9 +153,18 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
       return pairs_[i].host;
     }
   }
+  if (mode_ == Mode::kCopy) check_overlap(tensor, written);
   pairs_.push_back(
       {tensor, mode_ == Mode::kAlias ? new_alias(tensor) : copy_to_host(tensor), written});
   return pairs_.back().host;
+}
+
+// A kernel refuses to write to memory that another of its tensors partly covers; with copies of
+// both it could not notice.
+void HostCall::check_overlap(const at::Tensor& tensor, bool written) const {
+  for (const Pair& pair : pairs_) {
+    if (written || pair.written) at::assert_no_partial_overlap(pair.original, tensor);
+  }
 }
 
 // Kernels check whether their tensors overlap, so what is one storage on the device has to be one

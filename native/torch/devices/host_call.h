@@ -82,6 +82,7 @@ class HostCall final : AllocationTap {
   const Redirected* find_redirected(const void* host) const;
   at::DataPtr to_device(at::DataPtr&& data, size_t bytes) const;
   at::Tensor new_alias(const at::Tensor& tensor) const;
+  void check_overlap(const at::Tensor& tensor, bool written) const;
   void write_alias_back(const Pair& pair);
   void write_copy_back(const Pair& pair);
 

@@ -130,6 +130,29 @@ def test_overlapping_write_is_refused_as_on_cpu() -> None:
         x[1:].add_(x[:-1])
 
 
+OVERLAPPING = """
+import torch
+from bringup import devices
+devices.load_driver("sim")
+x = torch.arange(8.0, device="npu")
+for write in (lambda: x[1:].add_(x[:-1]), lambda: torch.add(x[:-1], 1, out=x[1:])):
+    try:
+        write()
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+print(x.cpu().tolist() == list(range(8)), x.add_(x.view(2, 4).view(8)).sum().item())
+"""
+
+
+def test_overlapping_write_is_refused_with_memory_that_the_host_cannot_touch(
+    fresh_python: Callable[..., str],
+) -> None:
+    *refusals, last = fresh_python(OVERLAPPING, BRINGUP_SIM_ISOLATED="1").splitlines()
+    assert len(refusals) == 2
+    assert all("the written-to tensor refer to a single memory" in said for said in refusals)
+    assert last == "True 56.0"
+
+
 def test_mixture_of_devices_is_refused_by_operator_and_devices() -> None:
     x = torch.ones(3, device="npu")
     with pytest.raises(
