@@ -94,7 +94,7 @@ def disk_is_full(failure: Failure) -> bool:
 def compile_error(failure: Failure, kept: Path) -> CompileError:
     """The error to raise; `kept` is where the full log is."""
     done, source = failure.done, failure.source
-    diagnostic = first_diagnostic(failure.log, failure.folder)
+    diagnostic = first_diagnostic(failure.log, failure.folder, source.text or "")
     advice = _hint(failure)
     lines = (
         f"{operator_prefix()}{source} did not compile for target "
@@ -114,9 +114,9 @@ def compile_error(failure: Failure, kept: Path) -> CompileError:
     )
 
 
-def first_diagnostic(log: str, folder: Path) -> str:
+def first_diagnostic(log: str, folder: Path, text: str = "") -> str:
     """The first error of a compiler's log with the line of the source it is about; `folder` is
-    where the compiler ran.
+    where the compiler ran, `text` what it compiled, where that was no file.
     """
     lines = log.strip().splitlines()
     first = next((i for i, line in enumerate(lines) if _ERROR.search(line)), None)
@@ -127,19 +127,21 @@ def first_diagnostic(log: str, folder: Path) -> str:
         last += 1
     if last > first + 1:
         return "\n".join(lines[first:last])
-    quoted = _source_line(lines[first], folder)
+    quoted = _source_line(lines[first], folder, text)
     return f"{lines[first]}\n{quoted}" if quoted else lines[first]
 
 
-def _source_line(line: str, folder: Path) -> str:
+def _source_line(line: str, folder: Path, text: str) -> str:
     """The line of the source that a message without one is about, or ""."""
     place = _PLACE.match(line)
     if place is None:
         return ""
+    # A text inside a generated entry goes by its own name, of which there is no file.
+    lines = text.partition(f'#line 1 "{place[1]}"\n')[2].splitlines()
+    number = int(place[2] or place[3])
     try:
-        text = (folder / place[1]).read_text(errors="replace").splitlines()
-        number = int(place[2] or place[3])
-        return f"{number:5} | {text[number - 1]}"
+        lines = lines or (folder / place[1]).read_text(errors="replace").splitlines()
+        return f"{number:5} | {lines[number - 1]}"
     except (OSError, IndexError):
         return ""
 
