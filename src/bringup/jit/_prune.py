@@ -83,7 +83,7 @@ def _remove(layout: Layout, victims: Iterable[_Candidate]) -> Pruned:
     trash: list[tuple[_Candidate, Path]] = []
     for victim in victims:
         aside = staging / f"trash-{os.getpid()}-{next(_serial)}-{time.time_ns()}"
-        with contextlib.suppress(FileNotFoundError), unwritable_is_told():
+        with unwritable_is_told(), contextlib.suppress(FileNotFoundError):  # another prune
             victim.folder.rename(aside)
             trash.append((victim, aside))
     in_use = keys_in_use(layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,24 @@ def test_the_counters_agree_with_the_store(root: Path, source: jit.Source) -> No
     entries = jit.cache().entries()
     # A use is noted in an empty file.
     assert Sizes(jit.cache().layout).total() == (sum(entry.bytes for entry in entries), 2)
+
+
+def test_two_that_prune_at_once_do_not_disturb_each_other(
+    root: Path, source: jit.Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another one takes away between the look and the removal is gone, not an error."""
+    from bringup.jit import _prune
+
+    taken, left = build(source, 2)
+    scan = _prune._scan
+
+    def scan_and_lose(layout: object) -> object:
+        found = scan(layout)  # type: ignore[arg-type]
+        shutil.rmtree(taken.folder)
+        return found
+
+    monkeypatch.setattr(_prune, "_scan", scan_and_lose)
+    assert jit.cache().prune(max_entries=0).removed == (left.key,)
 
 
 def test_what_this_process_has_loaded_stays(root: Path, source: jit.Source) -> None:
