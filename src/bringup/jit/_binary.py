@@ -22,10 +22,16 @@ from bringup.jit._source import Abi, Kind
 from bringup.jit._target import find_target
 from bringup.jit._usage import mark_in_use, release_marks
 
-__all__ = ["Binary", "Unloaded", "unload"]
+__all__ = ["Binary", "RemovedError", "Unloaded", "unload"]
 
 _log = settings.logger("jit")
 _serial = itertools.count()
+
+
+class RemovedError(CompileError):
+    """Internal: a binary went between compile and load, as when another process clears the
+    cache.
+    """
 
 
 class _Loaded(NamedTuple):
@@ -109,21 +115,22 @@ class Binary:
     def _load(self) -> int:
         if layout := _layout_of(self):
             mark_in_use(layout, self.key)  # first: nobody prunes it from here on
-        cause: Exception
         try:
             find_target(self.target).check_loadable(self.path, self.debug)
             return self._load_from(str(self.path))
-        except FileNotFoundError as error:
-            reason, cause = f"{error}; it was removed meanwhile, compile it again", error
-        except RuntimeError as error:
+        except (FileNotFoundError, RuntimeError) as error:
             if isinstance(error, BringupError):
                 raise
+            if isinstance(error, FileNotFoundError) or not self.path.exists():
+                raise RemovedError(
+                    f"the kernel {self.entry!r} was built, and removed from the cache before it "
+                    f"was loaded ({self.path}): compile it again"
+                ) from error
             if _is_noexec(self.path):
                 return self._load_through_memory()
-            reason, cause = str(error), error
-        raise CompileError(
-            f"the kernel {self.entry!r} was built but cannot be loaded: {reason}"
-        ) from cause
+            raise CompileError(
+                f"the kernel {self.entry!r} was built but cannot be loaded: {error}"
+            ) from error
 
     def _load_from(self, path: str) -> int:
         kernel_id: int = _native.core().load_kernel(path, self.entry, self.kind == "device")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from bringup.jit._binary import Binary
+from bringup.jit._binary import Binary, RemovedError
 from bringup.jit._compile import compile as compile_source
 from bringup.jit._glue import Glued, glue
 from bringup.jit._items import Item, parse_items
@@ -185,6 +185,16 @@ class Template:
         self.source.digest()  # a missing file by its name, not as a header that is not there
         spec = params.spec(target)
         return compile_source(spec.source, **spec.arguments)
+
+    def load(self, params: Params, *, target: str = "cpu") -> int:
+        """The number in the native kernel table of the kernel for a parameter set. It is built
+        again when somebody clears the cache between compile and load. Raises what `compile` and
+        `Binary.kernel_id` raise.
+        """
+        try:
+            return self.compile(params, target=target).kernel_id
+        except RemovedError:  # by now it is marked as in use, and nobody prunes it again
+            return self.compile(params, target=target).kernel_id
 
     def __str__(self) -> str:
         return str(self.source)

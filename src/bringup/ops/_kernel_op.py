@@ -189,7 +189,7 @@ class _Definition:
         params = jit.tuned(self.variants.params_of_key(values), **tuning)
         try:
             with jit.compiling_for(name):
-                return self.template.compile(params, target=tuning["target"]).kernel_id
+                return self.template.load(params, target=tuning["target"])
         except MissingKernelError as error:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command

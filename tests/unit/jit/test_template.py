@@ -253,8 +253,28 @@ def test_the_same_template_in_another_folder_is_the_same_binary(tmp_path: Path) 
 
 def test_errors_of_the_compiler_point_into_the_template() -> None:
     broken = scale(text="\n\nint broken = ;\n" + SCALE)
-    with pytest.raises(CompileError, match=r"scale\.cpp:3:\d+: error"):
+    with pytest.raises(CompileError, match=r"scale\.cpp:3:\d+: error") as caught:
         kernel(broken, **call())
+    assert "    3 | int broken = ;" in str(caught.value)  # there is no file to quote it from
+
+
+def test_a_kernel_that_is_cleared_before_it_is_loaded_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """Row 23: as by another process, between compile and load."""
+    params = jit.params(scale(), **call())
+    cleared: list[Any] = []
+    compile_ = jit.Template.compile
+
+    def compile_and_clear(*given: Any, **options: Any) -> jit.Binary:
+        binary = compile_(*given, **options)
+        cleared.append(jit.cache().clear())
+        return binary
+
+    monkeypatch.setattr(jit.Template, "compile", compile_and_clear)
+    assert params.template.load(params) > 0
+    assert [len(done.removed) for done in cleared] == [1, 0]
+    assert len(cleared[1].in_use) == 1
 
 
 def test_a_parameter_struct_of_another_size_is_refused_by_the_compiler() -> None:
