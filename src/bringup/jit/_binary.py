@@ -121,7 +121,9 @@ class Binary:
         except (FileNotFoundError, RuntimeError) as error:
             if isinstance(error, BringupError):
                 raise
-            if isinstance(error, FileNotFoundError) or not self.path.exists():
+            # Another process may have built it again since the loader missed it.
+            missed = f"{self.path}: cannot open shared object file: No such file" in str(error)
+            if missed or isinstance(error, FileNotFoundError):
                 raise RemovedError(
                     f"the kernel {self.entry!r} was built, and removed from the cache before it "
                     f"was loaded ({self.path}): compile it again"

@@ -260,7 +260,7 @@ class Cache:
                 for name, content in packed.files.items():
                     write_durably(staged / name, content)
                 sync(staged)
-                self._commit(staged, packed.key)
+                self._commit(staged, packed.key, packed.meta["files"][BINARY])
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
@@ -348,20 +348,21 @@ class Cache:
         key = key_of(record)
         with unwritable_is_told():
             files = {path.name: path.read_bytes() for path in sorted(staged.iterdir())}
+            manifest = {
+                name: {"size": len(content), "sha256": bytes_digest(content)}
+                for name, content in files.items()
+            }
             meta = {
                 **facts,
                 "key": key,
                 "record": record,
                 "headers": [header.path for header in headers],
                 "origin": origin._asdict(),
-                "files": {
-                    name: {"size": len(content), "sha256": bytes_digest(content)}
-                    for name, content in files.items()
-                },
+                "files": manifest,
             }
             (staged / META).write_text(json.dumps(meta))
             sync(staged / BINARY, staged / META, staged)
-            size, sha256 = self._commit(staged, key)
+            size, sha256 = self._commit(staged, key, manifest[BINARY])
             variant = Variant(key, size, sha256, tuple(headers), searched)
             self._requests.add(request_key, variant)
             self.add_portable(origin, key, size, sha256)
@@ -374,8 +375,10 @@ class Cache:
         variant = PortableVariant(key, size, sha256, *origin[1:], imported)
         self._portables.add(origin.key, variant)
 
-    def _commit(self, staged: Path, key: str) -> tuple[int, str]:
-        """Size and digest of the binary that is now under `key`."""
+    def _commit(self, staged: Path, key: str, ours: Mapping[str, Any]) -> tuple[int, str]:
+        """Size and digest of the binary that is now under `key`; `ours` has those of the staged
+        one.
+        """
         final = self.layout.entry(key)
         final.parent.mkdir(exist_ok=True, mode=0o700)
         size = folder_size(staged)
@@ -389,6 +392,7 @@ class Cache:
                     raise
             else:
                 Sizes(self.layout).add(key, size, 1)
+                return ours["size"], ours["sha256"]
         raise StoreUnwritableError(f"{final} holds something that cannot be put aside")
 
     def _intact(self, variant: Variant | PortableVariant) -> bool:

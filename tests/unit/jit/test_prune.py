@@ -141,6 +141,25 @@ def test_two_that_prune_at_once_do_not_disturb_each_other(
     assert jit.cache().prune(max_entries=0).removed == (left.key,)
 
 
+def test_an_entry_that_is_cleared_as_it_is_published_is_no_broken_cache(
+    root: Path,
+    source: jit.Source,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from bringup.jit._usage import Sizes
+
+    add = Sizes.add
+
+    def add_and_lose(sizes: Sizes, key: str, size: int, entries: int) -> None:
+        add(sizes, key, size, entries)
+        shutil.rmtree(jit.cache().layout.entry(key))
+
+    monkeypatch.setattr(Sizes, "add", add_and_lose)
+    assert jit.compile(source, macros={"N": 3}).path.is_relative_to(root)
+    assert not caplog.text
+
+
 def test_what_this_process_has_loaded_stays(root: Path, source: jit.Source) -> None:
     """Row 23: in-use safe."""
     loaded, other = build(source, 2)

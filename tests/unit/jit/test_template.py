@@ -262,7 +262,7 @@ def test_a_kernel_that_is_cleared_before_it_is_loaded_is_built_again(
     monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     """Row 23: as by another process, between compile and load."""
-    params = jit.params(scale(), **call())
+    params = jit.params(scale(macros={"OF_THIS_TEST": 1}), **call())  # not loaded by another
     cleared: list[Any] = []
     compile_ = jit.Template.compile
 

@@ -48,9 +48,7 @@ def test_what_was_unloaded_may_be_pruned(root: Path, source: jit.Source) -> None
     assert jit.cache().clear().in_use == (binary.key,)
     jit.cache().unload()
     assert jit.cache().clear().removed == (binary.key,)
-    with pytest.raises(
-        CompileError, match="removed from the cache before it was loaded .*: compile it again"
-    ):
+    with pytest.raises(CompileError, match=r"removed from the cache before it was loaded"):
         _ = binary.kernel_id
 
 
