@@ -161,6 +161,30 @@ uint32_t launch(const char* name, void (*kernel)(Parameters...), uint32_t block_
   return 0;
 }
 
+// What a kernel's parameter is: 'p' an address, 'i' an integer, 'f' a float, 's' a struct.
+struct Parameter {
+  int32_t kind;
+  int32_t size;
+};
+
+template <class Value>
+constexpr Parameter parameter() {
+  const int32_t kind = std::is_pointer_v<Value>                             ? 'p'
+                       : std::is_integral_v<Value> || std::is_enum_v<Value> ? 'i'
+                       : std::is_floating_point_v<Value>                    ? 'f'
+                                                                            : 's';
+  return {kind, static_cast<int32_t>(sizeof(Value))};
+}
+
+// Gives the parameters of a kernel, and returns how many there are.
+template <class... Parameters>
+int32_t parameters(void (*)(Parameters...), const Parameter** found) {
+  // One more, for there are no empty arrays.
+  static constexpr Parameter all[] = {parameter<Parameters>()..., {0, 0}};
+  *found = all;
+  return sizeof...(Parameters);
+}
+
 }  // namespace ascendc
 }  // namespace bringup
 

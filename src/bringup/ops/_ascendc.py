@@ -38,6 +38,10 @@ _HOST_LAUNCH = """
 BRINGUP_ASCENDC_EXPORT uint32_t aclrtlaunch_{name}(uint32_t block_dim, void* stream{parameters}) {{
   return bringup::ascendc::launch("{name}", &{name}, block_dim, stream{arguments});
 }}
+BRINGUP_ASCENDC_EXPORT int32_t bringup_ascendc_parameters_{name}(
+    const bringup::ascendc::Parameter** found) {{
+  return bringup::ascendc::parameters(&{name}, found);
+}}
 """
 _DEVICE_TEXT = """\
 #include "{file}"

@@ -10,11 +10,17 @@ from typing import Any
 import torch
 
 from bringup import settings
-from bringup.errors import KernelError
+from bringup.errors import ContractError, KernelError
 from bringup.ops._call_place import Libraries, Place, StreamLike, c_arguments, place_of
 from bringup.ops._memory import tensor_ptr
 
 __all__ = ["KernelLauncher"]
+
+
+class _Parameter(ctypes.Structure):
+    """bringup::ascendc::Parameter of launch.h."""
+
+    _fields_ = (("kind", ctypes.c_int32), ("size", ctypes.c_int32))
 
 
 class KernelLauncher:
@@ -31,6 +37,7 @@ class KernelLauncher:
 
     def __init__(self, *libraries: str | os.PathLike[str]) -> None:
         self._libraries = Libraries(libraries)
+        self._declared: dict[str, list[_Parameter] | None] = {}
 
     def __repr__(self) -> str:
         return f"KernelLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
@@ -54,6 +61,8 @@ class KernelLauncher:
         Raises:
             KernelError: no library has the kernel, or it could not be started; for a kernel that
                 fails later, the next synchronisation raises.
+            ContractError: arguments are on several devices, or, where the library says what the
+                kernel declares, do not fit that.
             TypeError, ValueError, OverflowError: an argument cannot be what it says.
         """
         where = f"kernel {name!r}"
@@ -66,6 +75,8 @@ class KernelLauncher:
         symbol = f"aclrtlaunch_{name}"
         function = self._libraries.get(symbol)
         values = c_arguments(where, args, lambda x: ctypes.c_void_p(tensor_ptr(x)))
+        if (declared := self._parameters(name)) is not None:
+            _fit(where, values, declared)
         place = place_of(where, args, stream)
         self._order(where, symbol, place)
         status = function(ctypes.c_uint32(block_dim), ctypes.c_void_p(place.stream), *values)
@@ -74,6 +85,18 @@ class KernelLauncher:
         place.keep([value for value in args if isinstance(value, torch.Tensor)])
         if settings.launch_blocking() and place.device.type != "cpu":
             torch.accelerator.synchronize(place.device)
+
+    def _parameters(self, name: str) -> list[_Parameter] | None:
+        """What the kernel declares, where its library says it: one of `ascendc_load` does."""
+        if name not in self._declared:
+            tell = self._libraries.find(f"bringup_ascendc_parameters_{name}")
+            if tell is None:
+                self._declared[name] = None
+            else:
+                found = ctypes.POINTER(_Parameter)()
+                count = tell(ctypes.byref(found))
+                self._declared[name] = found[:count]
+        return self._declared[name]
 
     def _order(self, where: str, symbol: str, place: Place) -> None:
         """Lets the launch run behind what its stream still has to do."""
@@ -94,3 +117,43 @@ class KernelLauncher:
             f"{where} of {self._libraries}: launch failed with code {status}"
             + (f": {words}" if words else "")
         )
+
+
+_NAMES = {"p": "an address", "i": "an integer", "f": "a float", "s": "a struct"}
+# What ctypes calls its types, by what they are.
+_FORMATS = {
+    **dict.fromkeys("bBhHiIlLqQ?cu", "i"),
+    **dict.fromkeys("fdg", "f"),
+    **dict.fromkeys("zZO", "p"),
+}
+
+
+def _fit(where: str, values: Sequence[Any], declared: Sequence[_Parameter]) -> None:
+    """Raises `ContractError` for arguments that the kernel would read as something else."""
+    if len(values) != len(declared):
+        raise ContractError(f"{where} takes {len(declared)} arguments, got {len(values)}")
+    for index, (value, parameter) in enumerate(zip(values, declared, strict=True)):
+        kind, wanted = _kind(value), chr(parameter.kind)
+        if isinstance(value, ctypes.c_uint64):  # an int: an address, or a number that has to fit
+            fits = wanted == "p" or (wanted == "i" and _holds(value.value, parameter.size))
+        else:
+            fits = kind == wanted and (kind == "p" or ctypes.sizeof(value) == parameter.size)
+        if not fits:
+            prefix = {"i": "u", "f": "f"}.get(wanted)
+            hint = f"; ops.{prefix}{8 * parameter.size}(x) would be one" if prefix else ""
+            raise ContractError(
+                f"{where}: argument {index} is {_NAMES[kind]} of {ctypes.sizeof(value)} bytes "
+                f"({value!r}), the kernel takes {_NAMES[wanted]} of {parameter.size} bytes{hint}"
+            )
+
+
+def _kind(value: Any) -> str:
+    code = getattr(value, "_type_", None)
+    if isinstance(value, (ctypes._Pointer, ctypes.Array)) or code == "P":
+        return "p"
+    return _FORMATS.get(code, "s") if isinstance(code, str) else "s"
+
+
+def _holds(bits: int, size: int) -> bool:
+    """Whether an integer of `size` bytes holds what somebody gave as an int, perhaps negative."""
+    return bits < 1 << (8 * size) or bits >= (1 << 64) - (1 << (8 * size - 1))
