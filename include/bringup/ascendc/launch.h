@@ -60,8 +60,9 @@ bool run_block(void (*kernel)(Parameters...), const std::tuple<Parameters...>& a
   return reason.words[0] == '\0';
 }
 
-// All that one queued launch points at, until the driver releases it. The driver sees one number
-// (the address of this) and a tensor for each pointer, because it may have to translate addresses.
+// All that one queued launch points at, until the driver releases it. The driver sees an argument
+// for each parameter, a tensor where it is an address (it may have to translate that), and last one
+// number: the address of this.
 template <class... Parameters>
 class Launch {
  public:
@@ -70,10 +71,10 @@ class Launch {
   Launch(const char* name, Kernel kernel, int32_t device, const Parameters&... arguments)
       : kernel_(kernel), arguments_(arguments...), device_(device) {
     self_ = reinterpret_cast<int64_t>(this);
-    args_.push_back(&self_);
-    kinds_.push_back(BRINGUP_ARG_INT);
     tensors_.reserve(sizeof...(Parameters));
     (add(arguments), ...);
+    args_.push_back(&self_);
+    kinds_.push_back(BRINGUP_ARG_INT);
     launch_.struct_size = sizeof launch_;
     launch_.nargs = static_cast<int32_t>(args_.size());
     launch_.args = args_.data();
@@ -98,26 +99,29 @@ class Launch {
       tensors_.push_back({address, {12, device_}, 1, {1, 8, 1}, &one, &one, 0});
       args_.push_back(&tensors_.back());
       kinds_.push_back(BRINGUP_ARG_TENSOR);
+    } else {
+      args_.push_back(nullptr);  // kept by us; here so that the driver counts as the caller does
+      kinds_.push_back(BRINGUP_ARG_NONE);
     }
   }
 
   template <class Value>
-  static Value argument(const Value& kept, void**& tensors) {
+  static Value argument(const Value& kept, void**& args) {
+    const void* given = *args++;
     if constexpr (std::is_pointer_v<Value>) {
-      return static_cast<Value>(static_cast<const DLTensor*>(*tensors++)->data);
+      return static_cast<Value>(static_cast<const DLTensor*>(given)->data);
     } else {
       return kept;
     }
   }
 
-  static int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
-    const auto* self = reinterpret_cast<const Launch*>(*static_cast<const int64_t*>(args[0]));
-    void** tensors = args + 1;
+  static int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {
+    const auto* self = reinterpret_cast<const Launch*>(*static_cast<const int64_t*>(args[n - 1]));
     Misuse reason{};
     const bool done = std::apply(
         [&](const Parameters&... kept) {
-          // Braces: tensors are taken from left to right.
-          const std::tuple<Parameters...> arguments{argument(kept, tensors)...};
+          // Braces: arguments are taken from left to right.
+          const std::tuple<Parameters...> arguments{argument(kept, args)...};
           return run_block(self->kernel_, arguments, ctx->block_index, ctx->block_count, reason);
         },
         self->arguments_);

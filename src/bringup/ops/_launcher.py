@@ -84,7 +84,7 @@ class KernelLauncher:
             self._raise_failure(where, symbol, status)
         place.keep([value for value in args if isinstance(value, torch.Tensor)])
         if settings.launch_blocking() and place.device.type != "cpu":
-            torch.accelerator.synchronize(place.device)
+            torch.get_device_module(place.device).synchronize(place.device)
 
     def _parameters(self, name: str) -> list[_Parameter] | None:
         """What the kernel declares, where its library says it: one of `ascendc_load` does."""

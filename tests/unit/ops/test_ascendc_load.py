@@ -151,6 +151,16 @@ def test_host_memory_is_refused_by_the_device(adder: ops.KernelLauncher) -> None
         torch.npu.synchronize()
 
 
+def test_blocking_launch_raises_where_it_is_called(
+    adder: ops.KernelLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_LAUNCH_BLOCKING", "1")
+    x = torch.zeros(1024, dtype=torch.half, device="npu")
+    args = [x, x, torch.zeros(1024).data_ptr(), ops.u32(1024)]
+    with pytest.raises(KernelError, match="argument 2 is a tensor outside this device's memory"):
+        adder.launch("add_custom", block_dim=1, args=args)
+
+
 def test_isolated_memory_is_reached(tmp_path: Path) -> None:
     """On a device whose memory the host cannot see, addresses are translated."""
     script = f"""
