@@ -104,6 +104,9 @@ def mark_in_use(layout: Layout, key: str) -> None:
         mark = _marks.get(layout.store)
         if mark is None:
             _marks[layout.store] = _open_mark(layout, {key})
+        elif not os.fstat(mark.descriptor).st_nlink:  # somebody has deleted the whole store
+            os.close(mark.descriptor)
+            _marks[layout.store] = _open_mark(layout, mark.keys | {key})
         elif key not in mark.keys:
             os.write(mark.descriptor, f"{key}\n".encode())
             mark.keys.add(key)

@@ -338,3 +338,13 @@ def test_a_bound_that_is_no_number_is_named(
     monkeypatch.setenv(variable, text)
     with pytest.raises(SettingError, match=f"{variable}='{text}': {message}"):
         jit.cache().prune()
+
+
+def test_what_is_loaded_stays_though_the_store_was_deleted_meanwhile(
+    root: Path, source: jit.Source
+) -> None:
+    _ = jit.compile(source, macros={"N": 9001}).kernel_id
+    shutil.rmtree(root)
+    loaded = jit.compile(source, macros={"N": 9002})
+    _ = loaded.kernel_id
+    assert jit.cache().clear().in_use == (loaded.key,)
