@@ -117,6 +117,7 @@ class Template:
     source: Source = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._check_types()
         source = Source(
             self.path,
             text=self.text,
@@ -133,6 +134,27 @@ class Template:
         for mapping in ("dtypes", "layouts", "choices", "buckets", "macros"):
             object.__setattr__(self, mapping, MappingProxyType(dict(getattr(self, mapping))))
         self._check()
+
+    def _check_types(self) -> None:
+        where = f"jit.Template {str(self.name or self.path)!r}"
+        for name in ("dtypes", "layouts", "choices", "buckets", "macros"):
+            if not isinstance(given := getattr(self, name), Mapping):
+                raise TypeError(
+                    f"{where}: {name}={given!r}: expected a mapping from macros, as in "
+                    f'{name}={{"MACRO": ...}}'
+                )
+        if not isinstance(self.params, str):
+            raise TypeError(
+                f"{where}: params={self.params!r}: expected one text of items separated by "
+                'commas, as in "ptr(out), ptr(x)"'
+            )
+        if isinstance(self.tiles, (str, Mapping)) or not all(
+            isinstance(tile, Mapping) for tile in self.tiles
+        ):
+            raise TypeError(
+                f"{where}: tiles={self.tiles!r}: expected a list of sets of macros, as in "
+                '[{"TILE": 16}, {"TILE": 32}]'
+            )
 
     def _check(self) -> None:
         if self.kernel_kind not in (None, *get_args(KernelKind)):

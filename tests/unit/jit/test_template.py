@@ -251,6 +251,20 @@ def test_the_same_template_in_another_folder_is_the_same_binary(tmp_path: Path) 
     assert len(keys) == 1
 
 
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"dtypes": ["x"]}, r"dtypes=\['x'\]: expected a mapping from macros"),
+        ({"params": ["ptr(x)"]}, r"params=\['ptr\(x\)'\]: expected one text of items"),
+        ({"tiles": [1]}, r"tiles=\[1\]: expected a list of sets of macros"),
+        ({"tiles": {"TILE": 1}}, r"tiles=\{'TILE': 1\}: expected a list of sets"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(TypeError, match=rf"jit\.Template 'scale\.cpp': {expected}"):
+        scale(**wrong)
+
+
 def test_errors_of_the_compiler_point_into_the_template() -> None:
     broken = scale(text="\n\nint broken = ;\n" + SCALE)
     with pytest.raises(CompileError, match=r"scale\.cpp:3:\d+: error") as caught:
