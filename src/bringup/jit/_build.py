@@ -199,6 +199,18 @@ def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -
     raise compile_error(failure, failed_log)
 
 
+def _check_written(request: Request, staged: Path, command: Sequence[str]) -> None:
+    """Raises `CompileError` when a compiler that did not fail left out what it is there for."""
+    for name in (BINARY, Job.headers):
+        if not (staged / name).is_file():
+            raise CompileError(
+                f"{request.source}: the compiler of target {request.target!r} ended without an "
+                f"error and did not write {name}; the command of {type(request.platform).__name__} "
+                f"has to write job.output and job.headers: {shlex.join(command)}",
+                command=list(command),
+            )
+
+
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
     """Compiles `request` into the folder `staged`: kernel.so, build.log, the source.
 
@@ -216,6 +228,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         start_ns, start = time.time_ns(), time.perf_counter()
         done = _run(request, job, command, failed_log)
         seconds = time.perf_counter() - start
+        _check_written(request, staged, command)
         headers = tuple(map(read_header, read_dependencies(staged)))
         inputs = tuple(map(read_header, _inputs(job, request)))
         read = (*headers, *inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -199,6 +200,26 @@ def test_a_vendors_compiler_is_one_class(acme: Acme, tmp_path: Path) -> None:
     path.write_text("no")
     with pytest.raises(CompileError, match=r"add\.acme did not compile for target 'acme'"):
         jit.compile(jit.Source(path), target="acme")
+
+
+@pytest.mark.parametrize(
+    ("script", "missing"), [("true", "kernel.so"), ("touch kernel.so", "kernel.d")]
+)
+def test_a_compiler_that_leaves_out_what_it_is_there_for_is_named(
+    registry: None, script: str, missing: str
+) -> None:
+    class Idle(jit.GnuTarget):
+        def command(self, job: jit.Job) -> list[str]:
+            return ["/bin/sh", "-c", script]
+
+    jit.register_target(Idle("idle", ["c++"], march="native", get=""))
+    with pytest.raises(CompileError) as caught:
+        jit.compile(jit.Source(text="int run;", name="k.c"), target="idle")
+    assert str(caught.value) == (
+        "k.c: the compiler of target 'idle' ended without an error and did not write "
+        f"{missing}; the command of Idle has to write job.output and job.headers: "
+        f"{shlex.join(['/bin/sh', '-c', script])}"
+    )
 
 
 def test_other_targets_refuse_a_vendors_language(acme: Acme) -> None:
