@@ -35,7 +35,9 @@ def _library() -> ctypes.CDLL:
 
 
 def run(*, quick: bool = False) -> list[Row]:
-    """The rows: against the peer, and against the budget with one and with two threads."""
+    """Row 3 of the feature table: against the peer, and against the budget with one and with two
+    threads.
+    """
     library = _library()
     rounds, lookups = (5, 20_000) if quick else (31, 200_000)
     one, two, peer = [], [], []

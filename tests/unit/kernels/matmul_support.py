@@ -1,4 +1,6 @@
-"""What the tests of the GEMM family share: operands in every layout, the anchor's tolerances."""
+"""What the tests of the GEMM family share: operands in every layout, and the anchor's tolerances
+(feature row 35; the anchor's own rows are named in the tests).
+"""
 
 from __future__ import annotations
 
