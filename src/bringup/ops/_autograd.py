@@ -22,10 +22,18 @@ from torch.autograd.function import _SingleLevelFunction
 from bringup.errors import SchemaError
 from bringup.ops._facts import Facts
 
-__all__ = ["Formula", "autograd_kernel", "below_autograd", "node_class"]
+__all__ = [
+    "Formula",
+    "autograd_kernel",
+    "below_autograd",
+    "call_boxed",
+    "node_class",
+    "runner_below_autograd",
+]
 
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+call_boxed = torch._C._dispatch_call_boxed
 _set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _after_autograd = torch._C._after_autograd_keyset
 _any_requires_grad = torch._C._any_requires_grad
@@ -92,10 +100,26 @@ def below_autograd(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _set_excluded(_AUTOGRAD, False)
 
 
+def runner_below_autograd(overload: Any) -> Callable[..., Any]:
+    """`below_autograd` of one operator, for callers that know that they are not there yet, and that
+    no argument overrides torch's functions, which this does not look for again.
+    """
+    handle = overload._handle
+
+    def run(*args: Any) -> Any:
+        _set_excluded(_AUTOGRAD, True)
+        try:
+            return call_boxed(handle, *args)
+        finally:
+            _set_excluded(_AUTOGRAD, False)
+
+    return run
+
+
 def node_class(facts: Facts, formula: Formula) -> Any:
     """The autograd function of an operator.
 
-    `apply(*values, run)` runs the operator by `run(*values)`, below autograd, and records it.
+    `apply(*values, run)` records what `run(*values)` does, which runs the operator below autograd.
     `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
     of tensors among them are taken apart by it.
     """
@@ -113,10 +137,11 @@ def _simple_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., A
 
     def forward(ctx: Any, *packed: Any) -> Any:
         values = packed[:count]
-        result = below_autograd(packed[count], *values)
-        if formula.setup_context is not None:
+        result = packed[count](*values)
+        setup = formula.setup_context
+        if setup is not None:
             ctx.needs_input_grad = ctx.needs_input_grad[:count]
-            formula.setup_context(ctx, values, result)
+            setup(ctx, values, result)
             if formula.jvp is not None:
                 _save_for_jvp(ctx)
         return result
@@ -139,7 +164,7 @@ def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., 
     def forward(ctx: Any, *packed: Any) -> Any:
         call: _Call = packed[-1]
         values = packed[:-1]
-        result = below_autograd(call, *values)
+        result = call(*values)
         ctx.bringup_call = call
         ctx.needs_input_grad = tuple(call.rebuild(ctx.needs_input_grad))
         inputs = call.rebuild(values)
@@ -306,7 +331,7 @@ def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any
         if forward_ad._current_level >= 0 or (
             _is_grad_enabled() and any_requires_grad(*args, **kwargs)
         ):
-            run = partial(redispatch, keyset & _after_autograd)
+            run = partial(below_autograd, redispatch, keyset & _after_autograd)
             if not _in_functorch():
                 return record(facts, apply, run, args, kwargs)
             with enable_single_level_autograd_function():

@@ -18,7 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from bringup.errors import ExpiredHandleError, SchemaError
-from bringup.ops._autograd import below_autograd
+from bringup.ops._autograd import below_autograd, call_boxed, runner_below_autograd
 from bringup.ops._facts import Facts, find_overload
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
@@ -34,22 +34,22 @@ _in_function_mode = torch._C._is_torch_function_mode_enabled
 _has_torch_function = torch._C._has_torch_function_variadic
 _in_functorch = torch._C._are_functorch_transforms_active
 _included = torch._C._dispatch_tls_local_include_set
-_excluded = torch._C._dispatch_tls_local_exclude_set
+_in_autocast = torch._C._is_any_autocast_enabled
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _registered_by_others = torch.library._impls
 
 
-def _untouched_keys() -> tuple[int, int]:
-    """The key sets that a thread includes and excludes where nothing is switched on."""
-    found: list[int] = []
-    thread = threading.Thread(
-        target=lambda: found.extend((_included().raw_repr(), _excluded().raw_repr()))
-    )
+def _untouched_keys() -> Any:
+    """The keys that a thread includes where nothing is switched on."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(_included()))
     thread.start()
     thread.join()
-    return found[0], found[1]
+    return found[0]
 
 
-_UNTOUCHED_INCLUDED, _UNTOUCHED_EXCLUDED = _untouched_keys()
+_UNTOUCHED = _untouched_keys()
 _operators: dict[str, CustomOperator] = {}
 
 
@@ -84,7 +84,9 @@ class CustomOperator(Verbs):
         self._structure = structure
         self._where = where
         self._fill_defaults = fill_defaults
-        self._call = operator._op
+        self._handle = operator._handle
+        self._run = runner_below_autograd(operator)
+        self._arity = len(self.facts.names)
         self._direct = self.facts.simple and structure is None
         self._autograd_names = frozenset(f"{library.ns}/{self._bare}/{k}" for k in AUTOGRAD_KEYS)
 
@@ -102,12 +104,11 @@ class CustomOperator(Verbs):
             and self._autograd_names.isdisjoint(_registered_by_others)
         ):
             if not (_is_grad_enabled() and _any_requires_grad(*args)):
-                return below_autograd(self._call, *args)
-            if (
-                _included().raw_repr() == _UNTOUCHED_INCLUDED
-                and _excluded().raw_repr() == _UNTOUCHED_EXCLUDED
-            ):
-                return self._node.apply(*args, *self.facts.defaults[len(args) :], self._call)
+                return below_autograd(call_boxed, self._handle, *args)
+            if not _is_excluded(_AUTOGRAD) and not _in_autocast() and _included() == _UNTOUCHED:
+                if len(args) == self._arity:
+                    return self._node.apply(*args, self._run)
+                return self._node.apply(*args, *self.facts.defaults[len(args) :], self._run)
         return self._through_dispatcher(args, kwargs)
 
     def _through_dispatcher(self, args: Any, kwargs: Any) -> Any:

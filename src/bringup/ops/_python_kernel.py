@@ -59,11 +59,12 @@ def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
     """The kernel that runs the function in `slot`."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        result = (
-            _run_watched(facts, slot.function, args, kwargs)
-            if _Debugging.on
-            else slot.function(*args, **kwargs)
-        )
+        if _Debugging.on:
+            result = _run_watched(facts, slot.function, args, kwargs)
+        elif kwargs:
+            result = slot.function(*args, **kwargs)
+        else:
+            result = slot.function(*args)
         outputs = result if type(result) is tuple else (result,)
         if _shares_memory(args, kwargs, outputs):
             raise _aliased(facts, outputs, facts.values(args, kwargs))
