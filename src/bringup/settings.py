@@ -39,6 +39,7 @@ __all__ = [
     "ops_debug",
     "pass_path",
     "prepend_pass_path",
+    "size",
     "table",
 ]
 
@@ -128,8 +129,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _size(text: str) -> int | None:
-    """Bytes; None for no limit."""
+def size(text: str) -> int | None:
+    """A number of bytes, also with K, M or G behind it; None for 0: no limit. Raises
+    `ValueError`.
+    """
     number, unit = text.strip()[:-1], text.strip()[-1:].upper()
     shift = {"K": 10, "M": 20, "G": 30}.get(unit)
     digits = number if shift else text.strip()
@@ -151,7 +154,7 @@ _CACHE_MAX_BYTES = Setting(
     "number with K, M or G; 0: no limit",
     "2G",
     lambda: 2 * 2**30,
-    _size,
+    size,
 )
 _CACHE_MAX_ENTRIES = Setting(
     "BRINGUP_CACHE_MAX_ENTRIES",
@@ -197,14 +200,14 @@ _JIT_MEMORY = Setting(
     "address space of each process of a compiler: bytes, or a number with K, M or G; 0: no limit",
     "16G",
     lambda: 16 * 2**30,
-    _size,
+    size,
 )
 _JIT_FILE_SIZE = Setting(
     "BRINGUP_JIT_FILE_SIZE",
     "size of each file that a compiler writes: bytes, or a number with K, M or G; 0: no limit",
     "4G",
     lambda: 4 * 2**30,
-    _size,
+    size,
 )
 _JIT_PROGRESS = Setting(
     "BRINGUP_JIT_PROGRESS",

@@ -4,6 +4,7 @@ taking it elsewhere.
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Mapping
@@ -154,9 +155,21 @@ def _tell(done: jit.Pruned, *, as_json: bool) -> None:
         typer.echo(f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
 
 
+def _bound(text: str) -> float:
+    try:
+        return settings.size(text) or math.inf
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def prune(
     max_bytes: Annotated[
-        int | None, typer.Option(help="What all kernels may hold; default: the setting.")
+        float | None,
+        typer.Option(
+            parser=_bound,
+            metavar="BYTES",
+            help="What all kernels may hold, also with K, M or G; default: the setting.",
+        ),
     ] = None,
     max_entries: Annotated[
         int | None, typer.Option(help="How many kernels may stay; default: the setting.")

@@ -137,7 +137,7 @@ class Cache:
             found.append(Entry(key, name, size, folder, used, key in in_use))
         return sorted(found, key=lambda entry: (entry.name, entry.key))
 
-    def prune(self, max_bytes: int | None = None, max_entries: int | None = None) -> Pruned:
+    def prune(self, max_bytes: float | None = None, max_entries: int | None = None) -> Pruned:
         """Removes the entries used longest ago until both bounds hold, and whatever is stale.
 
         What a living process has loaded stays. A cache is pruned by itself when it grows beyond its

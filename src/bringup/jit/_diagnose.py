@@ -262,4 +262,8 @@ def _hint(failure: Failure) -> str:
     for pattern, advice in _HINTS:
         if found := pattern.search(failure.log):
             return advice(failure, found)
-    return _killed(failure, None) if failure.done.status == -signal.SIGKILL else ""
+    if failure.done.status == -signal.SIGKILL:
+        return _killed(failure, None)
+    # A process that cannot even map its libraries dies without a word.
+    starved = failure.done.status < 0 and settings.jit_memory() is not None
+    return _out_of_memory(failure, None) if starved else ""

@@ -267,8 +267,14 @@ def prebuild(
         A report with an outcome for each spec; `report.check()` raises if one failed.
 
     Raises:
-        TypeError: a spec is none. ValueError: `workers` is not positive, or given with `executor`.
+        TypeError: a spec is none, or `executor` is no executor.
+        ValueError: `workers` is not positive, or given with `executor`.
     """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            "jit.prebuild(executor=): expected an executor of concurrent.futures, got "
+            f"{type(executor).__name__} ({executor!r})"
+        )
     if executor is not None and workers is not None:
         raise ValueError("jit.prebuild: workers= is for its own threads; executor= brings its own")
     if workers is not None and workers < 1:

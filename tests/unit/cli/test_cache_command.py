@@ -90,7 +90,9 @@ def test_prune_and_clear_remove_and_say_what_stays(
     assert f"1 stay, for running processes have them loaded: {left.key[:12]}" in text
     jit.cache().unload()
     assert asked(capsys, "clear")["removed"] == [left.key]
-    assert cli.main(["cache", "prune", "--max-bytes", "-1"]) == 1
+    assert "0 kernels removed" in printed(capsys, "prune", "--max-bytes", "1G")
+    assert cli.main(["cache", "prune", "--max-bytes", "1T"]) == 2
+    assert "expected a number of bytes, also with K, M or G" in capsys.readouterr().err
 
 
 def test_export_and_import_carry_kernels(
