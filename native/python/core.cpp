@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "runtime/call_record.h"
 #include "runtime/error_slot.h"
 #include "runtime/kernel_table.h"
 
@@ -13,6 +14,18 @@ namespace {
 rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code) {
   return rt::load_kernel(path, entry,
                          device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry);
+}
+
+// (key, digest) of the build, or None. The path is bytes: not every one is UTF-8.
+nb::object recall_call(const nb::bytes& path, bool again) {
+  const std::string file(path.c_str(), path.size());
+  std::optional<rt::RecordedBuild> build;
+  {
+    const nb::gil_scoped_release released;
+    build = rt::recall_call(file, again);
+  }
+  if (!build) return nb::none();
+  return nb::make_tuple(build->key, build->digest);
 }
 
 }  // namespace
@@ -37,5 +50,8 @@ NB_MODULE(_core, module) {
       [](rt::KernelId id) { return rt::KernelTable::instance().release_unused(id); }, nb::arg("id"),
       nb::call_guard<nb::gil_scoped_release>(),
       "Closes the library of kernel `id` if nothing else holds it; False when something does.");
+  module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("again") = false,
+             "(key, digest) of the build that the call record at `path` names, if all that it "
+             "depends on is as it was; else None.");
   module.def("take_last_error", &rt::take_last_error);
 }

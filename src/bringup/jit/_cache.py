@@ -3,6 +3,7 @@
     <root>/v1/<ab>/<key>/        kernel.so, meta.json, build.log, source
     <root>/v1/.manifests/        request key -> builds, and the headers that each of them read
     <root>/v1/.portable/         the same for whoever has no compiler
+    <root>/v1/.calls/            what calls of `compile` were answered with, by stamps
     <root>/v1/.toolchains/       what compilers answered
     <root>/v1/.failed/           what did not compile
     <root>/v1/.locks/ .staging/ .quarantine/ .inuse/ .sizes/
@@ -28,7 +29,8 @@ from bringup import settings
 from bringup.errors import BundleError
 from bringup.jit import _bundle, _prune
 from bringup.jit._binary import Unloaded, unload
-from bringup.jit._files import bytes_digest, read_bytes
+from bringup.jit._calls import CallIndex, RecordedBuild
+from bringup.jit._files import bytes_digest, quick_digest, read_bytes
 from bringup.jit._headers import Header, PortableHeader, Searched
 from bringup.jit._index import PortableIndex, PortableVariant, RequestIndex, Variant
 from bringup.jit._key import Record, key_of
@@ -63,6 +65,7 @@ class Hit(NamedTuple):
     key: str
     headers: tuple[Header, ...]
     searched: Searched = Searched()
+    sha256: str = ""  # of the binary, where headers and searched are all that it was built from
 
 
 class Origin(NamedTuple):
@@ -115,6 +118,7 @@ class Cache:
         self.layout = Layout(root)
         self._requests = RequestIndex(self.layout)
         self._portables = PortableIndex(self.layout)
+        self._calls = CallIndex(self.layout)
 
     def __repr__(self) -> str:
         return f"Cache({str(self.root)!r})"
@@ -302,7 +306,7 @@ class Cache:
         """The verified entry for a request whose headers are as they were, or None."""
         for variant in self._requests.variants(request_key):
             if variant.holds() and self._intact(variant):
-                return self._used(variant.key, variant.headers, variant.searched)
+                return self._used(self._hit(variant))
         return None
 
     def lookup_portable(
@@ -320,15 +324,44 @@ class Cache:
             elif all(header.holds(roots, system=False) for header in variant.headers):
                 if self._intact(variant):
                     found = _found(variant.headers, roots)
-                    return self._used(variant.key, found, Searched()), refused
+                    hit = Hit(Path(self._binary(variant.key)), variant.key, found)
+                    return self._used(hit), refused
             else:
                 refused.append("it was built from other headers")
         return None, refused
 
-    def _used(self, key: str, headers: tuple[Header, ...], searched: Searched) -> Hit:
-        folder = f"{self.layout.prefix}{key[:2]}/{key}"
-        touch(folder)
-        return Hit(Path(folder, BINARY), key, headers, searched)
+    def recall_call(self, name: str, *, again: bool) -> RecordedBuild | None:
+        """The build that a call of this name was answered with, if all that the answer depends on
+        is untouched; `again` as in `CallIndex.find`.
+        """
+        return self._calls.find(name, again=again)
+
+    def verified_hit(self, build: RecordedBuild) -> Hit | None:
+        """The verified entry of a build, or None when its binary is gone or another one."""
+        path = self._binary(build.key)
+        try:
+            intact = quick_digest(read_bytes(path)) == build.digest
+        except OSError:
+            return None
+        return self._used(Hit(Path(path), build.key, ())) if intact else None
+
+    def note_call(self, name: str, record: bytes) -> None:
+        """Lets other processes recall what a call was answered with, if this cache can be written:
+        without a record they look for themselves.
+        """
+        with contextlib.suppress(StoreUnwritableError, OSError):
+            self._calls.add(name, record)
+
+    def _hit(self, variant: Variant) -> Hit:
+        key, _, sha256, headers, searched = variant
+        return Hit(Path(self._binary(key)), key, headers, searched, sha256)
+
+    def _used(self, hit: Hit) -> Hit:
+        touch(f"{self.layout.prefix}{hit.key[:2]}/{hit.key}")
+        return hit
+
+    def _binary(self, key: str) -> str:
+        return f"{self.layout.prefix}{key[:2]}/{key}/{BINARY}"
 
     def publish(
         self,
@@ -366,7 +399,7 @@ class Cache:
             variant = Variant(key, size, sha256, tuple(headers), searched)
             self._requests.add(request_key, variant)
             self.add_portable(origin, key, size, sha256)
-        return self._used(key, tuple(headers), searched)
+        return self._used(self._hit(variant))
 
     def add_portable(
         self, origin: Origin, key: str, size: int, sha256: str, *, imported: bool = False
@@ -398,7 +431,7 @@ class Cache:
     def _intact(self, variant: Variant | PortableVariant) -> bool:
         """Whether the binary is what the index, or at least its own meta.json, says."""
         try:
-            content = read_bytes(f"{self.layout.prefix}{variant.key[:2]}/{variant.key}/{BINARY}")
+            content = read_bytes(self._binary(variant.key))
         except OSError:
             content = b""
         if len(content) == variant.size and bytes_digest(content) == variant.sha256:

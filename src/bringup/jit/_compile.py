@@ -22,14 +22,12 @@ from bringup.jit import _events
 from bringup.jit._binary import Binary
 from bringup.jit._build import Request, SourceChangedError
 from bringup.jit._cache import Cache, Hit
+from bringup.jit._calls import call_name, call_record, watched
 from bringup.jit._debug import Debug
 from bringup.jit._files import file_digest
 from bringup.jit._headers import Header, Searched
 from bringup.jit._key import (
     Macro,
-    files_named,
-    include_directories,
-    library_directories,
     render_flags,
     render_macros,
 )
@@ -80,9 +78,14 @@ class _State:
     """
 
     def __init__(self) -> None:
-        self.known: dict[_Call, _Known] = {}
         self.frozen = 0
+        self.forget()
         self.reset_flights()
+
+    def forget(self) -> None:
+        """Makes this process look at the disk again."""
+        self.known: dict[_Call, _Known] = {}
+        self.recalled: dict[tuple[Path, str], Binary] = {}
 
     def reset_flights(self) -> None:
         self.lock = threading.Lock()
@@ -147,6 +150,10 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     """
     store = cache()
     request = _asked(source, macros, target, flags, debug)
+    # Whoever listens wants to know the compiler.
+    name = "" if _events.is_heard(_events.Asked) else call_name(request)
+    if name and (recalled := _recall(request, name, store)):
+        return recalled
     missing: MissingCompilerError | None = None
     try:
         request = _with_compiler(request, store)
@@ -170,12 +177,46 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
             if _state.frozen:
                 raise _missing_kernel(request, digest, store) from error
             raise
-    binary = Binary(
+    binary = _binary(request, hit)
+    headers = watched(request, hit.headers)
+    _state.known[call] = _Known(binary, request.toolchain, digest, headers, hit.searched)
+    if name:
+        _note(request, digest, hit, binary, name, store)
+    return binary
+
+
+def _binary(request: Request, hit: Hit) -> Binary:
+    source = request.source
+    return Binary(
         hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
     )
-    headers = _watched(request, hit.headers)
-    _state.known[call] = _Known(binary, request.toolchain, digest, headers, hit.searched)
+
+
+def _recall(request: Request, name: str, store: Cache) -> Binary | None:
+    """What this call was answered with before, here or in another process, if that still holds."""
+    known = _state.recalled.get((store.root, name))
+    if known is not None:
+        same = store.recall_call(name, again=True)
+        if same is not None and same.key == known.key and os.path.exists(known.path):
+            return known
+    build = store.recall_call(name, again=False)
+    hit = store.verified_hit(build) if build is not None else None
+    if hit is None:
+        return None
+    binary = _state.recalled[store.root, name] = _binary(request, hit)
     return binary
+
+
+def _note(
+    request: Request, source_digest: str, hit: Hit, binary: Binary, name: str, store: Cache
+) -> None:
+    """Lets `_recall` find this answer."""
+    if not hit.sha256 or not str(hit.path).startswith(store.layout.prefix):
+        return
+    record = call_record(request, source_digest, hit)
+    if record is not None:
+        store.note_call(name, record)
+        _state.recalled[store.root, name] = binary
 
 
 # Stands for the compiler where there is none.
@@ -221,20 +262,6 @@ def _with_compiler(request: Request, store: Cache) -> Request:
 def find(request: Request, store: Cache) -> Hit | None:
     """The entry that answers `request`, never building one. Raises `FileNotFoundError`."""
     return find_entry(request, request.source.digest(), store)
-
-
-def _watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
-    folders = (
-        request.source.directory,
-        *request.toolchain.include_directories,
-        *include_directories(request.flags),
-        *library_directories(request.flags),
-    )
-    prefixes = tuple(os.path.join(folder, "") for folder in folders if folder)
-    named = files_named(request.flags)
-    return tuple(
-        header for header in headers if header.path.startswith(prefixes) or header.path in named
-    )
 
 
 def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:

@@ -30,6 +30,7 @@ from bringup.jit._toolchain import (
     ask,
     bringup_includes,
     build_environment,
+    candidates,
     content_of,
     libraries_of,
     on_path,
@@ -118,11 +119,7 @@ class GnuTarget(Target):
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
         """The compiler as it is now; the same for every kind of source."""
-        asked_for = (
-            self._chosen(),
-            settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables),
-            bringup_includes(),  # another installation may share the cache
-        )
+        asked_for = self._asked_for()
         known = self._known
         if known is not None and self._known_for == asked_for and known.untouched():
             return known
@@ -135,19 +132,49 @@ class GnuTarget(Target):
         self._known, self._known_for = toolchain, asked_for
         return toolchain
 
+    def _asked_for(self) -> tuple[object, ...]:
+        return (
+            self._chosen(),
+            settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables),
+            bringup_includes(),  # another installation may share the cache
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        """The programs that are looked for, best first."""
+        wanted = self._chosen()
+        return (os.path.expanduser(wanted),) if wanted else self._compilers
+
+    def found_by(self, language: str) -> tuple[object, ...] | None:
+        """The settings, the names and the options; None for a subclass, which may ask for more."""
+        if type(self) is not GnuTarget:
+            return None
+        options = (_LANGUAGE_FLAGS[language], self._march, _COMPILE_FLAGS, _LINK_FLAG)
+        return (*self._asked_for(), self._names(), self._runs_here, options)
+
+    def passed_over(self, compiler: str) -> list[str] | None:
+        """The places on PATH that come before the compiler's; None with folders that depend on
+        where the process is.
+        """
+        passed: list[str] = []
+        for candidate in itertools.chain.from_iterable(map(candidates, self._names())):
+            if candidate == compiler:
+                return passed
+            if not os.path.isabs(candidate):
+                return None
+            passed.append(candidate)
+        return None
+
     def _find(self) -> str:
+        for name in self._names():
+            if found := on_path(name):
+                return found
         wanted, looked_for = self._chosen(), ", ".join(self._compilers)
         if wanted:
-            if found := on_path(os.path.expanduser(wanted)):
-                return found
             raise MissingCompilerError(
                 f"no compiler for target {self.name!r}: {self._setting} is {wanted!r}, and there "
                 f"is no such program. Unset it to use the first of {looked_for} on PATH, or get "
                 f"one with: {self._get}"
             )
-        for name in self._compilers:
-            if found := on_path(name):
-                return found
         unset = f"{self._setting} is not set, and " if self._setting else ""
         raise MissingCompilerError(
             f"no compiler for target {self.name!r}: {unset}none of {looked_for} is on PATH. Get "

@@ -58,7 +58,11 @@ class Place(NamedTuple):
     def has_news(self) -> bool:
         """Whether one of them has appeared."""
         inside = os.path.join(self.folder, "")
-        return any(os.path.lexists(inside + name) for name in self.absent.split(_SEPARATOR))
+        return any(os.path.lexists(inside + name) for name in self.names())
+
+    def names(self) -> list[str]:
+        """The absent files, from the folder."""
+        return self.absent.split(_SEPARATOR)
 
 
 class Searched(NamedTuple):
@@ -74,11 +78,14 @@ class Searched(NamedTuple):
         """The same with the stamps of now, or None when something has appeared."""
         if all(place.untouched() for place in self.places):
             return self
-        now = Searched(
-            tuple(Place(folder, _settled_stamp(folder), names) for folder, _, names in self.places)
-        )
+        # By the folders of now: one may have come that is nearer.
+        now = Searched.of(self.absent_files())
         # Looked for after the stamps were taken: what appears later changes a stamp.
         return None if any(place.has_news() for place in self.places) else now
+
+    def absent_files(self) -> list[str]:
+        """The paths of the files that were not there."""
+        return [os.path.join(place.folder, name) for place in self.places for name in place.names()]
 
     def joined(self, other: Searched) -> Searched:
         """The files of both."""

@@ -20,6 +20,7 @@ from bringup.jit._toolchain import Toolchain
 
 __all__ = [
     "KERNEL_ABI",
+    "SCHEMA",
     "Macro",
     "Record",
     "build_record",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
-_SCHEMA = "2"
+SCHEMA = "2"
 
 Macro: TypeAlias = str | int | float | bool
 Record: TypeAlias = Mapping[str, Sequence[str]]
@@ -150,7 +151,7 @@ def request_key(
 ) -> str:
     """Names what was asked for. Computed on every warm start, so in one go."""
     asked = (
-        (_SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),
+        (SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),
         (source.kind, source.directory, macros, target, flags, options, debug.words),
         (toolchain.fingerprint, toolchain.include_directories),
     )
@@ -185,7 +186,7 @@ def build_record(
             scripts that flags link or name, and programs that flags chose.
     """
     return {
-        "schema": (_SCHEMA,),
+        "schema": (SCHEMA,),
         "source": (source_digest,),
         "headers": header_digests,
         "inputs": input_digests,

@@ -173,11 +173,14 @@ class Layout:
         """A working folder, made when it is missing. Raises `StoreUnwritableError`."""
         path = self.store / name
         with unwritable_is_told():
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.store.mkdir(exist_ok=True, mode=0o700)
+            missing = not os.path.isdir(path)
+            if missing:
+                self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self.store.mkdir(exist_ok=True, mode=0o700)
             if reason := self.distrust():
                 raise StoreUnwritableError(reason)
-            path.mkdir(exist_ok=True, mode=0o700)
+            if missing:
+                path.mkdir(exist_ok=True, mode=0o700)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, "cannot be written", str(path))
         return path

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import settings
+from bringup.jit._calls import CallIndex
+from bringup.jit._calls import builds_named_in as builds_recorded_in
 from bringup.jit._index import PortableIndex, RequestIndex, builds_named_in
 from bringup.jit._layout import Layout, unwritable_is_told
 from bringup.jit._locks import FOLDER as LOCKS
@@ -28,10 +30,17 @@ FAILED = ".failed"
 QUARANTINE = ".quarantine"
 STAGING = ".staging"
 _TOOLCHAINS = ".toolchains"
+_CALLS = CallIndex.FOLDER
 _TIDIED = ".tidied"
 
 _HOUR = 3600
-_KEPT_SECONDS = {STAGING: _HOUR, QUARANTINE: 24 * _HOUR, FAILED: 7 * 24 * _HOUR}
+_DAY = 24 * _HOUR
+_KEPT_SECONDS = {STAGING: _HOUR, QUARANTINE: _DAY, FAILED: 7 * _DAY, _CALLS: 7 * _DAY}
+_INDEXES = {
+    RequestIndex.FOLDER: builds_named_in,
+    PortableIndex.FOLDER: builds_named_in,
+    _CALLS: builds_recorded_in,
+}
 _FILL = 0.9  # an automatic prune makes room for more than one entry
 
 _log = settings.logger("jit")
@@ -138,7 +147,7 @@ def clear(layout: Layout) -> Pruned:
     `StoreUnwritableError`.
     """
     done = prune(layout, 0, 0)
-    for name in (FAILED, QUARANTINE, _TOOLCHAINS):
+    for name in (FAILED, QUARANTINE, _TOOLCHAINS, _CALLS):
         for path in layout.files(name):
             _delete(path)
     return done
@@ -200,9 +209,9 @@ def tidy(layout: Layout) -> None:
     _drop_stale_locks(layout)
     keys_in_use(layout)  # forgets processes that are gone
     present = {folder.name for folder in layout.entry_folders()}
-    for name in (RequestIndex.FOLDER, PortableIndex.FOLDER):
+    for name, builds_in in _INDEXES.items():
         _drop_where(
             layout.files(name),
             # A young one may belong to an entry that came after the look above.
-            lambda path: _is_older(path, 60) and present.isdisjoint(builds_named_in(path)),
+            lambda path, of=builds_in: _is_older(path, 60) and present.isdisjoint(of(path)),  # type: ignore[misc]
         )

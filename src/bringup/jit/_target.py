@@ -84,6 +84,19 @@ class Target(abc.ABC):
         Raises `MissingCompilerError` saying how to get one.
         """
 
+    def found_by(self, language: str) -> tuple[object, ...] | None:
+        """All that decides which compiler `toolchain` finds and which options a build in this
+        language has when nothing is debugged, apart from the content of files; None when it cannot
+        be said so. Then every process asks `toolchain` before it loads a kernel.
+        """
+        return None
+
+    def passed_over(self, compiler: str) -> list[str] | None:
+        """The files that `toolchain` would find before `compiler` if they were there; None when
+        that cannot be said.
+        """
+        return None
+
     @abc.abstractmethod
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
         """The options of every build, before the caller's. They belong to the key: no names of

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,8 +26,10 @@ __all__ = [
     "Toolchain",
     "ToolchainInfo",
     "ask",
+    "boot_id",
     "bringup_includes",
     "build_environment",
+    "candidates",
     "compiler_environment",
     "content_of",
     "digest_of",
@@ -177,13 +179,17 @@ def ask(
     return answer.stderr if said_on_stderr else answer.stdout
 
 
+def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
+    """Where a program `name` is looked for: on PATH, then in the folders `also`."""
+    folders = settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep)
+    return (os.path.join(folder, name) for folder in (*folders, *also))
+
+
 def on_path(name: str, also: Iterable[str] = ()) -> str | None:
     """The program `name` on PATH or in the folders `also`; the standard library's search costs
     several times as much.
     """
-    folders = settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep)
-    for folder in (*folders, *also):
-        candidate = os.path.join(folder, name)
+    for candidate in candidates(name, also):
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return os.path.abspath(candidate)
     return None
@@ -230,7 +236,7 @@ def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 
 @cache
-def _boot_id() -> str:
+def boot_id() -> str:
     """Which boot of which machine this is: the same files on another machine are another ISA."""
     try:
         return read_bytes(_BOOT_ID).decode().strip()
@@ -243,7 +249,7 @@ def remember(toolchain: Toolchain) -> bytes:
     bringup, with headers of its own.
     """
     others = [path for path in toolchain.include_directories if path not in bringup_includes()]
-    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "boot": _boot_id()}
+    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "boot": boot_id()}
     return json.dumps(answers).encode()
 
 
@@ -253,7 +259,7 @@ def recall(kept: bytes | None) -> Toolchain | None:
         return None
     try:
         answers: dict[str, Any] = json.loads(kept)
-        if answers.pop("boot") != _boot_id():
+        if answers.pop("boot") != boot_id():
             return None
         for name in ("tools", "parts"):
             answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])

@@ -177,7 +177,7 @@ def forget() -> None:
     """Makes this process look at the disk again."""
     from bringup.jit import _compile
 
-    _compile._state.known.clear()
+    _compile._state.forget()
 
 
 def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:

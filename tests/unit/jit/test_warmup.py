@@ -161,7 +161,7 @@ def test_a_damaged_entry_is_no_nearest_kernel() -> None:
     binary = jit.compile(ADDER, macros={"N": 2})
     meta = binary.path.parent / "meta.json"
     meta.write_text('{"name": "add.cpp", "record": 3}')
-    _compile._state.known.clear()
+    _compile._state.forget()
     assert "The cache has no other kernel of add.cpp." in str(missing(ADDER, N=3))
 
 
@@ -171,7 +171,7 @@ def test_a_miss_while_frozen_is_the_same_error_without_a_compiler(
     """Rows 18 and 32: a serving image has no compiler."""
     jit.compile(ADDER, macros={"N": 2})
     monkeypatch.setenv("PATH", str(tmp_path))
-    _compile._state.known.clear()
+    _compile._state.forget()
     error = missing(ADDER, N=3)
     assert error.spec == Spec(ADDER, {"N": 3})
     assert "differs in: macros: N=3 instead of N=2." in str(error)

@@ -1,0 +1,30 @@
+// Records of calls: what a kernel cache answered, with the stamps of everything that answer depends
+// on. Written by bringup.jit._calls, checked here: a hundred calls of stat cost Python too much.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/export.h"
+
+namespace bringup::runtime {
+
+// The build that a call was answered with.
+struct RecordedBuild {
+  std::string key;
+  std::string digest;  // of its binary
+};
+
+// The build that the record at `path` names, if this is still the boot it was written in, every
+// file has the stamp that it had, and nothing has appeared where nothing was. Otherwise nothing:
+// also when there is no record, or it is damaged. `again`: this process has checked all of it
+// before, and looks only at what has to be looked at in every call. A record is these fields, a NUL
+// after each:
+//   "bringup call 1", key, digest, boot, number of files, of those for every call, number of
+//   places, of those for every call,
+//   for each file: path, stamp;  for each place: folder, stamp or "", number of names, names; "end"
+// Those for every call come first. A stamp is "inode size mtime_ns ctime_ns". A place whose folder
+// has its stamp holds; in another one each name is looked for.
+BRINGUP_API std::optional<RecordedBuild> recall_call(const std::string& path, bool again);
+
+}  // namespace bringup::runtime
