@@ -14,6 +14,7 @@ from rich.text import Text
 from bringup import __version__
 from bringup.cli import (
     _cache_command,
+    _check_command,
     _config,
     _demo_command,
     _doctor,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("doctor")(_doctor.doctor)
 app.command("demo")(_demo_command.demo)
 app.command("try")(_try_command.try_model)
+app.command("check")(_check_command.check)
 app.command("config")(_config.config)
 
 cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)

@@ -16,6 +16,9 @@ of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers
 `TwoPhaseLauncher` calls functions that first ask for a workspace. `ascendc_op` makes an operator of
 a function that launches them.
 
+`check` calls an operator in every way that torch may call it and says what is wrong
+(`CheckReport`).
+
 Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
 offers an operator to transformers.
 """
@@ -26,6 +29,7 @@ from bringup.ops._ascendc import ascendc_load
 from bringup.ops._ascendc_op import ascendc_op
 from bringup.ops._attention import register_attention
 from bringup.ops._autotune import autotune
+from bringup.ops._check import CheckOutcome, CheckReport, CheckRow, check
 from bringup.ops._custom_op import CustomOperator, custom_op
 from bringup.ops._infer import infer_schema
 from bringup.ops._kernel_op import KernelOperator, kernel_op
@@ -61,6 +65,9 @@ from bringup.ops._two_phase import TwoPhaseLauncher
 
 __all__ = [
     "Check",
+    "CheckOutcome",
+    "CheckReport",
+    "CheckRow",
     "CustomOperator",
     "KernelLauncher",
     "KernelOperator",
@@ -72,6 +79,7 @@ __all__ = [
     "ascendc_load",
     "ascendc_op",
     "autotune",
+    "check",
     "custom_op",
     "debugging",
     "dtype",

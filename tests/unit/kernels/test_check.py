@@ -1,0 +1,44 @@
+"""`ops.check` is green for every operator that bringup ships, also on the simulated device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from bringup import devices, kernels, ops
+from bringup.ops._kernel_op import _definitions
+
+kernels.load()
+SHIPPED = sorted(name for name in _definitions if name.startswith("bringup::"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _driver() -> None:
+    devices.load_driver("sim")
+
+
+def _quantised() -> list[tuple[Any, ...]]:
+    a, b = torch.randint(-9, 9, (2, 3), dtype=torch.int8), torch.ones(3, 4, dtype=torch.int8)
+    return [(a, b, torch.tensor([0.5])), (a, b, torch.ones(4), torch.ones(2), torch.ones(4))]
+
+
+# Where a kernel checks more than a contract can say.
+SAMPLES: dict[str, Any] = {
+    "bringup::quant_matmul": _quantised,
+    "bringup::grouped_matmul": [
+        (torch.randn(5, 3), torch.randn(2, 3, 4), torch.tensor([2, 5])),
+    ],
+    "bringup::grouped_matmul_slice_k": [
+        (torch.randn(3, 5), torch.randn(5, 4), torch.tensor([2, 5])),
+    ],
+    "bringup::nz_matmul": [(torch.randn(4, 5), torch.randn(5, 3), 4, 3, 5)],
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_check_passes_for_the_shipped_operator(name: str) -> None:
+    report = ops.check(name, SAMPLES.get(name)).require()
+    applied = {row.name for row in report.rows if row.outcome is ops.CheckOutcome.PASS}
+    assert {"schema", "fake", "compile", "hidden writes", "fast and slow", "cpu and npu"} <= applied
