@@ -54,7 +54,7 @@ class Formula:
         self, facts: Facts, backward: Callable[..., Any], setup_context: Callable[..., Any] | None
     ) -> None:
         """Registers a backward; `SchemaError` where the operator cannot have it."""
-        if facts.written or facts.returns == 0:
+        if facts.written or not facts.returns:
             what = (
                 f"writes its argument '{facts.names[facts.written[0]]}'"
                 if facts.written

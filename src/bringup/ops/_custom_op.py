@@ -116,6 +116,10 @@ class CustomOperator(Verbs):
             args, kwargs = self._structure.flatten(args, kwargs)
         return self.overload(*args, **kwargs)
 
+    def __reduce__(self) -> Any:
+        """A copy is the operator itself, and so is what another process unpickles, by name."""
+        return find_custom_operator, (self.qualified_name,)
+
     def __repr__(self) -> str:
         return f"<custom operator {self.qualified_name}>"
 
@@ -156,6 +160,7 @@ class CustomOperator(Verbs):
         super().register_fake(self._no_fake)
         self._install_autograd()
         self._install_versions()
+        self.register_vmap("loop")
         if self.facts.pure_without_result:
             self.register_effect("ordered")
 

@@ -25,7 +25,7 @@ class Facts:
         tensors: indices of the arguments that are tensors.
         lists: indices of the arguments that are lists of tensors.
         written: indices of the arguments that the operator writes.
-        returns: how many values it returns.
+        returns: the types of what it returns.
         returns_lists: whether a return is a list of tensors.
         returns_aliases: whether a return is declared to be, or to be a view of, an argument.
     """
@@ -37,7 +37,7 @@ class Facts:
     tensors: tuple[int, ...]
     lists: tuple[int, ...]
     written: tuple[int, ...]
-    returns: int
+    returns: tuple[str, ...]
     returns_lists: bool
     returns_aliases: bool
 
@@ -112,7 +112,7 @@ def facts_of(overload: Any) -> Facts:
         tensors=tuple(i for i, k in enumerate(kinds) if k in {"Tensor", "Optional[Tensor]"}),
         lists=tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k),
         written=tuple(i for i, a in enumerate(arguments) if a.is_write),
-        returns=len(schema.returns),
+        returns=tuple(str(r.type) for r in schema.returns),
         returns_lists=any("List[" in str(r.type) for r in schema.returns),
         returns_aliases=any(r.alias_info is not None for r in schema.returns),
     )

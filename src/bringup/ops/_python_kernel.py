@@ -57,6 +57,7 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 
 def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
     """The kernel that runs the function in `slot`."""
+    one_tensor = facts.returns == ("Tensor",)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if _Debugging.on:
@@ -66,6 +67,8 @@ def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
         else:
             result = slot.function(*args)
         outputs = result if type(result) is tuple else (result,)
+        if not (isinstance(result, torch.Tensor) if one_tensor else _fits(facts, result)):
+            raise _wrong_result(facts, result)
         if _shares_memory(args, kwargs, outputs):
             raise _aliased(facts, outputs, facts.values(args, kwargs))
         return result
@@ -74,6 +77,27 @@ def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
         return slot.function(*args, **kwargs)
 
     return view_kernel if facts.returns_aliases else kernel
+
+
+def _fits(facts: Facts, result: Any) -> bool:
+    """Whether the tensors are where the schema says; the dispatcher takes None for any of them."""
+    if len(facts.returns) < 2:
+        return result is None if not facts.returns else True
+    return (
+        isinstance(result, tuple)
+        and len(result) == len(facts.returns)
+        and all(
+            kind != "Tensor" or isinstance(part, torch.Tensor)
+            for kind, part in zip(facts.returns, result, strict=True)
+        )
+    )
+
+
+def _wrong_result(facts: Facts, result: Any) -> ContractError:
+    parts = result if isinstance(result, tuple) else (result,)
+    got = ", ".join(type(part).__name__ for part in parts)
+    expected = ", ".join(facts.returns) or "None"
+    return ContractError(f"{facts.name}: the function returned {got}; its schema says {expected}")
 
 
 def _aliased(facts: Facts, outputs: Sequence[Any], values: Sequence[Any]) -> ContractError:

@@ -192,14 +192,15 @@ class Verbs:
 
         Args:
             rule: `rule(info, in_dims, *args)` returns the batched result and its batch dimensions,
-                as for `torch.library.register_vmap`; or "pointwise" for an operator that works
-                element by element, called once with the batch in front and ranks aligned; or
-                "loop" for one call a sample.
+                as for `torch.library.register_vmap`; `in_dims` has an entry for every argument,
+                keyword-only ones last. Or "pointwise" for an operator that works element by
+                element, called once with the batch in front and ranks aligned; or "loop" for one
+                call a sample, which is what a `custom_op` does unless told otherwise.
         """
-        function = rule_for(self.overload, rule)
+        function = rule_for(self.overload, self.facts, rule)
         if self._batching is None:
             self._batching = Slot(function)
-            kernel = batching_kernel(self.overload, self._batching)
+            kernel = batching_kernel(self.overload, self.facts, self._batching)
             self._library.impl(self._bare, kernel, "FuncTorchBatched", with_keyset=True)
         self._batching.function = function
         return rule

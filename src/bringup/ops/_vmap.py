@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from bringup.errors import SchemaError
+from bringup.ops._facts import Facts
 from bringup.ops._python_kernel import Slot
 
 __all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
@@ -15,41 +16,53 @@ __all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
 GeneratedRule = Literal["pointwise", "loop"]
 
 
-def batching_kernel(overload: Any, slot: Slot) -> Callable[..., Any]:
+def batching_kernel(overload: Any, facts: Facts, slot: Slot) -> Callable[..., Any]:
     """The kernel that runs the rule in `slot`; registered with the key set as first argument."""
-    from torch._functorch.autograd_function import custom_function_call_vmap_helper
-    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch._functorch.autograd_function import custom_function_call_vmap_helper
+        from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+
+        def call(*values: Any) -> Any:
+            positional, keywords = facts.split(values)
+            return overload(*positional, **keywords)
+
         interpreter: Any = retrieve_current_functorch_interpreter()
         return custom_function_call_vmap_helper(
-            interpreter, slot.function, overload, *args, **kwargs
+            interpreter, slot.function, call, *facts.values(args, kwargs)
         )
 
     return kernel
 
 
-def rule_for(overload: Any, rule: Callable[..., Any] | GeneratedRule) -> Callable[..., Any]:
-    """`rule` itself, or the generated one of that name."""
-    if callable(rule):
-        return rule
+def rule_for(
+    overload: Any, facts: Facts, rule: Callable[..., Any] | GeneratedRule
+) -> Callable[..., Any]:
+    """The rule (info, in_dims, *values) over all arguments that `rule` is or names."""
     if rule == "pointwise":
-        return _pointwise(overload)
+        return _pointwise(overload, facts)
     if rule == "loop":
-        return _loop(overload)
-    raise SchemaError(
-        f"register_vmap({rule!r}): expected a function (info, in_dims, *args), 'pointwise' or "
-        "'loop'"
-    )
+        return _loop(overload, facts)
+    if not callable(rule):
+        raise SchemaError(
+            f"register_vmap({rule!r}): expected a function (info, in_dims, *args), 'pointwise' or "
+            "'loop'"
+        )
+
+    def call(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
+        positional, keywords = facts.split(values)
+        return rule(info, in_dims, *positional, **keywords)
+
+    return call
 
 
-def _pointwise(overload: Any) -> Callable[..., Any]:
+def _pointwise(overload: Any, facts: Facts) -> Callable[..., Any]:
     """One call on the batch: every tensor gets the batch in front, ranks aligned behind it."""
 
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         ranks = [
             tensor.dim() - (dim is not None)
-            for value, dims in zip(args, in_dims, strict=True)
+            for value, dims in zip(values, in_dims, strict=True)
             for tensor, dim in _tensors(value, dims)
         ]
         rank = max(ranks)
@@ -62,25 +75,23 @@ def _pointwise(overload: Any) -> Callable[..., Any]:
             missing = [1] * (rank - tensor.dim() + 1)
             return tensor.reshape(tensor.shape[0], *missing, *tensor.shape[1:])
 
-        result = overload(*_map(batched, args, in_dims), **kwargs)
+        positional, keywords = facts.split(_map(batched, values, in_dims))
+        result = overload(*positional, **keywords)
         return result, _out_dims(result)
 
     return rule
 
 
-def _loop(overload: Any) -> Callable[..., Any]:
+def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
     """One call a sample, results stacked."""
 
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         def sample(number: int) -> Any:
-            return overload(
-                *_map(
-                    lambda tensor, dim: tensor if dim is None else tensor.select(dim, number),
-                    args,
-                    in_dims,
-                ),
-                **kwargs,
-            )
+            def select(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+                return tensor if dim is None else tensor.select(dim, number)
+
+            positional, keywords = facts.split(_map(select, values, in_dims))
+            return overload(*positional, **keywords)
 
         result = _stack([sample(number) for number in range(info.batch_size)])
         return result, _out_dims(result)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -47,7 +49,7 @@ def test_a_batching_rule_is_used_and_may_be_replaced(custom: Custom) -> None:
 
     @operator.register_vmap
     def rule(info: Any, in_dims: Any, x: Tensor, y: Tensor, factor: float = 1.0) -> Any:
-        assert (info.batch_size, in_dims) == (3, (0, None))
+        assert (info.batch_size, in_dims) == (3, (0, None, None))
         return operator(x, y.expand_as(x), factor), 0
 
     x, y = torch.arange(3.0), torch.tensor(10.0)
@@ -89,6 +91,37 @@ def test_a_looping_rule_takes_lists_and_several_outputs(custom: Custom) -> None:
     assert torch.allclose(total, x + y)
     assert torch.equal(parts[0], x * 3)
     assert torch.equal(parts[1], (y * 3).expand(4, 2))
+
+
+def test_without_a_rule_samples_run_one_by_one(custom: Custom) -> None:
+    """Feature row 12: also lists and keyword-only tensors, which torch has no fallback for."""
+    seen: list[tuple[int, ...]] = []
+
+    def weighted(xs: list[Tensor], *, weight: Tensor, n: int = 2) -> list[Tensor]:
+        seen.append(tuple(weight.shape))
+        return [x * weight * n for x in xs]
+
+    operator = custom(weighted)
+    weights = torch.arange(3.0)
+    for call in (operator, operator.overload):
+        (found,) = torch.vmap(lambda w: call([torch.ones(2)], weight=w))(weights)  # noqa: B023
+        assert torch.equal(found, weights[:, None].expand(3, 2) * 2)
+    assert seen == [()] * 6
+
+
+def test_samples_are_written_one_by_one(custom: Custom) -> None:
+    def fill(x: Tensor, value: float) -> None:
+        x.fill_(value)
+
+    operator = custom(fill, mutates_args=("x",))
+    x = torch.zeros(3, 2)
+
+    def run(row: Tensor) -> Tensor:
+        operator(row, 2.0)
+        return row.clone()
+
+    assert torch.vmap(run)(x).tolist() == [[2, 2]] * 3
+    assert x.tolist() == [[2, 2]] * 3
 
 
 def test_gradients_of_samples_go_through_the_rule(custom: Custom) -> None:
@@ -391,6 +424,34 @@ def test_a_written_argument_gets_a_new_version_once(custom: Custom) -> None:
     assert [t.item() for t in (a, b, y)] == [1, 1, 1]
     with torch.inference_mode():
         operator([torch.zeros(1)], torch.zeros(1))
+
+
+WRONG_RESULTS: list[tuple[Any, str, str]] = [
+    (None, "Tensor", "the function returned NoneType; its schema says Tensor"),
+    ("no", "Tensor", "the function returned str; its schema says Tensor"),
+    (1, "()", "the function returned int; its schema says None"),
+    (
+        (None, 1),
+        "(Tensor, int)",
+        "the function returned NoneType, int; its schema says Tensor, int",
+    ),
+    ((1,), "(int, int)", "the function returned int; its schema says int, int"),
+]
+
+
+@pytest.mark.parametrize(("result", "returns", "text"), WRONG_RESULTS)
+def test_a_result_that_the_schema_does_not_say_is_refused(
+    custom: Custom, result: Any, returns: str, text: str
+) -> None:
+    operator = custom(lambda x: result, schema=f"(Tensor x) -> {returns}")
+    with pytest.raises(ContractError, match=f"{operator.qualified_name}: {text}"):
+        operator(torch.ones(1))
+
+
+def test_a_copy_of_an_operator_is_the_operator(custom: Custom) -> None:
+    operator = custom(add)
+    assert copy.deepcopy(operator) is operator
+    assert pickle.loads(pickle.dumps(operator)) is operator
 
 
 def test_a_factory_dispatches_by_its_device(custom: Custom) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.ops.conftest import Define
+from tests.unit.ops.support import SCALE
 
 from bringup import ops
 from bringup.errors import SchemaError
@@ -277,3 +279,24 @@ def test_npu_names_mean_privateuse1_before_and_after_a_driver_of_any_name() -> N
         [sys.executable, "-c", NPU_NAMES], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "[1.0, 2.0, 3.0, 4.0]", done.stderr
+
+
+def test_rules_may_be_registered_for_a_kernel_operator(define: Define) -> None:
+    scale = define(
+        "scale(Tensor x, float factor) -> Tensor",
+        source=SCALE,
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+    )
+    ops.register_vmap(scale, "pointwise")
+    ops.register_autocast(scale.qualified_name, "cpu", torch.bfloat16)
+    x = torch.randn(3, 2)
+    assert torch.equal(torch.vmap(lambda x: scale(x, 2.0))(x), x * 2)
+    with torch.autocast("cpu"):
+        assert scale(x, 2.0).dtype == torch.bfloat16
+        assert scale.overload(x, 2.0).dtype == torch.bfloat16
+
+
+def test_an_object_that_is_no_operator_is_refused() -> None:
+    with pytest.raises(SchemaError, match="is no operator; expected 'namespace::name' or a call"):
+        ops.register_vmap(3, "loop")
