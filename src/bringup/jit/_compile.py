@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -291,18 +291,27 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
         if running is None:
             mine = _state.flights[flight] = Future()
     if running is not None:
-        return running.result()
+        try:
+            return running.result()
+        except CancelledError:  # whoever built it was interrupted
+            return _find_or_build(request, source_digest, store)
     try:
         hit = build_somewhere(request, source_digest, store)
     except BaseException as error:
-        mine.set_exception(error)
+        _end_flight(flight)
+        if isinstance(error, Exception):
+            mine.set_exception(error)
+        else:
+            mine.cancel()
         raise
-    else:
-        mine.set_result(hit)
-        return hit
-    finally:
-        with _state.lock:
-            _state.flights.pop(flight, None)
+    _end_flight(flight)
+    mine.set_result(hit)
+    return hit
+
+
+def _end_flight(flight: tuple[Path, str]) -> None:
+    with _state.lock:
+        _state.flights.pop(flight, None)
 
 
 def _missing_kernel(request: Request, source_digest: str, store: Cache) -> MissingKernelError:

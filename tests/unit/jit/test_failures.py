@@ -9,13 +9,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.jit.support import REPOSITORY
 
 from bringup import jit
 from bringup.errors import CompileError, MissingKernelError
+from bringup.jit import _compile
 
 BROKEN = 'extern "C" int run() {\n  return missing_name;\n}\n'
 
@@ -85,6 +88,29 @@ def test_every_thread_that_waits_gets_the_failure(root: Path, counted: Callable[
     assert len({str(error) for error in errors}) == 1
     assert len(errors) == 4
     assert counted() == 1
+
+
+def test_a_thread_that_waited_for_an_interrupted_build_builds_itself(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building, interrupt = threading.Event(), threading.Event()
+    build_somewhere = _compile.build_somewhere
+
+    def interrupted_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(_compile, "build_somewhere", build_somewhere)
+        building.set()
+        interrupt.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_compile, "build_somewhere", interrupted_once)
+    source = jit.Source(text='extern "C" int run() { return 7; }')
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(jit.compile, source)
+        assert building.wait(60)
+        second = pool.submit(jit.compile, source)
+        interrupt.set()
+        assert isinstance(first.exception(60), KeyboardInterrupt)
+        assert second.result(60).path.is_file()
 
 
 def test_another_key_is_compiled(root: Path, counted: Callable[[], int]) -> None:
