@@ -28,6 +28,7 @@ from bringup.errors import (
 )
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
+from bringup.ops._library import forget
 from bringup.ops._rules import (
     BoundCheck,
     BoundOutput,
@@ -299,6 +300,7 @@ class _Definition:
         if _definitions.get(self.schema.qualified_name) is not self:
             return
         del _definitions[self.schema.qualified_name]
+        forget(self.schema.qualified_name)
         torch_library().ops.close(self.function)
         self.library._destroy()
 

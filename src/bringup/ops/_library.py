@@ -19,6 +19,7 @@ from bringup.ops._vmap import GeneratedRule
 
 __all__ = [
     "Library",
+    "forget",
     "impl",
     "register_autocast",
     "register_autograd",
@@ -242,10 +243,16 @@ def _verbs(operator: Any) -> Verbs:
     known = find_custom_operator(name) or _defined.get(name) or _others.get(name)
     if known is not None and known.overload is overload:
         return known
-    if known is not None:  # of an operator that was removed, and defined again
-        known._library._destroy()
+    forget(name)  # an operator of this name that was removed without telling
     _others[name] = Verbs(overload, _fragment(overload.namespace))
     return _others[name]
+
+
+def forget(name: str) -> None:
+    """Removes what was registered by name for an operator that is about to be removed."""
+    known = _others.pop(name, None)
+    if known is not None:
+        known._library._destroy()
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:

@@ -418,3 +418,11 @@ def test_opcheck_is_green(product: ops.CustomOperator, custom: Custom) -> None:
 
     operator.register_autograd(gradients, setup_context=save)
     torch.library.opcheck(operator.overload, ([x, y],), {"weight": x})
+
+
+def test_every_check_of_the_operator_passes(product: ops.CustomOperator) -> None:
+    """Feature row 19."""
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    report = ops.check(product, [(x, y), (x, y, 3.0)])
+    assert report.failures == ()

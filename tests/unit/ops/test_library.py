@@ -297,6 +297,27 @@ def test_rules_may_be_registered_for_a_kernel_operator(define: Define) -> None:
         assert scale.overload(x, 2.0).dtype == torch.bfloat16
 
 
+def test_rules_end_with_the_kernel_operator() -> None:
+    def define_again() -> ops.KernelOperator:
+        return ops.kernel_op(
+            "bringup_test_rules_end::f(Tensor x, float factor) -> Tensor",
+            source=SCALE,
+            outputs=ops.empty_like("x"),
+            dtypes={"T": "x"},
+        )
+
+    first = define_again()
+    ops.register_autocast(first, "cpu", torch.bfloat16)
+    first.undefine()
+    second = define_again()
+    with torch.autocast("cpu"):
+        assert second(torch.ones(2), 2.0).dtype == torch.float32
+    ops.register_autocast(second, "cpu", torch.bfloat16)
+    with torch.autocast("cpu"):
+        assert second(torch.ones(2), 2.0).dtype == torch.bfloat16
+    second.undefine()
+
+
 def test_an_object_that_is_no_operator_is_refused() -> None:
     with pytest.raises(SchemaError, match="is no operator; expected 'namespace::name' or a call"):
         ops.register_vmap(3, "loop")
