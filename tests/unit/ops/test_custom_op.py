@@ -146,7 +146,8 @@ def test_device_types_limit_where_the_function_runs(
     name = custom(two, device_types="cpu").qualified_name
     assert has_kernel(name, "CPU")
     assert not has_kernel(name, "CompositeImplicitAutograd")
-    assert not runs_on(name, "PrivateUse1")
+    # a driver that is loaded offers its fallback for every operator, which is no kernel of this one
+    assert not has_kernel(name, "PrivateUse1")
 
 
 def test_a_schema_may_be_given(custom: Callable[..., ops.CustomOperator]) -> None:
