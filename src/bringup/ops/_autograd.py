@@ -27,6 +27,7 @@ __all__ = [
     "autograd_kernel",
     "below_autograd",
     "call_boxed",
+    "direct_node_class",
     "node_class",
     "runner_below_autograd",
 ]
@@ -124,11 +125,32 @@ def node_class(facts: Facts, formula: Formula) -> Any:
     of tensors among them are taken apart by it.
     """
     members = _simple_members(facts, formula) if facts.simple else _general_members(facts, formula)
+    return _function(facts, members)
+
+
+def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -> Any:
+    """The same for a simple operator outside of forward mode: `apply(*values)` records `run`."""
+
+    def forward(ctx: Any, *values: Any) -> Any:
+        result = run(*values)
+        setup = formula.setup_context
+        if setup is not None:
+            setup(ctx, values, result)
+        return result
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise RuntimeError(_no_backward(facts))
+        return _gradients(facts, formula.backward(ctx, *grads))
+
+    return _function(facts, {"forward": forward, "backward": backward})
+
+
+def _function(facts: Facts, members: dict[str, Callable[..., Any]]) -> Any:
     name = facts.name.partition("::")[2].replace(".", "_")
+    static = {key: staticmethod(member) for key, member in members.items()}
     return type(
-        name,
-        (_SingleLevelFunction,),
-        {k: staticmethod(v) for k, v in (members | {"_compiled_autograd_key": _key}).items()},
+        name, (_SingleLevelFunction,), {**static, "_compiled_autograd_key": staticmethod(_key)}
     )
 
 

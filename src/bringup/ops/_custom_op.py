@@ -18,7 +18,12 @@ import torch
 from torch.autograd import forward_ad
 
 from bringup.errors import ExpiredHandleError, SchemaError
-from bringup.ops._autograd import below_autograd, call_boxed, runner_below_autograd
+from bringup.ops._autograd import (
+    below_autograd,
+    call_boxed,
+    direct_node_class,
+    runner_below_autograd,
+)
 from bringup.ops._facts import Facts, find_overload
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
@@ -85,7 +90,8 @@ class CustomOperator(Verbs):
         self._where = where
         self._fill_defaults = fill_defaults
         self._handle = operator._handle
-        self._run = runner_below_autograd(operator)
+        run = runner_below_autograd(operator)
+        self._record = direct_node_class(self.facts, self._formula, run).apply
         self._arity = len(self.facts.names)
         self._direct = self.facts.simple and structure is None
         self._autograd_names = frozenset(f"{library.ns}/{self._bare}/{k}" for k in AUTOGRAD_KEYS)
@@ -107,8 +113,8 @@ class CustomOperator(Verbs):
                 return below_autograd(call_boxed, self._handle, *args)
             if not _is_excluded(_AUTOGRAD) and not _in_autocast() and _included() == _UNTOUCHED:
                 if len(args) == self._arity:
-                    return self._node.apply(*args, self._run)
-                return self._node.apply(*args, *self.facts.defaults[len(args) :], self._run)
+                    return self._record(*args)
+                return self._record(*args, *self.facts.defaults[len(args) :])
         return self._through_dispatcher(args, kwargs)
 
     def _through_dispatcher(self, args: Any, kwargs: Any) -> Any:
