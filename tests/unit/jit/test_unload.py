@@ -54,7 +54,7 @@ def test_what_was_unloaded_may_be_pruned(root: Path, source: jit.Source) -> None
 
 def test_an_operator_keeps_its_kernel(root: Path) -> None:
     scale = ops.kernel_op(
-        "jstore_unload::scale(Tensor x) -> Tensor",
+        "unload_test::scale(Tensor x) -> Tensor",
         source=jit.Source(text=SCALE),
         outputs=ops.empty_like("x"),
     )
@@ -77,7 +77,7 @@ def test_unloading_while_kernels_are_loaded_and_run_harms_nobody(
 
     def work(scale: int) -> None:
         operator = ops.kernel_op(
-            f"jstore_unload::race{scale}(Tensor x) -> Tensor",
+            f"unload_test::race{scale}(Tensor x) -> Tensor",
             source=jit.Source(text=SCALE.replace("3 *", f"{scale} *")),
             outputs=ops.empty_like("x"),
         )
