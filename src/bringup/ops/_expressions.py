@@ -10,42 +10,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from bringup.errors import ContractError, SchemaError
+from bringup.jit._predicate import MAX_DEPTH, Instruction, Opcode
 from bringup.ops._schema import Argument
 
 __all__ = [
     "Dimension",
     "Expression",
-    "Instruction",
-    "Opcode",
     "parse_dimension",
     "parse_expression",
 ]
 
-_MAX_DEPTH = 16  # kMaxDepth of rules.cpp
 _SLICE_END = 2**63 - 1
 _GRAMMAR = (
     "an expression is made of integers, int arguments, x.shape[i], x.numel(), len(list), "
     "+ - * // % and ()"
 )
-
-
-class Opcode(IntEnum):
-    """What an instruction does; the numbers are those of rules.h."""
-
-    CONSTANT = 0
-    ARGUMENT = 1
-    SIZE = 2
-    NUMEL = 3
-    LENGTH = 4
-    ADD = 5
-    SUBTRACT = 6
-    MULTIPLY = 7
-    FLOOR_DIVIDE = 8
-    MODULO = 9
 
 
 _BINARY: dict[type[ast.operator], Opcode] = {
@@ -55,14 +37,6 @@ _BINARY: dict[type[ast.operator], Opcode] = {
     ast.FloorDiv: Opcode.FLOOR_DIVIDE,
     ast.Mod: Opcode.MODULO,
 }
-
-
-class Instruction(NamedTuple):
-    """One step: an opcode with the argument's index and a constant, where it has them."""
-
-    opcode: Opcode
-    argument: int = -1
-    value: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,8 +128,8 @@ def parse_expression(value: int | str, arguments: Sequence[Argument], where: str
         raise SchemaError(f"{where}: '{text}' cannot be read ({error.msg}); {_GRAMMAR}") from error
     compiler = _Compiler(text, {a.name: (i, a) for i, a in enumerate(arguments)}, where)
     program = compiler.visit(tree)
-    if compiler.depth_of(program) > _MAX_DEPTH:
-        raise SchemaError(f"{where}: '{text}' is nested deeper than {_MAX_DEPTH} levels")
+    if compiler.depth_of(program) > MAX_DEPTH:
+        raise SchemaError(f"{where}: '{text}' is nested deeper than {MAX_DEPTH} levels")
     return Expression(text, tuple(program))
 
 
