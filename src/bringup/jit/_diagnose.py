@@ -230,6 +230,7 @@ _HINTS: tuple[tuple[re.Pattern[str], _Advice], ...] = tuple(
         (r"File size limit exceeded|File too large", _too_big),
         (r"virtual memory exhausted|out of memory allocating|std::bad_alloc", _out_of_memory),
         (r"Cannot allocate memory|memory exhausted|LLVM ERROR: out of memory", _out_of_memory),
+        (r"failed to map segment from shared object", _out_of_memory),
         (r"(Killed|signal) signal terminated program|Killed$", _killed),
         (r"required symbol|undefined symbol: (?=run\b)", _missing_entry),
         (
@@ -264,6 +265,6 @@ def _hint(failure: Failure) -> str:
             return advice(failure, found)
     if failure.done.status == -signal.SIGKILL:
         return _killed(failure, None)
-    # A process that cannot even map its libraries dies without a word.
-    starved = failure.done.status < 0 and settings.jit_memory() is not None
-    return _out_of_memory(failure, None) if starved else ""
+    # A process that cannot even map its libraries dies without a word, the driver or its child.
+    died = failure.done.status < 0 or "signal terminated program" in failure.log
+    return _out_of_memory(failure, None) if died and settings.jit_memory() is not None else ""

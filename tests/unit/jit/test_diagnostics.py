@@ -116,6 +116,11 @@ def test_a_mistake_in_the_flags_has_a_hint(flag: str, hint: str) -> None:
             "more memory than there is, or than BRINGUP_JIT_MEMORY allows",
         ),
         (
+            "cc1plus: error while loading shared libraries: libm.so.6: failed to map segment from "
+            "shared object\n",
+            "more memory than there is, or than BRINGUP_JIT_MEMORY allows",
+        ),
+        (
             "cc1plus: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by x)\n",
             r"parts of the compiler do not fit each other .*BRINGUP_JIT_CXX",
         ),
@@ -131,6 +136,18 @@ def test_a_failure_of_the_machine_has_a_hint(
     """Row 14."""
     compiler_that_says(said)
     with pytest.raises(CompileError, match=rf"hint: .*{hint}"):
+        jit.compile(SOURCE)
+
+
+def test_a_part_of_the_compiler_that_dies_under_a_memory_limit_has_a_hint(
+    compiler_that_says: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 14."""
+    compiler_that_says(
+        "c++: internal compiler error: Segmentation fault signal terminated program cc1plus\n"
+    )
+    monkeypatch.setenv("BRINGUP_JIT_MEMORY", "1G")
+    with pytest.raises(CompileError, match=r"hint: .*BRINGUP_JIT_MEMORY allows"):
         jit.compile(SOURCE)
 
 

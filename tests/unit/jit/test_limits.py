@@ -38,16 +38,6 @@ def test_a_compiler_may_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> 
         jit.compile(jit.Source(text=f"char big[] = {{ {'1,' * 3_000_000} }};\n{ADD}"))
 
 
-def test_a_compiler_that_cannot_even_start_gets_the_same_hint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Row 22."""
-    jit.toolchain()
-    monkeypatch.setenv("BRINGUP_JIT_MEMORY", "1K")
-    with pytest.raises(CompileError, match=r"hint: .*BRINGUP_JIT_MEMORY allows"):
-        jit.compile(jit.Source(text=f"// not compiled before\n{ADD}"))
-
-
 def test_a_compiler_may_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 22."""
     monkeypatch.setenv("BRINGUP_JIT_FILE_SIZE", "1M")
