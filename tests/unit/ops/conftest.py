@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
@@ -32,6 +32,21 @@ def define() -> Iterator[Define]:
         return operator
 
     yield define_operator
+    for operator in defined:
+        operator.undefine()
+
+
+@pytest.fixture
+def custom() -> Iterator[Callable[..., ops.CustomOperator]]:
+    """`custom(function, **options)`: `custom_op` under a name of its own, undefined afterwards."""
+    defined: list[ops.CustomOperator] = []
+
+    def define_custom(function: Callable[..., Any], **options: Any) -> ops.CustomOperator:
+        name = f"bringup_test_custom::op{next(_numbers)}"
+        defined.append(ops.custom_op(name, **options)(function))
+        return defined[-1]
+
+    yield define_custom
     for operator in defined:
         operator.undefine()
 

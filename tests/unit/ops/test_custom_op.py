@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, List, Optional  # noqa: UP035 - people write them
 
 import pytest
@@ -13,24 +12,8 @@ from torch import Tensor
 from bringup import ops
 from bringup.errors import ExpiredHandleError, SchemaError
 
-_numbers = itertools.count()
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 runs_on = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-
-
-@pytest.fixture
-def custom() -> Iterator[Callable[..., ops.CustomOperator]]:
-    """`custom(function, **options)`: `custom_op` under a name of its own, undefined afterwards."""
-    defined: list[ops.CustomOperator] = []
-
-    def define(function: Callable[..., Any], **options: Any) -> ops.CustomOperator:
-        name = f"bringup_test_custom::op{next(_numbers)}"
-        defined.append(ops.custom_op(name, **options)(function))
-        return defined[-1]
-
-    yield define
-    for operator in defined:
-        operator.undefine()
 
 
 def two(x: Tensor, y: Tensor) -> Tensor:

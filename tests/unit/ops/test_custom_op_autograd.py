@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,24 +12,8 @@ from torch import Tensor
 from bringup import ops
 from bringup.errors import SchemaError
 
-_numbers = itertools.count()
 Custom = Callable[..., ops.CustomOperator]
 PATHS = pytest.mark.parametrize("path", ["callable", "torch.ops"])
-
-
-@pytest.fixture
-def custom() -> Iterator[Custom]:
-    """`custom(function, **options)`: `custom_op` under a name of its own, undefined afterwards."""
-    defined: list[ops.CustomOperator] = []
-
-    def define(function: Callable[..., Any], **options: Any) -> ops.CustomOperator:
-        name = f"bringup_test_gradient::op{next(_numbers)}"
-        defined.append(ops.custom_op(name, **options)(function))
-        return defined[-1]
-
-    yield define
-    for operator in defined:
-        operator.undefine()
 
 
 def by(path: str, operator: ops.CustomOperator) -> Callable[..., Any]:

@@ -5,11 +5,10 @@ The shortcut of the callable is only a shortcut; each test compares it with `tor
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup import ops
 
-_numbers = itertools.count()
 Custom = Callable[..., ops.CustomOperator]
 PATHS = pytest.mark.parametrize("path", ["callable", "torch.ops"])
-
-
-@pytest.fixture
-def custom() -> Iterator[Custom]:
-    """`custom(function, **options)`: `custom_op` under a name of its own, undefined afterwards."""
-    defined: list[ops.CustomOperator] = []
-
-    def define(function: Callable[..., Any], **options: Any) -> ops.CustomOperator:
-        name = f"bringup_test_paths::op{next(_numbers)}"
-        defined.append(ops.custom_op(name, **options)(function))
-        return defined[-1]
-
-    yield define
-    for operator in defined:
-        operator.undefine()
 
 
 def by(path: str, operator: ops.CustomOperator) -> Callable[..., Any]:
@@ -160,7 +143,7 @@ def test_a_kernel_that_somebody_else_puts_there_is_respected(
 ) -> None:
     """Feature row 17: overrides."""
     x = torch.ones(2, requires_grad=requires_grad)
-    with torch.library._scoped_library("bringup_test_paths", "IMPL") as other:
+    with torch.library._scoped_library("bringup_test_custom", "IMPL") as other:
         name = product.qualified_name.partition("::")[2]
         other.impl(name, lambda x, y, factor=1.0: torch.full((1,), 42.0), key)
         with torch.autocast("cpu", enabled=key == "AutocastCPU"):

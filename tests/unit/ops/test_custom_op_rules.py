@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,23 +16,7 @@ from torch import Tensor
 from bringup import ops
 from bringup.errors import ContractError, SchemaError
 
-_numbers = itertools.count()
 Custom = Callable[..., ops.CustomOperator]
-
-
-@pytest.fixture
-def custom() -> Iterator[Custom]:
-    """`custom(function, **options)`: `custom_op` under a name of its own, undefined afterwards."""
-    defined: list[ops.CustomOperator] = []
-
-    def define(function: Callable[..., Any], **options: Any) -> ops.CustomOperator:
-        name = f"bringup_test_rules::op{next(_numbers)}"
-        defined.append(ops.custom_op(name, **options)(function))
-        return defined[-1]
-
-    yield define
-    for operator in defined:
-        operator.undefine()
 
 
 def add(x: Tensor, y: Tensor, factor: float = 1.0) -> Tensor:

@@ -17,12 +17,9 @@ struct BatchedMatmulParams {
 };
 
 BRINGUP_EXPORT int32_t run(uint32_t, void*, const BatchedMatmulParams* p) {
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>> first{
-      {p->a, p->a_stride[1], p->a_stride[2]},
-      {p->b, p->b_stride[1], p->b_stride[2]},
-      p->m,
-      p->n,
-      p->k};
+  const auto first =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>>(
+          p, p->a_stride + 1, p->b_stride + 1);
   using T = Accumulator<ELEMENT_A, ELEMENT_B>;
   return run_batch(
       p->head.ctx, p->items, first,

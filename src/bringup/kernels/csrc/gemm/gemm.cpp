@@ -21,12 +21,9 @@ struct GemmParams {
 };
 
 BRINGUP_EXPORT int32_t run(uint32_t, void*, const GemmParams* p) {
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>> product{
-      {p->a, p->a_stride[0], p->a_stride[1]},
-      {p->b, p->b_stride[0], p->b_stride[1]},
-      p->m,
-      p->n,
-      p->k};
+  const auto product =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>>(
+          p, p->a_stride, p->b_stride);
   using T = Accumulator<ELEMENT_A, ELEMENT_B>;
   const T alpha = static_cast<T>(p->alpha);
   const T beta = static_cast<T>(p->beta);

@@ -24,12 +24,9 @@ BRINGUP_EXPORT int32_t run(uint32_t, void*, const GroupedMatmulParams* p) {
     return bringup::fail(p->head.ctx,
                          "group_list must rise from 0 to at most m: the end of each group's rows");
   }
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>> whole{
-      {p->a, p->a_stride[0], p->a_stride[1]},
-      {p->b, p->b_stride[1], p->b_stride[2]},
-      p->m,
-      p->n,
-      p->k};
+  const auto whole =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>>(
+          p, p->a_stride, p->b_stride + 1);
   const int64_t covered = p->groups == 0 ? 0 : ends[p->groups - 1];
   __builtin_memset(static_cast<void*>(p->out + covered * p->n), 0,
                    static_cast<size_t>((p->m - covered) * p->n) * sizeof(ELEMENT_C));

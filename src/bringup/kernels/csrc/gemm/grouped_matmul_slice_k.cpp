@@ -24,12 +24,9 @@ BRINGUP_EXPORT int32_t run(uint32_t, void*, const GroupedMatmulSliceKParams* p) 
     return bringup::fail(p->head.ctx,
                          "group_list must rise from 0 to at most k: the end of each group's depth");
   }
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>> whole{
-      {p->a, p->a_stride[0], p->a_stride[1]},
-      {p->b, p->b_stride[0], p->b_stride[1]},
-      p->m,
-      p->n,
-      p->k};
+  const auto whole =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>>(
+          p, p->a_stride, p->b_stride);
   using T = Accumulator<ELEMENT_A, ELEMENT_B>;
   return run_batch(
       p->head.ctx, p->groups, whole,

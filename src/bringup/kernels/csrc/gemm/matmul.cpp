@@ -42,12 +42,9 @@ BRINGUP_EXPORT const char* can_implement(const MatmulParams* p) {
 }
 
 BRINGUP_EXPORT int32_t run(uint32_t, void*, const MatmulParams* p) {
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>> product{
-      {p->a, p->a_stride[0], p->a_stride[1]},
-      {p->b, p->b_stride[0], p->b_stride[1]},
-      p->m,
-      p->n,
-      p->k};
+  const auto product =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<ELEMENT_B, Layout(LAYOUT_B)>>(
+          p, p->a_stride, p->b_stride);
   using T = Accumulator<ELEMENT_A, ELEMENT_B>;
   return run_one(p->head.ctx, product,
                  [p](int64_t row, int64_t column, const auto* sums, int64_t count) {

@@ -97,6 +97,12 @@ struct Product {
   int64_t depth;
 };
 
+// The product of the operands in a parameter struct, by the two strides of each one's matrices.
+template <class Left, class Right, class Params>
+Product<Left, Right> product_of(const Params* p, const int64_t* left, const int64_t* right) {
+  return {{p->a, left[0], left[1]}, {p->b, right[0], right[1]}, p->m, p->n, p->k};
+}
+
 // The right operand's columns [column, column + width) at depth [first, first + depth), as panels.
 template <class T, class Right>
 KERNEL_NOINLINE void pack_block(T* to, const Right& right, int64_t first, int64_t depth,

@@ -34,12 +34,9 @@ BRINGUP_EXPORT const char* can_implement(const QuantMatmulParams* p) {
 }
 
 BRINGUP_EXPORT int32_t run(uint32_t, void*, const QuantMatmulParams* p) {
-  const Product<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<int8_t, Layout(LAYOUT_B)>> product{
-      {p->a, p->a_stride[0], p->a_stride[1]},
-      {p->b, p->b_stride[0], p->b_stride[1]},
-      p->m,
-      p->n,
-      p->k};
+  const auto product =
+      product_of<Operand<ELEMENT_A, Layout(LAYOUT_A)>, Operand<int8_t, Layout(LAYOUT_B)>>(
+          p, p->a_stride, p->b_stride);
   const bool per_channel = p->scales == p->n;
   return run_one(
       p->head.ctx, product,
