@@ -1,7 +1,8 @@
 """Plugins: the one discovery for drivers, operators and passes.
 
-Owns finding and isolating plugins: a broken one is reported, the others load. Does not know what a
-driver, an operator or a pass is.
+Owns finding plugins (environment path, entry points, an explicit call) and isolating them: a broken
+one is reported, the others load. Does not know what a driver, an operator or a pass is: each room
+gives a `PluginLoader` what its plugins register.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
@@ -20,11 +25,15 @@ from bringup.errors import PluginError
 
 __all__ = [
     "PluginFile",
+    "PluginLoader",
+    "PluginReport",
+    "entry_object",
     "entry_points",
     "load_entry_point",
     "load_file",
     "plugin_files",
     "unload_file",
+    "with_traceback",
 ]
 
 _PREFIX = "bringup_plugin_"
@@ -102,25 +111,165 @@ def unload_file(plugin: PluginFile) -> None:
             del sys.modules[name]
 
 
-def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+def entry_points(group: str) -> list[EntryPoint]:
     """The installed entry points of a group, by name."""
     return sorted(importlib.metadata.entry_points(group=group), key=lambda item: item.name)
 
 
-def load_entry_point(entry: importlib.metadata.EntryPoint) -> None:
+def entry_object(entry: EntryPoint) -> object:
+    """What an entry point names.
+
+    Raises `PluginError`, with the original exception as its cause, when importing it fails; modules
+    of its package that this import brought are then forgotten again.
+    """
+    before = set(sys.modules)
+    try:
+        return entry.load()
+    except Exception as error:
+        _forget_modules(entry, before)
+        raise _entry_error(entry, error) from error
+
+
+def load_entry_point(entry: EntryPoint) -> None:
     """Import an entry point (a module, or a callable, which is then called).
 
     Raises `PluginError`, with the original exception as its cause, when that fails.
     """
+    before = set(sys.modules)
+    loaded = entry_object(entry)
+    if isinstance(loaded, ModuleType):
+        return
     try:
-        loaded: ModuleType | Callable[[], object] = entry.load()
-        if not isinstance(loaded, ModuleType):
-            loaded()
+        loaded()  # type: ignore[operator]
     except Exception as error:
-        raise PluginError(
-            f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        _forget_modules(entry, before)
+        raise _entry_error(entry, error) from error
+
+
+def with_traceback(error: PluginError) -> PluginError:
+    """The same error, its text ending with the traceback of its cause."""
+    trace = "".join(traceback.format_exception(error.__cause__ or error)).rstrip()
+    return PluginError(f"{error}\n{trace}")
+
+
+@dataclass
+class PluginReport:
+    """What is loaded now, and what could not be.
+
+    Attributes:
+        loaded: file or entry point -> the names of what it registered.
+        errors: one `PluginError` per broken plugin; its text ends with the traceback.
+    """
+
+    loaded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    errors: list[PluginError] = field(default_factory=list)
+
+
+@dataclass
+class _Loaded:
+    names: tuple[str, ...]
+    file: PluginFile | None = None
+
+
+class PluginLoader:
+    """The plugins of one room: loaded each whole or not at all, once, and kept in line with path,
+    entry points and explicit calls.
+
+    Args:
+        group: of its entry points.
+        path: reads the room's environment path.
+        transaction: a context that gives a list and, at its end, has put the names of what was
+            registered within it there; an exception takes all of that back.
+        forget: takes back what a plugin registered under a name; no error when it is gone.
+        locked: a context in which no other thread registers; by default a lock of the loader's own.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        path: Callable[[], tuple[Path, ...]],
+        *,
+        transaction: Callable[[], AbstractContextManager[list[str]]],
+        forget: Callable[[str], None],
+        locked: Callable[[], AbstractContextManager[object]] | None = None,
+    ) -> None:
+        own = threading.RLock()
+        self._group = group
+        self._path = path
+        self._transaction = transaction
+        self._forget = forget
+        self._locked = (lambda: own) if locked is None else locked
+        self._explicit: dict[Path, None] = {}
+        self._state: dict[str, _Loaded] = {}
+
+    def load(self, places: Sequence[str | os.PathLike[str]] = ()) -> PluginReport:
+        """Brings the room's registry in line with `places`, the path and the entry points.
+
+        The path is read again at every call: a file whose content is unchanged stays as it is, a
+        changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and
+        packages) come first and stay until `unload`. A plugin that raises registers nothing and
+        becomes an error in the report; the others load.
+        """
+        report = PluginReport()
+        with self._locked():
+            self._explicit.update(dict.fromkeys(Path(place) for place in places))
+            files, report.errors = plugin_files((*self._explicit, *self._path()))
+            self._drop_stale(files)
+            for file in files:
+                self._load(str(file.path), file, report)
+            for entry in entry_points(self._group):
+                self._load(f"{entry.name} = {entry.value}", entry, report)
+        return report
+
+    def unload(self) -> None:
+        """Forgets what plugins registered, explicit places, and the modules of plugin files."""
+        with self._locked():
+            self._explicit.clear()
+            for key in list(self._state):
+                self._unload(key)
+
+    def _drop_stale(self, files: list[PluginFile]) -> None:
+        current = {str(file.path): file for file in files}
+        for key, loaded in list(self._state.items()):
+            if loaded.file is not None and current.get(key) != loaded.file:
+                self._unload(key)
+
+    def _load(self, key: str, source: PluginFile | EntryPoint, report: PluginReport) -> None:
+        if key not in self._state:
+            try:
+                with self._transaction() as names:
+                    if isinstance(source, PluginFile):
+                        load_file(source)
+                    else:
+                        load_entry_point(source)
+            except PluginError as error:
+                report.errors.append(with_traceback(error))
+                return
+            file = source if isinstance(source, PluginFile) else None
+            self._state[key] = _Loaded(tuple(names), file)
+        report.loaded[key] = self._state[key].names
+
+    def _unload(self, key: str) -> None:
+        loaded = self._state.pop(key)
+        for name in loaded.names:
+            self._forget(name)
+        if loaded.file is not None:
+            unload_file(loaded.file)
+
+
+def _entry_error(entry: EntryPoint, error: Exception) -> PluginError:
+    return PluginError(
+        f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _forget_modules(entry: EntryPoint, before: set[str]) -> None:
+    """So that the next attempt runs the whole package again, not what is missing of it."""
+    root = entry.value.partition(":")[0].strip().partition(".")[0]
+    for name in [*sys.modules]:
+        if name not in before and (name == root or name.startswith(f"{root}.")):
+            del sys.modules[name]
 
 
 def _execute(plugin: PluginFile, module: ModuleType) -> None:

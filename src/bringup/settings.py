@@ -12,13 +12,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import platformdirs
 
 from bringup.errors import SettingError
 
 __all__ = [
+    "NativeChoice",
     "Setting",
     "cache_dir",
     "cache_max_bytes",
@@ -26,6 +27,7 @@ __all__ = [
     "cache_remote",
     "cache_remote_timeout",
     "driver",
+    "driver_path",
     "inherited",
     "jit_autotune",
     "jit_cxx",
@@ -36,7 +38,9 @@ __all__ = [
     "jit_timeout",
     "launch_blocking",
     "logger",
+    "native",
     "ops_debug",
+    "ops_path",
     "pass_path",
     "prepend_pass_path",
     "size",
@@ -44,6 +48,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+NativeChoice: TypeAlias = Literal["auto", "required", "none"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,16 @@ def _path(text: str) -> Path:
 
 def _paths(text: str) -> tuple[Path, ...]:
     return tuple(_path(part) for part in text.split(os.pathsep) if part)
+
+
+def _native_choice(text: str) -> NativeChoice:
+    lowered = text.strip().lower()
+    if lowered == "auto":
+        return "auto"
+    try:
+        return "required" if _switch(lowered) else "none"
+    except ValueError:
+        raise ValueError("expected auto, 1 or 0") from None
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -245,6 +260,28 @@ _ASCEND_PASS_PATH = Setting(
     lambda: (),
     _paths,
 )
+_OPS_PATH = Setting(
+    "BRINGUP_OPS_PATH",
+    "folders and files that define operators, separated like PATH; read by `ops.load_op_plugins()`",
+    "none",
+    lambda: (),
+    _paths,
+)
+_DRIVER_PATH = Setting(
+    "BRINGUP_DRIVER_PATH",
+    "folders in which `devices.load_driver(name)` looks for lib<name>.so, separated like PATH",
+    "none",
+    lambda: (),
+    _paths,
+)
+_NATIVE = Setting(
+    "BRINGUP_NATIVE",
+    "what links libtorch: auto (found by torch version, else built once, else done without), "
+    "1 (no operators without it), 0 (done without: operators run through Python)",
+    "auto",
+    lambda: "auto",
+    _native_choice,
+)
 _LOG = Setting(
     "BRINGUP_LOG",
     "what to log to stderr: a level (debug, info, warning, error), or room:level pairs like "
@@ -300,6 +337,8 @@ _ALL: tuple[Setting[object], ...] = (
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
+    _OPS_PATH,
+    _DRIVER_PATH,
     _LOG,
     _LAUNCH_BLOCKING,
     _OPS_DEBUG,
@@ -378,6 +417,21 @@ def driver() -> str:
 def pass_path() -> tuple[Path, ...]:
     """Where to look for pass plugins: `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`."""
     return _PASS_PATH.get() + _ASCEND_PASS_PATH.get()
+
+
+def ops_path() -> tuple[Path, ...]:
+    """Where to look for operator plugins (`BRINGUP_OPS_PATH`)."""
+    return _OPS_PATH.get()
+
+
+def driver_path() -> tuple[Path, ...]:
+    """The folders that may hold drivers' libraries (`BRINGUP_DRIVER_PATH`)."""
+    return _DRIVER_PATH.get()
+
+
+def native() -> NativeChoice:
+    """Whether the library that links libtorch is used (`BRINGUP_NATIVE`)."""
+    return _NATIVE.get()
 
 
 def prepend_pass_path(folder: Path) -> None:

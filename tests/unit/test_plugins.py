@@ -53,3 +53,16 @@ def test_entry_point_that_cannot_be_imported_is_a_plugin_error():
     text = "entry point 'gone' = bringup_no_such_module:register of group 'bringup.passes' raised"
     with pytest.raises(PluginError, match=text):
         plugins.load_entry_point(entry)
+
+
+def test_broken_entry_point_leaves_no_module_of_its_package(tmp_path, monkeypatch):
+    (tmp_path / "half_package").mkdir()
+    (tmp_path / "half_package" / "__init__.py").write_text("from half_package import good\n1 / 0\n")
+    (tmp_path / "half_package" / "good.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    from importlib.metadata import EntryPoint
+
+    with pytest.raises(PluginError, match="ZeroDivisionError"):
+        plugins.entry_object(EntryPoint("half", "half_package", "bringup.ops"))
+    assert not [name for name in sys.modules if name.startswith("half_package")]

@@ -34,7 +34,10 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check an operator. Exits with 0 if nothing fails, with 1 if a check does."""
+    """Check an operator. Exits with 0 if nothing fails, with 1 if a check does.
+
+    Operators of installed packages and of BRINGUP_OPS_PATH are found without --import.
+    """
     from bringup import devices, kernels, ops, report
 
     here = str(Path.cwd())
@@ -47,8 +50,12 @@ def check(
         sys.path.remove(here)
     if operator.startswith("bringup::"):
         kernels.load()
+    problems = ops.load_op_plugins().errors
     if driver is not None:
         devices.load_driver(driver)
+    for problem in problems:
+        what = str(problem).partition("\n")[0]
+        typer.echo(f"{what}; `bringup doctor` shows its traceback", err=True)
     result = ops.check(operator, given, skip=skip or ())
     if as_json:
         rows = [

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bringup import __version__, _native, settings
 from bringup.cli._needs import GET_TORCH
+from bringup.plugins import PluginReport
 
 __all__ = ["CHECKS", "Finding", "Health", "run_checks"]
 
@@ -95,8 +96,10 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _driver() -> Iterator[Finding]:
+    from bringup import devices
+
     name = settings.driver()
-    path = _native.sim_driver_path() if name == "sim" else Path(name)
+    path = devices.driver_library(name)
     library = ctypes.CDLL(str(path))
     library.bringup_driver_get.restype = ctypes.c_void_p
     if not library.bringup_driver_get(ctypes.c_uint32(_DRIVER_ABI)):
@@ -135,12 +138,38 @@ def _settings() -> Iterator[Finding]:
 def _plugins() -> Iterator[Finding]:
     from bringup import passes
 
-    for problem in passes.load_pass_plugins().errors:
-        yield Finding(
-            "plugin", Health.MISSING, str(problem), "mend the file or take it off BRINGUP_PASS_PATH"
-        )
+    yield from _broken(passes.load_pass_plugins(), "BRINGUP_PASS_PATH")
     registered = [entry.pass_name for entry in passes.get_registered_passes()]
     yield Finding("passes", Health.OK, ", ".join(registered) or "none registered")
+
+
+def _operators() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return
+    from bringup import ops
+
+    report = ops.load_op_plugins()
+    yield from _broken(report, "BRINGUP_OPS_PATH")
+    defined = [name for names in report.loaded.values() for name in names]
+    yield Finding("operators", Health.OK, ", ".join(defined) or "none from plugins")
+
+
+def _broken(report: PluginReport, variable: str) -> Iterator[Finding]:
+    fix = f"mend the plugin, uninstall its package, or take it off {variable}"
+    for problem in report.errors:
+        yield Finding("plugin", Health.MISSING, str(problem), fix)
+
+
+def _drivers() -> Iterator[Finding]:
+    from bringup import devices
+
+    drivers = devices.installed_drivers()
+    fix = "mend or uninstall the package that brings it"
+    for found in drivers.values():
+        if isinstance(found, Exception):
+            yield Finding("plugin", Health.MISSING, str(found), fix)
+    usable = [name for name, found in drivers.items() if isinstance(found, Path)]
+    yield Finding("drivers", Health.OK, ", ".join(usable) or "none")
 
 
 def _demo() -> Iterator[Finding]:
@@ -180,7 +209,9 @@ CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
     "driver": (_driver, "unset BRINGUP_DRIVER"),
     "cache": (_cache, ""),
     "settings": (_settings, ""),
+    "drivers": (_drivers, ""),
     "plugins": (_plugins, ""),
+    "operators": (_operators, ""),
     "demo": (_demo, "pip install transformers tokenizers safetensors"),
 }
 

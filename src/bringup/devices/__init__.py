@@ -2,12 +2,20 @@
 
 `load_driver` makes a driver torch's PrivateUse1 backend: afterwards `torch.device("npu")` works
 like any other, and `torch.npu` has streams, events, random state and memory statistics. Nothing
-here claims PrivateUse1 before that.
+here claims PrivateUse1 before that. `installed_drivers` says which drivers have a name.
 """
 
 from __future__ import annotations
 
+from bringup.devices._drivers import driver_library, installed_drivers
 from bringup.devices._load import DriverInfo, load_driver, loaded
 from bringup.devices._registry import register_module_attribute
 
-__all__ = ["DriverInfo", "load_driver", "loaded", "register_module_attribute"]
+__all__ = [
+    "DriverInfo",
+    "driver_library",
+    "installed_drivers",
+    "load_driver",
+    "loaded",
+    "register_module_attribute",
+]

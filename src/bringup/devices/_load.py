@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bringup import _native, settings
+from bringup.devices._drivers import driver_library
 from bringup.errors import DriverError
 
 __all__ = ["DriverInfo", "load_driver", "loaded"]
@@ -56,8 +57,9 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     One process has one driver: asking again for the loaded one returns what is loaded.
 
     Args:
-        driver: "sim" (the simulated NPU) or the path of a driver's shared library; None for the
-            setting `BRINGUP_DRIVER`.
+        driver: the path of a driver's shared library, or a name: "sim" (the simulated NPU), one
+            found on `BRINGUP_DRIVER_PATH`, or that of an entry point in the group
+            `bringup.drivers`; None for the setting `BRINGUP_DRIVER`.
         name: what torch shall call the device; None for the name that the driver gives.
 
     Returns:
@@ -69,7 +71,7 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
             PrivateUse1.
     """
     global _loaded
-    path = _find(settings.driver() if driver is None else driver)
+    path = driver_library(settings.driver() if driver is None else driver)
     if _loaded is not None:
         return _same_or_refuse(_loaded, path, name)
     native = _native.torch_library().devices
@@ -88,20 +90,6 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     _install(native, info.device_name)
     _loaded = info
     return info
-
-
-def _find(driver: str | Path) -> Path:
-    if driver == "sim":
-        return _native.sim_driver_path()
-    path = Path(driver).expanduser()
-    if path.is_file():
-        return path.resolve()
-    if isinstance(driver, Path) or "/" in driver or path.suffix:
-        raise DriverError(f"there is no driver at {path}: expected the path of a shared library")
-    raise DriverError(
-        f"there is no driver named {driver!r}: expected 'sim' or the path of a shared library"
-        " (the argument of load_driver, or BRINGUP_DRIVER)"
-    )
 
 
 def _same_or_refuse(info: DriverInfo, path: Path, name: str | None) -> DriverInfo:

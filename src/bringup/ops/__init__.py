@@ -19,6 +19,8 @@ a function that launches them.
 `check` calls an operator in every way that torch may call it and says what is wrong
 (`CheckReport`).
 
+`load_op_plugins` defines the operators of files on `BRINGUP_OPS_PATH` and of installed packages.
+
 Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
 offers an operator to transformers.
 """
@@ -47,6 +49,7 @@ from bringup.ops._library import (
     register_vmap,
 )
 from bringup.ops._memory import alloc_like, tensor_ptr
+from bringup.ops._plugins import load_op_plugins, unload_op_plugins
 from bringup.ops._python_kernel import debugging
 from bringup.ops._replace import Replacement, replace
 from bringup.ops._rules import (
@@ -95,6 +98,7 @@ __all__ = [
     "infer_schema",
     "kernel_checks",
     "kernel_op",
+    "load_op_plugins",
     "register_attention",
     "register_autocast",
     "register_autograd",
@@ -113,4 +117,5 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "unload_op_plugins",
 ]

@@ -24,6 +24,7 @@ from bringup.ops._autograd import (
     direct_node_class,
     runner_below_autograd,
 )
+from bringup.ops._defined import note
 from bringup.ops._facts import Facts, find_overload
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
@@ -307,6 +308,7 @@ def _define(
         library._destroy()
         raise
     _operators[name] = operator
+    note(operator)
     return operator
 
 

@@ -26,6 +26,7 @@ from bringup.errors import (
     MissingKernelError,
     SchemaError,
 )
+from bringup.ops._defined import note
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
 from bringup.ops._library import forget
@@ -143,6 +144,7 @@ class _Definition:
         _definitions[name] = self
         substitute(self.function, self._traceable())
         operator: KernelOperator = self.function
+        note(operator)
         return operator
 
     def _tags(self) -> tuple[torch.Tag, ...]:

@@ -1,0 +1,50 @@
+"""Which operators a thread defines meanwhile: what a plugin has registered is taken back whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+__all__ = ["Undefinable", "collecting", "note"]
+
+
+class Undefinable(Protocol):
+    """An operator of `kernel_op` or `custom_op`."""
+
+    @property
+    def qualified_name(self) -> str:
+        """`namespace::name`."""
+
+    def undefine(self) -> None:
+        """Removes it; nothing happens the second time."""
+
+
+class _Collectors(threading.local):
+    def __init__(self) -> None:
+        self.open: list[list[Undefinable]] = []
+
+
+_collectors = _Collectors()
+
+
+def note(operator: Undefinable) -> None:
+    """Says that this thread has defined `operator`."""
+    for collector in _collectors.open:
+        collector.append(operator)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Undefinable]]:
+    """Collects what this thread defines within it; an exception undefines all of that again."""
+    collected: list[Undefinable] = []
+    _collectors.open.append(collected)
+    try:
+        yield collected
+    except BaseException:
+        for operator in reversed(collected):
+            operator.undefine()
+        raise
+    finally:
+        _collectors.open.remove(collected)
