@@ -1,21 +1,38 @@
 """The torch.compile backend and the dialects. Importing it makes `backend="bringup"` known.
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
-(torch.compile), `AtenDialect` (what torch's operators are).
+(torch.compile), `inductor_hooks` (passes in plain Inductor), `AtenDialect` (what torch's operators
+are).
 """
+
+from typing import TYPE_CHECKING, Any
 
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
 from bringup.compiler.trace import trace_pattern
 
+if TYPE_CHECKING:
+    from bringup.compiler.inductor import InductorPass, inductor_hooks
+
 announce()
 
 __all__ = [
     "AtenDialect",
     "CompileOptions",
+    "InductorPass",
     "apply_passes",
     "dynamo_backend",
+    "inductor_hooks",
     "last_report",
     "trace_pattern",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Inductor is imported when it is asked for."""
+    if name in ("InductorPass", "inductor_hooks"):
+        from bringup.compiler import inductor
+
+        return getattr(inductor, name)
+    raise AttributeError(f"module 'bringup.compiler' has no attribute {name!r}")

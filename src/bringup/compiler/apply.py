@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import fx
@@ -11,10 +12,11 @@ from torch.export import ExportedProgram
 
 from bringup import ir, passes
 from bringup.compiler.aten import AtenDialect, ordinary_torch
+from bringup.compiler.export import frozen_program
 from bringup.compiler.mirror import Mirror
-from bringup.passes import PassDescriptor, PluginReport, Report
+from bringup.passes import PassDescriptor, PassResult, PassStatus, PluginReport, Report
 
-__all__ = ["apply_passes", "last_report", "rewrite"]
+__all__ = ["apply_passes", "extend_last_report", "last_report", "rewrite"]
 
 _LAST = threading.local()
 
@@ -25,7 +27,8 @@ def apply_passes(
     """Load the pass plugins and run passes over a graph, in place.
 
     Arguments:
-        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an
+        target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram` (its
+            weights count as constants, and what is computed from them alone is folded), or an
             `ir.Graph`.
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`.
@@ -40,9 +43,10 @@ def apply_passes(
             target.bind(AtenDialect())
         return _remember(_run(target, selected, options or {}, plugins))
     if isinstance(target, ExportedProgram):
-        report = rewrite(target.graph_module, selected, plugins, options=options or {})
-        _rename_outputs(target)
-        return report
+        with frozen_program(target) as constants:
+            return rewrite(
+                target.graph_module, selected, plugins, options=options or {}, constants=constants
+            )
     if isinstance(target, fx.GraphModule):
         return rewrite(target, selected, plugins, options=options or {})
     raise TypeError(
@@ -72,13 +76,68 @@ def rewrite(
 ) -> Report:
     """Run selected passes over an FX graph module, in place; recompile it once if anything changed.
 
-    `constants` names attributes of the module whose data may be folded into the graph.
+    Graphs inside of it (branches and bodies of higher-order operators) are rewritten first, each
+    as a graph of its own. `constants` names attributes of the module whose data may be folded into
+    the graph.
     """
+    inner = [_rewrite_one(body, selected, plugins, options) for body in _bodies(module)]
+    report = _rewrite_one(module, selected, plugins, options, constants)
+    for other in inner:
+        _merge(report, other)
+    return _remember(report)
+
+
+def _bodies(module: Any) -> list[Any]:
+    """The graphs that higher-order operators of a graph call, innermost first, each once."""
+    found: dict[Any, None] = {}
+    for node in module.graph.nodes:
+        body = getattr(module, node.target, None) if node.op == "get_attr" else None
+        if isinstance(body, fx.GraphModule):
+            found.update(dict.fromkeys([*_bodies(body), body]))
+    return list(found)
+
+
+def _rewrite_one(
+    module: Any,
+    selected: Sequence[PassDescriptor],
+    plugins: PluginReport,
+    options: Mapping[str, object],
+    constants: frozenset[str] = frozenset(),
+) -> Report:
     mirror = Mirror(module, foldable=constants)
     try:
-        return _remember(_run(mirror.graph, selected, options, plugins, mirror, bool(constants)))
+        return _run(mirror.graph, selected, options, plugins, mirror, bool(constants))
     finally:
         mirror.finish()
+
+
+def _merge(report: Report, inner: Report) -> None:
+    """Add what passes did in an inner graph to what they did in the outer one."""
+    for result, other in zip(report.results, inner.results, strict=True):
+        _add(result, other)
+    report.folded += inner.folded
+
+
+def _add(result: PassResult, other: PassResult) -> None:
+    result.matches += other.matches
+    result.refused += other.refused
+    result.edits += other.edits
+    result.seconds += other.seconds
+    if other.status is PassStatus.CHANGED:
+        result.status = other.status
+
+
+@contextmanager
+def extend_last_report() -> Iterator[None]:
+    """What passes do in this block is added to this thread's last report."""
+    before = last_report()
+    try:
+        yield
+    finally:
+        after = last_report()
+        if before is not None and after is not None and after is not before:
+            before.results.extend(after.results)
+            _remember(before)
 
 
 def _run(
@@ -109,11 +168,3 @@ def _run(
 def _remember(report: Report) -> Report:
     _LAST.report = report
     return report
-
-
-def _rename_outputs(program: Any) -> None:
-    """Let the signature name the outputs as the rewritten graph does."""
-    results = program.graph_module.graph.output_node().args[0]
-    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
-        if isinstance(result, fx.Node) and getattr(spec.arg, "name", None) is not None:
-            spec.arg.name = result.name

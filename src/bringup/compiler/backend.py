@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
+from torch import fx
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 
 from bringup.compiler.apply import load_and_select, rewrite
-from bringup.compiler.freeze import freeze_weights, watched, weights_of
-from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction
+from bringup.compiler.freeze import Weight, freeze_weights, refolding, watched, weights_of
+from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction, run_eagerly
 from bringup.errors import BringupError
+from bringup.passes import PassDescriptor, PluginReport
 
 __all__ = ["CompileOptions", "announce", "dynamo_backend"]
 
@@ -24,15 +26,21 @@ class CompileOptions:
 
     Attributes:
         inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
-        capture: whether the compiled inference graph is captured with `bringup.graphs`.
+        capture: whether the compiled inference graph is captured with `bringup.graphs`, once for
+            each kind of call; with `eager` only. Training graphs are refused.
+        max_captures: how many captures are kept for one graph; the one used longest ago makes room.
         passes: names of the passes to run; None for all registered ones.
         freeze: whether the weights of an inference graph become constants that are folded once.
+        on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
+            (rewrite the graph with the new weights, then run; with `eager` only).
     """
 
     inner: str = "eager"
     capture: bool = False
+    max_captures: int = 8
     passes: Sequence[str] | None = None
     freeze: bool = False
+    on_weight_change: str = "raise"
 
     @classmethod
     def parse(cls, options: Mapping[str, object] | None) -> CompileOptions:
@@ -43,21 +51,36 @@ class CompileOptions:
             if name not in known:
                 raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
         parsed = cls(**given)  # type: ignore[arg-type]
-        if parsed.inner not in INNER_COMPILERS:
-            raise BringupError(
-                f"option 'inner' must be one of {list(INNER_COMPILERS)}, got {parsed.inner!r}"
-            )
-        for name in ("capture", "freeze"):
-            if not isinstance(getattr(parsed, name), bool):
-                raise BringupError(
-                    f"option {name!r} must be True or False, got {getattr(parsed, name)!r}"
-                )
-        if parsed.capture:
-            raise BringupError(
-                "option 'capture' is not there yet: compile without it and capture the compiled "
-                "model with graphs.capture"
-            )
+        parsed._check()
         return parsed
+
+    def _check(self) -> None:
+        for name, choices in (("inner", INNER_COMPILERS), ("on_weight_change", _ON_CHANGE)):
+            if getattr(self, name) not in choices:
+                raise BringupError(
+                    f"option {name!r} must be one of {list(choices)}, got {getattr(self, name)!r}"
+                )
+        for name in ("capture", "freeze"):
+            if not isinstance(getattr(self, name), bool):
+                raise BringupError(
+                    f"option {name!r} must be True or False, got {getattr(self, name)!r}"
+                )
+        if type(self.max_captures) is not int or self.max_captures < 1:
+            raise BringupError(
+                f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
+            )
+        if self.inner != "inductor":
+            return
+        if self.capture:
+            raise BringupError(
+                "option 'capture' needs inner='eager': a capture cannot see the kernels that "
+                "Inductor generates"
+            )
+        if self.on_weight_change == "refold":
+            raise BringupError("option 'on_weight_change'='refold' needs inner='eager'")
+
+
+_ON_CHANGE = ("raise", "refold")
 
 
 def dynamo_backend(
@@ -75,22 +98,104 @@ def dynamo_backend(
     if mode not in (None, "default"):
         raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")
     plugins, selected = load_and_select(parsed.passes)
-    values = dataclasses.asdict(parsed)
-    inner = INNER_COMPILERS[parsed.inner]
-    weights = weights_of(module, example_inputs) if parsed.freeze else []
-
-    def compile_inference(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-        frozen, constants = freeze_weights(aten, weights)
-        rewrite(aten, selected, plugins, options=values, constants=constants)
-        run = cast(BoxedFunction, inner(aten, inputs))
-        return watched(run, frozen) if frozen else run
-
-    def compile_training(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-        rewrite(aten, selected, plugins, options=values)
-        return cast(BoxedFunction, inner(aten, inputs))
-
-    compiler = aot_autograd(fw_compiler=compile_training, inference_compiler=compile_inference)
+    compilation = _Compilation(parsed, plugins, selected, module, example_inputs)
+    compiler = aot_autograd(
+        fw_compiler=compilation.training, inference_compiler=compilation.inference
+    )
     return cast(Callable[..., Any], compiler(module, example_inputs))
+
+
+class _Compilation:
+    """What AOT autograd calls back with the ATen graphs of one Dynamo graph."""
+
+    def __init__(
+        self,
+        options: CompileOptions,
+        plugins: PluginReport,
+        selected: Sequence[PassDescriptor],
+        module: Any,
+        example_inputs: Sequence[Any],
+    ) -> None:
+        self._options = options
+        self._values = dataclasses.asdict(options)
+        self._plugins = plugins
+        self._selected = selected
+        self._name = _name_of(module)
+        needed = options.freeze or options.capture
+        self._weights = weights_of(module, example_inputs) if needed else []
+
+    def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
+        """A graph that no gradient is asked of."""
+        options = self._options
+        static = frozenset(weight.index for weight in self._weights)
+        original = fx.GraphModule(aten, _copied(aten.graph))
+
+        def build(graph: Any, weights: Sequence[Weight]) -> tuple[BoxedFunction, list[Weight]]:
+            frozen, constants = freeze_weights(graph, weights)
+            run = self._compile(graph, inputs, constants)
+            return (self._captured(graph, run, static) if options.capture else run), frozen
+
+        run, frozen = build(aten, self._weights if options.freeze else [])
+        if not frozen:
+            return run
+        if options.on_weight_change == "raise":
+            return watched(run, frozen)
+        return refolding(
+            run,
+            frozen,
+            lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights)[0],
+        )
+
+    def training(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
+        """The forward or the backward graph of a function that gradients are asked of."""
+        if self._options.capture:
+            raise BringupError(
+                f"option 'capture' takes inference graphs only, and {self._name} is compiled for "
+                "training (an input or a parameter requires a gradient): call it under "
+                "torch.no_grad(), or compile it without capture"
+            )
+        return self._compile(aten, inputs, frozenset())
+
+    def _compile(
+        self, aten: Any, inputs: Sequence[Any], constants: frozenset[str]
+    ) -> BoxedFunction:
+        selected: Sequence[PassDescriptor] = self._selected
+        if self._options.inner == "eager":
+            self._rewrite(aten, selected, constants)
+            return run_eagerly(aten, inputs)
+        from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
+
+        self._rewrite(aten, passes_before_inductor(selected), constants)
+        generated = compile_with_inductor(aten, inputs, selected, self._plugins, self._values)
+        return cast(BoxedFunction, generated)
+
+    def _rewrite(
+        self, aten: Any, selected: Sequence[PassDescriptor], constants: frozenset[str]
+    ) -> None:
+        rewrite(aten, selected, self._plugins, options=self._values, constants=constants)
+
+    def _captured(self, aten: Any, run: BoxedFunction, static: frozenset[int]) -> BoxedFunction:
+        from bringup.compiler.captured import captured, refuse_input_writes
+
+        refuse_input_writes(aten, self._name)
+        return captured(run, self._name, static, self._options.max_captures)
+
+
+def _copied(graph: Any) -> Any:
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    copy.output_node().meta.update(graph.output_node().meta)
+    return copy
+
+
+def _name_of(module: Any) -> str:
+    """The outermost module or function of a Dynamo graph, as its nodes remember it."""
+    for node in module.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack:
+            _, kind = next(iter(stack.values()))
+            return f"the graph of {getattr(kind, '__name__', str(kind).rpartition('.')[2])}"
+    return "this graph"
 
 
 def announce() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import BringupError, ContractError
 
-__all__ = ["Weight", "freeze_weights", "watched", "weights_of"]
+__all__ = ["Weight", "freeze_weights", "refolding", "watched", "weights_of"]
 
 _SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
 
@@ -50,6 +52,8 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], 
     frozen weights and the names of the constants, which share memory with them.
     """
     placeholders = [node for node in aten.graph.nodes if node.op == "placeholder"]
+    if not weights:
+        return [], frozenset()
     written = _written_inputs()
     first = next(node for node in aten.graph.nodes if node.op != "placeholder")
     frozen: list[Weight] = []
@@ -77,23 +81,63 @@ def watched(run: BoxedFunction, frozen: Sequence[Weight]) -> BoxedFunction:
     Raises `ContractError` naming the weight otherwise. What bypasses the version counter (writing
     through `.data` or numpy) goes unseen.
     """
-    marks = [(weight.index, weight.tensor.data_ptr(), _version(weight.tensor)) for weight in frozen]
-    names = {weight.index: weight.name for weight in frozen}
+    watch = _Watch(frozen)
 
     def run_watched(arguments: list[Any]) -> Any:
-        for index, pointer, version in marks:
-            tensor = arguments[index]
-            if tensor.data_ptr() != pointer or _version(tensor) != version:
-                how = "was written" if tensor.data_ptr() == pointer else "is another tensor now"
-                raise ContractError(
-                    f"the weight {names[index]!r} was frozen into the compiled graph and {how}: "
-                    "call torch.compiler.reset() to compile again, or compile without "
-                    'options={"freeze": True}'
-                )
+        change = watch.change(arguments)
+        if change is not None:
+            raise ContractError(
+                f"the weight {change}: call torch.compiler.reset() to compile again, or compile "
+                'with options={"freeze": True, "on_weight_change": "refold"} or without freezing'
+            )
         return run(arguments)
 
     run_watched._boxed_call = True  # type: ignore[attr-defined]
     return run_watched
+
+
+def refolding(
+    run: BoxedFunction,
+    frozen: Sequence[Weight],
+    build: Callable[[Sequence[Weight]], BoxedFunction],
+) -> BoxedFunction:
+    """`run`, but a call that finds a frozen weight changed first builds it anew, by `build`."""
+    lock = threading.Lock()
+    current = (_Watch(frozen), run)
+
+    def run_refolding(arguments: list[Any]) -> Any:
+        nonlocal current
+        with lock:
+            watch, inner = current
+            if watch.change(arguments) is not None:
+                weights = [
+                    dataclasses.replace(weight, tensor=arguments[weight.index]) for weight in frozen
+                ]
+                inner = build(weights)
+                current = (_Watch(weights), inner)
+        return inner(arguments)
+
+    run_refolding._boxed_call = True  # type: ignore[attr-defined]
+    return run_refolding
+
+
+class _Watch:
+    """Addresses and versions of the frozen weights."""
+
+    def __init__(self, frozen: Sequence[Weight]) -> None:
+        self._marks = [
+            (weight.index, weight.tensor.data_ptr(), _version(weight.tensor)) for weight in frozen
+        ]
+        self._names = {weight.index: weight.name for weight in frozen}
+
+    def change(self, arguments: Sequence[Any]) -> str | None:
+        """Which weight changed and how; None when none did."""
+        for index, pointer, version in self._marks:
+            tensor = arguments[index]
+            if tensor.data_ptr() != pointer or _version(tensor) != version:
+                how = "was written" if tensor.data_ptr() == pointer else "is another tensor now"
+                return f"{self._names[index]!r} was frozen into the compiled graph and {how}"
+        return None
 
 
 def _version(tensor: Any) -> int:

@@ -84,11 +84,14 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
     [
         (
             {"iner": "eager"},
-            r"has no option 'iner'; options are \['inner', 'capture', 'passes', 'fre",
+            r"has no option 'iner'; options are \['inner', 'capture', 'max_captures', 'passes', ",
         ),
         ({"inner": "fast"}, r"option 'inner' must be one of \['eager', 'inductor'\], got 'fast'"),
         ({"freeze": 1}, "option 'freeze' must be True or False, got 1"),
-        ({"capture": True}, "option 'capture' is not there yet: .* graphs.capture"),
+        ({"max_captures": 0}, "option 'max_captures' must be a number from 1, got 0"),
+        ({"on_weight_change": "ignore"}, "must be one of \\['raise', 'refold'\\], got 'ignore'"),
+        ({"capture": True, "inner": "inductor"}, "option 'capture' needs inner='eager'"),
+        ({"on_weight_change": "refold", "inner": "inductor"}, "'refold' needs inner='eager'"),
     ],
 )
 def test_wrong_option_is_refused_by_name(options, text):

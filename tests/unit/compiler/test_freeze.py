@@ -72,3 +72,54 @@ def test_buffer_that_the_model_writes_is_not_frozen():
         compiled = torch.compile(model, backend="bringup", options={"freeze": True})
         results = [compiled(torch.zeros(3))[0].item() for _ in range(3)]
     assert results == [1.0, 2.0, 3.0]
+
+
+def test_refold_computes_with_the_new_weights_once_per_change():
+    model, x = _linear(), torch.randn(2, 4)
+    options = {"freeze": True, "on_weight_change": "refold"}
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options=options)
+        compiled(x)
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+        first = compiler.last_report()
+        torch.testing.assert_close(compiled(x), model(x))
+        assert compiler.last_report() is first
+        model[0].bias = nn.Parameter(torch.ones(3))
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_refold_and_capture_go_together():
+    model, x = _linear(), torch.randn(2, 4)
+    options = {"freeze": True, "on_weight_change": "refold", "capture": True}
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options=options)
+        torch.testing.assert_close(compiled(x), model(x))
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_exported_program_has_frozen_weights_and_is_saved_with_what_was_folded(tmp_path):
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x * (self.weight.exp() + 1) + self.weight
+
+    model, x = Norm(), torch.randn(2, 4)
+    expected = model(x)
+    program = torch.export.export(model, (x,)).run_decompositions({})
+    before = len(program.graph.nodes)
+    report = compiler.apply_passes(program)
+    assert report.folded == 2  # exp and the addition
+    assert not [n for n in program.graph.nodes if "exp" in str(n.target)]
+    assert len(program.graph.nodes) == before - 1  # two operators less, one constant more
+    file = tmp_path / "program.pt2"
+    torch.export.save(program, file)
+    module = torch.export.load(file).module()
+    torch.testing.assert_close(module(x), expected)
+    assert module.count.item() == 2  # the eager call counted once; a written buffer stays a buffer
