@@ -1,0 +1,31 @@
+// The one exception of the engine. Bindings turn the code into an exception or a status of theirs.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace bringup::engine {
+
+enum class ErrorCode {
+  kInvalid,  // an argument that makes no sense here
+  kMissing,  // no such node, name, value
+  kBusy,     // a transaction is open, or none is
+  kPass,     // an edit that a pass must not make
+  kExpired,  // a node that was erased
+};
+
+class EngineError : public std::runtime_error {
+ public:
+  EngineError(ErrorCode code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// A name as messages show it.
+inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+}  // namespace bringup::engine

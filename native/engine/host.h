@@ -1,0 +1,30 @@
+// What a graph asks the program that made it: descriptions, data, facts of single calls.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/argument.h"
+#include "engine/tensor_desc.h"
+
+namespace bringup::engine {
+
+class Graph;
+
+// Any thread may call anything; an implementation takes the locks it needs (a Python one the GIL).
+// The engine holds no lock meanwhile.
+class Host {
+ public:
+  virtual ~Host() = default;
+  // What a value of this graph looks like; nothing when that is unknown or it is no tensor.
+  virtual std::optional<TensorDesc> describe(const Graph& graph, ValueId value) = 0;
+  // The data of a constant that passes may look into; nothing when they may not.
+  virtual std::optional<ConstantData> constant(const Graph& graph, NodeId node) = 0;
+  // Whether this call of a random operator draws numbers (a dropout of 0 does not).
+  virtual bool draws_random(const Graph& graph, NodeId node) = 0;
+  // An opaque argument in words.
+  virtual std::string text(const Graph& graph, uint32_t object) = 0;
+};
+
+}  // namespace bringup::engine

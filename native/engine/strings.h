@@ -1,0 +1,26 @@
+// Strings as numbers: names, operator types and symbolic expressions are compared by id.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace bringup::engine {
+
+using StringId = uint32_t;
+inline constexpr StringId kEmptyString = 0;
+inline constexpr StringId kNoString = UINT32_MAX;
+
+// Process-wide and append-only: an id means the same text for ever, and its text never moves. Any
+// thread may call anything; `text` takes no lock.
+class Strings {
+ public:
+  // The id of `text`; the same for equal texts. Throws std::bad_alloc.
+  static StringId intern(std::string_view text);
+  // The id of `text` if anybody interned it.
+  static std::optional<StringId> find(std::string_view text);
+  // The text of an id that `intern` gave out.
+  static std::string_view text(StringId id) noexcept;
+};
+
+}  // namespace bringup::engine

@@ -1,0 +1,45 @@
+// The nodes of each type, in graph order when somebody asks.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/argument.h"
+
+namespace bringup::engine {
+
+class Graph;
+
+// Written by the graph's one writer; `find` may be called from several threads meanwhile nobody
+// writes, and sorts what was changed since the last call.
+class TypeIndex {
+ public:
+  explicit TypeIndex(const Graph& graph) : graph_(graph) {}
+
+  void add(StringId type, NodeId node);
+  void remove(StringId type);
+  // A node of this type stands elsewhere.
+  void moved(StringId type);
+  size_t count(StringId type) const;
+  // Valid until the graph is changed.
+  std::span<const NodeId> find(StringId type) const;
+
+ private:
+  struct Bucket {
+    std::vector<NodeId> nodes;  // while dirty also erased ones, and the same one twice
+    size_t alive = 0;
+    std::atomic<bool> dirty{false};
+  };
+
+  void settle(StringId type, Bucket& bucket) const;
+
+  const Graph& graph_;
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<StringId, Bucket> buckets_;
+};
+
+}  // namespace bringup::engine
