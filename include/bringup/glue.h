@@ -6,6 +6,10 @@
 
 #include "bringup/params.h"
 
+#ifndef __cplusplus
+#include <stdbool.h>
+#endif
+
 #ifdef __cplusplus
 #define BRINGUP_GLUE_EXPORT extern "C" __attribute__((visibility("default")))
 #else
@@ -50,12 +54,91 @@ static inline int64_t bringup_glue_numel(const void* arg) {
   return count;
 }
 
+/* torch's ScalarType number of a dtype, -1 for one that it has not. */
+static inline int64_t bringup_glue_dtype(const void* arg) {
+  if (arg == NULL) return 0;
+  const DLDataType dtype = ((const DLTensor*)arg)->dtype;
+  switch (dtype.code * 256 + dtype.bits) {
+    case 1 * 256 + 8:
+      return 0;
+    case 0 * 256 + 8:
+      return 1;
+    case 0 * 256 + 16:
+      return 2;
+    case 0 * 256 + 32:
+      return 3;
+    case 0 * 256 + 64:
+      return 4;
+    case 2 * 256 + 16:
+      return 5;
+    case 2 * 256 + 32:
+      return 6;
+    case 2 * 256 + 64:
+      return 7;
+    case 5 * 256 + 32:
+      return 8;
+    case 5 * 256 + 64:
+      return 9;
+    case 5 * 256 + 128:
+      return 10;
+    case 6 * 256 + 8:
+      return 11;
+    case 4 * 256 + 16:
+      return 15;
+    case 1 * 256 + 16:
+      return 27;
+    case 1 * 256 + 32:
+      return 28;
+    case 1 * 256 + 64:
+      return 29;
+    default:
+      return -1;
+  }
+}
+
+static inline int64_t bringup_glue_dtype_code(const void* arg) {
+  return arg != NULL ? ((const DLTensor*)arg)->dtype.code : 0;
+}
+
+static inline int64_t bringup_glue_dtype_bits(const void* arg) {
+  return arg != NULL ? ((const DLTensor*)arg)->dtype.bits : 0;
+}
+
 static inline int64_t bringup_glue_int(const void* arg) {
   return arg != NULL ? *(const int64_t*)arg : 0;
 }
 
 static inline double bringup_glue_float(const void* arg) {
   return arg != NULL ? *(const double*)arg : 0;
+}
+
+/* Rounded down; the divisor is not 0. */
+static inline int64_t bringup_glue_floor_divide(int64_t left, int64_t right) {
+  if (right == -1) return (int64_t)(0 - (uint64_t)left);
+  const int64_t quotient = left / right;
+  return quotient - (left % right != 0 && (left < 0) != (right < 0));
+}
+
+/* --- Why a call is refused. */
+
+/* The reason lives until the next one on this thread. */
+static inline const char* bringup_glue_outside(const char* item, int64_t value, int64_t lowest,
+                                               int64_t highest) {
+  static __thread char reason[256];
+  __builtin_snprintf(reason, sizeof reason, "%s is %lld, outside %lld to %lld", item,
+                     (long long)value, (long long)lowest, (long long)highest);
+  return reason;
+}
+
+static inline const char* bringup_glue_not_single(const char* item, double value) {
+  static __thread char reason[256];
+  __builtin_snprintf(reason, sizeof reason, "%s is %g, beyond the range of a 32-bit float", item,
+                     value);
+  return reason;
+}
+
+static inline int bringup_glue_fits_single(double value) {
+  return !__builtin_isfinite(value) || __builtin_fabs(value) <= 3.4028234663852886e38;
 }
 
 /* The source reads the fields under types of its own: they have to be in memory by then. */
@@ -75,6 +158,19 @@ static inline int bringup_glue_workspace(bringup_params* params, uint64_t bytes)
                      "there is no memory left for its workspace of %llu bytes",
                      (unsigned long long)bytes);
   params->ctx->set_error(params->ctx, message);
+  return 1;
+}
+
+/* Scratch memory for a parameter. Non-zero when there is none, and the context knows why. */
+static inline int bringup_glue_scratch(const bringup_ctx* ctx, int64_t bytes, void** region) {
+  *region = bytes > 0 ? ctx->workspace(ctx, (size_t)bytes) : NULL;
+  if (*region != NULL || bytes == 0) return 0;
+  char message[96];
+  __builtin_snprintf(message, sizeof message,
+                     bytes < 0 ? "its workspace would have %lld bytes"
+                               : "there is no memory left for its workspace of %lld bytes",
+                     (long long)bytes);
+  ctx->set_error(ctx, message);
   return 1;
 }
 

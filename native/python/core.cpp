@@ -1,7 +1,10 @@
 // bringup._native._core: the kernel table and the error slot for Python. No torch.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
+#include "runtime/c_function.h"
 #include "runtime/call_record.h"
 #include "runtime/error_slot.h"
 #include "runtime/kernel_table.h"
@@ -14,6 +17,39 @@ namespace {
 rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code) {
   return rt::load_kernel(path, entry,
                          device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry);
+}
+
+// (op, argument, value)
+using Step = std::tuple<uint8_t, int32_t, int64_t>;
+// (text, kind, by reference, (lowest, highest) or nothing, optional, program, texts)
+using Parameter = std::tuple<std::string, uint8_t, bool, std::vector<int64_t>, bool,
+                             std::vector<Step>, std::vector<std::string>>;
+
+rt::CParameter c_parameter(const Parameter& spec) {
+  const auto& [text, kind, by_reference, range, optional, program, texts] = spec;
+  rt::CParameter parameter;
+  parameter.text = text;
+  parameter.kind = static_cast<rt::CParameter::Kind>(kind);
+  parameter.by_reference = by_reference;
+  parameter.bounded = range.size() == 2;
+  if (parameter.bounded) {
+    parameter.lowest = range[0];
+    parameter.highest = range[1];
+  }
+  parameter.optional = optional;
+  for (const auto& [op, argument, value] : program) {
+    parameter.program.push_back({static_cast<rt::CStep::Op>(op), argument, value});
+  }
+  parameter.texts = texts;
+  return parameter;
+}
+
+rt::KernelId bind_c_function(const std::string& path, const std::string& symbol, uint8_t convention,
+                             const std::vector<Parameter>& parameters) {
+  std::vector<rt::CParameter> bound;
+  for (const Parameter& spec : parameters) bound.push_back(c_parameter(spec));
+  return rt::bind_c_function(path, symbol, static_cast<rt::CConvention>(convention),
+                             std::move(bound));
 }
 
 // (key, digest) of the build, or None. The path is bytes: not every one is UTF-8.
@@ -36,6 +72,10 @@ NB_MODULE(_core, module) {
       "load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),
       nb::arg("device_code") = false, nb::call_guard<nb::gil_scoped_release>(),
       "Loads `entry` of the shared library at `path` into the kernel table and returns its id.");
+  module.def("bind_c_function", &bind_c_function, nb::arg("path"), nb::arg("symbol"),
+             nb::arg("convention"), nb::arg("parameters"), nb::call_guard<nb::gil_scoped_release>(),
+             "Loads the library at `path`, binds its function `symbol` to what the parameters say, "
+             "puts it into the kernel table and returns its id.");
   module.def(
       "kernel_address",
       [](rt::KernelId id) {

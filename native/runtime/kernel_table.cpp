@@ -47,10 +47,13 @@ KernelTable& KernelTable::instance() {
 }
 
 KernelId KernelTable::add(Kernel kernel) {
-  auto shared = std::make_shared<const Kernel>(std::move(kernel));
+  return add(std::make_shared<const Kernel>(std::move(kernel)));
+}
+
+KernelId KernelTable::add(std::shared_ptr<const Kernel> kernel) {
   std::lock_guard lock(state().mutex);
   const KernelId id = state().next++;
-  state().kernels.emplace(id, std::move(shared));
+  state().kernels.emplace(id, std::move(kernel));
   return id;
 }
 

@@ -23,7 +23,7 @@ struct Kernel {
   std::string name;
   bringup_kernel_fn run = nullptr;
   KernelKind kind = KernelKind::kHostEntry;
-  std::shared_ptr<Library> library;                  // null for a kernel linked into the caller
+  std::shared_ptr<Library> library;                  // null when `run` is no symbol of a library
   bringup_can_implement_fn can_implement = nullptr;  // null: it takes every call
 };
 
@@ -39,6 +39,8 @@ class BRINGUP_API KernelTable {
   static KernelTable& instance();
 
   KernelId add(Kernel kernel);
+  // The same for a kernel that is part of something which lives as long.
+  KernelId add(std::shared_ptr<const Kernel> kernel);
   // Throws std::out_of_range for an id that was never given or was released.
   std::shared_ptr<const Kernel> get(KernelId id) const;
   // The same, or null.

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from bringup import _native, settings
 from bringup.errors import BringupError, CompileError
+from bringup.jit._c_call import Binding
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._layout import BINARY, Layout
+from bringup.jit._prebuilt import path_to_load
 from bringup.jit._source import Abi, Kind
 from bringup.jit._target import find_target
 from bringup.jit._usage import mark_in_use, release_marks
@@ -39,7 +41,7 @@ class _Loaded(NamedTuple):
     binary: Binary
 
 
-_loaded: dict[tuple[str, str], _Loaded] = {}
+_loaded: dict[tuple[str, str, Binding | None], _Loaded] = {}
 _loading = threading.Lock()
 
 
@@ -77,6 +79,8 @@ class Binary:
         kind: host entry or device code.
         target: what it was built for.
         debug: what was added for debugging.
+        binding: how the entry is called, where it has a form of its own.
+        prebuilt: whether it is somebody else's library, and no entry of a cache.
     """
 
     path: Path
@@ -86,6 +90,8 @@ class Binary:
     kind: Kind
     target: str = "cpu"
     debug: Debug = NO_DEBUG
+    binding: Binding | None = None
+    prebuilt: bool = False
 
     @property
     def folder(self) -> Path:
@@ -103,7 +109,7 @@ class Binary:
             CompileError: the library cannot be loaded, with the loader's reason.
             TargetError: it is for another machine, or this process lacks what it needs.
         """
-        identity = (self.key, self.entry)
+        identity = (self.key, self.entry, self.binding)
         known = _loaded.get(identity)
         if known is not None:
             return known.kernel_id
@@ -121,6 +127,8 @@ class Binary:
         except (FileNotFoundError, RuntimeError) as error:
             if isinstance(error, BringupError):
                 raise
+            if self.prebuilt:
+                raise CompileError(f"the library {self.path} cannot be loaded: {error}") from error
             # Another process may have built it again since the loader missed it.
             missed = f"{self.path}: cannot open shared object file: No such file" in str(error)
             if missed or isinstance(error, FileNotFoundError):
@@ -135,7 +143,14 @@ class Binary:
             ) from error
 
     def _load_from(self, path: str) -> int:
-        kernel_id: int = _native.core().load_kernel(path, self.entry, self.kind == "device")
+        core = _native.core()
+        kernel_id: int
+        if self.prebuilt or self.binding is not None:
+            path = path_to_load(self) if path == str(self.path) else path
+        if self.binding is not None:
+            kernel_id = core.bind_c_function(path, self.entry, *self.binding.spec())
+        else:
+            kernel_id = core.load_kernel(path, self.entry, self.kind == "device")
         return kernel_id
 
     def _load_through_memory(self) -> int:
@@ -158,7 +173,7 @@ class Binary:
 def _layout_of(binary: Binary) -> Layout | None:
     """The store that the binary is an entry of."""
     path = binary.path
-    is_entry = path.name == BINARY and path.parent.name == binary.key
+    is_entry = path.name == BINARY and path.parent.name == binary.key and not binary.prebuilt
     is_entry = is_entry and len(path.parents) > 3 and path.parents[2].name == "v1"
     return Layout(path.parents[3]) if is_entry else None
 

@@ -32,6 +32,7 @@ from bringup.jit._key import (
     render_macros,
 )
 from bringup.jit._obtain import build_somewhere, find_entry, find_shared, find_without_compiler
+from bringup.jit._prebuilt import library_key
 from bringup.jit._private import cache
 from bringup.jit._source import Kind, Source
 from bringup.jit._target import find_target
@@ -131,7 +132,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     """The binary of `source` for `target`: from memory, from the cache on disk, or built now.
 
     Args:
-        source: what to compile.
+        source: what to compile; a library that is built already is taken as it is.
         macros: preprocessor macros, sorted by name before use; bool is 1 or 0, a str is a type, a
             name or an expression.
         target: `"cpu"`, `"sim"` for device code of the simulated NPU, `"cuda"`, `"aarch64"`, one
@@ -148,6 +149,8 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         TypeError, ValueError: a macro, a flag or the target cannot be what it says, or the target
             does not build what the source is written in.
     """
+    if isinstance(source, Source) and source.is_library:
+        return _library(source, macros, target, flags)
     store = cache()
     request = _asked(source, macros, target, flags, debug)
     # Whoever listens wants to know the compiler.
@@ -183,6 +186,18 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     if name:
         _note(request, digest, hit, binary, name, store)
     return binary
+
+
+def _library(
+    source: Source, macros: Mapping[str, Macro], target: str, flags: Iterable[str]
+) -> Binary:
+    """A library that is there already, as a binary."""
+    if macros or tuple(flags):
+        raise ValueError(f"{source} is built already: macros and flags cannot change it")
+    path = Path(str(source.path))
+    return Binary(
+        path, library_key(source), source.symbol, source.abi, "host", target, prebuilt=True
+    )
 
 
 def _binary(request: Request, hit: Hit) -> Binary:

@@ -1,10 +1,15 @@
-"""The few bytes of an ELF file that say which machine it is for (System V ABI, chapter 4)."""
+"""What an ELF file says of itself: the machine it is for, the symbols that it exports and wants
+(System V ABI, chapters 4 and 5).
+"""
 
 from __future__ import annotations
 
 import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["DEVICE_CODE", "machine_of", "this_machine"]
+__all__ = ["DEVICE_CODE", "Symbols", "machine_of", "symbols_of", "this_machine"]
 
 DEVICE_CODE = "an NVIDIA GPU"
 
@@ -40,3 +45,67 @@ def machine_of(path: str | os.PathLike[str]) -> str:
 def this_machine() -> str:
     """What `uname -m` says."""
     return os.uname().machine
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The dynamic symbols of a library.
+
+    Attributes:
+        exported: names that it defines.
+        wanted: names that it expects others to define.
+        libraries: what it is linked with.
+    """
+
+    exported: frozenset[str]
+    wanted: frozenset[str]
+    libraries: frozenset[str]
+
+    def wants(self, prefix: str, library: str) -> bool:
+        """Whether it needs `library`, by its name or for symbols that begin with `prefix`."""
+        return library in self.libraries or any(name.startswith(prefix) for name in self.wanted)
+
+
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_DYNAMIC = struct.Struct("<QQ")
+_DYNAMIC_SECTION, _DYNSYM_SECTION = 6, 11
+_NEEDED = 1
+
+
+def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
+    """The dynamic symbols of a 64-bit little-endian library; None for a file that is none, or whose
+    table of sections is damaged. Raises `OSError` when it cannot be read.
+    """
+    content = Path(path).read_bytes()
+    if content[:6] != b"\x7fELF\x02\x01":
+        return None
+    try:
+        return _read_symbols(content)
+    except (struct.error, IndexError, ValueError):
+        return None
+
+
+def _read_symbols(content: bytes) -> Symbols:
+    (offset,) = struct.unpack_from("<Q", content, 40)
+    size, count = struct.unpack_from("<HH", content, 58)
+    sections = [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]
+    exported: set[str] = set()
+    wanted: set[str] = set()
+    libraries: set[str] = set()
+    for _, kind, _, _, start, length, link, _, _, _ in sections:
+        if kind not in (_DYNAMIC_SECTION, _DYNSYM_SECTION):
+            continue
+        texts = sections[link][4]
+        table = content[start : start + length]
+        if kind == _DYNSYM_SECTION:
+            for name, _, _, section, _, _ in _SYMBOL.iter_unpack(table):
+                (exported if section else wanted).add(_text(content, texts + name))
+        else:
+            entries = _DYNAMIC.iter_unpack(table)
+            libraries |= {_text(content, texts + value) for tag, value in entries if tag == _NEEDED}
+    return Symbols(frozenset(exported - {""}), frozenset(wanted - {""}), frozenset(libraries))
+
+
+def _text(content: bytes, start: int) -> str:
+    return content[start : content.index(b"\0", start)].decode(errors="replace")

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bringup.jit._c_call import Parameter, ValueKind
 from bringup.jit._items import Item
 from bringup.jit._source import Source
 
-__all__ = ["ENTRY", "Form", "Glued", "glue"]
+__all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function"]
 
 ENTRY = "bringup_run"
-Form = Literal["params", "ascendc", "function"]
+Form = Literal["params", "ascendc"]
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,38 @@ def glue(source: Source, form: Form, items: Sequence[Item], blocks: str = "1") -
 
     Args:
         source: defines the entry: `run(block_num, stream, params)` for `"params"`,
-            `aclrtlaunch_<entry>(block_dim, stream, items...)` for `"ascendc"`, `<entry>(items...)`
-            for `"function"`. It is included, so its own headers are found beside it.
+            `aclrtlaunch_<entry>(block_dim, stream, items...)` for `"ascendc"`. It is included, so
+            its own headers are found beside it.
         form: which of these.
         items: what the entry gets.
         blocks: the C expression of block_num and block_dim.
     """
+    if form == "ascendc":
+        return _glued(source, _dimensions(items), _ascendc_call(source.entry, items, blocks))
+    return _glued(
+        source,
+        _dimensions(items),
+        _CALL_PARAMS,
+        body=_parameters(source.entry, items, blocks),
+        refuse=_REFUSE_PARAMS,
+    )
+
+
+def glue_function(source: Source, parameters: Sequence[Parameter]) -> Glued:
+    """`source`, whose entry is any function, as a source with an entry of kernel.h's form that
+    calls it with these parameters. What it returns is a status, unless it returns nothing.
+    """
+    refusals = _dimensions([item for parameter in parameters for item in parameter.items])
+    refusals += "".join(map(_refusals, parameters))
+    lines = "".join(_variable(i, parameter) for i, parameter in enumerate(parameters))
+    given = ", ".join(_given(i, parameter) for i, parameter in enumerate(parameters))
+    call = f"{lines}  return BRINGUP_GLUE_STATUS({source.entry}({given}));\n"
+    return _glued(source, refusals, call)
+
+
+def _glued(source: Source, refusals: str, call: str, body: str = "", refuse: str = "") -> Glued:
     text = _TEXT.format(
-        source=_included(source),
-        name=source.name,
-        dimensions=_dimensions(items),
-        body=_parameters(source.entry, items, blocks) if form == "params" else "",
-        refuse=_REFUSE_PARAMS if form == "params" else _REFUSE,
-        call=_CALL_PARAMS if form == "params" else _call(source.entry, form, items, blocks),
+        source=_included(source), refusals=refusals, body=body, refuse=refuse or _REFUSE, call=call
     )
     stem, suffix = os.path.splitext(source.file_name)
     glued = Source(text=text, name=f"{stem}.entry{suffix}", entry=ENTRY, kind=source.kind)
@@ -76,35 +96,80 @@ def _parameters(entry: str, items: Sequence[Item], blocks: str) -> str:
     return _PARAMETERS.format(fields=fields, values=values, entry=entry, blocks=blocks)
 
 
-def _call(entry: str, form: Form, items: Sequence[Item], blocks: str) -> str:
+def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
     given = [
         f"BRINGUP_GLUE_ADDRESS({item.code})" if item.c_type == "void*" else item.code
         for item in items
     ]
-    if form == "ascendc":
-        entry = f"aclrtlaunch_{entry}"
-        given = [f"(uint32_t)({blocks})", "BRINGUP_GLUE_ADDRESS(ctx->stream)", *given]
-    return f"  return BRINGUP_GLUE_STATUS({entry}({', '.join(given)}));\n"
+    given = [f"(uint32_t)({blocks})", "BRINGUP_GLUE_ADDRESS(ctx->stream)", *given]
+    return f"  return BRINGUP_GLUE_STATUS(aclrtlaunch_{entry}({', '.join(given)}));\n"
+
+
+def _refusals(parameter: Parameter) -> str:
+    """Refuses a value that the parameter cannot hold."""
+    shown, code = _c_text(parameter.text), parameter.code
+    lines = [
+        f"  if ({divisor} == 0) return {_c_text(f'{parameter.text} divides by zero')};\n"
+        for divisor in parameter.divisors
+    ]
+    if parameter.kind is ValueKind.FLOAT32:
+        refusal = f"bringup_glue_not_single({shown}, {code})"
+        lines.append(f"  if (!bringup_glue_fits_single({code})) return {refusal};\n")
+    if parameter.bounds is not None:
+        lowest, highest = (_c_number(bound) for bound in parameter.bounds)
+        refusal = f"bringup_glue_outside({shown}, {code}, {lowest}, {highest})"
+        lines.append(
+            f"  if ({code} < {lowest} || {code} > {highest}) {{\n    return {refusal};\n  }}\n"
+        )
+    return "".join(lines)
+
+
+def _variable(index: int, parameter: Parameter) -> str:
+    if parameter.is_workspace:
+        return (
+            f"  void* value_{index};\n"
+            f"  if (bringup_glue_scratch(ctx, {parameter.code}, &value_{index}) != 0) return 1;\n"
+        )
+    c_type = parameter.c_type
+    return f"  {c_type} value_{index} = ({c_type})({parameter.code});\n"
+
+
+def _given(index: int, parameter: Parameter) -> str:
+    if parameter.by_reference:
+        return f"BRINGUP_GLUE_ADDRESS((void*)&value_{index})"
+    value = f"value_{index}"
+    return f"BRINGUP_GLUE_ADDRESS({value})" if parameter.c_type == "void*" else value
+
+
+def _c_number(number: int) -> str:
+    # C has no literal for the lowest number of 64 bits.
+    return f"(INT64_C({number + 1}) - 1)" if number < 0 else f"INT64_C({number})"
+
+
+def _c_text(text: str) -> str:
+    escaped = text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
+    return f'"{escaped}"'
 
 
 _TEXT = """\
 #include "bringup/glue.h"
 {source}
 
-static const char* bringup_glue_refuse(void** args) {{
+static const char* bringup_glue_refuse(void** args, const bringup_ctx* ctx) {{
   (void)args;
-{dimensions}  return NULL;
+  (void)ctx;
+{refusals}  return NULL;
 }}
 {body}
 BRINGUP_GLUE_EXPORT const char* bringup_can_implement(void** args, int32_t n,
                                                       const bringup_ctx* ctx) {{
   (void)n;
-  (void)ctx;
 {refuse}}}
 
 BRINGUP_GLUE_EXPORT int32_t bringup_run(void** args, int32_t n, const bringup_ctx* ctx) {{
   (void)args;
   (void)n;
+  (void)ctx;
 {call}}}
 """
 
@@ -127,11 +192,11 @@ static void bringup_glue_fill(bringup_glue_fields* p, void** args, const bringup
 """
 
 _REFUSE = """\
-  return bringup_glue_refuse(args);
+  return bringup_glue_refuse(args, ctx);
 """
 
 _REFUSE_PARAMS = """\
-  const char* reason = bringup_glue_refuse(args);
+  const char* reason = bringup_glue_refuse(args, ctx);
   if (reason != NULL) return reason;
   bringup_glue_fields fields;
   bringup_glue_fill(&fields, args, ctx);

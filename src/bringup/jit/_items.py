@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bringup.jit._signature import Argument, address_of, strides_of
+from bringup.jit._signature import Argument, address_of, dtype_number, strides_of
 
 __all__ = ["Item", "parse_items"]
 
 _ITEM = re.compile(r"(?P<word>\w+)\s*(?:\(\s*(?P<name>\w+)\s*(?:,\s*(?P<index>-?\d+)\s*)?\))?\Z")
 _LISTS = ("int[]", "bool[]", "float[]", "Tensor[]")
 _GRAMMAR = (
-    "items are ptr(x), size(x,i), stride(x,i), numel(x), ndim(x), has(x), len(list), a scalar "
-    "argument's name and stream"
+    "items are ptr(x), size(x,i), stride(x,i), numel(x), ndim(x), dtype(x), has(x), len(list), a "
+    "scalar argument's name, stream and device"
 )
 
 
@@ -38,6 +38,9 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "numel": _Function(("Tensor",), False, "bringup_glue_numel({arg})"),
     "ndim": _Function(("Tensor",), False, "bringup_glue_ndim({arg})"),
     "len": _Function(_LISTS, False, "bringup_glue_length({arg})"),
+    "dtype": _Function(("Tensor",), False, "bringup_glue_dtype({arg})"),
+    "dtype_code": _Function(("Tensor",), False, "bringup_glue_dtype_code({arg})"),
+    "dtype_bits": _Function(("Tensor",), False, "bringup_glue_dtype_bits({arg})"),
 }
 _SCALARS: Mapping[str, tuple[str, str]] = {
     "int": ("int64_t", "bringup_glue_int({arg})"),
@@ -60,8 +63,8 @@ class Item:
 
     Attributes:
         text: as written, in canonical form.
-        function: `"ptr"`, `"size"`, ..., `"scalar"` or `"stream"`.
-        argument: the index of the argument in the signature; -1 for the stream.
+        function: `"ptr"`, `"size"`, ..., `"scalar"`, `"stream"` or `"device"`.
+        argument: the index of the argument in the signature; -1 for stream and device.
         index: of a dimension, where one is named.
         c_type: of the field or parameter: `void*`, `int64_t`, `double` or `const char*`.
         code: the C expression of its value over `args` and `ctx`.
@@ -78,7 +81,7 @@ class Item:
         """What the kernel gets for these arguments; an address is None where there is no storage.
         Raises `ValueError` for a dimension that a tensor has not.
         """
-        if self.function == "stream":
+        if self.argument < 0:
             return None
         given = values[self.argument]
         if self.function == "has":
@@ -93,6 +96,8 @@ class Item:
             return math.prod(given.shape)
         if self.function == "ndim":
             return len(given.shape)
+        if self.function.startswith("dtype"):
+            return dtype_number(given.dtype, self.function)
         return len(given) if self.function == "len" else given
 
     def _of_dimension(self, tensor: Any, index: int) -> int:
@@ -152,6 +157,8 @@ class _Reader:
         named = {argument.name for argument in self._signature}
         if word == "stream" and word not in named:
             return self._made("stream", -1, None, "void*", "ctx->stream")
+        if word == "device" and word not in named:
+            return self._made("device", -1, None, "int64_t", "(int64_t)ctx->device.device_id")
         argument = self._argument(word)
         kind = self._signature[argument].type
         if kind not in _SCALARS:

@@ -135,6 +135,7 @@ class Params:
             glued.source.kind,
             template.flags,
             render_macros(self.macros),
+            *([binding.spec()] if (binding := self.bound.binding) else []),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 

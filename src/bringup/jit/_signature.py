@@ -17,6 +17,7 @@ __all__ = [
     "Layout",
     "address_of",
     "c_type",
+    "dtype_number",
     "layout_of",
     "signature_of",
     "strides_of",
@@ -39,6 +40,27 @@ C_TYPES: Mapping[str, str] = MappingProxyType(
         "int8": "int8_t",
         "uint8": "uint8_t",
         "bool": "bool",
+    }
+)
+# torch's number of a dtype, DLPack's code and bits (bringup_glue_dtype says the same).
+_NUMBERS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        "uint8": (0, 1, 8),
+        "int8": (1, 0, 8),
+        "int16": (2, 0, 16),
+        "int32": (3, 0, 32),
+        "int64": (4, 0, 64),
+        "float16": (5, 2, 16),
+        "float32": (6, 2, 32),
+        "float64": (7, 2, 64),
+        "complex32": (8, 5, 32),
+        "complex64": (9, 5, 64),
+        "complex128": (10, 5, 128),
+        "bool": (11, 6, 8),
+        "bfloat16": (15, 4, 16),
+        "uint16": (27, 1, 16),
+        "uint32": (28, 1, 32),
+        "uint64": (29, 1, 64),
     }
 )
 _BLOCK = 16  # the sides of a block of the layout NZ
@@ -91,6 +113,14 @@ def c_type(dtype: object) -> str:
             f"{dtype}, which has no C type; a kernel takes {', '.join(C_TYPES)}: convert it"
         )
     return found
+
+
+def dtype_number(dtype: object, which: str) -> int:
+    """torch's number of a dtype (`"dtype"`), DLPack's code or its bits (`"dtype_code"`,
+    `"dtype_bits"`); -1 for one that has none.
+    """
+    numbers = _NUMBERS.get(dtype_name(dtype), (-1, -1, -1))
+    return numbers[("dtype", "dtype_code", "dtype_bits").index(which)]
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:

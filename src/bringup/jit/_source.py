@@ -16,11 +16,14 @@ from bringup.jit._files import bytes_digest, file_digest
 
 __all__ = ["Abi", "Kind", "Source", "add_languages"]
 
-Abi = Literal["args", "params", "ascendc"]
+Abi = Literal["args", "params", "ascendc", "function", "tvm_ffi"]
 Kind = Literal["host", "device"]
+
+_PREFIXES: Mapping[Abi, str] = {"ascendc": "aclrtlaunch_", "tvm_ffi": "__tvm_ffi_"}
 
 # By file suffix; each target brings those that it builds.
 _languages: dict[str, str] = {}
+_LIBRARY = re.compile(r"\.so(\.\d+)*\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -41,14 +44,16 @@ class Source:
 
     Args:
         path: the source file; its suffix says the language (`.c`, `.cc`, `.cpp`, `.cxx`, `.cu`,
-            and those of registered targets).
+            and those of registered targets). Or a library that is built already (`.so`), which is
+            taken as it is.
         text: the source itself, instead of a file.
         name: what to call it in messages; for a text its suffix says the language. Defaults to the
             file's name, or `kernel.cpp`.
         entry: the C function to start (`extern "C"` in C++).
         abi: the form of the entry: `"args"` is kernel.h's `run(args, n, ctx)`, `"params"` is
             `run(block_num, stream, params)`, `"ascendc"` is `aclrtlaunch_<entry>(block_dim, stream,
-            ...)`.
+            ...)`, `"function"` any C function, `"tvm_ffi"` what tvm-ffi exports as
+            `__tvm_ffi_<entry>`.
         kind: `"host"` runs on the host and launches for itself, `"device"` is started by the driver
             over a grid.
 
@@ -79,7 +84,9 @@ class Source:
     def _check(self) -> None:
         if self.text is not None and (Path(self.name).name != self.name or '"' in self.name):
             raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
-        if self._suffix not in _languages:
+        if self.is_library:
+            self._check_library()
+        elif self._suffix not in _languages:
             raise ValueError(
                 f"jit.Source {self.name!r}: expected a file ending in one of "
                 f"{', '.join(_languages)}, got {self._suffix or 'no suffix'!r}"
@@ -98,6 +105,29 @@ class Source:
                 f"jit.Source(kind={self.kind!r}) of {self.name!r}: expected one of {get_args(Kind)}"
             )
 
+        if self.abi == "tvm_ffi" and self.kind == "device":
+            raise ValueError(
+                f"jit.Source {self.name!r}: tvm-ffi exports host entries, not device code"
+            )
+
+    def _check_library(self) -> None:
+        if self.path is None:
+            raise ValueError(f"jit.Source(name={self.name!r}): a library is a file, not a text")
+        if self.kind == "device":
+            raise ValueError(
+                f"jit.Source {self.name!r}: a library is a host entry; device code is built by jit"
+            )
+        if self.abi in {"params", "ascendc"}:
+            raise ValueError(
+                f"jit.Source(abi={self.abi!r}) of {self.name!r}: a library is called by 'args', "
+                "'function' or 'tvm_ffi'; the other forms are generated around a source"
+            )
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a shared library, which nobody compiles."""
+        return _LIBRARY.search(self.file_name) is not None
+
     @property
     def _suffix(self) -> str:
         return os.path.splitext(self.file_name)[1]
@@ -105,12 +135,12 @@ class Source:
     @property
     def language(self) -> str:
         """`"c"`, `"c++"`, `"cuda"`, or what a registered target calls its own."""
-        return _languages[self._suffix]
+        return "library" if self.is_library else _languages[self._suffix]
 
     @property
     def symbol(self) -> str:
         """The symbol that the binary exports for the entry."""
-        return f"aclrtlaunch_{self.entry}" if self.abi == "ascendc" else self.entry
+        return _PREFIXES.get(self.abi, "") + self.entry
 
     @property
     def directory(self) -> str:

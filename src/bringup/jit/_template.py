@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from bringup.jit._binary import Binary, RemovedError
+from bringup.jit._c_call import Binding, Parameter, parse_call
 from bringup.jit._compile import compile as compile_source
-from bringup.jit._glue import Glued, glue
+from bringup.jit._declaration import as_declared
+from bringup.jit._glue import Form, Glued, glue, glue_function
 from bringup.jit._items import Item, parse_items
 from bringup.jit._key import Macro, render_flags, render_macros
+from bringup.jit._prebuilt import check_symbol
 from bringup.jit._predicate import Predicate, parse_predicate
 from bringup.jit._signature import Argument, Layout
 from bringup.jit._source import Abi, Kind, Source
@@ -72,7 +75,9 @@ class Template:
         text: the source itself, instead of a file.
         name: what to call it in messages.
         entry: the function to start.
-        abi: the form of the entry. `"params"`: `run(block_num, stream, params)` of
+        abi: the form of the entry. `"function"`: any C function, called with `params`. `"tvm_ffi"`:
+            what tvm-ffi exports as `__tvm_ffi_<entry>`, called with `params`, by default with all
+            arguments. `"params"`: `run(block_num, stream, params)` of
             `bringup/params.h`. `"ascendc"`: `aclrtlaunch_<entry>(block_dim, stream, ...)` with a
             parameter for each item of `params`. `"args"`: kernel.h's, which takes all arguments.
         kind: as for `jit.Source`.
@@ -86,6 +91,8 @@ class Template:
         buckets: macro -> a predicate over sizes, strides and int arguments; the macro is 0 or 1.
             The only way in which a shape chooses a binary.
         params: what the kernel gets at run time, as a list: `"ptr(out), ptr(x), size(x,0), eps"`.
+        returns: what a function of a library returns: `"status"`, an int that is 0 when all went
+            well, or `"void"`. A source says so itself.
         kernel_kind: which cores it is written for: `"cube"`, `"vector"` or `"mix"`; the macro
             `BRINGUP_KERNEL_KIND` in the source.
         tiles: sets of macros to choose from by measuring; the first is the default.
@@ -109,6 +116,7 @@ class Template:
     choices: Mapping[str, str | Sequence[Value]] = field(default_factory=dict)
     buckets: Mapping[str, str] = field(default_factory=dict)
     params: str = ""
+    returns: Literal["status", "void"] | None = None
     kernel_kind: KernelKind | None = None
     tiles: Sequence[Mapping[str, Macro]] = ()
     blocks: int | str = 1
@@ -161,11 +169,15 @@ class Template:
             raise self.error(
                 f"kernel_kind={self.kernel_kind!r}", f"expected one of {get_args(KernelKind)}"
             )
-        if self.abi == "args" and (self.params or self.blocks != 1):
-            raise self.error(
-                "params= and blocks=", 'belong to abi="params" and "ascendc"; "args" gets all'
-            )
-        if self.abi != "args" and not self.params:
+        if self.abi == "args" and self.params:
+            raise self.error("params=", 'belongs to the other forms; "args" gets all')
+        if self.abi not in {"params", "ascendc"} and self.blocks != 1:
+            raise self.error("blocks=", 'belongs to abi="params" and "ascendc"')
+        if self.returns is not None:
+            self._check_returns()
+        if self.source.is_library and (self._variable or self.macros or self.tiles or self.flags):
+            raise self.error("a library", "is built already: macros and flags cannot change it")
+        if self.abi not in {"args", "tvm_ffi"} and not self.params:
             raise self.error(
                 f"abi={self.abi!r}", 'needs params=, what the kernel gets: "ptr(out), ptr(x)"'
             )
@@ -177,6 +189,15 @@ class Template:
                 raise self.error(f"macro {macro!r}", "declared twice, or taken")
             seen.add(macro)
         render_macros({**self.macros, **{k: v for t in self.tiles for k, v in t.items()}})
+
+    def _check_returns(self) -> None:
+        if self.returns not in ("status", "void"):
+            raise self.error(f"returns={self.returns!r}", "expected 'status' or 'void'")
+        if self.abi != "function" or not self.source.is_library:
+            raise self.error(
+                f"returns={self.returns!r}",
+                "is for functions of a library; a source says itself what its function returns",
+            )
 
     @property
     def _variable(self) -> tuple[str, ...]:
@@ -206,7 +227,8 @@ class Template:
         """
         self.source.digest()  # a missing file by its name, not as a header that is not there
         spec = params.spec(target)
-        return compile_source(spec.source, **spec.arguments)
+        binary = compile_source(spec.source, **spec.arguments)
+        return replace(binary, binding=params.bound.binding)
 
     def load(self, params: Params, *, target: str = "cpu") -> int:
         """The number in the native kernel table of the kernel for a parameter set. It is built
@@ -231,6 +253,7 @@ class BoundTemplate:
         dtypes: macro and index of the argument whose dtype it is.
         layouts, choices, buckets: the other macros that a call decides.
         items: what the kernel gets at run time; empty for `abi="args"`.
+        parameters: the same where the entry is a function.
     """
 
     def __init__(self, template: Template, signature: tuple[Argument, ...]) -> None:
@@ -247,16 +270,51 @@ class BoundTemplate:
             (macro, parse_predicate(text, signature, f"{where}: buckets[{macro!r}]"))
             for macro, text in template.buckets.items()
         )
-        self.items: tuple[Item, ...] = parse_items(template.params, signature, f"{where}: params")
+        if template.source.is_library:
+            check_symbol(template.source)
+        self.parameters = self._parameters(f"{where}: params")
+        self.items: tuple[Item, ...]
+        if self.parameters:
+            self.items = tuple(item for one in self.parameters for item in one.items)
+        else:
+            self.items = parse_items(template.params, signature, f"{where}: params")
         self._blocks = self._block_count(where)
 
     @cached_property
     def glued(self) -> Glued:
         """What is compiled: the source, with a generated entry where its own form is another."""
         template = self.template
-        if template.abi == "args":
+        if template.abi == "args" or self.binding is not None:
             return Glued(template.source, ())
-        return glue(template.source, template.abi, self.items, self._blocks)
+        if template.abi == "function":
+            return glue_function(template.source, self.parameters)
+        form: Form = "params" if template.abi == "params" else "ascendc"
+        return glue(template.source, form, self.items, self._blocks)
+
+    @cached_property
+    def binding(self) -> Binding | None:
+        """How the entry is called where nothing is compiled around it."""
+        template = self.template
+        if template.abi == "tvm_ffi":
+            return Binding("tvm_ffi", self.parameters)
+        if template.abi == "function" and template.source.is_library:
+            return Binding(template.returns or "status", self.parameters)
+        return None
+
+    def _parameters(self, where: str) -> tuple[Parameter, ...]:
+        """What a function gets. Raises `ValueError` when it is known to take something else, or not
+        to be there.
+        """
+        template, source = self.template, self.template.source
+        if template.abi not in {"function", "tvm_ffi"}:
+            return ()
+        tvm_ffi = template.abi == "tvm_ffi"
+        text = template.params
+        if not text and tvm_ffi:
+            text = ", ".join(argument.name for argument in self.signature)
+        parameters = parse_call(text, self.signature, where, tvm_ffi=tvm_ffi)
+        known = tvm_ffi or source.is_library
+        return parameters if known else as_declared(source, parameters, where)
 
     def _index(self, where: str, name: object, types: Sequence[str]) -> int:
         for index, argument in enumerate(self.signature):

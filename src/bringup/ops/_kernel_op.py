@@ -26,6 +26,7 @@ from bringup.errors import (
     MissingKernelError,
     SchemaError,
 )
+from bringup.ops._c_function import CFunction, with_dtypes
 from bringup.ops._defined import note
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
@@ -320,6 +321,9 @@ def kernel_op(
     checks: Check | Sequence[Check] = (),
     dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
     layout: Literal["contiguous", "strided"] = "contiguous",
+    entry: str | None = None,
+    args: str | None = None,
+    returns: Literal["status", "void"] | None = None,
     kind: Literal["host", "device"] | None = None,
     grid: int | str | None = None,
     flags: Sequence[str] = (),
@@ -336,8 +340,9 @@ def kernel_op(
             bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
             but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them.
         source: the kernel: a path (looked up beside the calling file, then in the current folder),
-            or a `jit.Source`. Or a `jit.Template`, which has the macros and flags of its own;
-            `dtypes`, `macros` and `flags` are not given then.
+            or a `jit.Source`; a shared library (`.so`) is taken as it is, without a compiler. Or a
+            `jit.Template`, which has the macros and flags of its own; `dtypes`, `macros` and
+            `flags` are not given then.
         outputs: how each return that is not a written argument is allocated, e.g.
             `ops.empty_like("x")`.
         checks: the input contract; required with two or more tensor arguments. That all tensors are
@@ -345,6 +350,13 @@ def kernel_op(
         dtypes: macros that hold the C type of a tensor argument's dtype: `{"T": "x"}`.
         layout: "contiguous": the kernel sees contiguous inputs (others are copied; a written
             argument must be contiguous). "strided": it sees the strides as they are.
+        entry: the function to start, where it is not `run`; `"tvm_ffi:name"` for what tvm-ffi
+            exports as `__tvm_ffi_name`.
+        args: what a function gets that is not of kernel.h's form: `"ptr(out), ptr(x), size(x,0),
+            eps, stream"` (docs/ops/c-function.md lists all of it). A tvm-ffi export gets all
+            arguments, outputs last, unless this says otherwise.
+        returns: what a function of a library returns: "status", an int that is 0 when all went
+            well (the default), or "void". A source says so itself.
         kind: "host": the entry runs on the host and launches for itself; "device": device code,
             started by the driver over `grid`. On cpu both are a plain call. By default what the
             source says.
@@ -365,13 +377,16 @@ def kernel_op(
         raise SchemaError(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
-    template = _template(parsed, source, kind, caller, dtypes, macros, flags)
+    function = CFunction(entry, args, returns)
+    template = _template(parsed, source, kind, caller, dtypes, macros, flags, function)
+    variants = Variants(template, parsed)
+    rules = _bound_outputs(parsed, outputs)
     return _Definition(
         schema=parsed,
         template=template,
-        variants=Variants(template, parsed),
-        outputs=_bound_outputs(parsed, outputs),
-        checks=_bound_checks(parsed, checks),
+        variants=variants,
+        outputs=rules,
+        checks=with_dtypes(parsed, variants.bound, rules, _bound_checks(parsed, checks)),
         grid=_grid(parsed, grid),
         layout=layout,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
@@ -424,20 +439,22 @@ def _template(
     dtypes: Mapping[str, str],
     macros: Mapping[str, jit.Macro],
     flags: Sequence[str],
+    function: CFunction,
 ) -> jit.Template:
     """The template behind the operator: the given one, or one around the given source."""
     name = schema.qualified_name
     if isinstance(source, jit.Template):
-        given = {"dtypes": dtypes, "macros": macros, "flags": flags}
+        given = {"dtypes": dtypes, "macros": macros, "flags": flags, **function.options}
         if both := [option for option, value in given.items() if value]:
             raise SchemaError(
                 f"{name}: {both[0]}= belongs to the template {source.name!r}; declare it there"
             )
         return source if kind is None else replace(source, kind=kind)
-    plain = _source(schema, source, kind, caller)
+    plain = _source(schema, source, caller)
     _check_dtype_arguments(schema, dtypes)
     try:
-        return template_of(plain, dtypes, macros, flags)
+        plain = function.of(plain if kind is None else replace(plain, kind=kind))
+        return template_of(plain, dtypes, macros, flags, function.args or "", function.returns)
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{name}: {error}") from error
 
@@ -459,7 +476,6 @@ def _check_dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> None:
 def _source(
     schema: Schema,
     source: str | os.PathLike[str] | jit.Source,
-    kind: Literal["host", "device"] | None,
     caller: FrameType,
 ) -> jit.Source:
     name = schema.qualified_name
@@ -470,12 +486,13 @@ def _source(
         )
     if not isinstance(source, jit.Source):
         source = jit.Source(locate(name, Path(source), caller))
-    if source.abi != "args":
+    if source.abi in {"params", "ascendc"}:
         raise SchemaError(
             f"{name}: source has abi={source.abi!r}; a kernel operator calls abi='args', run(args, "
-            "n, ctx); for other forms say what the kernel gets, in a jit.Template with params="
+            "n, ctx), or a function with args=; for other forms say what the kernel gets, in a "
+            "jit.Template with params="
         )
-    return source if kind is None else replace(source, kind=kind)
+    return source
 
 
 def locate(name: str, path: Path, caller: FrameType) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -173,6 +173,8 @@ def template_of(
     dtypes: Mapping[str, str],
     macros: Mapping[str, jit.Macro],
     flags: Sequence[str],
+    params: str = "",
+    returns: Literal["status", "void"] | None = None,
 ) -> jit.Template:
     """A plain source as a template. Raises `TypeError` or `ValueError` for macros or flags that
     cannot be.
@@ -187,4 +189,6 @@ def template_of(
         dtypes=dtypes,
         macros=macros,
         flags=flags,
+        params=params,
+        returns=returns,
     )

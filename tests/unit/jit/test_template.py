@@ -450,7 +450,7 @@ def test_buckets_are_predicates_over_shapes_and_integers(text: str) -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no params": ({"params": ""}, "abi='params': needs params="),
-    "params of args": ({"abi": "args"}, "params= and blocks=: belong to"),
+    "params of args": ({"abi": "args"}, "params=: belongs to the other forms"),
     "kernel kind": ({"kernel_kind": "tensor"}, "kernel_kind='tensor': expected one of"),
     "macro name": ({"dtypes": {"a b": "x"}}, "macro 'a b': expected the name of a C macro"),
     "macro twice": ({"macros": {"T": 1}}, "macro 'T': declared twice, or taken"),

@@ -1,0 +1,58 @@
+// The part of tvm-ffi's C ABI that calling an exported function takes (tvm/ffi/c_api.h, 0.1). Its
+// header is not needed to build this, nor its library to run what does not use it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bringup/kernel.h"
+#include "runtime/loader.h"
+
+namespace bringup::runtime {
+
+struct TvmAny {
+  enum Type : int32_t {
+    kNone = 0,
+    kInt = 1,
+    kBool = 2,
+    kFloat = 3,
+    kOpaquePointer = 4,
+    kDataType = 5,
+    kDLTensor = 7,
+    kRawText = 8,
+    kFirstObject = 64,  // counted objects from here on
+  };
+  static TvmAny none() { return {kNone, 0, {0}}; }
+
+  int32_t type;
+  uint32_t padding;
+  union {
+    int64_t integer;
+    double floating;
+    const void* pointer;
+    DLDataType dtype;
+  };
+};
+
+using TvmFunction = int (*)(void* handle, const TvmAny* args, int32_t count, TvmAny* result);
+
+// What a library needs of tvm-ffi's runtime; all null when it does not link it.
+class TvmRuntime {
+ public:
+  TvmRuntime() = default;
+  explicit TvmRuntime(const Library& library);
+
+  // The error that the last call on this thread has set: "kind: message".
+  std::string take_error() const;
+  // Releases what a function has returned; false when that was a counted object.
+  bool drop(const TvmAny& result) const;
+  // Makes `stream` the current one of `device` for this thread; gives the one before.
+  void* set_stream(DLDevice device, void* stream) const;
+
+ private:
+  void (*move_error_)(void** error) = nullptr;
+  int (*release_)(void* object) = nullptr;
+  int (*set_stream_)(int32_t device_type, int32_t device_id, void* stream, void** before) = nullptr;
+};
+
+}  // namespace bringup::runtime
