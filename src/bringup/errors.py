@@ -133,7 +133,15 @@ class ExpiredHandleError(BringupError, RuntimeError):
 
 
 class PassError(BringupError, RuntimeError):
-    """A graph pass failed; its edits were undone."""
+    """A graph pass failed; its edits were undone.
+
+    Attributes:
+        status: the status that the pass returned, or the code of the engine's error; 1 otherwise.
+    """
+
+    def __init__(self, message: str, *, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class PassSkipException(BringupError):

@@ -169,6 +169,7 @@ class PluginReport:
 class _Loaded:
     names: tuple[str, ...]
     file: PluginFile | None = None
+    modules: tuple[str, ...] = ()
 
 
 class PluginLoader:
@@ -201,6 +202,7 @@ class PluginLoader:
         self._locked = (lambda: own) if locked is None else locked
         self._explicit: dict[Path, None] = {}
         self._state: dict[str, _Loaded] = {}
+        self._loading: set[str] = set()
 
     def load(self, places: Sequence[str | os.PathLike[str]] = ()) -> PluginReport:
         """Brings the room's registry in line with `places`, the path and the entry points.
@@ -208,7 +210,8 @@ class PluginLoader:
         The path is read again at every call: a file whose content is unchanged stays as it is, a
         changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and
         packages) come first and stay until `unload`. A plugin that raises registers nothing and
-        becomes an error in the report; the others load.
+        becomes an error in the report; the others load. A plugin may call this itself: it then
+        finds what is loaded already, and not the plugins that are being loaded.
         """
         report = PluginReport()
         with self._locked():
@@ -235,19 +238,29 @@ class PluginLoader:
                 self._unload(key)
 
     def _load(self, key: str, source: PluginFile | EntryPoint, report: PluginReport) -> None:
+        if key in self._loading:
+            return
         if key not in self._state:
+            self._loading.add(key)
             try:
-                with self._transaction() as names:
-                    if isinstance(source, PluginFile):
-                        load_file(source)
-                    else:
-                        load_entry_point(source)
+                self._state[key] = self._loaded(source)
             except PluginError as error:
                 report.errors.append(with_traceback(error))
                 return
-            file = source if isinstance(source, PluginFile) else None
-            self._state[key] = _Loaded(tuple(names), file)
+            finally:
+                self._loading.remove(key)
         report.loaded[key] = self._state[key].names
+
+    def _loaded(self, source: PluginFile | EntryPoint) -> _Loaded:
+        before = set(sys.modules)
+        with self._transaction() as names:
+            if isinstance(source, PluginFile):
+                load_file(source)
+            else:
+                load_entry_point(source)
+        if isinstance(source, PluginFile):
+            return _Loaded(tuple(names), source)
+        return _Loaded(tuple(names), modules=tuple(_modules_since(source, before)))
 
     def _unload(self, key: str) -> None:
         loaded = self._state.pop(key)
@@ -255,6 +268,8 @@ class PluginLoader:
             self._forget(name)
         if loaded.file is not None:
             unload_file(loaded.file)
+        for module in loaded.modules:
+            sys.modules.pop(module, None)
 
 
 def _entry_error(entry: EntryPoint, error: Exception) -> PluginError:
@@ -266,10 +281,18 @@ def _entry_error(entry: EntryPoint, error: Exception) -> PluginError:
 
 def _forget_modules(entry: EntryPoint, before: set[str]) -> None:
     """So that the next attempt runs the whole package again, not what is missing of it."""
+    for name in _modules_since(entry, before):
+        del sys.modules[name]
+
+
+def _modules_since(entry: EntryPoint, before: set[str]) -> list[str]:
+    """The modules of an entry point's package that were imported since then."""
     root = entry.value.partition(":")[0].strip().partition(".")[0]
-    for name in [*sys.modules]:
-        if name not in before and (name == root or name.startswith(f"{root}.")):
-            del sys.modules[name]
+    return [
+        name
+        for name in [*sys.modules]
+        if name not in before and (name == root or name.startswith(f"{root}."))
+    ]
 
 
 def _execute(plugin: PluginFile, module: ModuleType) -> None:

@@ -6,6 +6,7 @@ Values are read when asked for, not at import, so a test or a notebook may chang
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -42,6 +43,7 @@ __all__ = [
     "ops_debug",
     "ops_path",
     "pass_path",
+    "pass_switch",
     "prepend_pass_path",
     "size",
     "table",
@@ -87,13 +89,17 @@ _LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_EVENTS = "json"
 
 
 def _log_levels(text: str) -> dict[str, int]:
-    """Level by logger name, from `warning` or `jit:debug,passes:info`."""
+    """Level by logger name, from `warning`, `jit:debug,passes:info` or `passes:json` (events)."""
     levels = {}
     for part in text.split(","):
         room, _, level = part.strip().rpartition(":")
+        if room and level.lower() == _EVENTS:
+            levels[f"bringup.{room}.events"] = logging.INFO
+            continue
         if level.lower() not in _LEVELS:
             raise ValueError(
                 f"expected {', '.join(_LEVELS)}, also as room:level, got {part.strip()!r}"
@@ -132,6 +138,32 @@ def _native_choice(text: str) -> NativeChoice:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _switches(text: str) -> dict[str, bool]:
+    """On or off by name, from `ALL:off,Name:on` or from a JSON file, also in GE's form."""
+    if text.strip().endswith(".json"):
+        return _switch_file(_path(text.strip()))
+    switches = {}
+    for part in _words(text):
+        name, separator, state = part.rpartition(":")
+        if not separator or not name:
+            raise ValueError(f"expected Name:on or Name:off, ALL for all others, got {part!r}")
+        switches[name] = _switch(state)
+    return switches
+
+
+def _switch_file(path: Path) -> dict[str, bool]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+    for key in ("Switch", "GraphFusion"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
+        raise ValueError(f'{path} must hold an object such as {{"ALL": "off", "Name": "on"}}')
+    return {name: _switch(state) for name, state in found.items()}
 
 
 def _seconds(text: str) -> float:
@@ -260,6 +292,14 @@ _ASCEND_PASS_PATH = Setting(
     lambda: (),
     _paths,
 )
+_PASS_SWITCH = Setting(
+    "BRINGUP_PASS_SWITCH",
+    "passes switched on or off by name, ALL for all others: `ALL:off,Name:on`, or the path of a "
+    'JSON file such as {"ALL": "off", "Name": "on"}',
+    "all on",
+    dict[str, bool],
+    _switches,
+)
 _OPS_PATH = Setting(
     "BRINGUP_OPS_PATH",
     "folders and files that define operators, separated like PATH; read by `ops.load_op_plugins()`",
@@ -285,7 +325,7 @@ _NATIVE = Setting(
 _LOG = Setting(
     "BRINGUP_LOG",
     "what to log to stderr: a level (debug, info, warning, error), or room:level pairs like "
-    "jit:debug,passes:info",
+    "jit:debug,passes:info; passes:json prints what passes do as one line of JSON an event",
     "warning",
     dict[str, int],
     _log_levels,
@@ -337,6 +377,7 @@ _ALL: tuple[Setting[object], ...] = (
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
+    _PASS_SWITCH,
     _OPS_PATH,
     _DRIVER_PATH,
     _LOG,
@@ -432,6 +473,11 @@ def driver_path() -> tuple[Path, ...]:
 def native() -> NativeChoice:
     """Whether the library that links libtorch is used (`BRINGUP_NATIVE`)."""
     return _NATIVE.get()
+
+
+def pass_switch() -> dict[str, bool]:
+    """Which passes are switched on or off (`BRINGUP_PASS_SWITCH`); `ALL` means all others."""
+    return _PASS_SWITCH.get()
 
 
 def prepend_pass_path(folder: Path) -> None:

@@ -31,13 +31,15 @@ def apply_passes(
             weights count as constants, and what is computed from them alone is folded), or an
             `ir.Graph`.
         passes: names of registered passes; None for all of them.
-        options: what passes may read with `context.get_option_value`.
+        options: what passes may read with `context.get_option_value`. Of these, `pass_switch`
+            switches passes on or off by name (`{"ALL": False, "FuseGelu": True}`) and
+            `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`).
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for
     another kind of target.
     """
-    plugins, selected = load_and_select(passes)
+    plugins, selected = load_and_select(passes, options or {})
     if isinstance(target, ir.Graph):
         if target.dialect is None:
             target.bind(AtenDialect())
@@ -55,10 +57,13 @@ def apply_passes(
     )
 
 
-def load_and_select(names: Sequence[str] | None) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
-    """Bring the registry up to date and choose passes by name."""
+def load_and_select(
+    names: Sequence[str] | None, options: Mapping[str, Any]
+) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
+    """Bring the registry up to date and choose passes by name, switch and version."""
     plugins = passes.load_pass_plugins()
-    return plugins, passes.select_passes(names)
+    switch, versions = options.get("pass_switch"), options.get("pass_versions")
+    return plugins, passes.select_passes(names, versions=versions, switch=switch)
 
 
 def last_report() -> Report | None:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 
 from bringup import ir
 from bringup.compiler.schema import in_schema_order, overload_of, resolve, signature_of
+from bringup.errors import PassError
 
 __all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
@@ -71,6 +72,20 @@ class AtenDialect:
         mode = self._mode_for(metas.values())
         with _no_guards(mode), mode, enable_python_dispatcher(), torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
+
+    def meta_of(self, desc: ir.TensorDesc) -> object:
+        """See `ir.Dialect.meta_of`. Symbolic sizes are refused: capture or export such a model."""
+        if not desc.shape.is_static:
+            raise PassError(f"a declared shape must be made of numbers, got {desc.shape}")
+        dtype = getattr(torch, desc.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise PassError(f"there is no dtype {desc.dtype!r}")
+        with self._mode_for(()):
+            if desc.strides:
+                return torch.empty_strided(
+                    desc.shape.dims, desc.strides, dtype=dtype, device=desc.device
+                )
+            return torch.empty(desc.shape.dims, dtype=dtype, device=desc.device)
 
     def describe(self, meta: object) -> ir.TensorDesc | None:
         """See `ir.Dialect.describe`."""

@@ -33,6 +33,8 @@ class CompileOptions:
         freeze: whether the weights of an inference graph become constants that are folded once.
         on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
             (rewrite the graph with the new weights, then run; with `eager` only).
+        pass_switch: passes switched on or off by name, `ALL` for all others.
+        pass_versions: by name, the version of a pass to run instead of the newest.
     """
 
     inner: str = "eager"
@@ -41,6 +43,8 @@ class CompileOptions:
     passes: Sequence[str] | None = None
     freeze: bool = False
     on_weight_change: str = "raise"
+    pass_switch: Mapping[str, bool] | None = None
+    pass_versions: Mapping[str, str] | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, object] | None) -> CompileOptions:
@@ -97,7 +101,7 @@ def dynamo_backend(
     parsed = CompileOptions.parse(options)
     if mode not in (None, "default"):
         raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")
-    plugins, selected = load_and_select(parsed.passes)
+    plugins, selected = load_and_select(parsed.passes, dataclasses.asdict(parsed))
     compilation = _Compilation(parsed, plugins, selected, module, example_inputs)
     compiler = aot_autograd(
         fw_compiler=compilation.training, inference_compiler=compilation.inference

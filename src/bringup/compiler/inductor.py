@@ -65,8 +65,7 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
         if not all(item.source_digest for item in self.selected):
             return None
         passes = tuple(
-            (item.descriptor_key, item.stage.name, item.priority, item.source_digest)
-            for item in self.selected
+            (repr(sorted(item.as_dict().items())), item.source_digest) for item in self.selected
         )
         return ("bringup", __version__, passes, repr(sorted(self._options.items())))
 
@@ -86,7 +85,7 @@ def inductor_hooks(
     Returns one custom pass for each hook that has passes to run. Raises `ValueError` for a name
     that is not registered.
     """
-    plugins, selected = load_and_select(passes)
+    plugins, selected = load_and_select(passes, options or {})
     return _hooks(selected, plugins, options or {}, HOOKS)
 
 

@@ -5,11 +5,13 @@ operators), `Graph`, `Node`, `Value` (the graph and its edits), `GraphBuilder` a
 (making one).
 """
 
+from bringup.ir.anchors import InAnchor, OutAnchor
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
-from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
+from bringup.ir.edits import Committer, Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import Storages, shared_outputs
 from bringup.ir.graph import Graph
+from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
 from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
 from bringup.ir.order import hoist_plan, put_in_order
 from bringup.ir.printing import argument_text, graph_text, node_text
@@ -19,16 +21,19 @@ __all__ = [
     "CONSTANT",
     "INPUT",
     "OUTPUT",
+    "Committer",
     "Dialect",
     "Dim",
     "Edit",
     "Erase",
     "Graph",
     "GraphBuilder",
+    "InAnchor",
     "Insert",
     "Move",
     "Node",
     "Operator",
+    "OutAnchor",
     "Parameter",
     "Rewire",
     "Shape",
@@ -40,10 +45,13 @@ __all__ = [
     "current_dialect",
     "graph_text",
     "hoist_plan",
+    "infer_shapes",
     "map_argument",
+    "needs_shapes",
     "node_text",
     "plain",
     "put_in_order",
+    "shapes_withheld",
     "shared_outputs",
     "use_dialect",
     "values_in",

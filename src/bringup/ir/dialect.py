@@ -95,6 +95,9 @@ class Dialect(Protocol):
     def infer(self, node: Node) -> tuple[object, ...]:
         """The meta of every output, from that of the inputs. Raises what the operator raises."""
 
+    def meta_of(self, desc: TensorDesc) -> object:
+        """The meta of a tensor that looks like this: the opposite of `describe`."""
+
     def describe(self, meta: object) -> TensorDesc | None:
         """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
 

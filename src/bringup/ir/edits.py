@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from bringup.ir.node import Node
 
-__all__ = ["Edit", "Erase", "Insert", "Move", "Rewire"]
+__all__ = ["Committer", "Edit", "Erase", "Insert", "Move", "Rewire"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,6 @@ class Rewire:
 
 
 Edit: TypeAlias = Insert | Erase | Move | Rewire
+
+Committer: TypeAlias = Callable[[Sequence[Edit]], None]
+"""Repeats a successful pass's edits on the graph that the edited one mirrors."""

@@ -16,12 +16,17 @@ class Storages:
     """
 
     def __init__(self, graph: Graph, *, track_views: bool = False) -> None:
+        self._track_views = track_views
+        self.rebuild(graph)
+
+    def rebuild(self, graph: Graph) -> None:
+        """Forget everything and look at the graph again: for when edits of it were undone."""
         self._root: dict[Node, Node] = {}
         self._writers: dict[Node, list[Node]] = {}
         self._barriers: list[Node] = []
         nodes = graph.nodes
         self._quiet = all(not (node.operator.mutates or node.operator.opaque) for node in nodes)
-        if track_views or not self._quiet:
+        if self._track_views or not self._quiet:
             for node in nodes:
                 self.record(node)
 

@@ -16,6 +16,7 @@ from bringup.errors import ExpiredHandleError, PassError
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Erase, Insert, Move, Rewire
 from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
+from bringup.ir.tree import GraphTree
 
 if TYPE_CHECKING:
     from bringup.ir.builder import GraphBuilder
@@ -30,7 +31,7 @@ _STRUCTURE = {
 _ORDER_STEP = 1024.0
 
 
-class Graph:
+class Graph(GraphTree):
     """An ordered, acyclic list of nodes that ends in one output node.
 
     Arguments:
@@ -39,16 +40,15 @@ class Graph:
     """
 
     def __init__(self, name: str = "graph", dialect: Dialect | None = None) -> None:
+        super().__init__()
         self.name = name
         self.dialect = dialect if dialect is not None else current_dialect()
         self._expired = False
         self._names: dict[str, Node] = {}
         self._suffixes: dict[str, int] = {}
         self._by_type: dict[str, dict[Node, None]] = {}
-        self._journal: list[Edit] | None = None
         self._rule = ""
         self._relaid: dict[Node, None] = {}
-        self._former_metas: list[tuple[Value, object]] = []
         self._output = Node(self, "output", _STRUCTURE[OUTPUT], (), {})
         self._output._order = _ORDER_STEP
         self._first: Node = self._output
@@ -61,6 +61,15 @@ class Graph:
         """All nodes in order, as they are now: editing while walking the tuple is safe."""
         self._live()
         return tuple(self._walk())
+
+    def get_direct_nodes(self) -> tuple[Node, ...]:
+        """The nodes of this graph without those of its subgraphs, in order."""
+        return self.nodes
+
+    def get_all_nodes(self) -> tuple[Node, ...]:
+        """The nodes of this graph, then those of its subgraphs at any depth."""
+        below = [node for graph in self.get_all_subgraphs() for node in graph.get_all_nodes()]
+        return (*self.nodes, *below)
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -272,29 +281,53 @@ class Graph:
             raise RuntimeError(f"graph {self.name!r} is already being edited by {self._rule!r}")
         journal: list[Edit] = []
         self._journal, self._rule = journal, rule
+        self._undo.clear()
         try:
             yield journal
             self.settle_layouts()
         except BaseException:
-            self._journal = None
-            for edit in reversed(journal):
-                self._perform(edit.inverse())
-            for value, meta in reversed(self._former_metas):
-                value._meta = meta
+            self._take_back(journal, 0, 0)
             raise
         finally:
             self._journal, self._rule = None, ""
             self._relaid.clear()
-            self._former_metas.clear()
+            self._undo.clear()
+
+    @contextmanager
+    def savepoint(self, undone: list[Edit] | None = None) -> Iterator[None]:
+        """Inside a transaction: an exception undoes the edits made in this block alone.
+
+        They are appended to `undone`.
+        """
+        self._live()
+        journal = self._journal
+        if journal is None:
+            raise RuntimeError(
+                f"graph {self.name!r} has no open transaction to make a savepoint in"
+            )
+        edits, notes = len(journal), len(self._undo)
+        try:
+            yield
+        except BaseException:
+            if undone is not None:
+                undone.extend(journal[edits:])
+            self._take_back(journal, edits, notes)
+            raise
+
+    def _take_back(self, journal: list[Edit], edits: int, notes: int) -> None:
+        for edit in reversed(journal[edits:]):
+            self._perform(edit.inverse())
+        del journal[edits:]
+        self._undo_since(notes)
 
     @property
     def is_edited(self) -> bool:
         """Whether the open transaction has edits."""
         return bool(self._journal)
 
-    def owns(self, node: Node) -> bool:
+    def owns(self, node: Node | None) -> bool:
         """Whether `node` is (still) a node of this graph."""
-        return node._graph is self
+        return node is not None and node._graph is self
 
     def bind(self, dialect: Dialect) -> None:
         """Look every node's operator up in `dialect`; for a graph that was built without one."""
@@ -314,6 +347,8 @@ class Graph:
 
     def expire(self) -> None:
         """End the life of all handles into this graph: using one raises `ExpiredHandleError`."""
+        for subgraph, _ in self._subgraphs.values():
+            subgraph.expire()
         self._expired = True
 
     # Inside
@@ -401,6 +436,17 @@ class Graph:
         if not self.dialect.same_layout(old._meta, new._meta):
             self._relaid.update(dict.fromkeys(old._uses))
 
+    def set_meta(self, value: Value, meta: object) -> None:
+        """Let the dialect's description of a value be this one; undone with the transaction."""
+        self._own(value._node)
+        former = value._meta
+        value._meta = meta
+
+        def restore() -> None:
+            value._meta = former
+
+        self._remember(restore)
+
     def settle_layouts(self) -> None:
         """Infer again what reads a value whose strides changed, until nothing changes any more."""
         agenda = self._relaid
@@ -424,8 +470,7 @@ class Graph:
                     )
                 if not self.dialect.same_layout(value._meta, meta):
                     agenda.update(dict.fromkeys(value._uses))
-                self._former_metas.append((value, value._meta))
-                value._meta = meta
+                self.set_meta(value, meta)
 
     def _rewire(self, node: Node, replace: Mapping[Value, object]) -> None:
         arguments = tuple(map_argument(argument, replace) for argument in node._arguments)

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from bringup.errors import ExpiredHandleError
+from bringup.errors import ExpiredHandleError, PassError
 from bringup.ir.dialect import Operator
 from bringup.ir.tensor import TensorDesc
 
 if TYPE_CHECKING:
+    from bringup.ir.anchors import InAnchor, OutAnchor
     from bringup.ir.graph import Graph
 
 __all__ = ["CONSTANT", "INPUT", "OUTPUT", "Node", "Value", "map_argument", "plain", "values_in"]
@@ -96,10 +97,28 @@ class Value:
 
     @property
     def desc(self) -> TensorDesc | None:
-        """Shape and dtype by value; None when unknown or when this is not a tensor."""
+        """Shape and dtype by value; None when unknown or when this is not a tensor.
+
+        Raises `PassError` in a pass that runs before shapes are inferred, where this one will be.
+        """
+        graph = self._node._live()
+        found = self.known_desc
+        if found is None and graph.withholds_shapes and self._node._operator.type != INPUT:
+            raise PassError(
+                f"the shape of {self.name!r} is not inferred yet: register the pass for "
+                "AFTER_INFER_SHAPE or later"
+            )
+        return found
+
+    @property
+    def known_desc(self) -> TensorDesc | None:
+        """The same, but None also where shapes are not inferred yet; of an input, what it was
+        declared with.
+        """
         graph = self._node._live()
         if self._meta is None or graph.dialect is None:
-            return None
+            declared = self._node.meta.get("desc")
+            return declared if isinstance(declared, TensorDesc) else None
         return graph.dialect.describe(self._meta)
 
     @property
@@ -111,7 +130,7 @@ class Value:
     def __repr__(self) -> str:
         if self._node._graph is None:
             return f"<value of an erased node {self._node._name}>"
-        desc = self.desc
+        desc = self.known_desc
         return f"%{self.name}" if desc is None else f"%{self.name}: {desc}"
 
 
@@ -257,6 +276,75 @@ class Node:
         """The argument of this schema name; `KeyError` that lists the names when there is none."""
         self._live()
         return self._arguments[self._operator.index_of(name)]
+
+    def has_attr(self, name: str) -> bool:
+        """Whether there is a parameter or an attribute of this name."""
+        self._live()
+        named = any(parameter.name == name for parameter in self._operator.parameters)
+        return named or name in self._free_attributes()
+
+    def get_attr(self, name: str) -> object:
+        """The argument of this schema name, else the attribute that was set; `KeyError` that lists
+        both when there is none.
+        """
+        self._live()
+        if name in self._free_attributes():
+            return self._free_attributes()[name]
+        if not self.has_attr(name):
+            known = [parameter.name for parameter in self._operator.parameters]
+            raise KeyError(
+                f"node {self._name!r} ({self._operator.type}) has no attribute {name!r}; it has "
+                f"{[*known, *self._free_attributes()]}"
+            )
+        return self.argument(name)
+
+    def set_attr(self, name: str, value: object) -> None:
+        """Give the parameter of this schema name another argument; any other name is kept with the
+        node. Undone with the transaction.
+        """
+        graph = self._live()
+        if any(parameter.name == name for parameter in self._operator.parameters):
+            graph.set_argument(self, name, value)
+            return
+        if "attributes" not in self.meta:
+            graph.set_entry(self.meta, "attributes", {})
+        graph.set_entry(self._free_attributes(), name, value)
+
+    def _free_attributes(self) -> dict[str, object]:
+        found = self.meta.get("attributes")
+        return found if isinstance(found, dict) else {}
+
+    def get_all_in_anchors(self) -> tuple[InAnchor, ...]:
+        """The inputs of this node."""
+        from bringup.ir.anchors import in_anchors
+
+        return in_anchors(self)
+
+    def get_all_out_anchors(self) -> tuple[OutAnchor, ...]:
+        """The outputs of this node."""
+        from bringup.ir.anchors import out_anchors
+
+        return out_anchors(self)
+
+    def get_in_data_nodes(self) -> tuple[Node, ...]:
+        """The nodes whose values this one reads, each once."""
+        return tuple(dict.fromkeys(value.node for value in self.inputs))
+
+    def get_out_data_nodes(self) -> tuple[Node, ...]:
+        """The nodes that read a value of this one, each once, in graph order."""
+        return self.users
+
+    def get_in_control_nodes(self) -> tuple[Node, ...]:
+        """The nodes that must run before this one, for the sake of memory they both use."""
+        from bringup.ir.anchors import control_inputs
+
+        return control_inputs(self)
+
+    def get_out_control_nodes(self) -> tuple[Node, ...]:
+        """The nodes that must run after this one, for the sake of memory they both use."""
+        from bringup.ir.anchors import control_outputs
+
+        return control_outputs(self)
 
     def is_before(self, other: Node) -> bool:
         """Whether this node runs before `other`."""

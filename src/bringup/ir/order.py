@@ -21,10 +21,11 @@ def hoist_plan(
     done: a cycle through `before` or a node of `blocked`, or a node that may not be moved.
     """
     late: dict[Node, None] = {}
+    graph = before.graph
     agenda = [value.node for value in values]
     while agenda:
         node = agenda.pop()
-        if node.is_before(before) or node in late:
+        if not graph.owns(node) or node.is_before(before) or node in late:
             continue
         if node is before or node in blocked:
             return (
@@ -53,7 +54,9 @@ def put_in_order(graph: Graph) -> None:
     reads.
     """
     late = [
-        node for node in graph.nodes if any(not value.node.is_before(node) for value in node.inputs)
+        node
+        for node in graph.nodes
+        if any(graph.owns(value.node) and not value.node.is_before(node) for value in node.inputs)
     ]
     storages = Storages(graph) if late else None
     for node in late:

@@ -4,38 +4,50 @@ In reading order: the pass kinds (`FusionBasePass`, `PatternFusionPass`, `Decomp
 registering them, patterns and matches, plugins, running passes and what they report.
 """
 
-from bringup.errors import PassError, PassFatalError, PassSkipException
-from bringup.passes.base import (
-    DecomposePass,
-    FusionBasePass,
-    PassContext,
-    PassStage,
-    PatternFusionPass,
-    pattern,
+from bringup.errors import ExpiredHandleError, PassError, PassFatalError, PassSkipException
+from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
+from bringup.passes.context import PassContext
+from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.events import EventKind, PassEvent, listening, profile_with
+from bringup.passes.executor import run_passes
+from bringup.passes.loader import (
+    PluginReport,
+    load_pass_plugins,
+    shutdown,
+    unload_pass_plugins,
 )
-from bringup.passes.executor import run_passes, select_passes
-from bringup.passes.loader import PluginReport, load_pass_plugins, unload_pass_plugins
 from bringup.passes.match import MatchResult
+from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
 from bringup.passes.patterns import AnyValue, Pattern, PatternInputs, any_value
-from bringup.passes.registry import (
-    PassDescriptor,
-    clear_registered_passes,
-    get_registered_passes,
+from bringup.passes.registering import (
+    register_custom_pass,
     register_decompose_pass,
     register_fusion_pass,
+)
+from bringup.passes.registry import (
+    clear_registered_passes,
+    get_registered_pass_by_descriptor_key,
+    get_registered_pass_dicts,
+    get_registered_passes,
     unregister_pass,
 )
 from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
+from bringup.passes.selection import select_passes
+from bringup.passes.stages import PassStage
 
 __all__ = [
     "AnyValue",
     "DecomposePass",
+    "ErrorPolicy",
+    "EventKind",
+    "ExpiredHandleError",
     "FusionBasePass",
     "MatchResult",
     "NearMiss",
     "PassContext",
     "PassDescriptor",
     "PassError",
+    "PassEvent",
     "PassFatalError",
     "PassResult",
     "PassSkipException",
@@ -44,17 +56,25 @@ __all__ = [
     "Pattern",
     "PatternFusionPass",
     "PatternInputs",
+    "PatternMatcherConfig",
+    "PatternMatcherConfigBuilder",
     "PluginReport",
     "Report",
     "any_value",
     "clear_registered_passes",
+    "get_registered_pass_by_descriptor_key",
+    "get_registered_pass_dicts",
     "get_registered_passes",
+    "listening",
     "load_pass_plugins",
     "pattern",
+    "profile_with",
+    "register_custom_pass",
     "register_decompose_pass",
     "register_fusion_pass",
     "run_passes",
     "select_passes",
+    "shutdown",
     "unload_pass_plugins",
     "unregister_pass",
 ]

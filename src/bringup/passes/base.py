@@ -1,72 +1,38 @@
-"""The three kinds of passes, their stages and their context."""
+"""The three kinds of passes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bringup import ir
+from bringup.passes.context import PassContext
+from bringup.passes.hooks import Hook, check_arity, expression_or_subject_hook, subject_hook
+from bringup.passes.matcher_config import PatternMatcherConfig
 
 if TYPE_CHECKING:
     from bringup.passes.match import MatchResult
     from bringup.passes.patterns import Pattern
 
-__all__ = [
-    "DecomposePass",
-    "FusionBasePass",
-    "PassContext",
-    "PassStage",
-    "PatternFusionPass",
-    "pattern",
-    "pattern_methods",
-]
+__all__ = ["DecomposePass", "FusionBasePass", "PatternFusionPass", "pattern", "pattern_methods"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-class PassStage(str, Enum):
-    """When a pass runs, in this order. A graph that comes from FX has its shapes at every stage."""
-
-    BEFORE_INFER_SHAPE = "BeforeInferShape"
-    AFTER_INFER_SHAPE = "AfterInferShape"
-    AFTER_BUILTIN_FUSION_PASS = "AfterBuiltinFusionPass"
-    AFTER_ORIGIN_GRAPH_OPTIMIZE = "AfterOriginGraphOptimize"
-
-
-@dataclass
-class PassContext:
-    """What a pass is told about its run.
-
-    Attributes:
-        pass_name: the name it was registered under.
-        stage: the stage it runs in.
-        options: the options of the compile; see `get_option_value`.
-        error_message: set by a pass that returns a failure status, to say why.
-    """
-
-    pass_name: str
-    stage: PassStage
-    options: Mapping[str, object] = field(default_factory=dict)
-    error_message: str = ""
-
-    def get_option_value(self, key: str) -> object:
-        """An option of the compile; `KeyError` that lists the options when there is none."""
-        if key not in self.options:
-            raise KeyError(f"there is no option {key!r}; this compile has {sorted(self.options)}")
-        return self.options[key]
-
-    def set_error_message(self, message: str) -> None:
-        """Why the pass failed; becomes part of the `PassError`."""
-        self.error_message = message
 
 
 class FusionBasePass:
     """A pass that edits the graph as it likes.
 
-    All edits are undone when `run` raises or returns a failure.
+    All edits are undone when `run` raises or returns a failure. Every run on every graph has a
+    fresh instance.
     """
+
+    instance_id: int = 0
+    """The number of this run, unique in the process; set before the first hook is called."""
+
+    def __init_subclass__(cls, **keywords: object) -> None:
+        super().__init_subclass__(**keywords)
+        check_arity(cls, "run", ("graph", "context"))
 
     def run(self, graph: ir.Graph, context: PassContext) -> bool | int | None:
         """Edit `graph`. Return None, True or 0 for success, False or another number for failure."""
@@ -77,15 +43,43 @@ class PatternFusionPass(FusionBasePass):
     """A pass that replaces every occurrence of its patterns.
 
     Give patterns either as `patterns()` or as methods decorated with `@passes.pattern`.
+
+    Arguments:
+        matcher_config: how its patterns are compared; None compares everything.
     """
+
+    hooks: ClassVar[Mapping[str, Hook]] = MappingProxyType({})
+
+    def __init__(self, matcher_config: PatternMatcherConfig | None = None) -> None:
+        if matcher_config is not None and not isinstance(matcher_config, PatternMatcherConfig):
+            raise TypeError(
+                "matcher_config must be a PatternMatcherConfig (call build() on its builder), "
+                f"got {matcher_config!r}"
+            )
+        self._matcher_config = matcher_config
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         _refuse_run(cls)
-        if pattern_methods(cls) and cls.patterns is not PatternFusionPass.patterns:
+        methods = pattern_methods(cls)
+        if methods and cls.patterns is not PatternFusionPass.patterns:
             raise TypeError(
                 f"{cls.__qualname__} defines patterns() and has @pattern methods: choose one"
             )
+        check_arity(cls, "patterns", ())
+        for name in methods:
+            check_arity(cls, name, ("inputs",))
+        cls.hooks = MappingProxyType(
+            {
+                "meet_requirements": subject_hook(cls, "meet_requirements", "match_result"),
+                "replacement": expression_or_subject_hook(cls, "replacement", "match_result"),
+            }
+        )
+
+    @property
+    def matcher_config(self) -> PatternMatcherConfig | None:
+        """How the patterns of this pass are compared; None compares everything."""
+        return getattr(self, "_matcher_config", None)
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
         """The patterns, each a graph whose inputs stand for any value."""
@@ -95,13 +89,16 @@ class PatternFusionPass(FusionBasePass):
         )
 
     def meet_requirements(self, match_result: MatchResult) -> bool:
-        """Whether this match shall be rewritten."""
+        """Whether this match shall be rewritten. May take the context as a second parameter."""
         return True
 
     def replacement(self, match_result: MatchResult) -> Any:
         """What to put in place of the match: a graph, or the holder(s) of its output(s).
 
         Its inputs are those of the pattern, in order; its outputs replace the pattern's, in order.
+        Takes `(match_result)`, `(match_result, context)`, or, with inputs that are made when first
+        asked for, `(inputs)`, `(inputs, match_result)`, `(inputs, context)` or
+        `(inputs, match_result, context)`.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} does not define replacement(match_result)"
@@ -116,17 +113,24 @@ class DecomposePass(FusionBasePass):
     """
 
     op_types: ClassVar[tuple[str, ...]] = ()
+    hooks: ClassVar[Mapping[str, Hook]] = MappingProxyType({})
 
     def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         _refuse_run(cls)
+        cls.hooks = MappingProxyType(
+            {name: subject_hook(cls, name, "node") for name in ("meet_requirements", "replacement")}
+        )
 
     def meet_requirements(self, node: ir.Node) -> bool:
-        """Whether this node shall be replaced."""
+        """Whether this node shall be replaced. May take the context as a second parameter."""
         return True
 
     def replacement(self, node: ir.Node) -> Any:
-        """What to put in place of the node: a graph, or the holder(s) of its output(s)."""
+        """What to put in place of the node: a graph, or the holder(s) of its output(s).
+
+        May take the context as a second parameter.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define replacement(node)")
 
 

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bringup import plugins, settings
 from bringup.passes import registry
 from bringup.plugins import PluginReport
 
-__all__ = ["ENTRY_POINT_GROUP", "PluginReport", "load_pass_plugins", "unload_pass_plugins"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "PluginReport",
+    "load_pass_plugins",
+    "shutdown",
+    "unload_pass_plugins",
+]
 
 ENTRY_POINT_GROUP = "bringup.passes"
 
+_registered: dict[str, registry.PassKey] = {}
+
+
+@contextmanager
+def _whole_or_nothing() -> Iterator[list[str]]:
+    labels: list[str] = []
+    with registry.collecting() as keys:
+        yield labels
+    for key in keys:
+        label = registry.label(key)
+        _registered[label] = key
+        labels.append(label)
+
+
+def _forget(label: str) -> None:
+    key = _registered.pop(label, None)
+    if key is not None:
+        registry.forget(key)
+
+
+# The loader's own lock is not the registry's: who registers passes never waits for a plugin.
 _loader = plugins.PluginLoader(
-    ENTRY_POINT_GROUP,
-    settings.pass_path,
-    transaction=registry.whole_or_nothing,
-    forget=registry.forget,
-    locked=registry.locked,
+    ENTRY_POINT_GROUP, settings.pass_path, transaction=_whole_or_nothing, forget=_forget
 )
 
 
@@ -34,5 +59,11 @@ def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
 
 
 def unload_pass_plugins() -> None:
-    """Forget all passes that came from plugins, and the modules of plugin files."""
+    """Forget all passes that came from plugins, and the modules that brought them."""
     _loader.unload()
+
+
+def shutdown() -> None:
+    """Forget all passes, those of plugins with their modules. Harmless when called again."""
+    unload_pass_plugins()
+    registry.clear_registered_passes()

@@ -43,6 +43,10 @@ class MatchResult:
         self._live()
         return self._pattern.name
 
+    def get_pattern_graph_name(self) -> str:
+        """The name of the pattern that matched."""
+        return self.pattern_name
+
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
         """What the pattern's inputs stand for, in order."""

@@ -57,8 +57,13 @@ class PassResult:
         refused: how many matches a hook refused.
         edits: how many edits reached the graph.
         near_misses: the best near miss of every pattern; for information also when others matched.
-        message: why it was skipped or failed.
+        message: why it was skipped or failed, or stopped early.
         seconds: wall time.
+        version, graph, instance_id: of the pass, the graph's name, and the session's number.
+        code: 0; for a pass that failed, the status that it returned, or the code of the error.
+        failures: how many matches failed and were left alone (`on_error="skip"`).
+        tolerated: whether the pass failed and the compile went on.
+        traceback: of the last error.
     """
 
     name: str
@@ -70,6 +75,13 @@ class PassResult:
     near_misses: list[NearMiss] = field(default_factory=list)
     message: str = ""
     seconds: float = 0.0
+    version: str = "1"
+    graph: str = ""
+    instance_id: int = 0
+    code: int = 0
+    failures: int = 0
+    tolerated: bool = False
+    traceback: str = ""
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.status.value}, {self.matches} matches, {self.edits} edits"
@@ -90,8 +102,11 @@ class Report:
 
     @property
     def matches(self) -> dict[str, int]:
-        """Matches by pass name."""
-        return {result.name: result.matches for result in self.results}
+        """Matches by pass name, over the graph and its subgraphs."""
+        found: dict[str, int] = {}
+        for result in self.results:
+            found[result.name] = found.get(result.name, 0) + result.matches
+        return found
 
     def __getitem__(self, name: str) -> PassResult:
         for result in self.results:

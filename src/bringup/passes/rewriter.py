@@ -33,28 +33,30 @@ def replace(
     nodes: Sequence[ir.Node],
     before: ir.Node,
     storages: ir.Storages,
-) -> None:
+) -> tuple[ir.Node, ...]:
     """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes`
     out.
 
-    New nodes take over the stack trace and module path of the nodes they replace. Raises
-    `PassError` when the numbers of inputs or outputs do not fit, or an output differs in shape,
-    dtype or device from what it replaces.
+    New nodes, which are returned, take over the stack trace and module path of the nodes they
+    replace. Raises `PassError` when the numbers of inputs or outputs do not fit, or an output
+    differs in shape, dtype or device from what it replaces.
     """
     _check_counts(replacement, inputs, outputs)
+    ir.put_in_order(replacement)
     if graph.dialect is not None and replacement.dialect is None:
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
     heritage = _heritage(nodes)
-    made: set[ir.Node] = set()
+    own: set[ir.Node] = set()
+    made: list[ir.Node] = []
     for node in replacement.nodes:
         if node.op_type in (ir.INPUT, ir.OUTPUT):
             continue
         if node.op_type == ir.CONSTANT:
             copies[node.output] = graph.add_constant(node.payload, name=node.name)
             continue
-        _check_writes(node, made)
-        made.add(node)
+        _check_writes(node, own)
+        own.add(node)
         copy = graph.insert_call(
             node.operator,
             tuple(ir.map_argument(argument, copies) for argument in node.arguments),
@@ -65,6 +67,7 @@ def replace(
         copy.meta.update(heritage)
         copy.meta.update(node.meta)
         storages.record(copy)
+        made.append(copy)
         copies.update(zip(node.outputs, copy.outputs, strict=False))
     for old, result in zip(outputs, replacement.outputs, strict=True):
         new = copies.get(result, result)
@@ -72,6 +75,7 @@ def replace(
         graph.replace_all_uses(old, new)
         storages.replaced(old, new)
     graph.erase_dead(*nodes)
+    return tuple(node for node in made if graph.owns(node))
 
 
 def _check_counts(

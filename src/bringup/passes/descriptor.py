@@ -1,0 +1,101 @@
+"""What is known about a registered pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bringup.passes.base import FusionBasePass
+from bringup.passes.stages import PassStage
+
+__all__ = ["ErrorPolicy", "PassDescriptor", "version_key"]
+
+
+class ErrorPolicy(str, Enum):
+    """What happens when a pass fails. Its edits are undone in every case.
+
+    `fail`: the stage fails, the compile raises. `skip`: only the match that failed is undone and
+    left alone (of a graph pass: everything), the compile goes on. `rollback`: the whole pass is
+    undone, the compile goes on. `PassFatalError` always fails.
+    """
+
+    FAIL = "fail"
+    SKIP = "skip"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True)
+class PassDescriptor:
+    """One registered pass. `pass_name` and `version` together are unique.
+
+    Attributes:
+        pass_name: several versions of a pass may have the same.
+        kind: `fusion_base`, `pattern_fusion`, `decompose` or `legacy_custom`.
+        stage: when it runs.
+        priority: within a stage the higher one runs first; equal ones in the order of their names.
+        module_name, class_qualname: where its class is defined.
+        op_types: what a decompose pass replaces.
+        version: numbers with dots; the newest version of a name runs unless an option names
+            another.
+        requires: passes that must run, and be done, before this one.
+        after: passes that run before this one where they run at all.
+        max_rewrites: after so many rewrites a run stops; None for no limit.
+        repeat_until_stable: whether the graph is swept again until nothing matches any more.
+        on_error: what a failure does.
+        source_digest: of the file that defines it, "" when there is none; part of what a compile
+            depends on.
+    """
+
+    pass_name: str
+    kind: str
+    stage: PassStage
+    priority: int
+    module_name: str
+    class_qualname: str
+    op_types: tuple[str, ...] = ()
+    version: str = "1"
+    requires: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    max_rewrites: int | None = None
+    repeat_until_stable: bool = False
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
+    source_digest: str = ""
+    pass_class: type[FusionBasePass] = field(default=FusionBasePass, compare=False, repr=False)
+
+    @property
+    def descriptor_key(self) -> str:
+        """Identity without the version: module, class and name."""
+        return f"{self.module_name}:{self.class_qualname}:{self.pass_name}"
+
+    def as_dict(self) -> dict[str, object]:
+        """The fields as plain values, `descriptor_key` among them."""
+        return {
+            "descriptor_key": self.descriptor_key,
+            "pass_name": self.pass_name,
+            "version": self.version,
+            "kind": self.kind,
+            "stage": self.stage.value,
+            "priority": self.priority,
+            "module_name": self.module_name,
+            "class_qualname": self.class_qualname,
+            "op_types": list(self.op_types),
+            "requires": list(self.requires),
+            "after": list(self.after),
+            "max_rewrites": self.max_rewrites,
+            "repeat_until_stable": self.repeat_until_stable,
+            "on_error": self.on_error.value,
+        }
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """A version as numbers, to compare: `1.10` is newer than `1.9`, `1` and `1.0` are the same.
+
+    Raises `ValueError` when it is not made of numbers and dots.
+    """
+    parts = version.split(".")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(f"a version is made of numbers and dots, such as '1.2', got {version!r}")
+    numbers = [int(part) for part in parts]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

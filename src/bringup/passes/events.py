@@ -1,0 +1,102 @@
+"""What happens while passes run, as structured events: for logs, tools and profilers.
+
+`BRINGUP_LOG=passes:json` prints every event as one line of JSON; `listening` hands them to a
+function. Whoever has a profiler gives `profile_with` its ranges.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from bringup import settings
+
+__all__ = ["EventKind", "Listener", "PassEvent", "emit", "listening", "profile_with", "profiled"]
+
+
+class EventKind(str, Enum):
+    """What happened: an instance was made, a pass ended, a match was found or replaced, or a pass
+    (or one match of it) failed.
+    """
+
+    CREATED = "created"
+    EXECUTED = "executed"
+    MATCHED = "matched"
+    REPLACED = "replaced"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class PassEvent:
+    """One event of one pass on one graph.
+
+    Attributes:
+        kind: what happened.
+        pass_name, version, stage: which pass.
+        graph: the graph's name.
+        instance_id: the session, unique in the process.
+        details: by kind. executed: status, seconds, matches, nodes, inputs and outputs (shapes);
+            matched and replaced: pattern, nodes, and new_nodes; failed: message.
+    """
+
+    kind: EventKind
+    pass_name: str
+    version: str
+    stage: str
+    graph: str
+    instance_id: int
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        """One flat dict of plain values."""
+        return {
+            "event": self.kind.value,
+            "pass": self.pass_name,
+            "version": self.version,
+            "stage": self.stage,
+            "graph": self.graph,
+            "instance_id": self.instance_id,
+            **self.details,
+        }
+
+
+Listener: TypeAlias = Callable[[PassEvent], None]
+
+_LISTENERS: list[Listener] = []
+_PROFILER: list[Callable[[str], AbstractContextManager[object]]] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hand every event of every thread to `listener` in this block. What it raises, the pass
+    raises.
+    """
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(listener)
+
+
+def emit(event: PassEvent) -> None:
+    """Log the event as JSON if that is asked for, and hand it to all listeners."""
+    logger = settings.logger("passes.events")
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", json.dumps(event.as_dict(), default=str))
+    for listener in tuple(_LISTENERS):
+        listener(event)
+
+
+def profile_with(range_of: Callable[[str], AbstractContextManager[object]] | None) -> None:
+    """Put every run of a pass into a range that `range_of(name)` makes; None: no ranges."""
+    _PROFILER[:] = [] if range_of is None else [range_of]
+
+
+def profiled(name: str) -> AbstractContextManager[object]:
+    """The profiler's range of this name; one that does nothing where there is no profiler."""
+    return _PROFILER[0](name) if _PROFILER else nullcontext()

@@ -1,0 +1,196 @@
+"""One run of one pass on one graph: one fresh instance, one transaction, one result."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import traceback
+from collections.abc import Mapping
+
+from bringup import ir, settings
+from bringup.errors import PassError, PassFatalError, PassSkipException
+from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
+from bringup.passes.context import PassContext
+from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.events import EventKind, PassEvent, emit, profiled
+from bringup.passes.report import PassResult, PassStatus
+from bringup.passes.rewriting import Rewriting
+
+__all__ = ["Session"]
+
+_LOG = settings.logger("passes")
+_NUMBERS = itertools.count(1)
+
+
+class Session:
+    """One run of one pass on one graph.
+
+    Arguments:
+        graph: edited in place.
+        descriptor: the pass.
+        options: what the pass may read.
+        shared: which results of the graph may share memory with its inputs already.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        descriptor: PassDescriptor,
+        options: Mapping[str, object],
+        shared: frozenset[tuple[int, str]],
+    ) -> None:
+        self.graph = graph
+        self.descriptor = descriptor
+        self.instance_id = next(_NUMBERS)
+        self.context = PassContext(
+            descriptor.pass_name, descriptor.stage, options, self.instance_id
+        )
+        self.result = PassResult(
+            descriptor.pass_name,
+            descriptor.stage.name,
+            version=descriptor.version,
+            graph=graph.name,
+            instance_id=self.instance_id,
+        )
+        self._shared = shared
+
+    def execute(self, commit: ir.Committer | None) -> Exception | None:
+        """Run the pass and return its error if it failed. `result` says how it went.
+
+        Edits that succeeded are handed to `commit`; those of a pass that failed or was skipped are
+        undone.
+        """
+        start = time.perf_counter()
+        failure: Exception | None = None
+        try:
+            with profiled(f"bringup::pass::{self.descriptor.pass_name}"):
+                self._run_and_commit(commit)
+        except PassSkipException as skip:
+            self._end(PassStatus.SKIPPED, str(skip))
+        except Exception as error:
+            failure = error
+            self._fail(error)
+        self.result.seconds = time.perf_counter() - start
+        self._tell_result()
+        self.context.expire()
+        return failure
+
+    def emit(self, kind: EventKind, **details: object) -> None:
+        """Tell the world what happened in this session."""
+        emit(
+            PassEvent(
+                kind,
+                self.descriptor.pass_name,
+                self.descriptor.version,
+                self.descriptor.stage.name,
+                self.graph.name,
+                self.instance_id,
+                details,
+            )
+        )
+
+    def tolerates(self, error: Exception) -> bool:
+        """Whether an error in the hook of one match undoes and skips this match alone."""
+        return self.descriptor.on_error is ErrorPolicy.SKIP and not isinstance(
+            error, PassFatalError
+        )
+
+    def record_error(self, error: Exception) -> str:
+        """Put an error with its traceback into context and result; returns its text."""
+        text = f"{type(error).__name__}: {error}"
+        place = _user_frame(error)
+        said = self.context.get_error_message()
+        if said and said != self.result.traceback:
+            text = f"{said} ({text})"
+        self.result.traceback = "".join(traceback.format_exception(error)).rstrip()
+        text = f"{text} [{place}]" if place else text
+        self.context.set_error_message(f"{text}\n{self.result.traceback}")
+        self.emit(EventKind.FAILED, message=text)
+        return text
+
+    def _run_and_commit(self, commit: ir.Committer | None) -> None:
+        graph = self.graph
+        with (
+            ir.use_dialect(graph.dialect),
+            graph.transaction(self.descriptor.pass_name) as edits,
+        ):
+            instance = self.descriptor.pass_class()
+            instance.instance_id = self.instance_id
+            self.emit(EventKind.CREATED, pass_kind=self.descriptor.kind)
+            self._run(instance)
+            if edits:
+                ir.put_in_order(graph)
+                graph.settle_layouts()
+                self._check_results()
+            if edits and commit is not None:
+                commit(edits)
+        self.result.edits = len(edits)
+        if edits:
+            self.result.status = PassStatus.CHANGED
+
+    def _run(self, instance: FusionBasePass) -> None:
+        if isinstance(instance, (PatternFusionPass, DecomposePass)):
+            Rewriting(self, instance).run()
+            return
+        self._check_status(instance.run(self.graph, self.context))
+        self.result.matches = max(self.result.matches, int(self.graph.is_edited))
+
+    def _check_status(self, status: object) -> None:
+        """None, True and 0 are success; bool is looked at before int, of which it is one."""
+        name = self.descriptor.pass_name
+        if status is None or status is True:
+            return
+        if status is False:
+            raise PassError(f"run of {name!r} returned False")
+        if not isinstance(status, int):
+            raise TypeError(
+                f"run of {name!r} must return None, a bool or an int status, "
+                f"got {type(status).__name__} {status!r}"
+            )
+        if status != 0:
+            raise PassError(f"run of {name!r} returned status {status}", status=int(status))
+
+    def _check_results(self) -> None:
+        """What was a result of its own must not become an alias of an input: callers write both."""
+        new = ir.shared_outputs(self.graph) - self._shared
+        if new:
+            index, name = min(new)
+            raise PassError(
+                f"result {index} of the graph would share memory with {name!r}, which it did not "
+                "before: copy it (aten::clone)"
+            )
+
+    def _fail(self, error: Exception) -> None:
+        status = getattr(error, "status", 1)
+        self.result.code = status if isinstance(status, int) and status != 0 else 1
+        self._end(PassStatus.FAILED, self.record_error(error))
+
+    def _end(self, status: PassStatus, message: str) -> None:
+        self.result.status, self.result.message = status, message
+        self.result.matches = 0
+
+    def _tell_result(self) -> None:
+        self.emit(
+            EventKind.EXECUTED,
+            status=self.result.status.value,
+            seconds=self.result.seconds,
+            matches=self.result.matches,
+            nodes=len(self.graph),
+            inputs=[_shape_text(value) for value in self.graph.inputs],
+            outputs=[_shape_text(value) for value in self.graph.outputs],
+        )
+        _LOG.info("%s", self.result)
+
+
+def _shape_text(value: ir.Value) -> str:
+    desc = value.known_desc
+    return "unknown" if desc is None else str(desc)
+
+
+def _user_frame(error: Exception) -> str:
+    """File and line of the innermost frame of the error that is not bringup's own."""
+    own = __file__.rpartition("/passes/")[0]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(own):
+            return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return ""
