@@ -10,6 +10,7 @@ from bringup.passes.context import PassContext
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.events import EventKind, PassEvent, listening, profile_with
 from bringup.passes.executor import run_passes
+from bringup.passes.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
 from bringup.passes.loader import (
     PluginReport,
     load_pass_plugins,
@@ -18,7 +19,14 @@ from bringup.passes.loader import (
 )
 from bringup.passes.match import MatchResult
 from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
-from bringup.passes.patterns import AnyValue, Pattern, PatternInputs, any_value
+from bringup.passes.patterns import (
+    AnyValue,
+    NodeIo,
+    Pattern,
+    PatternInputs,
+    any_value,
+    create_pattern,
+)
 from bringup.passes.registering import (
     register_custom_pass,
     register_decompose_pass,
@@ -32,8 +40,16 @@ from bringup.passes.registry import (
     unregister_pass,
 )
 from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
+from bringup.passes.rewriter import create_replacement
 from bringup.passes.selection import select_passes
+from bringup.passes.shapes import infer_shape
 from bringup.passes.stages import PassStage
+from bringup.passes.subgraph import (
+    SubgraphBoundary,
+    SubgraphInput,
+    SubgraphOutput,
+    SubgraphRewriter,
+)
 
 __all__ = [
     "AnyValue",
@@ -41,9 +57,11 @@ __all__ = [
     "ErrorPolicy",
     "EventKind",
     "ExpiredHandleError",
+    "FuseCheckResult",
     "FusionBasePass",
     "MatchResult",
     "NearMiss",
+    "NodeIo",
     "PassContext",
     "PassDescriptor",
     "PassError",
@@ -60,11 +78,20 @@ __all__ = [
     "PatternMatcherConfigBuilder",
     "PluginReport",
     "Report",
+    "SubgraphBoundary",
+    "SubgraphInput",
+    "SubgraphOutput",
+    "SubgraphRewriter",
     "any_value",
+    "can_fuse",
+    "check_node_support",
     "clear_registered_passes",
+    "create_pattern",
+    "create_replacement",
     "get_registered_pass_by_descriptor_key",
     "get_registered_pass_dicts",
     "get_registered_passes",
+    "infer_shape",
     "listening",
     "load_pass_plugins",
     "pattern",
@@ -72,6 +99,7 @@ __all__ = [
     "register_custom_pass",
     "register_decompose_pass",
     "register_fusion_pass",
+    "report_fuse",
     "run_passes",
     "select_passes",
     "shutdown",

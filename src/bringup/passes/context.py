@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from bringup.errors import ExpiredHandleError
@@ -19,6 +19,7 @@ class PassContext:
         stage: the stage it runs in.
         options: the options of the compile; see `get_option_value`.
         instance_id: the number of this session, unique in the process.
+        on_fusion: called with the names of the old and new nodes of every reported fusion.
 
     Using it after the pass has returned raises `ExpiredHandleError`.
     """
@@ -29,11 +30,13 @@ class PassContext:
         stage: PassStage,
         options: Mapping[str, object] = MappingProxyType({}),
         instance_id: int = 0,
+        on_fusion: Callable[[Sequence[str], Sequence[str]], None] | None = None,
     ) -> None:
         self._pass_name = pass_name
         self._stage = stage
         self._options = options
         self._instance_id = instance_id
+        self._on_fusion = on_fusion
         self._error_message = ""
         self._expired = False
 
@@ -84,6 +87,12 @@ class PassContext:
         """Why the pass failed; becomes part of the `PassError`."""
         self._live()
         self._error_message = _text("error message", message)
+
+    def count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
+        """Note that nodes of these names were fused; `report_fuse` calls it."""
+        self._live()
+        if self._on_fusion is not None:
+            self._on_fusion(old, new)
 
     def get_option_value(self, key: str) -> object:
         """An option of the compile; `KeyError` that lists the options when there is none."""

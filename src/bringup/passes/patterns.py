@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bringup import ir
-from bringup.errors import PassError
+from bringup.errors import ExpiredHandleError, PassError
 
-__all__ = ["AnyValue", "Pattern", "PatternInputs", "any_value"]
+__all__ = ["AnyValue", "NodeIo", "Pattern", "PatternInputs", "any_value", "create_pattern"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,14 @@ def any_value(name: str = "") -> AnyValue:
     computed.
     """
     return AnyValue(name)
+
+
+@dataclass(frozen=True)
+class NodeIo:
+    """Output number `index` of a node of a pattern."""
+
+    node: ir.Node
+    index: int = 0
 
 
 class PatternInputs:
@@ -78,20 +86,29 @@ class Pattern:
             raise TypeError(f"a pattern is made from an ir.Graph, got {type(graph).__name__}")
         self.graph = graph
         self.name = name or graph.name
+        self._released = False
         self.captured: list[ir.Value] = []
         self.capture_names: dict[str, ir.Value] = {}
         _check(self)
 
-    def capture_tensor(self, tensor: object, name: str = "") -> Pattern:
-        """Capture the value that a holder (or value) of the pattern stands for; returns the
-        pattern.
+    def capture_tensor(
+        self, tensor: object, index: int | None = None, *, name: str = ""
+    ) -> Pattern:
+        """Capture a value of the pattern; returns the pattern.
 
         `match_result.get_captured_tensor(i)` gives the i-th captured one, `match_result[name]` a
-        named one.
+        named one. One value may be captured more than once.
+
+        Arguments:
+            tensor: a holder, value, node or `NodeIo` of this pattern.
+            index: which output of the node it is; of a node the first one by default.
+            name: also capture it under a name.
+
+        Raises `ValueError` for what is not of this pattern, `IndexError` for an output that the
+        node does not have.
         """
-        value = ir.plain(tensor)
-        if isinstance(value, ir.Node):
-            value = value.output
+        self._live()
+        value = _value_of(tensor, index)
         if not isinstance(value, ir.Value) or value.node.graph is not self.graph:
             raise ValueError(
                 f"pattern {self.name!r} can capture only its own values, got {tensor!r}"
@@ -100,6 +117,54 @@ class Pattern:
         if name:
             self.capture_names[name] = value
         return self
+
+    def get_captured_tensors(self) -> tuple[NodeIo, ...]:
+        """What is captured so far, in order."""
+        self._live()
+        return tuple(NodeIo(value.node, value.index) for value in self.captured)
+
+    def is_valid(self) -> bool:
+        """Whether the pattern has not been released."""
+        return not self._released
+
+    def release(self) -> ir.Graph:
+        """End the life of the pattern and return its graph. Using it afterwards raises
+        `ExpiredHandleError`.
+        """
+        self._live()
+        self._released = True
+        return self.graph
+
+    def _live(self) -> None:
+        if self._released:
+            raise ExpiredHandleError(
+                f"graph handle has expired: pattern {self.name!r} was released"
+            )
+
+
+def create_pattern(graph: ir.Graph) -> Pattern:
+    """A pattern of a graph: the same as `Pattern(graph)`."""
+    return Pattern(graph)
+
+
+def _value_of(tensor: object, index: int | None) -> object:
+    if isinstance(tensor, NodeIo):
+        if index is not None:
+            raise TypeError(f"a NodeIo has its own index {tensor.index}; index {index} is too much")
+        return _value_of(tensor.node, tensor.index)
+    value = ir.plain(tensor)
+    if index is None:
+        return value.output if isinstance(value, ir.Node) else value
+    node = value.node if isinstance(value, ir.Value) else value
+    if not isinstance(node, ir.Node):
+        return value
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"the index of an output must be a number, got {index!r}")
+    if not 0 <= index < len(node.outputs):
+        raise IndexError(
+            f"node {node.name!r} has {len(node.outputs)} outputs; there is no number {index}"
+        )
+    return node.outputs[index]
 
 
 def _check(pattern: Pattern) -> None:

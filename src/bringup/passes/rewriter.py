@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bringup import ir
 from bringup.errors import PassError
 
-__all__ = ["as_graph", "replace"]
+__all__ = ["as_graph", "create_replacement", "heritage", "replace"]
 
 
 def as_graph(replacement: object, where: str) -> ir.Graph:
@@ -22,6 +22,13 @@ def as_graph(replacement: object, where: str) -> ir.Graph:
         f"{where} must return an ir.Graph or the TensorHolder(s) of its outputs, "
         f"got {replacement!r}"
     )
+
+
+def create_replacement(graph: ir.Graph) -> ir.Graph:
+    """The graph itself, once it is clear that it is one; `TypeError` otherwise."""
+    if not isinstance(graph, ir.Graph):
+        raise TypeError(f"a replacement is made from an ir.Graph, got {type(graph).__name__}")
+    return graph
 
 
 def replace(
@@ -46,7 +53,7 @@ def replace(
     if graph.dialect is not None and replacement.dialect is None:
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
-    heritage = _heritage(nodes)
+    inherited = heritage(nodes)
     own: set[ir.Node] = set()
     made: list[ir.Node] = []
     for node in replacement.nodes:
@@ -64,7 +71,7 @@ def replace(
             before=before,
             output_count=len(node.outputs),
         )
-        copy.meta.update(heritage)
+        copy.meta.update(inherited)
         copy.meta.update(node.meta)
         storages.record(copy)
         made.append(copy)
@@ -103,15 +110,15 @@ def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:
                 )
 
 
-def _heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
+def heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
     """What new nodes take over from those they replace: the user's lines and modules."""
-    heritage: dict[str, object] = {}
+    found: dict[str, object] = {}
     traces = dict.fromkeys(node.meta["stack_trace"] for node in nodes if "stack_trace" in node.meta)
     if traces:
-        heritage["stack_trace"] = "\n".join(str(trace) for trace in traces)
+        found["stack_trace"] = "\n".join(str(trace) for trace in traces)
     last = nodes[-1]
     for key in ("nn_module_stack", "module"):
         if key in last.meta:
-            heritage[key] = last.meta[key]
-    heritage["replaces"] = tuple(node.name for node in nodes)
-    return heritage
+            found[key] = last.meta[key]
+    found["replaces"] = tuple(node.name for node in nodes)
+    return found

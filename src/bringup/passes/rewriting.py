@@ -167,6 +167,11 @@ class Rewriting:
             raise PassError(f"{type(instance).__qualname__}.patterns() returned no pattern")
         config = instance.matcher_config
         for pattern in patterns:
+            if not pattern.is_valid():
+                raise PassError(
+                    f"{type(instance).__qualname__}.patterns() returned the pattern "
+                    f"{pattern.name!r}, which was released"
+                )
             if self._graph.dialect is not None and pattern.graph.dialect is None:
                 pattern.graph.bind(self._graph.dialect)
             if config is not None and not config.ir_attr_match:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException
@@ -43,7 +43,7 @@ class Session:
         self.descriptor = descriptor
         self.instance_id = next(_NUMBERS)
         self.context = PassContext(
-            descriptor.pass_name, descriptor.stage, options, self.instance_id
+            descriptor.pass_name, descriptor.stage, options, self.instance_id, self._count_fusion
         )
         self.result = PassResult(
             descriptor.pass_name,
@@ -107,6 +107,11 @@ class Session:
         self.context.set_error_message(f"{text}\n{self.result.traceback}")
         self.emit(EventKind.FAILED, message=text)
         return text
+
+    def _count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
+        self.result.matches += 1
+        name = self.context.get_pass_name()
+        self.emit(EventKind.REPLACED, pattern=name, nodes=list(old), new_nodes=list(new))
 
     def _run_and_commit(self, commit: ir.Committer | None) -> None:
         graph = self.graph

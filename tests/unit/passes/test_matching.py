@@ -462,7 +462,7 @@ def test_match_result_hands_out_inputs_outputs_captures_and_nodes(traced):
         (x,) = builder.create_inputs(1)
         inner = builder.op("aten::relu", x)
         graph = builder.build_and_reset(builder.op("aten::exp", inner))
-        return [passes.Pattern(graph).capture_tensor(inner, "inner")]
+        return [passes.Pattern(graph).capture_tensor(inner, name="inner")]
 
     def meet(match_result):
         seen["nodes"] = [node.name for node in match_result.get_matched_nodes()]

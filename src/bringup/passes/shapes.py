@@ -1,0 +1,50 @@
+"""Shapes of a replacement before it stands anywhere."""
+
+from __future__ import annotations
+
+from bringup import ir
+from bringup.errors import PassError
+from bringup.passes.match import MatchResult
+from bringup.passes.subgraph import SubgraphBoundary
+
+__all__ = ["infer_shape"]
+
+
+def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphBoundary) -> None:
+    """Give every value of a replacement its shape and dtype, from what its inputs will be.
+
+    Arguments:
+        replacement: changed in place.
+        source: what it will replace: a match, a node (its inputs each once), or a boundary.
+
+    Raises `TypeError` for other kinds (and then changes nothing) and `PassError` when the
+    replacement is empty, has more inputs than its source, or an operator refuses its inputs.
+    """
+    if not isinstance(replacement, ir.Graph):
+        raise TypeError(f"infer_shape takes an ir.Graph, got {type(replacement).__name__}")
+    inputs = _inputs_of(source)
+    if not replacement.outputs:
+        raise PassError(f"the replacement {replacement.name!r} is empty: it has no output")
+    if len(replacement.inputs) > len(inputs):
+        raise PassError(
+            f"the replacement {replacement.name!r} has {len(replacement.inputs)} inputs, its "
+            f"source has {len(inputs)}"
+        )
+    if replacement.dialect is None and inputs and inputs[0].node.graph.dialect is not None:
+        replacement.bind(inputs[0].node.graph.dialect)
+    metas = {
+        value: source_value.meta
+        for value, source_value in zip(replacement.inputs, inputs, strict=False)
+    }
+    ir.infer_shapes(replacement, metas)
+
+
+def _inputs_of(source: object) -> tuple[ir.Value, ...]:
+    if isinstance(source, (MatchResult, SubgraphBoundary)):
+        return source.inputs
+    if isinstance(source, ir.Node):
+        return tuple(dict.fromkeys(source.inputs))
+    raise TypeError(
+        "infer_shape takes a MatchResult, an ir.Node or a SubgraphBoundary as its source, got "
+        f"{type(source).__name__}"
+    )
