@@ -128,6 +128,18 @@ class AtenDialect:
             raise TypeError(f"a constant must be a torch.Tensor, got {type(payload).__name__}")
         return self._mode_for(()).from_tensor(payload, static_shapes=True)
 
+    def constant_data(self, payload: object) -> ir.ConstantData | None:
+        """See `ir.Dialect.constant_data`. Unknown for fake and for quantised or sparse tensors."""
+        if not isinstance(payload, torch.Tensor) or isinstance(payload, FakeTensor):
+            return None
+        if payload.layout != torch.strided or payload.is_quantized or payload.is_meta:
+            return None
+        with ordinary_torch(), torch.no_grad():
+            flat = payload.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            data = memoryview(flat.view(torch.uint8).numpy())
+        dtype = str(payload.dtype).removeprefix("torch.")
+        return ir.ConstantData(dtype, tuple(int(size) for size in payload.shape), data)
+
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """See `ir.Dialect.supports`: is there a kernel for the device of the inputs?"""
         overload = overload_of(node.op_type)

@@ -12,7 +12,7 @@ import torch
 
 from bringup import ir
 from bringup.errors import SchemaError
-from bringup.passes import AnyValue
+from bringup.passes import AnyValue, Constant, Variadic
 
 __all__ = ["Slot", "in_schema_order", "overload_of", "resolve", "signature_of"]
 
@@ -140,8 +140,12 @@ def _example() -> Any:
 def _stand_in(argument: object) -> object:
     if isinstance(argument, ir.Value):
         return 1 if isinstance(argument.meta, (torch.SymInt, int)) else _example()
+    if isinstance(argument, Constant):
+        return argument.values[0] if argument.values and argument.shape is None else 1.0
+    if isinstance(argument, Variadic):
+        return [_example()]
     if isinstance(argument, (tuple, list)):
-        return [_stand_in(item) for item in argument]
+        return [_example() if isinstance(item, Variadic) else _stand_in(item) for item in argument]
     return _dtype_or_same(argument)
 
 

@@ -51,6 +51,11 @@ def trace_pattern(
     else:
         graph = _generic_trace(function, called, frozenset(open_arguments))
     for node in graph.nodes:
+        if node.op_type == ir.CONSTANT:
+            raise PassError(
+                f"{called} uses a tensor of its own, traced as the constant {node.name!r}; make it "
+                "an input, or build the pattern with passes.constant"
+            )
         for parameter in node.operator.parameters:
             if parameter.name in open_arguments:
                 capture = passes.any_value(f"{node.name}.{parameter.name}")

@@ -7,23 +7,37 @@ operators), `Graph`, `Node`, `Value` (the graph and its edits), `GraphBuilder` a
 
 from bringup.ir.anchors import InAnchor, OutAnchor
 from bringup.ir.builder import GraphBuilder, TensorHolder
+from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
 from bringup.ir.edits import Committer, Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import Storages, shared_outputs
 from bringup.ir.graph import Graph
 from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
-from bringup.ir.node import CONSTANT, INPUT, OUTPUT, Node, Value, map_argument, plain, values_in
+from bringup.ir.node import (
+    CONSTANT,
+    INPUT,
+    ONE_OF,
+    OUTPUT,
+    Node,
+    Value,
+    map_argument,
+    plain,
+    values_in,
+)
 from bringup.ir.order import hoist_plan, put_in_order
 from bringup.ir.printing import argument_text, graph_text, node_text
-from bringup.ir.tensor import Dim, Shape, TensorDesc
+from bringup.ir.tensor import ConstantData, Dim, Shape, TensorDesc
 
 __all__ = [
     "CONSTANT",
     "INPUT",
+    "ONE_OF",
     "OUTPUT",
     "Committer",
+    "ConstantData",
     "Dialect",
     "Dim",
+    "DimPattern",
     "Edit",
     "Erase",
     "Graph",
@@ -38,6 +52,7 @@ __all__ = [
     "Rewire",
     "Shape",
     "Storages",
+    "TensorConstraint",
     "TensorDesc",
     "TensorHolder",
     "Value",

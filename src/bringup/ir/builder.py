@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from bringup.errors import ExpiredHandleError
-from bringup.ir.dialect import Dialect
+from bringup.ir.constraint import DimPattern, TensorConstraint
+from bringup.ir.dialect import Dialect, Operator
 from bringup.ir.graph import Graph
-from bringup.ir.node import Node, Value, plain
+from bringup.ir.node import ONE_OF, Node, Value, plain
 
 __all__ = ["GraphBuilder", "TensorHolder"]
 
@@ -34,6 +35,25 @@ class TensorHolder:
     def builder(self) -> GraphBuilder:
         """The builder that made this holder."""
         return self._builder
+
+    def where(
+        self,
+        *,
+        dtype: object = None,
+        rank: object = None,
+        shape: Iterable[DimPattern] | None = None,
+        device: object = None,
+    ) -> TensorHolder:
+        """In a pattern: what the tensor that this holder stands for must look like; returns itself.
+
+        See `TensorConstraint`. Raises `TypeError` or `ValueError` for a fact that cannot be meant.
+        """
+        stated = TensorConstraint.of(dtype=dtype, rank=rank, shape=shape, device=device)
+        value = self._value
+        known = value.node.meta.setdefault("where", {})
+        assert isinstance(known, dict)
+        known[value.index] = known.get(value.index, TensorConstraint()).joined(stated)
+        return self
 
     def _call(self, op_type: str, *arguments: object) -> TensorHolder:
         result = self._builder.op(op_type, *arguments)
@@ -148,6 +168,16 @@ class GraphBuilder:
         holders = tuple(TensorHolder(self, value) for value in node.outputs)
         several = len(holders) != 1 or node.operator.output_count is None
         return holders if several else holders[0]
+
+    def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
+        """In a pattern: a value that is any one of `alternatives` (holders or host arguments)."""
+        graph = self._live()
+        for argument in alternatives:
+            self._check_owner(argument)
+        arguments = tuple(plain(argument) for argument in alternatives)
+        node = graph.insert_call(Operator(ONE_OF), arguments, before=self._before, output_count=1)
+        node.meta["name"] = name
+        return TensorHolder(self, node.output)
 
     def _check_owner(self, argument: object) -> None:
         if isinstance(argument, (tuple, list)):

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from bringup.ir.tensor import TensorDesc
+from bringup.ir.tensor import ConstantData, TensorDesc
 
 if TYPE_CHECKING:
     from bringup.ir.node import Node, Value
@@ -112,6 +112,9 @@ class Dialect(Protocol):
 
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant."""
+
+    def constant_data(self, payload: object) -> ConstantData | None:
+        """What a constant holds, by value; None when that is not known."""
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""

@@ -28,6 +28,8 @@ _STRUCTURE = {
     CONSTANT: Operator(CONSTANT),
     OUTPUT: Operator(OUTPUT, output_count=0),
 }
+_STRUCTURAL = "ir::"
+"""Types in this namespace are no operators: no dialect is asked about them."""
 _ORDER_STEP = 1024.0
 
 
@@ -337,7 +339,7 @@ class Graph(GraphTree):
                 f"graph {self.name!r} is bound to the dialect {self.dialect.name!r} already"
             )
         for node in self._walk():
-            if node._operator.type in _STRUCTURE:
+            if node._operator.type.startswith(_STRUCTURAL):
                 continue
             operator, arguments = dialect.bind(node._operator.type, node._arguments, node._keywords)
             del self._by_type[node._operator.type][node]

@@ -14,11 +14,23 @@ if TYPE_CHECKING:
     from bringup.ir.anchors import InAnchor, OutAnchor
     from bringup.ir.graph import Graph
 
-__all__ = ["CONSTANT", "INPUT", "OUTPUT", "Node", "Value", "map_argument", "plain", "values_in"]
+__all__ = [
+    "CONSTANT",
+    "INPUT",
+    "ONE_OF",
+    "OUTPUT",
+    "Node",
+    "Value",
+    "map_argument",
+    "plain",
+    "values_in",
+]
 
 INPUT = "ir::input"
 CONSTANT = "ir::constant"
 OUTPUT = "ir::output"
+ONE_OF = "ir::one_of"
+"""Only in patterns: stands for any one of its arguments."""
 _EXPIRED = "graph handle has expired"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Dim", "Shape", "TensorDesc"]
+__all__ = ["ConstantData", "Dim", "Shape", "TensorDesc"]
 
 Dim: TypeAlias = int | str
 """One dimension: a number, or the text of a symbolic expression such as `s0` or `2*s0`."""
@@ -63,3 +63,12 @@ class TensorDesc:
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
+
+
+@dataclass(frozen=True)
+class ConstantData:
+    """What a constant holds, by value: `data` are the elements in row-major order, no gaps."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview

@@ -8,6 +8,17 @@ from bringup.errors import ExpiredHandleError, PassError, PassFatalError, PassSk
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
 from bringup.passes.context import PassContext
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.elements import (
+    AnyValue,
+    ArgumentPattern,
+    Constant,
+    Variadic,
+    any_value,
+    constant,
+    one_of,
+    optional,
+    variadic,
+)
 from bringup.passes.events import EventKind, PassEvent, listening, profile_with
 from bringup.passes.executor import run_passes
 from bringup.passes.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
@@ -19,14 +30,7 @@ from bringup.passes.loader import (
 )
 from bringup.passes.match import MatchResult
 from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
-from bringup.passes.patterns import (
-    AnyValue,
-    NodeIo,
-    Pattern,
-    PatternInputs,
-    any_value,
-    create_pattern,
-)
+from bringup.passes.patterns import NodeIo, Pattern, PatternInputs, create_pattern
 from bringup.passes.registering import (
     register_custom_pass,
     register_decompose_pass,
@@ -53,6 +57,8 @@ from bringup.passes.subgraph import (
 
 __all__ = [
     "AnyValue",
+    "ArgumentPattern",
+    "Constant",
     "DecomposePass",
     "ErrorPolicy",
     "EventKind",
@@ -82,10 +88,12 @@ __all__ = [
     "SubgraphInput",
     "SubgraphOutput",
     "SubgraphRewriter",
+    "Variadic",
     "any_value",
     "can_fuse",
     "check_node_support",
     "clear_registered_passes",
+    "constant",
     "create_pattern",
     "create_replacement",
     "get_registered_pass_by_descriptor_key",
@@ -94,6 +102,8 @@ __all__ = [
     "infer_shape",
     "listening",
     "load_pass_plugins",
+    "one_of",
+    "optional",
     "pattern",
     "profile_with",
     "register_custom_pass",
@@ -105,4 +115,5 @@ __all__ = [
     "shutdown",
     "unload_pass_plugins",
     "unregister_pass",
+    "variadic",
 ]

@@ -2,37 +2,51 @@
 
 A match binds pattern nodes to nodes one to one and pattern inputs to values. Arguments are walked
 with a worklist; each node is bound once, so shared subgraphs cost nothing extra. Choices (the order
-of commutative operands, which reader of a value is meant) are tried in turn within a fixed number
-of steps.
+of commutative operands, which reader of a value is meant, alternatives) are tried in turn, those
+that cannot fit left out, within a fixed number of second tries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from bringup import ir
 from bringup.ir import Node, Value
-from bringup.passes.match import MatchResult
-from bringup.passes.patterns import AnyValue, Pattern
+from bringup.passes.bindings import Bindings, Frame, resolve
+from bringup.passes.boundary import Candidate, accept
+from bringup.passes.elements import AnyValue, Constant, Variadic
+from bringup.passes.lookahead import Lookahead
+from bringup.passes.patterns import Pattern
+from bringup.passes.predicates import (
+    Refusal,
+    any_value_refusal,
+    constant_refusal,
+    data_refusal,
+    is_plain,
+    list_refusal,
+    tensor_refusal,
+    text,
+)
 from bringup.passes.report import NearMiss
 
 __all__ = ["Candidate", "Matcher"]
 
-_Goal: TypeAlias = tuple[object, object, Node]
-"""Pattern argument, target argument, and the target node that has it (to blame)."""
-_Choices: TypeAlias = list[list[_Goal]] | None
-"""Alternatives of what remains to be compared; None when nothing can fit any more."""
-_Agenda: TypeAlias = "tuple[_Goal, _Agenda] | None"
-
 
 @dataclass(frozen=True)
-class Candidate:
-    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
+class _Decision:
+    """Take this alternative of an `ir::one_of` node."""
 
-    result: MatchResult
-    before: Node
-    hoist: tuple[Node, ...]
+    node: Node
+    index: int
+
+
+_Goal: TypeAlias = tuple[Frame, object, object, Node]
+"""Pattern argument, node or decision; target argument or node; the node to blame."""
+_Choices: TypeAlias = list[list[_Goal]]
+"""Alternatives of what remains to be compared; empty when nothing can fit any more."""
+_Agenda: TypeAlias = "tuple[_Goal, _Agenda] | None"
 
 
 class Matcher:
@@ -46,167 +60,332 @@ class Matcher:
         self.near_miss: NearMiss | None = None
         self._graph = graph
         self._storages = storages
-        self._nodes = [
-            node for node in pattern.graph.nodes if node.op_type not in (ir.INPUT, ir.OUTPUT)
-        ]
-        self._anchor = pattern.graph.outputs[0].node
-        self._returned = frozenset(pattern.graph.outputs)
-        self._budget = 1000 + 100 * len(self._nodes)
+        self._anchors = _anchors(pattern.graph.outputs[0])
+        self._retries = 1000 + 100 * len(pattern.nodes)
         self._reset()
 
     @property
-    def anchor_type(self) -> str:
-        """The type of the nodes that `match_at` is worth calling for."""
-        return self._anchor.op_type
+    def anchor_types(self) -> tuple[str, ...]:
+        """The types of the nodes that `match_at` is worth calling for, the preferred one first."""
+        return tuple(dict.fromkeys(node.op_type for _, node in self._anchors))
 
     def candidates(self) -> tuple[Node, ...]:
-        """The nodes of the anchor's type; when there is none, the near miss says so."""
-        found = self._graph.find(self.anchor_type)
+        """The nodes of the anchor's types; when there is none, the near miss says so."""
+        found = tuple(node for kind in self.anchor_types for node in self._graph.find(kind))
         if not found:
             self.near_miss = NearMiss(
                 self.pattern.name,
                 "",
-                f"the graph has no {self.anchor_type}",
-                size=len(self._nodes),
+                f"the graph has no {' or '.join(self.anchor_types)}",
+                size=len(self.pattern.nodes),
             )
         return found
 
     def match_at(self, target: Node) -> Candidate | None:
         """The first match whose first output is computed by `target`, or None."""
         self._reset()
-        agenda = self._bind_node(self._anchor, target)
-        if agenda is None or not self._solve_any(agenda, None):
-            return None
-        return self._accept()
+        root = self._bound.root
+        alternatives: _Choices = [
+            [
+                *((root, decision, None, target) for decision in decisions),
+                (root, node, target, target),
+            ]
+            for decisions, node in self._anchors
+            if node.op_type == target.op_type
+        ]
+        if not alternatives:
+            self._no(target, "another operator", " or ".join(self.anchor_types), target.op_type)
+        return self._search(alternatives)
 
     def refuse(self, node: Node | None, reason: str, expected: str = "", got: str = "") -> None:
         """The one way in which a candidate is refused: remember the refusal that came furthest."""
-        matched = len(self._bound_nodes)
+        matched = len(self._bound.root.nodes)
         if self.near_miss is None or matched > self.near_miss.matched:
             name = node.name if node is not None else ""
-            self.near_miss = NearMiss(
-                self.pattern.name, name, reason, expected, got, matched, len(self._nodes)
-            )
+            size = len(self.pattern.nodes)
+            self.near_miss = NearMiss(self.pattern.name, name, reason, expected, got, matched, size)
 
-    # Binding
+    # Searching
 
     def _reset(self) -> None:
-        self._steps = 0
-        self._bound_nodes: dict[Node, Node] = {}
-        self._taken: dict[Node, Node] = {}
-        self._bound_inputs: dict[Value, Value] = {}
-        self._captured: dict[str, object] = {}
-        self._trail: list[tuple[dict[Any, Any], object]] = []
+        self._bound = Bindings(self.pattern)
+        self._ahead = Lookahead(self._graph)
 
-    def _solve_any(self, alternatives: list[list[_Goal]], agenda: _Agenda) -> bool:
-        for goals in alternatives:
-            mark = len(self._trail)
-            if self._solve(_push(goals, agenda)):
-                return True
-            self._undo(mark)
-        return False
-
-    def _solve(self, agenda: _Agenda) -> bool:
+    def _search(self, alternatives: _Choices) -> Candidate | None:
+        """Depth first over all choices, without recursion."""
+        pending: list[tuple[int, _Choices, int, _Agenda]] = []
+        retries = 0
+        rest: _Agenda = None
         while True:
-            self._steps += 1
-            if self._steps > self._budget:
-                self.refuse(
-                    None,
-                    f"gave up after {self._budget} steps: too many orders of commutative operands",
-                )
-                return False
+            taken = 0
+            if not alternatives:
+                if not pending:
+                    return None
+                retries += 1
+                if retries > self._retries:
+                    self._give_up()
+                    return None
+                mark, alternatives, taken, rest = pending.pop()
+                self._bound.undo(mark)
+            if taken + 1 < len(alternatives):
+                pending.append((self._bound.mark(), alternatives, taken + 1, rest))
+            agenda = _push(alternatives[taken], rest)
             if agenda is None:
-                return self._seed()
-            (pattern, target, owner), agenda = agenda
-            alternatives = self._compare(pattern, target, owner)
-            if alternatives is None:
-                return False
-            if len(alternatives) > 1:
-                return self._solve_any(alternatives, agenda)
-            agenda = _push(alternatives[0], agenda)
+                seeds = self._seeds()
+                if seeds is None:
+                    candidate = accept(self._bound, self._storages, self.refuse)
+                    if candidate is not None:
+                        return candidate
+                alternatives, rest = seeds or [], None
+            else:
+                goal, rest = agenda
+                alternatives = self._compare(*goal)
 
-    def _seed(self) -> bool:
-        """Go on from a bound value to a pattern node that no output reached so far reads."""
-        for node in self._nodes:
-            if node in self._bound_nodes:
+    def _give_up(self) -> None:
+        self.refuse(
+            None,
+            f"gave up after {self._retries} tries: too many choices (orders of commutative "
+            "operands, readers, alternatives)",
+        )
+
+    # Seeding: from a bound value to an output that no walk has reached yet
+
+    def _seeds(self) -> _Choices | None:
+        """How the search may go on with the first unbound output; None when all are bound."""
+        bound = self._bound
+        root = bound.root
+        output = next((v for v in self.pattern.graph.outputs if resolve(root, v) is None), None)
+        if output is None:
+            return None
+        options = self._seed_options(output)
+        certain = [option for option in options if not option[0]]
+        choices: _Choices = []
+        for decisions, node in certain[:1] or options:
+            decided: list[_Goal] = [
+                (root, decision, None, self._anchor()) for decision in decisions
+            ]
+            if node is None:
+                choices.append(decided)
                 continue
-            known = next(
-                (value for value in node.inputs if self._target_of(value) is not None), None
-            )
-            if known is None:
-                continue
-            target = self._target_of(known)
+            value = self._rarest(node)
+            target = resolve(root, value)
             assert target is not None
             readers = [user for user in target.users if user.op_type == node.op_type]
             if not readers:
-                self.refuse(
+                self._no(
                     target.node, "no reader of this value fits", node.op_type, _users_text(target)
                 )
-            for reader in readers:
-                mark = len(self._trail)
-                alternatives = self._bind_node(node, reader)
-                if alternatives is not None and self._solve_any(alternatives, None):
-                    return True
-                self._undo(mark)
-            return False
-        if len(self._bound_nodes) < len(self._nodes):
+            choices.extend([*decided, (root, node, reader, reader)] for reader in readers)
+        if not options:
             self.refuse(None, "the pattern falls into parts that share no value")
-            return False
-        return True
+        return choices
 
-    def _target_of(self, value: Value) -> Value | None:
-        if value in self._bound_inputs:
-            return self._bound_inputs[value]
-        node = self._bound_nodes.get(value.node)
-        return None if node is None else node.outputs[value.index]
+    def _seed_options(self, output: Value) -> list[tuple[tuple[_Decision, ...], Node | None]]:
+        """Unbound nodes behind `output` that read a bound value, and the decisions they imply."""
+        root = self._bound.root
+        options: list[tuple[tuple[_Decision, ...], Node | None]] = []
+        agenda: list[tuple[object, tuple[_Decision, ...]]] = [(output, ())]
+        seen: set[Node] = set()
+        while agenda:
+            value, decisions = agenda.pop()
+            if not isinstance(value, Value):
+                continue
+            node = value.node
+            if resolve(root, value) is not None:
+                if decisions:
+                    options.append((decisions, None))
+            elif node in seen or node.op_type == ir.INPUT:
+                continue
+            elif node.op_type == ir.ONE_OF:
+                seen.add(node)
+                taken = root.chosen.get(node)
+                for index, item in reversed(list(enumerate(node.arguments))):
+                    if taken is None:
+                        agenda.append((item, (*decisions, _Decision(node, index))))
+                    elif taken == index:
+                        agenda.append((item, decisions))
+            else:
+                seen.add(node)
+                if any(resolve(root, item) is not None for item in node.inputs):
+                    options.append((decisions, node))
+                else:
+                    agenda.extend((item, decisions) for item in reversed(node.inputs))
+        return options
 
-    def _compare(self, pattern: object, target: object, owner: Node) -> _Choices:
+    def _rarest(self, node: Node) -> Value:
+        """The bound value among the inputs of a pattern node that the fewest nodes read."""
+        root = self._bound.root
+        known = [(value, resolve(root, value)) for value in node.inputs]
+        return min(
+            ((value, target) for value, target in known if target is not None),
+            key=lambda pair: len(pair[1].users),
+        )[0]
+
+    def _anchor(self) -> Node:
+        return next(iter(self._bound.root.nodes.values()))
+
+    # Comparing
+
+    def _compare(self, frame: Frame, pattern: object, target: object, owner: Node) -> _Choices:
         """What remains to be compared so that the two fit."""
-        if isinstance(pattern, AnyValue):
-            return self._bind_open(pattern, target, owner)
+        if isinstance(pattern, _Decision):
+            self._bound.set(frame.chosen, pattern.node, pattern.index)
+            return [[]]
+        if isinstance(pattern, Node):
+            assert isinstance(target, Node)
+            return self._bind_node(frame, pattern, target)
         if isinstance(pattern, Value):
-            return self._compare_value(pattern, target, owner)
+            return self._compare_value(frame, pattern, target, owner)
+        if isinstance(pattern, AnyValue):
+            refusal = any_value_refusal(pattern, target, self._same)
+            return self._named(frame, pattern.name, pattern, target, owner, refusal)
+        if isinstance(pattern, Constant):
+            refusal = constant_refusal(pattern, target, self._graph.dialect)
+            return self._named(frame, pattern.name, pattern, target, owner, refusal)
+        if isinstance(pattern, Variadic):
+            return self._compare_variadic(frame, pattern, target, owner)
+        return self._compare_host(frame, pattern, target, owner)
+
+    def _compare_host(self, frame: Frame, pattern: object, target: object, owner: Node) -> _Choices:
+        if not frame.pattern.attributes and is_plain(pattern) and is_plain(target):
+            return [[]]
         if isinstance(pattern, (tuple, list)):
-            if not isinstance(target, (tuple, list)) or len(pattern) != len(target):
+            return self._compare_list(frame, pattern, target, owner)
+        if isinstance(pattern, dict):
+            if not isinstance(target, dict) or list(pattern) != list(target):
                 return self._no(owner, "an argument differs", pattern, target)
-            return [[(one, other, owner) for one, other in zip(pattern, target, strict=True)]]
-        if isinstance(target, (Value, tuple, list)) or not self._same(pattern, target):
+            return [[(frame, item, target[key], owner) for key, item in pattern.items()]]
+        if isinstance(pattern, slice):
+            if not isinstance(target, slice):
+                return self._no(owner, "an argument differs", pattern, target)
+            ends = ("start", "stop", "step")
+            return [[(frame, getattr(pattern, end), getattr(target, end), owner) for end in ends]]
+        if isinstance(target, (Value, tuple, list, dict, slice)):
+            return self._no(owner, "an argument differs", pattern, target)
+        if not self._same(pattern, target):
             return self._no(owner, "an argument differs", pattern, target)
         return [[]]
 
-    def _compare_value(self, pattern: Value, target: object, owner: Node) -> _Choices:
+    def _compare_list(
+        self, frame: Frame, pattern: Sequence[object], target: object, owner: Node
+    ) -> _Choices:
+        if not isinstance(target, (tuple, list)):
+            return self._no(owner, "an argument differs", pattern, target)
+        open_at = next((i for i, item in enumerate(pattern) if isinstance(item, Variadic)), None)
+        if open_at is None and len(pattern) == len(target):
+            return [[(frame, one, two, owner) for one, two in zip(pattern, target, strict=True)]]
+        back = 0 if open_at is None else len(pattern) - open_at - 1
+        if open_at is None or open_at + back > len(target):
+            return self._no(owner, "an argument differs", pattern, target)
+        middle = tuple(target[open_at : len(target) - back])
+        ends = (*target[:open_at], middle, *target[len(target) - back :])
+        return [[(frame, one, two, owner) for one, two in zip(pattern, ends, strict=True)]]
+
+    def _compare_value(self, frame: Frame, pattern: Value, target: object, owner: Node) -> _Choices:
+        node = pattern.node
+        if node.op_type == ir.ONE_OF:
+            return self._compare_one_of(frame, pattern, target, owner)
         if not isinstance(target, Value):
             return self._no(owner, "an argument is not a tensor", pattern, target)
-        if pattern.node.op_type == ir.INPUT:
-            bound = self._bound_inputs.get(pattern)
-            if bound is None:
-                self._bound_inputs[pattern] = target
-                self._trail.append((self._bound_inputs, pattern))
-            elif bound is not target:
+        if node.op_type == ir.INPUT:
+            known = frame.inputs.get(pattern)
+            if known is not None and known is not target:
                 return self._no(
-                    owner, f"input {pattern.name!r} of the pattern is another value", bound, target
+                    owner, f"input {pattern.name!r} of the pattern is another value", known, target
                 )
+            if known is None:
+                if not self._is_as_stated(frame, pattern, target):
+                    return []
+                self._bound.set(frame.inputs, pattern, target)
             return [[]]
         if pattern.index != target.index:
             return self._no(
                 target.node, "another output of the node is read", pattern.index, target.index
             )
-        return self._bind_node(pattern.node, target.node)
+        return self._bind_node(frame, node, target.node)
 
-    def _bind_node(self, pattern: Node, target: Node) -> _Choices:
-        bound = self._bound_nodes.get(pattern)
-        if bound is not None:
+    def _compare_one_of(
+        self, frame: Frame, pattern: Value, target: object, owner: Node
+    ) -> _Choices:
+        node = pattern.node
+        if isinstance(target, Value) and not self._is_as_stated(frame, pattern, target):
+            return []
+        taken = frame.chosen.get(node)
+        if taken is not None:
+            return [[(frame, node.arguments[taken], target, owner)]]
+        fitting = [
+            (index, item)
+            for index, item in enumerate(node.arguments)
+            if self._plausible(frame, item, target)
+        ]
+        if not fitting:
+            return self._no(
+                owner, "none of the alternatives fits", _alternatives_text(node), _kind_text(target)
+            )
+        if len(fitting) > 1:
+            likely = [pair for pair in fitting if self._ahead.fits(frame.pattern, pair[1], target)]
+            fitting = likely or fitting[:1]
+        return [
+            [(frame, _Decision(node, index), None, owner), (frame, item, target, owner)]
+            for index, item in fitting
+        ]
+
+    def _compare_variadic(
+        self, frame: Frame, pattern: Variadic, target: object, owner: Node
+    ) -> _Choices:
+        refusal = list_refusal(pattern, target)
+        if refusal is not None or pattern.each is None:
+            return self._named(frame, pattern.name, pattern, target, owner, refusal)
+        assert isinstance(target, (tuple, list))
+        if pattern.name in frame.lists:
+            known = tuple(frame.lists[pattern.name])
+            if known != tuple(target):
+                return self._no(owner, f"{pattern!r} is another argument", known, target)
+            return [[]]
+        items = {value: Frame(pattern.each, frame) for value in target}
+        self._bound.set(frame.lists, pattern.name, [(value, items[value]) for value in target])
+        return [
+            [(item, item.pattern.graph.outputs[0], value, owner) for value, item in items.items()]
+        ]
+
+    def _named(
+        self,
+        frame: Frame,
+        name: str,
+        pattern: object,
+        target: object,
+        owner: Node,
+        refusal: Refusal | None,
+    ) -> _Choices:
+        """What an open argument stands for: the same wherever its name stands."""
+        if refusal is not None:
+            return self._no(owner, *refusal)
+        if not name:
+            return [[]]
+        names = frame.scope(name).names
+        if name not in names:
+            self._bound.set(names, name, target)
+        elif not _same_argument(names[name], target, self._same):
+            return self._no(owner, f"{pattern!r} is another argument", names[name], target)
+        return [[]]
+
+    # Nodes
+
+    def _bind_node(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+        known = frame.nodes.get(pattern)
+        if known is not None:
             return (
                 [[]]
-                if bound is target
-                else self._no(target, "another node is needed", bound, target)
+                if known is target
+                else self._no(target, "another node is needed", known, target)
             )
         if pattern.op_type != target.op_type:
             return self._no(target, "another operator", pattern.op_type, target.op_type)
-        if target in self._taken:
-            return self._no(
-                target, "one node would stand for two of the pattern", pattern, self._taken[target]
-            )
+        if pattern.op_type == ir.CONSTANT:
+            return self._bind_constant(frame, pattern, target)
+        other = self._bound.taken.get(target)
+        if other is not None and other is not pattern:
+            return self._no(target, "one node would stand for two of the pattern", pattern, other)
         if not target.pure:
             return self._no(
                 target, "the operator writes memory or is random, so it is never replaced"
@@ -215,54 +394,77 @@ class Matcher:
             target.arguments
         ):
             return self._no(target, "the call has another form", pattern, target)
-        self._bound_nodes[pattern] = target
-        self._taken[target] = pattern
-        self._trail.extend([(self._bound_nodes, pattern), (self._taken, target)])
-        return self._argument_orders(pattern, target)
+        for value, found in zip(pattern.outputs, target.outputs, strict=False):
+            if not self._is_as_stated(frame, value, found):
+                return []
+        self._take(frame, pattern, target)
+        return self._argument_orders(frame, pattern, target)
 
-    def _argument_orders(self, pattern: Node, target: Node) -> list[list[_Goal]]:
-        wanted, found = pattern.arguments, target.arguments
-        straight = [(one, other, target) for one, other in zip(wanted, found, strict=True)]
-        if (
-            len(wanted) < 2
-            or self._graph.dialect is None
-            or not self._graph.dialect.commutes(target)
-        ):
-            return [straight]
-        swapped = [(wanted[0], found[1], target), (wanted[1], found[0], target), *straight[2:]]
-        orders = [order for order in (straight, swapped) if all(map(self._plausible, order[:2]))]
-        return orders or [straight]
-
-    def _plausible(self, goal: _Goal) -> bool:
-        """A cheap look at the two ends of an argument, to leave out orders that cannot fit."""
-        pattern, target, _ = goal
-        if isinstance(pattern, AnyValue):
-            return True
-        if not isinstance(pattern, Value):
-            return not isinstance(target, Value) and self._same(pattern, target)
-        if not isinstance(target, Value):
-            return False
-        known = self._target_of(pattern)
-        if known is not None:
-            return known is target
-        return pattern.node.op_type in (ir.INPUT, target.node.op_type)
-
-    def _bind_open(self, pattern: AnyValue, target: object, owner: Node) -> _Choices:
-        if pattern.name in self._captured:
-            if not _same_argument(self._captured[pattern.name], target, self._same):
-                return self._no(
-                    owner, f"{pattern!r} is another argument", self._captured[pattern.name], target
-                )
-            return [[]]
-        if pattern.name:
-            self._captured[pattern.name] = target
-            self._trail.append((self._captured, pattern.name))
+    def _bind_constant(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+        if frame.pattern.constant_values:
+            refusal = data_refusal(pattern, target, self._graph.dialect)
+            if refusal is not None:
+                return self._no(target, *refusal)
+        if not self._is_as_stated(frame, pattern.output, target.output):
+            return []
+        self._take(frame, pattern, target)
         return [[]]
 
-    def _undo(self, mark: int) -> None:
-        while len(self._trail) > mark:
-            table, key = self._trail.pop()
-            del table[key]
+    def _take(self, frame: Frame, pattern: Node, target: Node) -> None:
+        self._bound.set(frame.nodes, pattern, target)
+        if target not in self._bound.taken:
+            self._bound.set(self._bound.taken, target, pattern)
+
+    def _argument_orders(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+        wanted, found = pattern.arguments, target.arguments
+        straight: list[_Goal] = [
+            (frame, one, other, target) for one, other in zip(wanted, found, strict=True)
+        ]
+        if pattern.keywords or target.keywords:
+            straight.append((frame, dict(pattern.keywords), dict(target.keywords), target))
+        dialect = self._graph.dialect
+        if len(wanted) < 2 or dialect is None or not dialect.commutes(target):
+            return [straight]
+        swapped: list[_Goal] = [
+            (frame, wanted[0], found[1], target),
+            (frame, wanted[1], found[0], target),
+            *straight[2:],
+        ]
+        orders = [
+            order
+            for order in (straight, swapped)
+            if all(self._plausible(frame, one, two) for _, one, two, _ in order[:2])
+        ]
+        if len(orders) > 1:
+            orders = [
+                order
+                for order in orders
+                if all(self._ahead.fits(frame.pattern, one, two) for _, one, two, _ in order[:2])
+            ]
+        return orders or [straight]
+
+    def _plausible(self, frame: Frame, pattern: object, target: object) -> bool:
+        """A cheap look at the two ends of an argument, to leave out what cannot fit."""
+        if isinstance(pattern, Value):
+            known = resolve(frame, pattern)
+            if known is not None:
+                return known is target
+        return self._ahead.looks_alike(frame.pattern, pattern, target)
+
+    def _is_as_stated(self, frame: Frame, pattern: Value, target: Value) -> bool:
+        """Whether the target has the dtype, shape, ... that `where` asks for."""
+        constraint = frame.pattern.constraint(pattern)
+        if constraint is None:
+            return True
+        found = tensor_refusal(
+            constraint, pattern.name, target.desc, lambda name: frame.scope(name).sizes.get(name)
+        )
+        if isinstance(found, Refusal):
+            self.refuse(target.node, *found)
+            return False
+        for name, size in found:
+            self._bound.set(frame.scope(name).sizes, name, size)
+        return True
 
     def _same(self, left: object, right: object) -> bool:
         dialect = self._graph.dialect
@@ -273,87 +475,23 @@ class Matcher:
         )
 
     def _no(self, node: Node, reason: str, expected: object = "", got: object = "") -> _Choices:
-        self.refuse(node, reason, _text(expected), _text(got))
-        return None
+        self.refuse(node, reason, text(expected), text(got))
+        return []
 
-    # Accepting
 
-    def _accept(self) -> Candidate | None:
-        """Whether the bound nodes can be taken out, and where the replacement would stand."""
-        matched = frozenset(self._taken)
-        if not (self._is_self_contained(matched) and self._is_unwritten()):
-            return None
-        outputs = [self._target_of(value) for value in self.pattern.graph.outputs]
-        readers = [
-            user for value in outputs if value for user in value.users if user not in matched
-        ]
-        last = max(matched, key=lambda node: node._order)
-        first_reader = min(readers, key=lambda node: node._order, default=None)
-        if first_reader is None or last.is_before(first_reader):
-            assert last._next is not None
-            before, hoist = last._next, []
-        else:
-            before = first_reader
-            captured = ir.values_in(tuple(self._captured.values()))
-            plan = ir.hoist_plan(
-                [*self._bound_inputs.values(), *captured], before, matched, self._storages
-            )
-            if isinstance(plan, str):
-                self.refuse(first_reader, plan)
-                return None
-            hoist = plan
-        if not self._may_run_at(before, matched):
-            return None
-        result = MatchResult(self.pattern, self._bound_nodes, self._bound_inputs, self._captured)
-        return Candidate(result, before, tuple(hoist))
-
-    def _is_self_contained(self, matched: frozenset[Node]) -> bool:
-        for pattern, target in self._bound_nodes.items():
-            for index, value in enumerate(target.outputs):
-                if index < len(pattern.outputs) and pattern.outputs[index] in self._returned:
-                    continue
-                outside = next((user for user in value.users if user not in matched), None)
-                if outside is not None:
-                    self.refuse(
-                        target,
-                        f"its output {index} is used outside of the match by {outside.name!r}; "
-                        "make it an output of the pattern",
-                    )
-                    return False
-        captured = ir.values_in(tuple(self._captured.values()))
-        for value in (*self._bound_inputs.values(), *captured):
-            if value.node in matched:
-                self.refuse(
-                    value.node, "an input of the pattern would be computed inside the match"
-                )
-                return False
-        return True
-
-    def _is_unwritten(self) -> bool:
-        for value in self.pattern.graph.outputs:
-            target = self._target_of(value)
-            assert target is not None
-            writer = self._storages.writer_of(target)
-            if writer is not None:
-                self.refuse(
-                    target.node, f"its memory is written by {writer.name!r}, so it is not replaced"
-                )
-                return False
-        return True
-
-    def _may_run_at(self, before: Node, matched: frozenset[Node]) -> bool:
-        """Whether what the matched nodes read is unwritten between them and the replacement."""
-        for node in matched:
-            first, last = (node, before) if node.is_before(before) else (before, node)
-            for value in node.inputs:
-                writer = self._storages.writer_between(value, first, last)
-                if writer is not None:
-                    self.refuse(
-                        node,
-                        f"{writer.name!r} writes what it reads between it and the replacement",
-                    )
-                    return False
-        return True
+def _anchors(output: Value) -> list[tuple[tuple[_Decision, ...], Node]]:
+    """The nodes that may compute the first output of a pattern, in order of preference."""
+    anchors: list[tuple[tuple[_Decision, ...], Node]] = []
+    agenda: list[tuple[Any, tuple[_Decision, ...]]] = [(output, ())]
+    while agenda:
+        value, decisions = agenda.pop()
+        node = value.node
+        if node.op_type != ir.ONE_OF:
+            anchors.append((decisions, node))
+            continue
+        for index, item in reversed(list(enumerate(node.arguments))):
+            agenda.append((item, (*decisions, _Decision(node, index))))
+    return anchors
 
 
 def _push(goals: list[_Goal], agenda: _Agenda) -> _Agenda:
@@ -372,14 +510,20 @@ def _same_argument(left: object, right: object, same: object) -> bool:
     return bool(same(left, right))  # type: ignore[operator]
 
 
-def _text(item: object) -> str:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, Node):
-        return repr(item)
-    return ir.argument_text(item)
-
-
 def _users_text(value: Value) -> str:
     types = sorted({user.op_type for user in value.users})
     return ", ".join(types) or "no reader"
+
+
+def _alternatives_text(node: Node) -> str:
+    shown = [
+        item.node.op_type
+        if isinstance(item, Value) and item.node.op_type != ir.INPUT
+        else text(item)
+        for item in node.arguments
+    ]
+    return " or ".join(shown)
+
+
+def _kind_text(target: object) -> str:
+    return target.node.op_type if isinstance(target, Value) else text(target)

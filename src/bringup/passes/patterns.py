@@ -1,33 +1,23 @@
-"""Patterns: graphs whose inputs are wildcards, open host arguments, and what to capture."""
+"""Patterns: graphs whose inputs are wildcards, and what to capture in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError, PassError
+from bringup.passes.elements import AnyValue, ArgumentPattern, Constant, Variadic
 
-__all__ = ["AnyValue", "NodeIo", "Pattern", "PatternInputs", "any_value", "create_pattern"]
-
-
-@dataclass(frozen=True)
-class AnyValue:
-    """Matches any argument; a name captures it, and means the same argument wherever it stands."""
-
-    name: str = ""
-
-    def __repr__(self) -> str:
-        return f"any_value({self.name!r})" if self.name else "any_value()"
-
-
-def any_value(name: str = "") -> AnyValue:
-    """An open argument of a pattern: `builder.op("aten::view", x, passes.any_value("size"))`.
-
-    With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is
-    computed.
-    """
-    return AnyValue(name)
+__all__ = [
+    "NodeIo",
+    "Pattern",
+    "PatternInputs",
+    "argument_patterns",
+    "as_pattern",
+    "create_pattern",
+]
 
 
 @dataclass(frozen=True)
@@ -77,19 +67,35 @@ class Pattern:
 
     Arguments:
         graph: its inputs match any value, its other nodes match nodes of the same type and
-            arguments.
+            arguments; see `passes.optional`, `one_of`, `variadic`, `constant`, `any_value`.
         name: what reports call it; the graph's name by default.
+        constant_values: whether a constant of the pattern whose data is known matches only a
+            constant of the same dtype, shape and bytes; otherwise any constant.
+        attributes: whether host arguments are compared at all; a value never fits one.
+
+    Raises `PassError` when the graph cannot be meant as a pattern.
     """
 
-    def __init__(self, graph: ir.Graph, name: str = "") -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        name: str = "",
+        *,
+        constant_values: bool = True,
+        attributes: bool = True,
+    ) -> None:
         if not isinstance(graph, ir.Graph):
             raise TypeError(f"a pattern is made from an ir.Graph, got {type(graph).__name__}")
         self.graph = graph
         self.name = name or graph.name
         self._released = False
+        self.constant_values = constant_values
+        self.attributes = attributes
         self.captured: list[ir.Value] = []
         self.capture_names: dict[str, ir.Value] = {}
-        _check(self)
+        self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
+        self.choices: dict[str, ir.Node] = {}
+        self.names = _check(self)
 
     def capture_tensor(
         self, tensor: object, index: int | None = None, *, name: str = ""
@@ -108,15 +114,33 @@ class Pattern:
         node does not have.
         """
         self._live()
+        value = self._own(tensor, index)
+        self.captured.append(value)
+        if name:
+            _claim(self.names, name, "a capture", self.name)
+            self.capture_names[name] = value
+        return self
+
+    def bind(self, dialect: ir.Dialect) -> None:
+        """Look the operators up in `dialect`, here and in every `each`, where that was not done."""
+        if self.graph.dialect is None:
+            self.graph.bind(dialect)
+        for item in argument_patterns(self.graph):
+            if isinstance(item, Variadic) and item.each is not None:
+                item.each.bind(dialect)
+
+    def constraint(self, value: ir.Value) -> ir.TensorConstraint | None:
+        """What `where` asked of a value of the pattern."""
+        stated = cast("dict[int, ir.TensorConstraint]", value.node.meta.get("where", {}))
+        return stated.get(value.index)
+
+    def _own(self, tensor: object, index: int | None) -> ir.Value:
         value = _value_of(tensor, index)
         if not isinstance(value, ir.Value) or value.node.graph is not self.graph:
             raise ValueError(
                 f"pattern {self.name!r} can capture only its own values, got {tensor!r}"
             )
-        self.captured.append(value)
-        if name:
-            self.capture_names[name] = value
-        return self
+        return value
 
     def get_captured_tensors(self) -> tuple[NodeIo, ...]:
         """What is captured so far, in order."""
@@ -167,16 +191,80 @@ def _value_of(tensor: object, index: int | None) -> object:
     return node.outputs[index]
 
 
-def _check(pattern: Pattern) -> None:
+_NOT_MATCHED = (ir.INPUT, ir.OUTPUT, ir.ONE_OF)
+
+
+def as_pattern(given: object, name: str) -> Pattern:
+    """A pattern from a pattern, a graph, or a function `(inputs) -> holder(s)`.
+
+    Raises `TypeError` for anything else.
+    """
+    from bringup.passes.rewriter import as_graph
+
+    if isinstance(given, Pattern):
+        return given
+    if isinstance(given, ir.Graph):
+        return Pattern(given)
+    if not callable(given):
+        raise TypeError(
+            f"{name!r} must be a Pattern, an ir.Graph or a function of its inputs, got {given!r}"
+        )
+    inputs = PatternInputs(ir.GraphBuilder(name))
+    return Pattern(as_graph(given(inputs), name), name)
+
+
+def argument_patterns(graph: ir.Graph) -> Iterator[ArgumentPattern]:
+    """Every `ArgumentPattern` in the arguments of a graph's nodes, in order."""
+    for node in graph.nodes:
+        yield from _argument_patterns_in((node.arguments, dict(node.keywords)))
+
+
+def _argument_patterns_in(argument: object) -> Iterator[ArgumentPattern]:
+    if isinstance(argument, ArgumentPattern):
+        yield argument
+    elif isinstance(argument, (tuple, list)):
+        if sum(isinstance(item, Variadic) for item in argument) > 1:
+            raise PassError(f"two lists of open length in one list: {argument!r}")
+        for item in argument:
+            yield from _argument_patterns_in(item)
+    elif isinstance(argument, dict):
+        yield from _argument_patterns_in(tuple(argument.values()))
+    elif isinstance(argument, slice):
+        yield from _argument_patterns_in((argument.start, argument.stop, argument.step))
+
+
+def _check(pattern: Pattern) -> dict[str, str]:
+    """Refuse what cannot be meant. Returns what every name in the pattern stands for."""
     graph = pattern.graph
     if not graph.outputs:
         raise PassError(f"pattern {pattern.name!r} has no output")
     for value in graph.outputs:
-        if value.node.op_type == ir.INPUT:
-            raise PassError(f"pattern {pattern.name!r} returns its own input {value.name!r}")
+        _check_output(pattern, value)
     for index, value in enumerate(graph.inputs):
         if not value.users:
             raise PassError(f"input {index} of pattern {pattern.name!r} is used nowhere in it")
+    _check_needed(pattern)
+    return _check_names(pattern)
+
+
+def _check_output(pattern: Pattern, value: ir.Value) -> None:
+    agenda: list[object] = [value]
+    while agenda:
+        item = agenda.pop()
+        if not isinstance(item, ir.Value):
+            raise PassError(
+                f"pattern {pattern.name!r} returns {value.name!r}, which may be {item!r}: only "
+                "what an operator computes can be replaced"
+            )
+        if item.node.op_type == ir.INPUT:
+            which = "" if item is value else f" where {value.name!r} is absent"
+            raise PassError(f"pattern {pattern.name!r} returns its own input {item.name!r}{which}")
+        if item.node.op_type == ir.ONE_OF:
+            agenda.extend(item.node.arguments)
+
+
+def _check_needed(pattern: Pattern) -> None:
+    graph = pattern.graph
     needed: set[ir.Node] = set()
     agenda = [value.node for value in graph.outputs]
     while agenda:
@@ -190,7 +278,30 @@ def _check(pattern: Pattern) -> None:
             raise PassError(
                 f"node {node.name!r} of pattern {pattern.name!r} contributes to no output"
             )
-        if node.op_type == ir.CONSTANT:
-            raise PassError(
-                f"pattern {pattern.name!r} has a constant {node.name!r}; make it an input"
-            )
+
+
+def _check_names(pattern: Pattern) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for item in argument_patterns(pattern.graph):
+        kind = "a list of values" if isinstance(item, Variadic) else "an argument"
+        if isinstance(item, (AnyValue, Constant, Variadic)) and item.name:
+            _claim(names, item.name, kind, pattern.name)
+    for node in pattern.graph.nodes:
+        for value in node.outputs:
+            constraint = pattern.constraint(value)
+            for name in () if constraint is None else constraint.names:
+                _claim(names, name, "a size", pattern.name)
+        if node.op_type == ir.ONE_OF and node.meta["name"]:
+            name = str(node.meta["name"])
+            if name in pattern.choices:
+                raise PassError(f"pattern {pattern.name!r} has two choices named {name!r}")
+            _claim(names, name, "a choice", pattern.name)
+            pattern.choices[name] = node
+    return names
+
+
+def _claim(names: dict[str, str], name: str, kind: str, pattern: str) -> None:
+    if names.setdefault(name, kind) != kind:
+        raise PassError(
+            f"the name {name!r} stands for {names[name]} and for {kind} in pattern {pattern!r}"
+        )

@@ -35,14 +35,14 @@ def replace(
     graph: ir.Graph,
     replacement: ir.Graph,
     *,
-    inputs: Sequence[ir.Value],
+    inputs: Sequence[ir.Value | None],
     outputs: Sequence[ir.Value],
     nodes: Sequence[ir.Node],
     before: ir.Node,
     storages: ir.Storages,
 ) -> tuple[ir.Node, ...]:
     """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes`
-    out.
+    out. What reads an input that is None gets None.
 
     New nodes, which are returned, take over the stack trace and module path of the nodes they
     replace. Raises `PassError` when the numbers of inputs or outputs do not fit, or an output
@@ -78,7 +78,11 @@ def replace(
         copies.update(zip(node.outputs, copy.outputs, strict=False))
     for old, result in zip(outputs, replacement.outputs, strict=True):
         new = copies.get(result, result)
-        assert isinstance(new, ir.Value)
+        if not isinstance(new, ir.Value):
+            raise PassError(
+                f"the replacement {replacement.name!r} returns its input {result.name!r}, which is "
+                "absent in this match"
+            )
         graph.replace_all_uses(old, new)
         storages.replaced(old, new)
     graph.erase_dead(*nodes)
@@ -86,7 +90,7 @@ def replace(
 
 
 def _check_counts(
-    replacement: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+    replacement: ir.Graph, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]
 ) -> None:
     if len(replacement.inputs) > len(inputs):
         raise PassError(

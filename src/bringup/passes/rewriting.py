@@ -10,7 +10,7 @@ from bringup.errors import PassError, PassSkipException
 from bringup.passes.base import DecomposePass, PatternFusionPass, pattern_methods
 from bringup.passes.events import EventKind
 from bringup.passes.matcher import Candidate, Matcher
-from bringup.passes.patterns import AnyValue, Pattern, PatternInputs
+from bringup.passes.patterns import Pattern, PatternInputs
 from bringup.passes.report import NearMiss
 from bringup.passes.rewriter import as_graph, replace
 
@@ -172,10 +172,11 @@ class Rewriting:
                     f"{type(instance).__qualname__}.patterns() returned the pattern "
                     f"{pattern.name!r}, which was released"
                 )
-            if self._graph.dialect is not None and pattern.graph.dialect is None:
-                pattern.graph.bind(self._graph.dialect)
-            if config is not None and not config.ir_attr_match:
-                _open_attributes(pattern)
+            if self._graph.dialect is not None:
+                pattern.bind(self._graph.dialect)
+            if config is not None:
+                pattern.attributes = config.ir_attr_match
+                pattern.constant_values = config.const_value_match
         return patterns
 
     # Decompose
@@ -256,11 +257,3 @@ def _pattern_of_method(instance: PatternFusionPass, name: str) -> Pattern:
     for value in graph.outputs:
         pattern.capture_tensor(value)
     return pattern
-
-
-def _open_attributes(pattern: Pattern) -> None:
-    """Let every host argument of the pattern match any argument."""
-    for node in pattern.graph.nodes:
-        for name, argument in node.attributes.items():
-            if not isinstance(argument, AnyValue):
-                pattern.graph.set_argument(node, name, AnyValue())

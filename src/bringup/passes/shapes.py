@@ -30,16 +30,18 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
             f"the replacement {replacement.name!r} has {len(replacement.inputs)} inputs, its "
             f"source has {len(inputs)}"
         )
-    if replacement.dialect is None and inputs and inputs[0].node.graph.dialect is not None:
-        replacement.bind(inputs[0].node.graph.dialect)
+    present = [value for value in inputs if value is not None]
+    if replacement.dialect is None and present and present[0].node.graph.dialect is not None:
+        replacement.bind(present[0].node.graph.dialect)
     metas = {
         value: source_value.meta
         for value, source_value in zip(replacement.inputs, inputs, strict=False)
+        if source_value is not None
     }
     ir.infer_shapes(replacement, metas)
 
 
-def _inputs_of(source: object) -> tuple[ir.Value, ...]:
+def _inputs_of(source: object) -> tuple[ir.Value | None, ...]:
     if isinstance(source, (MatchResult, SubgraphBoundary)):
         return source.inputs
     if isinstance(source, ir.Node):

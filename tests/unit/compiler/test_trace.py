@@ -60,7 +60,7 @@ def test_unused_input_and_returned_input_are_refused():
 
 def test_constant_tensor_in_a_pattern_is_refused():
     constant = torch.ones(2)
-    with pytest.raises(PassError, match=r"has a constant .*; make it an input"):
+    with pytest.raises(PassError, match=r"traced as the constant .*; make it an input"):
         compiler.trace_pattern(lambda x: x + constant, torch.ones(2))
 
 

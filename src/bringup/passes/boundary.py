@@ -1,0 +1,129 @@
+"""Whether what was matched can be taken out of the graph, and where its replacement would stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bringup import ir
+from bringup.ir import Node, Value
+from bringup.passes.bindings import Bindings, resolve
+from bringup.passes.match import MatchResult
+
+__all__ = ["Candidate", "accept"]
+
+_Refuse = Callable[[Node, str], None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
+
+    result: MatchResult
+    before: Node
+    hoist: tuple[Node, ...]
+
+
+def accept(bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> Candidate | None:
+    """The candidate that the bindings make; None after `refuse` was told why there is none."""
+    return _Boundary(bound, storages, refuse).accept()
+
+
+class _Boundary:
+    def __init__(self, bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> None:
+        self._bound = bound
+        self._storages = storages
+        self._refuse = refuse
+        self._matched = frozenset(bound.taken)
+        self._in_order = _sorted(self._matched)
+        found = (resolve(bound.root, value) for value in bound.root.pattern.graph.outputs)
+        self._outputs = [value for value in found if value is not None]
+        self._taken_in = _values_taken_in(bound)
+
+    def accept(self) -> Candidate | None:
+        if not (self._is_self_contained() and self._is_unwritten()):
+            return None
+        place = self._place()
+        if place is None or not self._may_run_at(place[0]):
+            return None
+        return Candidate(MatchResult(self._bound.root), place[0], tuple(place[1]))
+
+    def _is_self_contained(self) -> bool:
+        returned = frozenset(self._outputs)
+        for target in self._in_order:
+            if target.op_type == ir.CONSTANT:
+                continue
+            for index, value in enumerate(target.outputs):
+                if value in returned:
+                    continue
+                outside = next((user for user in value.users if user not in self._matched), None)
+                if outside is not None:
+                    self._refuse(
+                        target,
+                        f"its output {index} is used outside of the match by {outside.name!r}; "
+                        "make it an output of the pattern",
+                    )
+                    return False
+        for value in self._taken_in:
+            if value.node in self._matched and value.node.op_type != ir.CONSTANT:
+                self._refuse(
+                    value.node, "an input of the pattern would be computed inside the match"
+                )
+                return False
+        return True
+
+    def _is_unwritten(self) -> bool:
+        for value in self._outputs:
+            writer = self._storages.writer_of(value)
+            if writer is not None:
+                self._refuse(
+                    value.node, f"its memory is written by {writer.name!r}, so it is not replaced"
+                )
+                return False
+        return True
+
+    def _place(self) -> tuple[Node, Sequence[Node]] | None:
+        """In front of which node the replacement goes, and what must move there first."""
+        readers = {
+            user for value in self._outputs for user in value.users if user not in self._matched
+        }
+        last = self._in_order[-1]
+        if not readers or all(last.is_before(reader) for reader in readers):
+            assert last._next is not None
+            return last._next, ()
+        before = _sorted(readers)[0]
+        plan = ir.hoist_plan(self._taken_in, before, self._matched, self._storages)
+        if isinstance(plan, str):
+            self._refuse(before, plan)
+            return None
+        return before, plan
+
+    def _may_run_at(self, before: Node) -> bool:
+        """Whether what the matched nodes read is unwritten between them and the replacement."""
+        for node in self._in_order:
+            first, last = (node, before) if node.is_before(before) else (before, node)
+            for value in node.inputs:
+                writer = self._storages.writer_between(value, first, last)
+                if writer is not None:
+                    self._refuse(
+                        node,
+                        f"{writer.name!r} writes what it reads between it and the replacement",
+                    )
+                    return False
+        return True
+
+
+def _values_taken_in(bound: Bindings) -> list[Value]:
+    """What the replacement may read: inputs of the pattern, and values in captured arguments."""
+    taken_in: dict[Value, None] = {}
+    for frame in bound.root.frames():
+        for value in frame.pattern.graph.inputs:
+            if value in frame.inputs:
+                taken_in[frame.inputs[value]] = None
+        for name in sorted(frame.names):
+            taken_in.update(dict.fromkeys(ir.values_in(frame.names[name])))
+    return list(taken_in)
+
+
+def _sorted(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: node._order)
