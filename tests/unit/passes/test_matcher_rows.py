@@ -352,7 +352,7 @@ def test_captures_by_number_and_by_name():
     (x,) = build.inputs(1)
     inner = build.exp(x)
     pattern = passes.Pattern(build.graph(build.neg(inner)))
-    pattern.capture_tensor(inner, "inner").capture_tensor(x)
+    pattern.capture_tensor(inner, name="inner").capture_tensor(x)
     (item,) = candidates(pattern, relu_chain())[0]
     assert item.result["inner"].name == "exp"
     assert [item.result.get_captured_tensor(index).name for index in (0, 1)] == ["exp", "input_0"]
