@@ -26,6 +26,6 @@ class EngineError : public std::runtime_error {
 };
 
 // A name as messages show it.
-inline std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+std::string quoted(std::string_view name);
 
 }  // namespace bringup::engine
