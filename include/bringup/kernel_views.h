@@ -1,7 +1,8 @@
 // C++17 sugar over kernel.h: typed strided views, scalars, lists, half and bfloat16, parallel_for.
 // Included by kernel.h; needs no other header, so that a small kernel compiles in a blink.
-// Everything here is inline and checks nothing that the operator has checked already (schema types,
-// input contract); `matches` is for what it has not.
+// Everything here is inline. What the operator has checked already (schema types, input contract)
+// is not checked again, but a view refuses a tensor of another dtype or rank, because it would read
+// past the sizes or leave elements unwritten: the caller sees a KernelError. `matches` asks first.
 //
 // Parameters have long names: `T` and its like are what dtype macros are called (-DT=float).
 //
@@ -261,12 +262,45 @@ bool matches(const DLTensor& t, int32_t rank = -1) {
          (rank < 0 || t.ndim == rank);
 }
 
+extern "C" {
+// Who calls a kernel puts a function here that throws, when it loads the library: what a view does
+// over a tensor of another dtype or rank. NULL (a caller that does not know it): nothing is
+// refused. A `throw` in the kernel itself would double the time that a small one takes to compile.
+__attribute__((weak, visibility("default"))) bringup_view_refusal bringup_refuse_view = nullptr;
+}
+
+namespace detail {
+template <class Element, class = void>
+struct has_dtype {
+  static constexpr bool value = false;
+};
+template <class Element>
+struct has_dtype<Element, decltype(void(dtype_of<Element>::value))> {
+  static constexpr bool value = true;
+};
+
+// Refuses a tensor of another dtype (where the view's is known) or rank.
+template <class Element, int Rank>
+void check_view(const DLTensor& t) {
+#ifndef __CUDA_ARCH__
+  DLDataType expected = t.dtype;
+  if constexpr (has_dtype<Element>::value) expected = dtype_of<Element>::value;
+  const bool fits = expected.code == t.dtype.code && expected.bits == t.dtype.bits &&
+                    t.dtype.lanes == 1 && (Rank < 0 || t.ndim == Rank);
+  if (!fits && bringup_refuse_view != nullptr) bringup_refuse_view(expected, Rank, &t);
+#else
+  static_cast<void>(t);
+#endif
+}
+}  // namespace detail
+
 // A tensor's elements under their indices. With a rank the sizes and strides are kept in the view,
 // so that loops over it do not read them again from memory.
 template <class Element, int Rank = -1>
 class View {
  public:
   explicit View(const DLTensor& t) : data_(static_cast<Element*>(t.data)) {
+    detail::check_view<Element, Rank>(t);
     for (int i = 0; i < Rank; ++i) {
       sizes_[i] = t.shape[i];
       strides_[i] = t.strides[i];
@@ -304,7 +338,7 @@ class View {
 template <class Element>
 class View<Element, -1> {
  public:
-  explicit View(const DLTensor& t) : tensor_(&t) {}
+  explicit View(const DLTensor& t) : tensor_(&t) { detail::check_view<Element, -1>(t); }
   explicit View(const void* arg) : View(tensor(arg)) {}
 
   Element* data() const { return static_cast<Element*>(tensor_->data); }

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "runtime/view_refusal.h"
+
 namespace bringup::runtime {
 namespace {
 
@@ -34,6 +36,7 @@ void check_abi(const Library& library) {
 
 KernelId load_kernel(const std::string& path, const std::string& entry, KernelKind kind) {
   auto library = Library::open(path);
+  let_views_refuse(*library);
   check_abi(*library);
   const auto run = reinterpret_cast<bringup_kernel_fn>(library->symbol(entry));
   const auto can_implement =

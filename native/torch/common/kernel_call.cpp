@@ -6,23 +6,26 @@
 #include <exception>
 
 #include "runtime/error_slot.h"
+#include "runtime/view_refusal.h"
 #include "torch/common/errors.h"
 
 namespace bringup::torch_ext {
 namespace {
 
-// The words of the exception in flight.
-std::string thrown_words() {
+// The words of the exception in flight; those of a view need no `advice`.
+std::string thrown_words(const std::string& advice) {
   try {
     throw;
   } catch (const abi::__forced_unwind&) {
     throw;  // the thread is being ended, which nobody may stop
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
+  } catch (const runtime::ViewError& error) {
     return error.what();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace() + advice;
+  } catch (const std::exception& error) {
+    return error.what() + advice;
   } catch (...) {
-    return "something that is no std::exception";
+    return "something that is no std::exception" + advice;
   }
 }
 
@@ -37,9 +40,9 @@ void raise_kernel_status(const std::string& operator_name, int32_t status) {
 
 void raise_kernel_exception(const std::string& operator_name, const char* what,
                             const char* advice) {
-  const std::string reason = thrown_words();
+  const std::string reason = thrown_words(std::string(" (") + advice + ")");
   runtime::take_last_error();  // not for the next kernel that fails
-  raise_error("KernelError", operator_name + ": " + what + ": " + reason + " (" + advice + ")");
+  raise_error("KernelError", operator_name + ": " + what + ": " + reason);
 }
 
 }  // namespace bringup::torch_ext
