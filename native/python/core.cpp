@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "python/host_call.h"
 #include "runtime/c_function.h"
 #include "runtime/call_record.h"
 #include "runtime/error_slot.h"
@@ -93,5 +94,6 @@ NB_MODULE(_core, module) {
   module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("again") = false,
              "(key, digest) of the build that the call record at `path` names, if all that it "
              "depends on is as it was; else None.");
+  bringup::python::bind_host_call(module);
   module.def("take_last_error", &rt::take_last_error);
 }

@@ -380,6 +380,7 @@ _ALL: tuple[Setting[object], ...] = (
     _PASS_SWITCH,
     _OPS_PATH,
     _DRIVER_PATH,
+    _NATIVE,
     _LOG,
     _LAUNCH_BLOCKING,
     _OPS_DEBUG,

@@ -163,23 +163,8 @@ def test_missing_core_says_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> No
         _native.core()
 
 
-def test_torch_library_for_another_torch_names_both_versions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _native.torch_library.cache_clear()
-    stale = types.ModuleType("bringup._native._torch")
-    stale.torch_version = "2.99.0"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bringup._native._torch", stale)
-    with pytest.raises(
-        errors.NativeLibraryError, match=r"built for torch 2\.99, this is torch 2\."
-    ):
-        _native.torch_library()
-    _native.torch_library.cache_clear()
-
-
 def test_missing_torch_says_which_torch_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    _native.torch_library.cache_clear()
+    monkeypatch.setattr(_native, "_decided", None)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(errors.NativeLibraryError, match=r"pip install torch==2\.13\.0"):
         _native.torch_library()
-    _native.torch_library.cache_clear()

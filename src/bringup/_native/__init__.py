@@ -1,19 +1,36 @@
 """The native libraries of bringup: finding them, and saying what is wrong when one is missing.
 
-`core()` needs neither torch nor a compiler at run time; `torch_library()` imports torch and
-refuses, with a reason, a library built for another torch.
+`core()` needs neither torch nor a compiler at run time. The library that links libtorch is one for
+each torch minor and Python: `torch_library()` finds it or builds it once into the cache. Where that
+cannot be, or `BRINGUP_NATIVE=0` says so, the process runs without it: `has_torch_library()` is
+False, operators run through Python, and what needs the library raises one sentence.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from bringup import settings
+from bringup._native import _build, _find
 from bringup.errors import NativeLibraryError
 
-__all__ = ["core", "include_dir", "library_dir", "sim_driver_path", "torch_library"]
+__all__ = [
+    "TorchLibrary",
+    "core",
+    "forget_torch_library",
+    "has_torch_library",
+    "include_dir",
+    "library_dir",
+    "sim_driver_path",
+    "torch_library",
+    "torch_library_status",
+]
 
 _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources: `make build`)"
 
@@ -54,27 +71,168 @@ def core() -> ModuleType:
         ) from error
 
 
-@cache
-def torch_library() -> ModuleType:
-    """The module that links libtorch. Raises `NativeLibraryError` when one does not fit."""
-    try:
-        import torch
-    except ImportError as error:
+@dataclass(frozen=True)
+class TorchLibrary:
+    """What this process has decided about the library that links libtorch.
+
+    Attributes:
+        key: torch minor and Python tag, e.g. "torch-2.13-cp311".
+        module: the library, or None where operators run through Python.
+        reason: why there is none.
+    """
+
+    key: str
+    module: ModuleType | None = None
+    reason: str = ""
+
+
+_decided: TorchLibrary | None = None
+_deciding = threading.RLock()
+
+
+def _after_fork() -> None:
+    """A forked child must not wait for a thread that only its parent has."""
+    global _deciding
+    _deciding = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def torch_library(feature: str = "this") -> ModuleType:
+    """The module that links libtorch: found, or built once into the cache.
+
+    Args:
+        feature: what needs it, for the error.
+
+    Raises:
+        NativeLibraryError: torch is missing, or this process runs without the library.
+    """
+    decided = _decide()
+    if decided.module is None:
         raise NativeLibraryError(
-            f"torch cannot be imported ({error}): pip install torch==2.13.0"
-        ) from error
-    try:
-        module = importlib.import_module("bringup._native._torch")
-    except ImportError as error:
-        raise NativeLibraryError(
-            f"bringup's torch library cannot be loaded with torch {torch.__version__} ({error}): "
-            f"{_REBUILD}"
-        ) from error
-    built = ".".join(str(module.torch_version).split(".")[:2])
-    running = ".".join(torch.__version__.split(".")[:2])
-    if built != running:
-        raise NativeLibraryError(
-            f"bringup's torch library was built for torch {built}, this is torch {running}: "
-            f"{_REBUILD}"
+            f"{feature} needs bringup's native torch library, and this process runs without it: "
+            f"{decided.reason}"
         )
-    return module
+    return decided.module
+
+
+def has_torch_library() -> bool:
+    """Whether the library is there; decided once a process, and said where it is not.
+
+    Raises:
+        NativeLibraryError: torch is missing; or there is no library and `BRINGUP_NATIVE=1` demands
+            it.
+    """
+    return _decide().module is not None
+
+
+def torch_library_status() -> TorchLibrary:
+    """What `torch_library` would find, without building anything. Raises what it raises where torch
+    is missing.
+    """
+    if _decided is not None:
+        return _decided
+    key = _find.running_key()
+    if settings.native() == "none":
+        return TorchLibrary(str(key), None, _asked_for())
+    module, refused = _load_first(key)
+    if module is not None:
+        return TorchLibrary(str(key), module)
+    recipe, problem = _recipe(key)
+    if recipe is not None:
+        problem = _build.remembered_failure(recipe) or "it is built at first use"
+    return TorchLibrary(str(key), None, _text(key, [*refused, problem]))
+
+
+def forget_torch_library() -> None:
+    """Lets the next call decide again (for tests)."""
+    global _decided
+    _decided = None
+
+
+def _decide() -> TorchLibrary:
+    global _decided
+    if _decided is not None:
+        return _decided
+    with _deciding:
+        if _decided is None:
+            _decided = _find_or_build()
+        return _decided
+
+
+def _find_or_build() -> TorchLibrary:
+    key = _find.running_key()
+    choice = settings.native()
+    if choice == "none":
+        return _without(key, _asked_for())
+    module, refused = _load_first(key)
+    if module is None:
+        module, problem = _built(key)
+        refused.append(problem)
+    if module is not None:
+        return TorchLibrary(str(key), module)
+    reason = _text(key, refused)
+    if choice == "required":
+        raise NativeLibraryError(f"{reason} (BRINGUP_NATIVE=1 demands it)")
+    return _without(key, reason)
+
+
+def _asked_for() -> str:
+    return "BRINGUP_NATIVE=0 asks for that"
+
+
+def _text(key: _find.Key, reasons: list[str]) -> str:
+    return f"there is none for {key}: {'; '.join(reasons)}"
+
+
+def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
+    """The first library that fits, and why those before it do not."""
+    refused: list[str] = []
+    for candidate in _find.candidates(key, library_dir()):  # which loads the shared runtime first
+        problem = candidate.misfit(key)
+        if not problem:
+            try:
+                return _find.load(candidate, key), refused
+            except NativeLibraryError as error:
+                problem = str(error)
+        refused.append(problem)
+    return None, refused
+
+
+def _recipe(key: _find.Key) -> tuple[_build.Recipe | None, str]:
+    """What builds the library, or why it cannot be built here."""
+    sources = _find.source_folder()
+    if sources is None:
+        return None, f"this installation has no sources to build it from: {_REBUILD}"
+    if not sources.is_relative_to(Path(__file__).resolve().parents[1]):
+        return None, "this is a checkout of the sources: `make build` builds it"
+    if missing := _build.missing_tools():
+        return None, f"it cannot be built here: {missing}"
+    import torch
+
+    folder = _find.cache_folder(key, _find.source_digest(sources))
+    name = f"bringup's native library for {key}"
+    return _build.torch_recipe(name, sources, folder, torch.__version__), ""
+
+
+def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
+    recipe, problem = _recipe(key)
+    if recipe is None:
+        return None, problem
+    try:
+        path = _build.obtain(recipe)
+        if distrust := _find.distrust(path.parent):
+            return None, f"{path} is not loaded: {distrust}"
+        return _find.load(_find.Candidate(path, key.torch), key), ""
+    except NativeLibraryError as error:
+        return None, str(error)
+
+
+def _without(key: _find.Key, reason: str) -> TorchLibrary:
+    settings.logger("native").warning(
+        "bringup runs without its native torch library (%s): operators give the same results, more "
+        "slowly; devices and captured graphs are not available",
+        reason,
+    )
+    return TorchLibrary(str(key), None, reason)

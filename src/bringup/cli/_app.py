@@ -18,6 +18,7 @@ from bringup.cli import (
     _config,
     _demo_command,
     _doctor,
+    _new_command,
     _prebuild_command,
     _try_command,
 )
@@ -40,6 +41,11 @@ app.command("demo")(_demo_command.demo)
 app.command("try")(_try_command.try_model)
 app.command("check")(_check_command.check)
 app.command("config")(_config.config)
+
+new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)
+new.command("kernel")(_new_command.kernel)
+new.command("pass")(_new_command.pass_)
+app.add_typer(new)
 
 cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)
 cache.command("ls")(_cache_command.ls)

@@ -63,9 +63,8 @@ def _torch() -> Iterator[Finding]:
     build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     text = f"{torch.__version__} ({build}), {torch.get_num_threads()} threads"
     if torch.__version__.split(".")[:2] != ["2", "13"]:
-        yield Finding(
-            "torch", Health.MISSING, f"{text}: bringup {__version__} is for torch 2.13", GET_TORCH
-        )
+        text += f"; bringup {__version__} is tested with torch 2.13"
+        yield Finding("torch", Health.OPTIONAL, text, GET_TORCH)
         return
     yield Finding("torch", Health.OK, text)
 
@@ -77,11 +76,20 @@ def _bringup() -> Iterator[Finding]:
 
 
 def _torch_library() -> Iterator[Finding]:
-    library = _native.torch_library()
+    subject = "native torch library"
+    status = _native.torch_library_status()
+    if status.module is not None:
+        yield Finding(subject, Health.OK, f"{status.module.__file__}, for {status.key}")
+        return
+    choice = settings.native()
+    health = Health.MISSING if choice == "required" else Health.OPTIONAL
+    fix = "unset BRINGUP_NATIVE" if choice == "none" else _REINSTALL
     yield Finding(
-        "native torch library",
-        Health.OK,
-        f"{library.__file__}, built for torch {library.torch_version}",
+        subject,
+        health,
+        f"none: {status.reason}. Without it operators give the same results, more slowly; devices "
+        "and captured graphs are not available",
+        fix,
     )
 
 

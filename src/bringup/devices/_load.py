@@ -74,7 +74,7 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     path = driver_library(settings.driver() if driver is None else driver)
     if _loaded is not None:
         return _same_or_refuse(_loaded, path, name)
-    native = _native.torch_library().devices
+    native = _native.torch_library("devices.load_driver").devices
     _require_free_backend()
     try:
         facts = native.open_driver(str(path))

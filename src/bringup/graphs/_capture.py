@@ -81,7 +81,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
-        recorder = torch_library().graphs.Recorder(registered_names())
+        recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(self._stream)

@@ -58,7 +58,7 @@ class Content:
         ]
         self.places, self.records = name_slots(calls)
         names = [place.name for place in self.places]
-        self.table = torch_library().graphs.SlotTable(
+        self.table = torch_library("a captured graph").graphs.SlotTable(
             native, lambda key: resolve(key, names), UpdateReport
         )
         for place in self.places:

@@ -4,8 +4,8 @@ In reading order: `Source` says what is compiled, `compile` makes a `Binary` of 
 `Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
 `cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
-beforehand, `warmed_up` says that from now on none should be missing. What identifies a build is in
-`_key`, how it is stored in `_cache`.
+beforehand, `use_bundle` takes those that a package brings, `warmed_up` says that from now on none
+should be missing. What identifies a build is in `_key`, how it is stored in `_cache`.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
 a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
@@ -36,6 +36,7 @@ from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit._target import Job, Target, register_target, targets
 from bringup.jit._template import BoundTemplate, Template
 from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
+from bringup.jit._use_bundle import use_bundle
 from bringup.jit._warmup import warmed_up
 
 __all__ = [
@@ -85,5 +86,6 @@ __all__ = [
     "toolchain",
     "tune",
     "tuned",
+    "use_bundle",
     "warmed_up",
 ]

@@ -117,15 +117,15 @@ def runner_below_autograd(overload: Any) -> Callable[..., Any]:
     return run
 
 
-def node_class(facts: Facts, formula: Formula) -> Any:
+def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
     """The autograd function of an operator.
 
     `apply(*values, run)` records what `run(*values)` does, which runs the operator below autograd.
     `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
-    of tensors among them are taken apart by it.
+    of tensors among them are taken apart by it. Nodes are called `name`, and "Backward".
     """
     members = _simple_members(facts, formula) if facts.simple else _general_members(facts, formula)
-    return _function(facts, members)
+    return _function(facts, members, name)
 
 
 def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -> Any:
@@ -146,8 +146,8 @@ def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -
     return _function(facts, {"forward": forward, "backward": backward})
 
 
-def _function(facts: Facts, members: dict[str, Callable[..., Any]]) -> Any:
-    name = facts.name.partition("::")[2].replace(".", "_")
+def _function(facts: Facts, members: dict[str, Callable[..., Any]], name: str = "") -> Any:
+    name = name or facts.name.partition("::")[2].replace(".", "_")
     static = {key: staticmethod(member) for key, member in members.items()}
     return type(
         name, (_SingleLevelFunction,), {**static, "_compiled_autograd_key": staticmethod(_key)}

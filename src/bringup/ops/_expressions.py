@@ -8,6 +8,7 @@ what the numbers are used for.
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,11 @@ _BINARY: dict[type[ast.operator], Opcode] = {
     ast.Mult: Opcode.MULTIPLY,
     ast.FloorDiv: Opcode.FLOOR_DIVIDE,
     ast.Mod: Opcode.MODULO,
+}
+_OPERATORS = {
+    Opcode.ADD: operator.add,
+    Opcode.SUBTRACT: operator.sub,
+    Opcode.MULTIPLY: operator.mul,
 }
 
 
@@ -80,15 +86,14 @@ class Expression:
         return tensor.shape[step.value]
 
     def _combine(self, opcode: Opcode, left: Any, right: Any) -> Any:
-        if opcode is Opcode.ADD:
-            return left + right
-        if opcode is Opcode.SUBTRACT:
-            return left - right
-        if opcode is Opcode.MULTIPLY:
-            return left * right
-        if isinstance(right, int) and right == 0:
-            raise ContractError(f"'{self.text}' divides by zero")
-        return left // right if opcode is Opcode.FLOOR_DIVIDE else left % right
+        if opcode not in _OPERATORS:
+            if isinstance(right, int) and right == 0:
+                raise ContractError(f"'{self.text}' divides by zero")
+            return left // right if opcode is Opcode.FLOOR_DIVIDE else left % right
+        result = _OPERATORS[opcode](left, right)
+        if isinstance(result, int) and not -(2**63) <= result < 2**63:
+            raise ContractError(f"'{self.text}' does not fit into 64 bits")
+        return result
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from bringup import devices, jit
-from bringup._native import torch_library
+from bringup._native import has_torch_library, torch_library
 from bringup.errors import (
     ContractError,
     DeviceError,
@@ -42,6 +42,7 @@ from bringup.ops._rules import (
 )
 from bringup.ops._schema import Schema, parse_schema
 from bringup.ops._variants import Variants, template_of
+from bringup.ops._without_library import PythonOperator
 
 __all__ = ["KernelOperator", "kernel_op", "locate"]
 
@@ -118,6 +119,8 @@ class _Definition:
     where: str
     library: Any = field(default=None, repr=False)
     function: Any = field(default=None, repr=False)
+    python: PythonOperator | None = field(default=None, repr=False)
+    kernels: dict[tuple[str, tuple[Any, ...]], int] = field(default_factory=dict, repr=False)
 
     def register(self) -> KernelOperator:
         """Puts the operator into the dispatcher; leaves no trace when that fails."""
@@ -143,7 +146,8 @@ class _Definition:
                 ) from error
             raise
         _definitions[name] = self
-        substitute(self.function, self._traceable())
+        if self.python is None:
+            substitute(self.function, self._traceable(self.function.overload))
         operator: KernelOperator = self.function
         note(operator)
         return operator
@@ -156,8 +160,23 @@ class _Definition:
 
     def _make_callable(self, overload: Any) -> None:
         schema = self.schema
+        if not has_torch_library():
+            self.python = PythonOperator(self, overload, self._traceable(overload))
+            self.function = self.python.function
+        else:
+            self.function = self._define_natively(overload)
+        self.function.__doc__ = schema.text
+        self.function.schema = schema.text
+        self.function.qualified_name = schema.qualified_name
+        self.function.overload = overload
+        self.function.register_backward = self.register_backward
+        self.function.undefine = self.undefine
+        self.function.params = self.params
+
+    def _define_natively(self, overload: Any) -> Any:
+        schema = self.schema
         name = schema.name.partition("::")[2]
-        self.function = torch_library().ops.define(
+        return torch_library().ops.define(
             schema.name,
             schema.overload,
             [
@@ -178,13 +197,6 @@ class _Definition:
             overload,
             self.compile,
         )
-        self.function.__doc__ = schema.text
-        self.function.schema = schema.text
-        self.function.qualified_name = schema.qualified_name
-        self.function.overload = overload
-        self.function.register_backward = self.register_backward
-        self.function.undefine = self.undefine
-        self.function.params = self.params
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """The kernel's number for a device type and what a call's key holds. Called natively."""
@@ -198,6 +210,18 @@ class _Definition:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command
             ) from None
+
+    def kernel_for(self, device: str, values: Sequence[Any], *, again: bool = False) -> int:
+        """The kernel's number for a call with these values; loaded anew with `again`."""
+        key = self.variants.key_of_call(values, self.outputs, self.contiguous)
+        if again or (device, key) not in self.kernels:
+            self.kernels[device, key] = self.compile(device, key)
+        return self.kernels[device, key]
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the kernel sees contiguous inputs only."""
+        return self.layout == "contiguous"
 
     def tuning(self, device: str) -> dict[str, Any]:
         """What measured tile sizes are kept under besides a call's parameter set: the arguments of
@@ -221,14 +245,15 @@ class _Definition:
         template = replace(self.template, tiles=(self.template.tiles[tile],))
         renamed = parse_schema(text)
         variants = Variants(template, renamed)
-        return replace(self, schema=renamed, template=template, variants=variants).register()
+        return replace(
+            self, schema=renamed, template=template, variants=variants, kernels={}
+        ).register()
 
     def params(self, *args: Any, **kwargs: Any) -> jit.Params:
         """See `KernelOperator.params`."""
         values = self.schema.bind(args, kwargs)
-        contiguous = self.layout == "contiguous"
         try:
-            return self.variants.params_of_call(values, self.outputs, contiguous)
+            return self.variants.params_of_call(values, self.outputs, self.contiguous)
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
 
@@ -251,12 +276,7 @@ class _Definition:
         values = self.schema.bind(args, kwargs)
         arguments = self.schema.arguments
         try:
-            device = verify_devices(values, self.schema)
-            verify_texts(values, arguments)
-            for check in self.checks:
-                if check.kind is not CheckKind.KERNEL:
-                    check.verify(values, arguments)
-            self.variants.verify(values)
+            device = self.verify(values)
             results = tuple(
                 rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)
             )
@@ -266,9 +286,21 @@ class _Definition:
             return None
         return results[0] if len(results) == 1 else results
 
-    def _traceable(self) -> Callable[..., Any]:
-        """What Dynamo traces for a call of the callable: plain Python over the operator."""
-        overload = self.function.overload
+    def verify(self, values: Sequence[Any]) -> Any:
+        """Checks the input contract; the one device of all tensors. Raises `ContractError` without
+        the operator's name.
+        """
+        arguments = self.schema.arguments
+        device = verify_devices(values, self.schema)
+        verify_texts(values, arguments)
+        for check in self.checks:
+            if check.kind is not CheckKind.KERNEL:
+                check.verify(values, arguments)
+        self.variants.verify(values)
+        return device
+
+    def _traceable(self, overload: Any) -> Callable[..., Any]:
+        """Plain Python over the operator: what Dynamo traces for a call of the callable."""
         if self.schema.fresh_outputs or not self.schema.returns:
 
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -294,9 +326,12 @@ class _Definition:
         from bringup.ops._backward import match
 
         plan = match(self.schema, self.outputs, operator, tuple(save), gradients)
-        torch_library().ops.set_backward(
-            self.function, plan.name, plan.overload, plan.sources, plan.receivers
-        )
+        if self.python is not None:
+            self.python.set_backward(plan)
+        else:
+            torch_library().ops.set_backward(
+                self.function, plan.name, plan.overload, plan.sources, plan.receivers
+            )
 
     def undefine(self) -> None:
         """See `KernelOperator.undefine`."""
@@ -304,7 +339,10 @@ class _Definition:
             return
         del _definitions[self.schema.qualified_name]
         forget(self.schema.qualified_name)
-        torch_library().ops.close(self.function)
+        if self.python is not None:
+            self.python.close()
+        else:
+            torch_library().ops.close(self.function)
         self.library._destroy()
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from bringup._native import torch_library
 from bringup.errors import SchemaError
+from bringup.ops._dtypes import dtype_of_number
 
 __all__ = ["Argument", "Schema", "parse_schema", "with_symbolic_ints"]
 
@@ -190,7 +190,7 @@ def _argument(operator: str, parsed: Any) -> Argument:
         )
     default = parsed.default_value if parsed.has_default_value() else None
     if type_text == "ScalarType" and default is not None:
-        default = torch_library().ops.dtype_of_number(default)
+        default = dtype_of_number(default)
     return Argument(
         name=parsed.name,
         type=type_text,

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
-from bringup._native import torch_library
 from bringup.errors import ContractError, SchemaError
 from bringup.ops._rules import BoundOutput
 from bringup.ops._schema import Schema
 
-__all__ = ["Variants", "template_of"]
+__all__ = ["KEY_BITS", "Variants", "template_of"]
 
+KEY_BITS = 88  # variant_field_bits() of variant.cpp
 _DTYPE_BITS = 7  # kNoDtype of variant.cpp
 _LAYOUT_BITS = 2
 
@@ -67,10 +67,10 @@ class Variants:
             raise SchemaError(f"{schema.qualified_name}: {error}") from None
         self._check_layouts()
         bits = sum(spec[2] for spec in self.specs())
-        if bits > torch_library().ops.key_bits:
+        if bits > KEY_BITS:
             raise SchemaError(
                 f"{schema.qualified_name}: what chooses the binary takes {bits} bits, at most "
-                f"{torch_library().ops.key_bits} are there: a dtype takes {_DTYPE_BITS}, a layout "
+                f"{KEY_BITS} are there: a dtype takes {_DTYPE_BITS}, a layout "
                 f"{_LAYOUT_BITS}, a bucket 1, a choice as many as number its values"
             )
 
@@ -131,22 +131,53 @@ class Variants:
         (without the operator's name) for values that no binary can be for.
         """
         self.verify(values)
+        try:
+            return jit.Params.of_call(self.bound, self._as_passed(values, outputs, contiguous))
+        except ValueError as error:
+            raise ContractError(str(error)) from None
+
+    def key_of_call(
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], contiguous: bool
+    ) -> tuple[Any, ...]:
+        """The fields of the key of a call whose values were verified, for `params_of_key`. Raises
+        `ContractError` (without the operator's name) for values that no binary can be for.
+        """
+        passed = self._as_passed(values, outputs, contiguous)
+        try:
+            return self._key_of(passed)
+        except ValueError as error:
+            raise ContractError(str(error)) from None
+
+    def _key_of(self, passed: Sequence[Any]) -> tuple[Any, ...]:
+        bound = self.bound
+        return (
+            *(
+                given.dtype if isinstance(given, torch.Tensor) else given
+                for given in (passed[index] for _, index in bound.dtypes)
+            ),
+            *(int(jit.layout_of(passed[c.argument], c.allowed)) for c in bound.layouts),
+            *(c.number_of(passed[c.argument], "") for c in bound.choices),
+            *(int(predicate.holds(passed)) for _, predicate in bound.buckets),
+        )
+
+    def _as_passed(
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], contiguous: bool
+    ) -> list[Any]:
+        """What the kernel gets: without memory where an argument is copied, and for outputs."""
         arguments = self._schema.arguments
         results = [rule.fake(i, values, arguments, "meta") for i, rule in enumerate(outputs)]
-        layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
 
         def as_passed(index: int, value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and not _taken(
-                value, layouts.get(index), contiguous
-            ):
+            if isinstance(value, torch.Tensor) and not self.takes(index, value, contiguous):
                 return torch.empty(value.shape, dtype=value.dtype, device="meta")
             return value
 
-        passed = [as_passed(i, value) for i, value in enumerate(values)]
-        try:
-            return jit.Params.of_call(self.bound, [*passed, *results])
-        except ValueError as error:
-            raise ContractError(str(error)) from None
+        return [*(as_passed(i, value) for i, value in enumerate(values)), *results]
+
+    def takes(self, index: int, tensor: torch.Tensor, contiguous: bool) -> bool:
+        """Whether the kernel takes a tensor argument as it lies in memory."""
+        layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
+        return _taken(tensor, layouts.get(index), contiguous)
 
     def verify(self, values: Sequence[Any]) -> None:
         """Raises `ContractError` (without the operator's name) for a value that no choice

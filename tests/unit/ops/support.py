@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bringup import jit, ops
+from bringup._native import has_torch_library, torch_library
+from bringup.ops._kernel_op import definition_of
 
 _PROLOGUE = """
 #include "bringup/kernel.h"
@@ -39,3 +41,11 @@ SCALE = each("DATA(2)[i] = DATA(0)[i] * T(DOUBLE(1));")  # (x, float factor) -> 
 ADD_INPLACE = each("DATA(0)[i] = DATA(0)[i] + DATA(1)[i];")  # (written x, y)
 
 ELEMENTWISE = [ops.same_shape("x", "y"), ops.same_dtype("x", "y")]
+
+
+def variant_count(operator: ops.KernelOperator) -> int:
+    """How many binaries the operator has loaded."""
+    if has_torch_library():
+        return int(torch_library().ops.variant_count(operator))
+    definition = definition_of(operator.qualified_name)
+    return 0 if definition is None else len(set(definition.kernels.values()))

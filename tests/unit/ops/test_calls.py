@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.unit.ops.conftest import Define
-from tests.unit.ops.support import ADD, ADD_INPLACE, SCALE, kernel
+from tests.unit.ops.support import ADD, ADD_INPLACE, SCALE, kernel, variant_count
 
 from bringup import jit, ops
-from bringup._native import torch_library
 from bringup.errors import CompileError, ContractError, KernelError
 
 DTYPES = [
@@ -285,7 +284,7 @@ def test_two_threads_that_come_first_load_one_kernel(add: ops.KernelOperator) ->
     for thread in threads:
         thread.join()
     assert [r.tolist() for r in results] == [[2, 2, 2]] * 4
-    assert torch_library().ops.variant_count(add) == 1
+    assert variant_count(add) == 1
 
 
 def test_a_source_is_looked_up_beside_the_calling_file(

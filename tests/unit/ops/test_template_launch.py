@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.ops.conftest import Define
+from tests.unit.ops.support import variant_count
 
 from bringup import devices, jit, ops
-from bringup._native import torch_library
 from bringup.errors import KernelError
 
 PATHS = pytest.mark.parametrize(
@@ -19,8 +19,8 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", "npu"])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def npu() -> devices.DriverInfo:
-    return devices.load_driver("sim")
+def npu(simulator: devices.DriverInfo | None) -> devices.DriverInfo | None:
+    return simulator
 
 
 WORKSPACE = """
@@ -64,7 +64,7 @@ def test_the_size_of_the_workspace_is_a_run_time_value(uses_workspace: Any, devi
         assert bytes_there == size
         assert (address == 0) == (size == 0)
         assert address % 64 == 0
-    assert torch_library().ops.variant_count(uses_workspace) <= 2
+    assert variant_count(uses_workspace) <= 2
 
 
 @PATHS
@@ -87,6 +87,7 @@ extern "C" void run(uint32_t, void*, const P* p) {
 """
 
 
+@pytest.mark.native("a device")
 def test_a_launch_on_a_device_does_not_wait_for_it(define: Define) -> None:
     """Row 29: no synchronisation per call."""
     waits = define(

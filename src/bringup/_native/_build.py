@@ -1,0 +1,311 @@
+"""Building the library that links libtorch, once, into the cache.
+
+One process builds, others wait for it; what is published is whole. A build that failed is not tried
+again until something changes that it depends on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup import settings
+from bringup.errors import NativeLibraryError
+
+__all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
+
+_TELL_S = 10.0
+_POLL_S = 0.1
+_LIMIT_S = 3600.0
+_LOG_LINES = 20
+_STEP = re.compile(r"\[(\d+)/(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One library that CMake builds.
+
+    Attributes:
+        name: what it is called in messages.
+        source: the folder of its CMakeLists.txt.
+        target: what CMake builds.
+        product: a glob of the file that is published.
+        folder: where that is published; made by this.
+        definitions: CMake variables.
+        basis: what else a build depends on: a failure is remembered while all of it is the same.
+        notes: small files that are published beside the product, by name.
+    """
+
+    name: str
+    source: Path
+    target: str
+    product: str
+    folder: Path
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    basis: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def failure_file(self) -> Path:
+        """Remembers that the build failed, and why."""
+        return self.folder.with_name(f"{self.folder.name}.failed.json")
+
+    @property
+    def log_file(self) -> Path:
+        """What CMake and the compiler printed when the build failed."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def published(self) -> Path | None:
+        """The library, if it is there."""
+        return next(iter(sorted(self.folder.glob(self.product))), None)
+
+
+def torch_recipe(name: str, sources: Path, folder: Path, torch_version: str) -> Recipe:
+    """The library that links libtorch, from bringup's own sources."""
+    return Recipe(
+        name=name,
+        source=sources,
+        target="_torch",
+        product="_torch*.so",
+        folder=folder,
+        definitions={"Python_EXECUTABLE": sys.executable, "BRINGUP_TORCH": "ON"},
+        basis={"torch": torch_version, "nanobind": _version("nanobind")},
+        notes={"torch_version": torch_version},
+    )
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return ""
+
+
+def _tool(*names: str) -> str:
+    """The first of these programs, of this Python's environment or on PATH; or ""."""
+    own = Path(sys.executable).parent
+    for name in names:
+        if found := shutil.which(name, path=os.pathsep.join([str(own), *os.get_exec_path()])):
+            return found
+    return ""
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "cmake": _tool("cmake"),
+        "ninja": _tool("ninja", "ninja-build"),
+        "a C++ compiler": settings.jit_cxx() or _tool("c++", "g++", "clang++"),
+    }
+
+
+def missing_tools() -> str:
+    """What a build of the library that links libtorch lacks here and how to get it, or ""."""
+    lacking = [name for name, path in _tools().items() if not path or not shutil.which(path)]
+    advice: list[str] = []
+    if "a C++ compiler" in lacking:
+        advice.append("apt-get install g++")
+    wheels: list[str] = [name for name in ("cmake", "ninja") if name in lacking]
+    if not _version("nanobind"):
+        lacking.append("nanobind")
+        wheels.append("nanobind")
+    if wheels:
+        advice.append(f"pip install {' '.join(wheels)}")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        lacking.append("Python.h")
+        advice.append(f"apt-get install python{sysconfig.get_python_version()}-dev")
+    return f"{', '.join(lacking)} missing ({'; '.join(advice)})" if lacking else ""
+
+
+def _basis(recipe: Recipe) -> dict[str, Any]:
+    """What a failed build has to share with the next one to be its repetition."""
+    tools = {}
+    for name, path in _tools().items():
+        with contextlib.suppress(OSError):
+            status = Path(path).stat()
+            tools[name] = [path, status.st_size, status.st_mtime_ns]
+    return {"tools": tools, "definitions": dict(recipe.definitions), **recipe.basis}
+
+
+def remembered_failure(recipe: Recipe) -> str:
+    """What the last build of the same died of, or ""."""
+    try:
+        record = json.loads(recipe.failure_file.read_text())
+        same = record["basis"] == json.loads(json.dumps(_basis(recipe)))
+        return str(record["reason"]) if same else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def obtain(recipe: Recipe) -> Path:
+    """The library of a recipe: from the cache, or built now.
+
+    Raises:
+        NativeLibraryError: the build failed, now or before with the same tools; or the cache cannot
+            be written.
+    """
+    if (found := recipe.published()) is not None:
+        return found
+    _refuse_repetition(recipe)
+    try:
+        recipe.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(recipe):
+            if (found := recipe.published()) is not None:
+                return found
+            _refuse_repetition(recipe)
+            return _build(recipe)
+    except OSError as error:
+        raise NativeLibraryError(
+            f"{recipe.name} cannot be kept in {recipe.folder.parent}: {error}; set "
+            "BRINGUP_CACHE_DIR to a folder of your own"
+        ) from error
+
+
+def _refuse_repetition(recipe: Recipe) -> None:
+    if reason := remembered_failure(recipe):
+        raise NativeLibraryError(
+            f"{reason} It is not tried again until compiler, torch or sources change, or "
+            f"{recipe.failure_file} is removed"
+        )
+
+
+@contextlib.contextmanager
+def _lock(recipe: Recipe) -> Iterator[None]:
+    """One build of a recipe at a time; the lock goes with its holder."""
+    path = recipe.folder.with_name(f"{recipe.folder.name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        told = time.monotonic()
+        while not _try_lock(descriptor):
+            if time.monotonic() - told > _TELL_S:
+                _tell(f"waiting for another process that builds {recipe.name}")
+                told = time.monotonic()
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _build(recipe: Recipe) -> Path:
+    draft = Path(tempfile.mkdtemp(prefix=f".{recipe.folder.name}.", dir=recipe.folder.parent))
+    try:
+        reason = _compile(recipe, draft)
+        made = next(iter(sorted((draft / "lib").glob(recipe.product))), None)
+        if not reason and made is None:
+            reason = f"the build made no {recipe.product}"
+        if reason:
+            raise NativeLibraryError(_remember(recipe, draft, reason))
+        assert made is not None
+        whole = draft / "published"
+        whole.mkdir(mode=0o700)
+        made.rename(whole / made.name)
+        for name, text in recipe.notes.items():
+            (whole / name).write_text(text)
+        recipe.failure_file.unlink(missing_ok=True)
+        whole.rename(recipe.folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return recipe.folder / made.name
+
+
+def _compile(recipe: Recipe, draft: Path) -> str:
+    """Configures and builds in `draft`; why that failed, or ""."""
+    tools = _tools()
+    definitions = {
+        **recipe.definitions,
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_CXX_COMPILER": tools["a C++ compiler"],
+        "CMAKE_MAKE_PROGRAM": tools["ninja"],
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(draft / "lib"),
+    }
+    configure = [tools["cmake"], "-S", str(recipe.source), "-B", str(draft / "build"), "-G"]
+    configure += ["Ninja", *(f"-D{name}={value}" for name, value in definitions.items())]
+    level = settings.inherited("CMAKE_BUILD_PARALLEL_LEVEL")
+    jobs = next(iter(level.values()), str(os.cpu_count() or 1))
+    build = [tools["cmake"], "--build", str(draft / "build"), "--target", recipe.target, "-j", jobs]
+    _tell(
+        f"building {recipe.name}, once: this takes minutes; BRINGUP_NATIVE=0 does without it "
+        "(slower operators, no devices, no graphs)"
+    )
+    began = time.monotonic()
+    with (draft / "build.log").open("w", encoding="utf-8") as log:
+        for argv, what in ((configure, "cmake failed"), (build, "the compiler failed")):
+            if reason := _run(argv, log, recipe.name, began):
+                return f"{what} ({reason})"
+    _tell(f"built {recipe.name} in {time.monotonic() - began:.0f} s")
+    return ""
+
+
+def _run(argv: list[str], log: Any, name: str, began: float) -> str:
+    """Runs a program, its output in the log and its progress on stderr; why it failed, or ""."""
+    log.write(f"$ {' '.join(argv)}\n")
+    log.flush()
+    process = subprocess.Popen(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    told = began
+    try:
+        for line in process.stdout:
+            log.write(line)
+            now = time.monotonic()
+            if now - began > _LIMIT_S:
+                return f"it took more than {_LIMIT_S:.0f} s"
+            if now - told > _TELL_S and (step := _STEP.match(line)):
+                told = now
+                _tell(f"building {name}: step {step[1]} of {step[2]}, {now - began:.0f} s so far")
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return f"exit status {status}" if status else ""
+
+
+def _remember(recipe: Recipe, draft: Path, reason: str) -> str:
+    """Writes down why the build failed; the text for the error."""
+    log = (draft / "build.log").read_text(encoding="utf-8") if draft.exists() else ""
+    recipe.log_file.write_text(log, encoding="utf-8")
+    lines = log.splitlines()
+    at = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), None)
+    shown = lines[at : at + _LOG_LINES] if at is not None else lines[-_LOG_LINES:]
+    text = f"{recipe.name} could not be built: {reason}; all of it is in {recipe.log_file}:\n"
+    text += "\n".join(f"  {line}" for line in shown) + "\n"
+    record = {"basis": _basis(recipe), "reason": text}
+    temporary = draft / "failed.json"
+    temporary.write_text(json.dumps(record, indent=1))
+    temporary.replace(recipe.failure_file)
+    return text
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None and settings.jit_progress():
+        print(f"bringup: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""`bringup new kernel|pass NAME`: a package to start from, whose tests pass as it is written."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bringup import report
+
+__all__ = ["kernel", "pass_", "write_package"]
+
+Kind = Literal["kernel", "pass"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SUFFIX = ".tmpl"
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = frozenset({"aten", "bringup", "numpy", "prim", "prims", "pytest", "torch", "triton"})
+
+Name = Annotated[str, typer.Argument(help="Of the package and of what is in it: lower_case.")]
+Into = Annotated[Path, typer.Option("--into", help="The folder in which NAME/ is made.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")]
+
+
+def kernel(name: Name, into: Into = Path(), as_json: Json = False) -> None:
+    """Write a package with one operator: kernel, schema, fake, backward, tests, a benchmark.
+
+    Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
+    """
+    _report(write_package("kernel", name, into), name, as_json)
+
+
+def pass_(name: Name, into: Into = Path(), as_json: Json = False) -> None:
+    """Write a package with one graph pass: pattern, replacement, tests on a model, a benchmark.
+
+    Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
+    """
+    _report(write_package("pass", name, into), name, as_json)
+
+
+def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
+    """Writes the package `into/name`, whole or not at all, and returns its files.
+
+    Raises:
+        typer.BadParameter: the name cannot be a package's, or `into` is no folder.
+        FileExistsError: there is something of that name already.
+        OSError: it cannot be written.
+    """
+    if problem := _name_problem(name):
+        raise typer.BadParameter(f"{name!r}: {problem}", param_hint="NAME")
+    if not into.is_dir():
+        raise typer.BadParameter(f"{into} is no folder: make it first", param_hint="--into")
+    target = into / name
+    if target.exists() or target.is_symlink():
+        raise FileExistsError(f"{target} is there already, and nothing is overwritten")
+    draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=into))
+    try:
+        draft.chmod(0o755)
+        for template in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
+            place = template.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
+            file = draft / _filled(place, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(_filled(template.read_text(), name))
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return sorted(path for path in target.rglob("*") if path.is_file())
+
+
+def _name_problem(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        return "expected lower case letters, digits and underscores, beginning with a letter"
+    if keyword.iskeyword(name):
+        return "is a word of Python; choose another name"
+    if name in _TAKEN or name in sys.stdlib_module_names:
+        return "is the name of another package; choose another"
+    return ""
+
+
+def _filled(text: str, name: str) -> str:
+    words = "".join(word.capitalize() for word in name.split("_"))
+    return (
+        text.replace("@name@", name)
+        .replace("@Name@", words)
+        .replace("@dist@", name.strip("_").replace("_", "-"))
+    )
+
+
+def _report(files: list[Path], name: str, as_json: bool) -> None:
+    folder = next(parent for parent in files[0].parents if parent.name == name)
+    if as_json:
+        names = [file.relative_to(folder).as_posix() for file in files]
+        typer.echo(report.to_json({"package": str(folder.resolve()), "files": names}))
+        return
+    for file in files:
+        typer.echo(file)
+    typer.echo(f"\nNext: cd {folder} && python -m pytest")

@@ -1,0 +1,333 @@
+"""Kernel operators in a process without the library that links libtorch: defined with
+`torch.library`, run through Python, with the same contract, results and errors, only slower.
+
+Owns the kernels registered for such an operator (backend, autograd, versions). The rules come from
+its definition, the call of the kernel is in `_host_frame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.autograd import forward_ad
+
+from bringup.errors import ContractError, ExpiredHandleError
+from bringup.ops import _autograd
+from bringup.ops._autograd import Formula
+from bringup.ops._backward import BackwardPlan, SourceKind
+from bringup.ops._facts import Facts, facts_of
+from bringup.ops._host_frame import HostFrame
+from bringup.ops._rules import BoundOutput
+from bringup.ops._schema import Schema
+from bringup.ops._variants import Variants
+
+__all__ = ["Definition", "PythonOperator"]
+
+_is_grad_enabled = torch.is_grad_enabled
+
+
+class Definition(Protocol):
+    """What is declared of an operator, as `kernel_op` holds it."""
+
+    schema: Schema
+    outputs: tuple[BoundOutput, ...]
+    variants: Variants
+    library: Any
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the kernel sees contiguous inputs only."""
+
+    def verify(self, values: Sequence[Any]) -> Any:
+        """Checks the input contract and gives the device."""
+
+    def kernel_for(self, device: str, values: Sequence[Any], *, again: bool = False) -> int:
+        """The number of the kernel for a call; loaded anew with `again`."""
+
+
+class PythonOperator:
+    """The registrations of one operator, and its callable.
+
+    Args:
+        definition: what was declared; its schema is in the dispatcher already.
+        overload: the operator in `torch.ops`.
+        traceable: plain Python over the overload: what the callable does.
+    """
+
+    def __init__(
+        self, definition: Definition, overload: Any, traceable: Callable[..., Any]
+    ) -> None:
+        self._definition = definition
+        self._facts: Facts = facts_of(overload)
+        self._name = definition.schema.qualified_name
+        self._formula = Formula(backward=self._no_backward)
+        self._receivers: tuple[int, ...] | None = None
+        self._closed = False
+        self.function = self._callable(traceable)
+        self._register(overload)
+
+    def set_backward(self, plan: BackwardPlan) -> None:
+        """Makes another operator the backward of this one."""
+        recipe = _Backward(self._facts, plan)
+        self._formula.set_backward(self._facts, recipe.backward, recipe.setup_context)
+        self._receivers = tuple(plan.receivers)
+
+    def close(self) -> None:
+        """Lets calls of the callable raise."""
+        self._closed = True
+
+    def _callable(self, traceable: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._closed:
+                raise ExpiredHandleError(
+                    f"{self._name} was removed by undefine(); define it again to call it"
+                )
+            return traceable(*args, **kwargs)
+
+        schema = self._definition.schema
+        call.__name__ = call.__qualname__ = schema.name.partition("::")[2]
+        call.__text_signature__ = schema.signature()  # type: ignore[attr-defined]
+        return call
+
+    def _register(self, overload: Any) -> None:
+        library, bare = self._definition.library, self._name.partition("::")[2]
+        for key in ("CPU", "PrivateUse1"):
+            library.impl(bare, self._run, key)
+        node = _autograd.node_class(self._facts, self._formula, self._name)
+        self._record = _autograd.autograd_kernel(self._facts, overload, node)
+        self._redispatch = overload._handle.redispatch_boxed
+        library.impl(bare, self._autograd, "Autograd", with_keyset=True)
+        if self._facts.written:
+            library.impl(bare, self._write, "ADInplaceOrView", with_keyset=True)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """The backend kernel: contract, layouts, outputs, launch."""
+        definition = self._definition
+        arguments = definition.schema.arguments
+        values = definition.schema.bind(args, kwargs)
+        try:
+            self._refuse_none(values)
+            device = definition.verify(values)
+            self._check_written(values)
+            passed = self._as_passed(values)
+            kernel = definition.kernel_for(device.type, values)
+            outputs = [
+                rule.fake(i, values, arguments, device) for i, rule in enumerate(definition.outputs)
+            ]
+        except ContractError as error:
+            prefix = "" if str(error).startswith(f"{self._name}: ") else f"{self._name}: "
+            raise ContractError(f"{prefix}{error}") from None
+        frame = HostFrame(self._name, arguments, passed, outputs)
+        try:
+            frame.run(kernel)
+        except IndexError:  # somebody has unloaded the kernels that nothing held
+            frame.run(definition.kernel_for(device.type, values, again=True))
+        if not outputs:
+            return None
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _as_passed(self, values: Sequence[Any]) -> list[Any]:
+        """The arguments with copies of those whose layout the kernel does not take."""
+        return [_each_tensor(value, partial(self._taken, i)) for i, value in enumerate(values)]
+
+    def _taken(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        definition = self._definition
+        if definition.variants.takes(index, tensor, definition.contiguous):
+            return tensor
+        argument = definition.schema.arguments[index]
+        if argument.mutated:
+            raise ContractError(
+                f"{argument.name} is written and must be contiguous, got strides "
+                f"{list(tensor.stride())} for sizes {list(tensor.shape)}; pass a contiguous "
+                'tensor or declare layout="strided"'
+            )
+        return tensor.contiguous()
+
+    def _refuse_none(self, values: Sequence[Any]) -> None:
+        for argument, value in zip(self._definition.schema.arguments, values, strict=True):
+            items = value if argument.type == "Tensor[]" else (value,)
+            needs_tensor = argument.type == "Tensor[]" or not argument.optional
+            if argument.type in {"Tensor", "Tensor[]"} and needs_tensor and None in _kinds(items):
+                raise ContractError(f"{argument.name} is None, expected a tensor")
+
+    def _check_written(self, values: Sequence[Any]) -> None:
+        facts = self._facts
+        tensors = [
+            (i, name, tensor)
+            for i in range(len(values))
+            for name, tensor in facts.tensors_of(values, (i,))
+        ]
+        for place, (index, name, tensor) in enumerate(tensors):
+            if index not in facts.written:
+                continue
+            if tensor.is_inference() and not torch.is_inference_mode_enabled():
+                raise ContractError(
+                    f"{name} is an inference tensor and cannot be written outside "
+                    "torch.inference_mode(); pass a .clone()"
+                )
+            if torch._debug_has_internal_overlap(tensor) == 1:
+                raise ContractError(
+                    f"{name} is written, but several of its elements share memory (strides "
+                    f"{list(tensor.stride())}); pass a .clone()"
+                )
+            for other_index, other_name, other in [*tensors[:place], *tensors[place + 1 :]]:
+                _check_overlap(name, tensor, other_name, other, other_index in facts.written)
+
+    def _autograd(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        values = self._facts.values(args, kwargs)
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(values)
+        tensors = [t for _, t in self._facts.tensors_of(values, range(len(values)))]
+        needs = _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if needs and self._receivers is not None:
+            receiving = self._facts.tensors_of(values, self._receivers)
+            needs = any(tensor.requires_grad for _, tensor in receiving)
+        if not needs:
+            after = keyset & torch._C._after_autograd_keyset
+            return _autograd.below_autograd(self._redispatch, after, *args, **kwargs)
+        for _, tensor in self._facts.tensors_of(values, self._facts.written):
+            _check_inplace(tensor)
+        return self._record(keyset, *args, **kwargs)
+
+    def _refuse_tangents(self, values: Sequence[Any]) -> None:
+        for _, tensor in self._facts.tensors_of(values, range(len(values))):
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError(
+                    f"{self._name} has no forward-mode derivative, but an input carries a tangent "
+                    "(torch.func.jvp, torch.autograd.forward_ad). Use reverse mode instead."
+                )
+
+    def _no_backward(self, ctx: Any, *grads: Any) -> Any:
+        advice = (
+            "It writes into its arguments, so none can be registered: detach() them first."
+            if self._facts.written
+            else "Register one with register_backward(), or call the operator under "
+            "torch.no_grad()."
+        )
+        raise NotImplementedError(
+            f"{self._name} has no backward, but a gradient through it was asked for. {advice}"
+        )
+
+    def _write(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        after = keyset & torch._C._after_ADInplaceOrView_keyset
+        result = self._redispatch(after, *args, **kwargs)
+        values = self._facts.values(args, kwargs)
+        for _, tensor in self._facts.tensors_of(values, self._facts.written):
+            torch.autograd.graph.increment_version(tensor)
+        return result
+
+
+class _Backward:
+    """A backward operator as the formula of an autograd function."""
+
+    def __init__(self, facts: Facts, plan: BackwardPlan) -> None:
+        namespace, _, name = plan.name.partition("::")
+        self._facts = facts
+        self._plan = plan
+        self._where = (namespace, name, plan.overload or "default")
+
+    def setup_context(self, ctx: Any, inputs: Sequence[Any], *rest: Any) -> None:
+        keywords: Mapping[str, Any] = rest[0] if len(rest) > 1 else {}
+        values = [*inputs, *keywords.values()]
+        outputs = rest[-1] if isinstance(rest[-1], tuple) else (rest[-1],)
+        saved, constants = [], []
+        for kind, index in self._plan.sources:
+            if kind == SourceKind.INPUT:
+                saved.append(values[index])
+            elif kind == SourceKind.OUTPUT:
+                saved.append(outputs[index])
+            elif kind == SourceKind.CONSTANT:
+                constants.append(values[index])
+        ctx.save_for_backward(*saved)
+        ctx.bringup_constants = constants
+
+    def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        saved, constants = iter(ctx.saved_tensors), iter(ctx.bringup_constants)
+        arguments = []
+        for kind, index in self._plan.sources:
+            if kind == SourceKind.GRAD:
+                arguments.append(grads[index])
+            else:
+                arguments.append(next(constants if kind == SourceKind.CONSTANT else saved))
+        result = self._operator()(*arguments)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        gradients: list[Any] = [None] * len(self._facts.names)
+        for index, gradient in zip(self._plan.receivers, results, strict=True):
+            gradients[index] = gradient
+        return tuple(gradients)
+
+    def _operator(self) -> Any:
+        namespace, name, overload = self._where
+        try:
+            return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        except AttributeError as error:
+            raise RuntimeError(
+                f"{self._facts.name}: its backward operator {namespace}::{name} is not defined any "
+                "more"
+            ) from error
+
+
+def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [_each_tensor(item, change) for item in value]
+    return value
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> str:
+    """ "whole", "part" or "no": how two tensors share memory (at::get_overlap_status)."""
+    storage = one.untyped_storage()
+    if storage._cdata != other.untyped_storage()._cdata or not one.numel() or not other.numel():
+        return "no"
+    if not (_is_dense(one) and _is_dense(other)):
+        return "no"  # not judged, as in torch
+    begin, end = _extent(one)
+    other_begin, other_end = _extent(other)
+    if (begin, end) == (other_begin, other_end):
+        return "whole" if one.stride() == other.stride() else "part"
+    return "part" if begin < other_end and other_begin < end else "no"
+
+
+def _check_overlap(
+    name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor, other_written: bool
+) -> None:
+    """As torch's own operators: an input may be written as a whole, but not in part."""
+    shared = _overlap(tensor, other)
+    both = shared == "whole" and other_written
+    if shared != "part" and not both:
+        return
+    raise ContractError(
+        f"{name} is written, but shares {'its' if both else 'part of its'} memory with "
+        f"{other_name}{', which is written too' if both else ''}; pass a .clone()"
+    )
+
+
+def _kinds(items: Sequence[Any]) -> list[Any]:
+    """The items with a mark for every tensor, so that `in` compares none."""
+    return [None if item is None else True for item in items]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    return begin, begin + tensor.numel() * tensor.element_size()
+
+
+def _check_inplace(tensor: torch.Tensor) -> None:
+    """Raises what torch raises for writing a leaf that requires grad, or a view of one."""
+    if tensor.requires_grad and tensor.is_leaf:
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )
+    base = tensor._base if tensor._is_view() else None
+    if base is not None and base.requires_grad and base.is_leaf:
+        raise RuntimeError(
+            "a view of a leaf Variable that requires grad is being used in an in-place operation."
+        )

@@ -1,0 +1,179 @@
+"""Building a library once into the cache, on a CMake project of a few lines."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bringup._native import _build, _find
+from bringup._native._build import Recipe
+from bringup.errors import NativeLibraryError
+
+pytestmark = pytest.mark.skipif(
+    bool(_build.missing_tools()), reason=f"nothing can be built here: {_build.missing_tools()}"
+)
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(tiny LANGUAGES CXX)
+add_library(_torch MODULE tiny.cpp)
+set_target_properties(_torch PROPERTIES PREFIX "")
+"""
+
+
+@pytest.fixture(autouse=True)
+def shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_PROGRESS", "1")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(PROJECT)
+    (source / "tiny.cpp").write_text('extern "C" int answer() { return 42; }\n')
+    return Recipe(
+        name="the tiny library",
+        source=source,
+        target="_torch",
+        product="_torch*.so",
+        folder=tmp_path / "cache" / "torch-1.0-cp311" / "abc",
+        basis={"torch": "1.0"},
+        notes={"torch_version": "1.0"},
+    )
+
+
+def left_over(recipe: Recipe) -> list[str]:
+    return sorted(path.name for path in recipe.folder.parent.iterdir())
+
+
+def test_what_was_built_is_published_whole_and_found_the_next_time(
+    recipe: Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    library = _build.obtain(recipe)
+    assert library == recipe.folder / "_torch.so"
+    assert (recipe.folder / "torch_version").read_text() == "1.0"
+    assert left_over(recipe) == ["abc", "abc.lock"]
+    assert not _find.distrust(recipe.folder)
+    told = capfd.readouterr().err
+    assert "bringup: building the tiny library, once: this takes minutes" in told
+    assert "bringup: built the tiny library in" in told
+    stamp = library.stat()
+    assert _build.obtain(recipe).stat() == stamp
+    assert capfd.readouterr().err == ""
+
+
+def test_a_failure_has_the_error_and_is_not_repeated_until_something_changes(
+    recipe: Recipe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (recipe.source / "tiny.cpp").write_text("int answer() { return nonsense; }\n")
+    with pytest.raises(NativeLibraryError, match="the tiny library could not be built") as first:
+        _build.obtain(recipe)
+    assert "nonsense" in str(first.value)
+    assert str(recipe.log_file) in str(first.value)
+    assert "nonsense" in recipe.log_file.read_text()
+    assert left_over(recipe) == ["abc.failed.json", "abc.lock", "abc.log"]
+    capfd.readouterr()
+    with pytest.raises(NativeLibraryError, match="is not tried again until compiler, torch"):
+        _build.obtain(recipe)
+    assert capfd.readouterr().err == ""  # nothing was started
+    (recipe.source / "tiny.cpp").write_text("int answer() { return 42; }\n")
+    changed = Recipe(**{**vars(recipe), "basis": {"torch": "1.1"}})
+    assert _build.obtain(changed).is_file()
+    assert left_over(recipe) == ["abc", "abc.lock", "abc.log"]
+
+
+def test_removing_the_record_of_a_failure_tries_again(recipe: Recipe) -> None:
+    (recipe.source / "CMakeLists.txt").write_text("message(FATAL_ERROR no)\n")
+    with pytest.raises(NativeLibraryError, match="cmake failed"):
+        _build.obtain(recipe)
+    assert "reason" in json.loads(recipe.failure_file.read_text())
+    (recipe.source / "CMakeLists.txt").write_text(PROJECT)
+    recipe.failure_file.unlink()
+    assert _build.obtain(recipe).is_file()
+
+
+def test_a_build_that_makes_nothing_is_a_failure(recipe: Recipe) -> None:
+    (recipe.source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(none NONE)\nadd_custom_target(_torch)\n"
+    )
+    with pytest.raises(NativeLibraryError, match=r"the build made no _torch\*\.so"):
+        _build.obtain(recipe)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_advice(recipe: Recipe) -> None:
+    recipe.folder.parent.parent.mkdir(parents=True)
+    recipe.folder.parent.write_text("in the way")
+    with pytest.raises(NativeLibraryError, match=r"cannot be kept in .* set BRINGUP_CACHE_DIR"):
+        _build.obtain(recipe)
+
+
+def test_processes_that_need_it_at_once_build_it_once(recipe: Recipe, tmp_path: Path) -> None:
+    (recipe.source / "CMakeLists.txt").write_text(
+        PROJECT + f'file(APPEND "{tmp_path}/count" "built\\n")\n'
+    )
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        found = pool.map(_build.obtain, [recipe] * 3)
+    assert set(found) == {recipe.folder / "_torch.so"}
+    assert (tmp_path / "count").read_text() == "built\n"
+
+
+def test_an_interrupted_build_leaves_nothing_and_is_no_failure(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_build, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _build.obtain(recipe)
+    assert left_over(recipe) == ["abc.lock"]
+
+
+@pytest.mark.slow
+def test_the_real_library_is_built_into_the_cache_and_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes of compiling: run by `pytest -m slow` only, with BRINGUP_TEST_NATIVE_BUILD=1."""
+    import os
+
+    if "BRINGUP_TEST_NATIVE_BUILD" not in os.environ:
+        pytest.skip("compiles for minutes: set BRINGUP_TEST_NATIVE_BUILD=1")
+    root = Path(__file__).parents[3]
+    site = tmp_path / "site"
+    installed = site / "bringup"
+    shutil.copytree(root / "src" / "bringup", installed, ignore=_no_torch_library)
+    for name in ("native", "cmake", "include"):
+        shutil.copytree(root / name, installed / "source" / name)
+    shutil.copy(root / "CMakeLists.txt", installed / "source")
+    shutil.copytree(root / "include", installed / "include")
+    program = """
+import torch
+from bringup import _native, devices
+library = _native.torch_library()
+print(library.__file__)
+devices.load_driver("sim")
+print(torch.ones(2, device="npu").sum().item())
+"""
+    environment = os.environ | {
+        "PYTHONPATH": str(site),
+        "BRINGUP_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    argv = [sys.executable, "-c", program]
+    for _ in range(2):
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        path, total = done.stdout.split()
+        assert path.startswith(str(tmp_path / "cache" / "native" / str(_find.running_key())))
+        assert total == "2.0"
+    assert "building" not in done.stderr
+
+
+def _no_torch_library(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith("_torch") or name == "__pycache__"]
