@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-__all__ = ["GraphOpHandler", "Spec", "handler_for", "register_graph_handler", "registered_names"]
+from bringup.ops._adopt import adopted_names
+
+__all__ = [
+    "GraphOpHandler",
+    "Spec",
+    "gives_all_arguments",
+    "handler_for",
+    "register_graph_handler",
+    "registered_names",
+]
 
 Spec = tuple[str, int | str, str]
 
@@ -83,8 +92,13 @@ def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
 
 
 def registered_names() -> list[str]:
-    """Every operator name that has a handler."""
-    return list(_registry)
+    """Every operator name that has a handler, or whose operator `ops.adopt` has a handle on."""
+    return [*_registry, *adopted_names()]
+
+
+def gives_all_arguments(op: str) -> bool:
+    """Whether all host arguments of an operator without a handler can be updated."""
+    return op in adopted_names()
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:

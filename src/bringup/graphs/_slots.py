@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._handlers import GraphOpHandler, Spec, handler_for
+from bringup.graphs._handlers import GraphOpHandler, Spec, gives_all_arguments, handler_for
 
 __all__ = [
     "HostValue",
@@ -100,9 +100,10 @@ def name_slots(calls: Sequence[UpdatableCall]) -> tuple[list[SlotPlace], list[Re
         found = handler_for(call.op)
         keys = _declared(call, *found) if found else {}
         free = found[0].VARIABLE_LENGTH if found else frozenset()
+        every = call.all_arguments or (found is None and gives_all_arguments(call.op))
         record: dict[str, int] = {}
         for index, argument, _, _ in call.values:
-            if not call.all_arguments and index not in keys:
+            if not every and index not in keys:
                 continue
             key = keys.get(index, argument)
             if index in keys:

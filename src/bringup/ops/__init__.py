@@ -11,6 +11,8 @@ Python functions as operators: `custom_op` defines one and returns its callable 
 `register_effect` and `register_sharding` add to any operator, by name or by its callable. Within
 `debugging` hidden writes are found.
 
+Operators of others: `adopt` gives a handle (`AdoptedOperator`) that adds what they lack.
+
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
 of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
 `TwoPhaseLauncher` calls functions that first ask for a workspace. `ascendc_op` makes an operator of
@@ -27,6 +29,7 @@ offers an operator to transformers.
 
 from __future__ import annotations
 
+from bringup.ops._adopt import AdoptedOperator, adopt
 from bringup.ops._ascendc import ascendc_load
 from bringup.ops._ascendc_op import ascendc_op
 from bringup.ops._attention import register_attention
@@ -67,6 +70,7 @@ from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from bringup.ops._two_phase import TwoPhaseLauncher
 
 __all__ = [
+    "AdoptedOperator",
     "Check",
     "CheckOutcome",
     "CheckReport",
@@ -78,6 +82,7 @@ __all__ = [
     "OutputRule",
     "Replacement",
     "TwoPhaseLauncher",
+    "adopt",
     "alloc_like",
     "ascendc_load",
     "ascendc_op",

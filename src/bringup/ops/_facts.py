@@ -10,7 +10,7 @@ import torch
 
 from bringup.errors import SchemaError
 
-__all__ = ["Facts", "facts_of", "find_overload", "is_defined"]
+__all__ = ["Facts", "facts_of", "find_overload", "is_defined", "is_dispatched"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,15 @@ class Facts:
 def is_defined(name: str) -> bool:
     """Whether the dispatcher knows an operator of this name (`ns::name` or `ns::name.overload`)."""
     return torch._C._get_operation_overload(*_parts(name)) is not None
+
+
+def is_dispatched(name: str) -> bool:
+    """The same, for a name that TorchScript may know without the dispatcher (`aten::add`)."""
+    try:
+        torch._C._dispatch_find_schema_or_throw(*_parts(name))
+    except RuntimeError:
+        return False
+    return True
 
 
 def find_overload(name: str) -> Any:

@@ -1,0 +1,410 @@
+"""`adopt`: a handle on an operator that somebody else has registered.
+
+Owns the handle, what it refuses to take the place of, and a backward that is another operator.
+What is registered through it is in `_verbs`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.ops._autograd import call_boxed
+from bringup.ops._backward import BackwardPlan, SourceKind, match
+from bringup.ops._custom_op import find_custom_operator
+from bringup.ops._defined import note
+from bringup.ops._facts import facts_of, find_overload, is_dispatched
+from bringup.ops._kernel_op import definition_of
+from bringup.ops._keys import AUTOGRAD_KEYS, autocast_key, device_key
+from bringup.ops._rules import BoundOutput
+from bringup.ops._schema import Argument, Schema
+from bringup.ops._verbs import Verbs
+from bringup.ops._vmap import GeneratedRule
+
+__all__ = ["AdoptedOperator", "adopt", "adopted_names"]
+
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_is_compiling = torch.compiler.is_compiling
+_in_function_mode = torch._C._is_torch_function_mode_enabled
+_has_torch_function = torch._C._has_torch_function_variadic
+_registered = torch.library._impls
+_COMPOSITE = "CompositeImplicitAutograd"
+
+_handles: weakref.WeakValueDictionary[str, AdoptedOperator] = weakref.WeakValueDictionary()
+
+
+class AdoptedOperator(Verbs):
+    """What `adopt` returns: call it like the operator, and register what it lacks.
+
+    Each `register_` function refuses to take the place of what the operator has, unless `override`
+    is true; what the handle itself has registered may be replaced at any time. All of it goes with
+    the handle: with `undefine()`, or when nobody holds it any more. The operator is then as it was.
+
+    A call goes to the dispatcher at once where nothing but the dispatcher could tell; it goes
+    through `torch.ops` in a torch-function mode, with an argument that overrides torch functions,
+    with a list of tensors, and under torch.compile. Both are the same operator.
+
+    Attributes:
+        schema: the schema as registered.
+        qualified_name: `namespace::name`, with `.overload` where there is one.
+        overload: the operator in `torch.ops`.
+    """
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__(operator, torch.library.Library(operator.namespace, "FRAGMENT"))
+        self.schema = str(operator._schema)
+        self.__name__ = self._bare
+        self._handle = operator._handle
+        self._direct = not self.facts.lists
+        self._ours: set[str] = set()
+        self._former: set[str] = set()
+        self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the operator."""
+        if (
+            _is_compiling()
+            or not self._direct
+            or _in_function_mode()
+            or _has_torch_function(*args)
+            or (kwargs and _has_torch_function(*kwargs.values()))
+        ):
+            return self.overload(*args, **kwargs)
+        return call_boxed(self._handle, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<adopted operator {self.qualified_name}>"
+
+    def register_kernel(
+        self,
+        device: str | Sequence[str],
+        function: Any = None,
+        *,
+        override: bool = False,
+    ) -> Any:
+        """See `Verbs.register_kernel`. `SchemaError` when the operator has one for the device."""
+        if function is None:
+            return lambda given: self.register_kernel(device, given, override=override)
+        devices = (device,) if isinstance(device, str) else device
+        keys = [device_key(name) for name in devices]
+        with self._taking("a kernel", keys, override):
+            return super().register_kernel(device, function)
+
+    def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
+        """See `Verbs.register_fake`. `SchemaError` when the operator has a fake or a Meta kernel,
+        or is made of operators that have one.
+        """
+        if function is None:
+            return lambda given: self.register_fake(given, override=override)
+        with self._taking("a fake", ["Meta"], override):
+            return super().register_fake(function)
+
+    def register_autograd(
+        self,
+        backward: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+        override: bool = False,
+    ) -> None:
+        """See `Verbs.register_autograd`. `SchemaError` when the operator has a gradient."""
+        with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
+            super().register_autograd(backward, setup_context=setup_context)
+
+    def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
+        """See `Verbs.register_jvp`. `SchemaError` when the operator has a gradient of its own."""
+        if jvp is None:
+            return lambda given: self.register_jvp(given, override=override)
+        with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
+            return super().register_jvp(jvp)
+
+    def register_backward(
+        self,
+        operator: str,
+        *,
+        save: Sequence[str] = (),
+        gradients: Sequence[str] | None = None,
+        override: bool = False,
+    ) -> None:
+        """Makes another operator the backward of this one, as `KernelOperator.register_backward`
+        does; a gradient that nobody needs is zeros for it.
+
+        Raises:
+            SchemaError: the two operators do not fit together, or this one has a gradient.
+        """
+        schema = _schema_of(self.overload._schema)
+        outputs = [BoundOutput(-1, (), 0, torch.float32) for _ in self.facts.returns]
+        plan = match(schema, outputs, operator, tuple(save), gradients)
+        setup_context, backward = _formula(plan, find_overload(_full_name(plan)), schema)
+        if self.facts.positional < len(self.facts.names):
+            facts = self.facts
+
+            def with_keywords(ctx: Any, inputs: Any, keywords: Any, output: Any) -> None:
+                setup_context(ctx, facts.values(inputs, keywords), output)
+
+            self.register_autograd(backward, setup_context=with_keywords, override=override)
+        else:
+            self.register_autograd(backward, setup_context=setup_context, override=override)
+
+    def register_vmap(
+        self, rule: Callable[..., Any] | GeneratedRule | None = None, *, override: bool = False
+    ) -> Any:
+        """See `Verbs.register_vmap`. `SchemaError` when the operator has a batching rule."""
+        if rule is None:
+            return lambda given: self.register_vmap(given, override=override)
+        with self._taking("a batching rule", ["FuncTorchBatched"], override):
+            return super().register_vmap(rule)
+
+    def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
+        """See `Verbs.register_autocast`. `SchemaError` when the operator has a rule for it."""
+        with self._taking("an autocast rule", [autocast_key(device)], override):
+            super().register_autocast(device, dtype)
+
+    def undefine(self) -> None:
+        """Takes back what was registered through this handle. Calls of it raise from then on; the
+        operator itself stays.
+        """
+        if _handles.get(self.qualified_name) is self:
+            del _handles[self.qualified_name]
+        self._direct = False
+        self.overload = _Expired(self.qualified_name)
+        self._finalizer()
+
+    @contextmanager
+    def _taking(self, what: str, keys: Sequence[str], override: bool) -> Iterator[None]:
+        """Around a registration at these keys, of which one may be somebody else's."""
+        if isinstance(self.overload, _Expired):
+            self.overload()
+        present = [key for key in keys if self._is_others(key)]
+        if _has_kernel(self.qualified_name, _COMPOSITE) and what in ("a fake", "a gradient"):
+            present.append(_COMPOSITE)
+        if present and not override and not self._is_placeholder(what):
+            why = (
+                "it is made of operators that have one"
+                if present == [_COMPOSITE]
+                else f"at {', '.join(present)}"
+            )
+            raise SchemaError(
+                f"{self.qualified_name} has {what} already ({why}); override=True takes its place "
+                "as long as this handle is held"
+            )
+        mine = self._library._op_impls
+        self._former |= {f"{self._book_name}/{key}" for key in keys} & (_registered - mine)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a kernel is overridden, as asked
+            with self._overriding(bool(present)):
+                yield
+            if what == "a gradient" and present:
+                self._cover(present)
+        self._ours.update(keys)
+
+    def _is_placeholder(self, what: str) -> bool:
+        """Whether what is there belongs to a `torch.library.custom_op` that was given none: it only
+        raises.
+        """
+        member = {"a fake": "_abstract_fn", "a gradient": "_backward_fn"}.get(what)
+        known = torch._library.custom_ops.OPDEFS.get(self.qualified_name)
+        return known is not None and member is not None and getattr(known, member) is None
+
+    @property
+    def _book_name(self) -> str:
+        """What torch's book of Python registrations calls the operator."""
+        return self.qualified_name.replace("::", "/")
+
+    def _is_others(self, key: str) -> bool:
+        return key not in self._ours and bool(_has_kernel(self.qualified_name, key))
+
+    @contextmanager
+    def _overriding(self, override: bool) -> Iterator[None]:
+        """Lets the library take keys that a Python registration holds."""
+        if not override:
+            yield
+            return
+        library, plain = self._library, self._library.impl
+
+        def impl(*args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **{**kwargs, "allow_override": True})
+
+        library.impl = impl
+        try:
+            yield
+        finally:
+            del library.impl
+
+    def _cover(self, keys: Sequence[str]) -> None:
+        """Puts the autograd kernel where one of somebody else's comes before the alias."""
+        from bringup.ops._autograd import autograd_kernel
+
+        kernel = autograd_kernel(self.facts, self.overload, self._node)
+        backends = [key for key in keys if key not in ("Autograd", _COMPOSITE)]
+        if _COMPOSITE in keys:
+            backends = sorted(AUTOGRAD_KEYS - {"Autograd", "AutogradNestedTensor"})
+        for key in backends:
+            if key not in self._ours:
+                self._library.m.impl(self._bare, key, kernel, True)
+
+
+def _give_back(library: torch.library.Library, former: set[str]) -> None:
+    """Takes back what a handle has registered, and puts what it took the place of back into torch's
+    book of Python registrations.
+    """
+    library._destroy()
+    library._op_impls.clear()  # torch strikes these out of its book once more later
+    _registered.update(former)
+
+
+class _Expired:
+    """What stands for the operator of a handle that was given back."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ExpiredHandleError(
+            f"the handle on {self._name} was given back by undefine(); adopt the operator again"
+        )
+
+
+def adopt(operator: str | Any) -> AdoptedOperator:
+    """A handle on an operator that somebody else has registered, in C++ or in Python.
+
+    It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the verbs of our
+    own operators, and calls it faster than `torch.ops` does. Keep the handle: what it has
+    registered goes with it. A second `adopt` gives the same handle.
+
+    Args:
+        operator: `"namespace::name"`, `"namespace::name.overload"`, or the operator of `torch.ops`.
+
+    Raises:
+        SchemaError: there is no such operator, or it is one of `kernel_op` or `custom_op`, whose
+            callable has these verbs.
+    """
+    name = operator
+    if isinstance(operator, torch._ops.OpOverload):
+        name = operator.name().removesuffix(".default")
+    elif isinstance(operator, torch._ops.OpOverloadPacket):
+        name = operator._qualified_op_name
+    if not isinstance(name, str):
+        raise SchemaError(
+            f"ops.adopt({operator!r}): expected 'namespace::name' or an operator of torch.ops, got "
+            f"{type(operator).__name__}"
+        )
+    name = name.removesuffix(".default")
+    _check_known(name)
+    known = _handles.get(name)
+    if known is not None and known.overload is find_overload(name):
+        return known
+    handle = AdoptedOperator(find_overload(name))
+    _handles[name] = handle
+    note(handle)
+    return handle
+
+
+def adopted_names() -> list[str]:
+    """The operators that there are handles on."""
+    return list(_handles)
+
+
+def _check_known(name: str) -> None:
+    if "::" not in name:
+        raise SchemaError(f"ops.adopt({name!r}): expected 'namespace::name'")
+    if definition_of(name) is not None or find_custom_operator(name) is not None:
+        raise SchemaError(
+            f"ops.adopt({name!r}): it is an operator of bringup; its callable has these verbs"
+        )
+    if is_dispatched(name):
+        return
+    raise SchemaError(f"ops.adopt({name!r}): there is no such operator{_near(name)}")
+
+
+def _near(name: str) -> str:
+    known = [full.removesuffix(".default") for full in torch._C._dispatch_get_all_op_names()]
+    overloads = [full for full in known if full.startswith(f"{name}.")]
+    if overloads:
+        return f"; its overloads are {', '.join(sorted(overloads))}"
+    namespace, _, bare = name.partition("::")
+    beside = sorted(full for full in known if full.startswith(f"{namespace}::"))
+    if not beside:
+        same = [full for full in known if full.partition("::")[2] == bare]
+        hint = f" (there is {' and '.join(sorted(same)[:3])})" if same else ""
+        return (
+            f"; nothing is registered in {namespace!r}, so import or load what registers it "
+            f"first{hint}"
+        )
+    names = [full.partition("::")[2] for full in beside]
+    near = [f"{namespace}::{found}" for found in difflib.get_close_matches(bare, names, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; {namespace} has {', '.join(beside[:8])}"
+
+
+def _schema_of(parsed: Any) -> Schema:
+    """The parts of a schema that matching a backward looks at; its types may be any."""
+    facts_types = [_plain_type(str(a.real_type)) for a in parsed.arguments]
+    arguments = tuple(
+        Argument(a.name, type_text, optional, a.kwarg_only, a.is_write)
+        for a, (type_text, optional) in zip(parsed.arguments, facts_types, strict=True)
+    )
+    return Schema(
+        text=str(parsed),
+        name=parsed.name,
+        overload=parsed.overload_name,
+        arguments=arguments,
+        returns=tuple(-1 for _ in parsed.returns),
+        return_names=tuple(r.name for r in parsed.returns),
+        index={a.name: i for i, a in enumerate(arguments)},
+    )
+
+
+def _plain_type(text: str) -> tuple[str, bool]:
+    optional = text.startswith("Optional[")
+    if optional:
+        text = text[len("Optional[") : -1]
+    if text.startswith("List["):
+        text = f"{text[len('List[') : -1]}[]"
+    return text, optional
+
+
+def _full_name(plan: BackwardPlan) -> str:
+    return f"{plan.name}.{plan.overload}" if plan.overload else plan.name
+
+
+def _formula(
+    plan: BackwardPlan, operator: Any, schema: Schema
+) -> tuple[Callable[..., None], Callable[..., Any]]:
+    """`setup_context` and `backward` that call the backward operator."""
+    kept = (SourceKind.INPUT, SourceKind.OUTPUT)
+    several = len(schema.returns) > 1
+    facts = facts_of(operator)
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        outputs = output if several else (output,)
+        places = {SourceKind.INPUT: inputs, SourceKind.OUTPUT: outputs}
+        saved = [places[SourceKind(kind)][i] for kind, i in plan.sources if kind in kept]
+        ctx.save_for_backward(*saved)
+        ctx.bringup_constants = [
+            inputs[i] for kind, i in plan.sources if kind == SourceKind.CONSTANT
+        ]
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved, constants = iter(ctx.saved_tensors), iter(ctx.bringup_constants)
+        values = [
+            grads[i] if kind == SourceKind.GRAD else next(saved if kind in kept else constants)
+            for kind, i in plan.sources
+        ]
+        args, kwargs = facts.split(values)
+        results = operator(*args, **kwargs)
+        found: list[Any] = [None] * len(schema.arguments)
+        given = results if isinstance(results, tuple) else (results,)
+        for index, gradient in zip(plan.receivers, given, strict=True):
+            found[index] = gradient
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return setup_context, backward
