@@ -27,6 +27,7 @@ __all__ = [
     "SettingError",
     "TargetError",
     "UpdateError",
+    "WrongRewriteError",
 ]
 
 
@@ -142,6 +143,10 @@ class PassError(BringupError, RuntimeError):
     def __init__(self, message: str, *, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
+
+
+class WrongRewriteError(PassError):
+    """A rewrite was run against what it replaces, and the results differ."""
 
 
 class PassSkipException(BringupError):

@@ -42,8 +42,11 @@ __all__ = [
     "native",
     "ops_debug",
     "ops_path",
+    "pass_dump",
+    "pass_limit",
     "pass_path",
     "pass_switch",
+    "pass_verify",
     "prepend_pass_path",
     "size",
     "table",
@@ -115,11 +118,21 @@ def _count(text: str) -> int | None:
     return int(text) or None
 
 
+def _number(text: str) -> int | None:
+    if not text.strip().isdecimal():
+        raise ValueError("expected a number from 0 on")
+    return int(text)
+
+
 def _path(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
+
+
+def _optional_path(text: str) -> Path | None:
+    return _path(text)
 
 
 def _paths(text: str) -> tuple[Path, ...]:
@@ -300,6 +313,27 @@ _PASS_SWITCH = Setting(
     dict[str, bool],
     _switches,
 )
+_PASS_VERIFY = Setting(
+    "BRINGUP_PASS_VERIFY",
+    "1: every rewrite of a pass is run against what it replaces, on random inputs (slow)",
+    "0",
+    lambda: False,
+    _switch,
+)
+_PASS_DUMP = Setting(
+    "BRINGUP_PASS_DUMP",
+    "folder for the graph before and after every pass that changed it, as text and DOT",
+    "none",
+    lambda: None,
+    _optional_path,
+)
+_PASS_LIMIT = Setting(
+    "BRINGUP_PASS_LIMIT",
+    "how many rewrites passes may make in this process, to find a wrong one",
+    "no limit",
+    lambda: None,
+    _number,
+)
 _OPS_PATH = Setting(
     "BRINGUP_OPS_PATH",
     "folders and files that define operators, separated like PATH; read by `ops.load_op_plugins()`",
@@ -378,6 +412,9 @@ _ALL: tuple[Setting[object], ...] = (
     _PASS_PATH,
     _ASCEND_PASS_PATH,
     _PASS_SWITCH,
+    _PASS_VERIFY,
+    _PASS_DUMP,
+    _PASS_LIMIT,
     _OPS_PATH,
     _DRIVER_PATH,
     _NATIVE,
@@ -479,6 +516,21 @@ def native() -> NativeChoice:
 def pass_switch() -> dict[str, bool]:
     """Which passes are switched on or off (`BRINGUP_PASS_SWITCH`); `ALL` means all others."""
     return _PASS_SWITCH.get()
+
+
+def pass_verify() -> bool:
+    """Whether rewrites are run against what they replace (`BRINGUP_PASS_VERIFY`)."""
+    return _PASS_VERIFY.get()
+
+
+def pass_dump() -> Path | None:
+    """The folder for graphs before and after passes (`BRINGUP_PASS_DUMP`), or None."""
+    return _PASS_DUMP.get()
+
+
+def pass_limit() -> int | None:
+    """How many rewrites may happen in this process (`BRINGUP_PASS_LIMIT`), or None."""
+    return _PASS_LIMIT.get()
 
 
 def prepend_pass_path(folder: Path) -> None:

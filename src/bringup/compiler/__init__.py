@@ -7,6 +7,9 @@ are).
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from bringup.compiler.inductor import InductorPass, inductor_hooks
 
 announce()
+passes.profile_with(torch.profiler.record_function)
 
 __all__ = [
     "AtenDialect",

@@ -33,7 +33,9 @@ def apply_passes(
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`. Of these, `pass_switch`
             switches passes on or off by name (`{"ALL": False, "FuseGelu": True}`) and
-            `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`).
+            `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`); `verify`
+            runs every rewrite against what it replaces, on random inputs; `dump_passes` names a
+            folder for the graphs before and after every pass.
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for

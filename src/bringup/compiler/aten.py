@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
+from bringup.compiler import sampling
 from bringup.compiler.schema import in_schema_order, overload_of, resolve, signature_of
 from bringup.errors import PassError
 
@@ -121,6 +122,19 @@ class AtenDialect:
         arguments = [_filled(argument, constants) for argument in node.arguments]
         with torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
+
+    def sample(self, meta: object, seed: int, draw: int) -> object:
+        """See `ir.Dialect.sample`."""
+        return sampling.sample(meta, seed, draw)
+
+    def distance(self, expected: object, got: object) -> tuple[float, float]:
+        """See `ir.Dialect.distance`."""
+        return sampling.distance(expected, got)
+
+    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+        """See `ir.Dialect.vary`."""
+        with self._mode_for([meta]):
+            return sampling.vary(meta, dtype, more)
 
     def constant_meta(self, payload: object) -> object:
         """See `ir.Dialect.constant_meta`."""

@@ -35,6 +35,10 @@ class CompileOptions:
             (rewrite the graph with the new weights, then run; with `eager` only).
         pass_switch: passes switched on or off by name, `ALL` for all others.
         pass_versions: by name, the version of a pass to run instead of the newest.
+        verify: whether every rewrite is run against what it replaces; None: as
+            `BRINGUP_PASS_VERIFY` says.
+        dump_passes: folder for the graphs before and after every pass; None: as
+            `BRINGUP_PASS_DUMP` says.
     """
 
     inner: str = "eager"
@@ -45,6 +49,8 @@ class CompileOptions:
     on_weight_change: str = "raise"
     pass_switch: Mapping[str, bool] | None = None
     pass_versions: Mapping[str, str] | None = None
+    verify: bool | None = None
+    dump_passes: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, object] | None) -> CompileOptions:

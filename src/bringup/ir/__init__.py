@@ -25,7 +25,7 @@ from bringup.ir.node import (
     values_in,
 )
 from bringup.ir.order import hoist_plan, put_in_order
-from bringup.ir.printing import argument_text, graph_text, node_text
+from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
 from bringup.ir.tensor import ConstantData, Dim, Shape, TensorDesc
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "put_in_order",
     "shapes_withheld",
     "shared_outputs",
+    "to_dot",
     "use_dialect",
     "values_in",
 ]

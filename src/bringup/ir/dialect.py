@@ -110,6 +110,15 @@ class Dialect(Protocol):
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
         """The outputs of a node whose inputs are all constants, given the data of each."""
 
+    def sample(self, meta: object, seed: int, draw: int) -> object:
+        """Random data for a value of this meta; symbolic sizes depend on `draw` alone."""
+
+    def distance(self, expected: object, got: object) -> tuple[float, float]:
+        """How far two results are apart at most, and how far they may be."""
+
+    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+        """The meta in another dtype or size; the same object where that changes nothing."""
+
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant."""
 

@@ -117,6 +117,12 @@ class Graph(GraphTree):
 
         return graph_text(self)
 
+    def to_dot(self) -> str:
+        """The graph in the DOT language of Graphviz."""
+        from bringup.ir.printing import to_dot
+
+        return to_dot(self)
+
     # Changing
 
     def add_input(self, name: str = "", meta: object = None) -> Value:

@@ -4,9 +4,16 @@ In reading order: the pass kinds (`FusionBasePass`, `PatternFusionPass`, `Decomp
 registering them, patterns and matches, plugins, running passes and what they report.
 """
 
-from bringup.errors import ExpiredHandleError, PassError, PassFatalError, PassSkipException
+from bringup.errors import (
+    ExpiredHandleError,
+    PassError,
+    PassFatalError,
+    PassSkipException,
+    WrongRewriteError,
+)
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
 from bringup.passes.context import PassContext
+from bringup.passes.controls import RewriteLimit, limit_rewrites
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.elements import (
     AnyValue,
@@ -84,11 +91,13 @@ __all__ = [
     "PatternMatcherConfigBuilder",
     "PluginReport",
     "Report",
+    "RewriteLimit",
     "SubgraphBoundary",
     "SubgraphInput",
     "SubgraphOutput",
     "SubgraphRewriter",
     "Variadic",
+    "WrongRewriteError",
     "any_value",
     "can_fuse",
     "check_node_support",
@@ -100,6 +109,7 @@ __all__ = [
     "get_registered_pass_dicts",
     "get_registered_passes",
     "infer_shape",
+    "limit_rewrites",
     "listening",
     "load_pass_plugins",
     "one_of",

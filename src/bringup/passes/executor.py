@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from bringup import ir, settings
-from bringup.errors import PassError, PassFatalError
+from bringup.errors import PassError, PassFatalError, WrongRewriteError
+from bringup.passes.controls import Controls
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.folding import fold_constants
 from bringup.passes.report import PassResult, PassStatus, Report
@@ -35,12 +36,13 @@ def run_passes(
     Arguments:
         graph: edited in place.
         selected: the passes, in running order.
-        options: what passes may read with `context.get_option_value`.
+        options: what passes may read with `context.get_option_value`. `verify` runs every rewrite
+            against what it replaces, `dump_passes` names a folder for the graphs before and after.
         commit: called with the edits of every pass that succeeded.
         fold: whether operators on constants are computed once, before the last stage.
     """
     report = Report(graph.name)
-    run = _Run(graph, options or {}, commit, report)
+    run = _Run(graph, options or {}, Controls.of(options or {}), commit, report)
     for stage in PassStage:
         if stage is PassStage.AFTER_INFER_SHAPE:
             run.infer_shapes()
@@ -60,11 +62,13 @@ class _Run:
         self,
         graph: ir.Graph,
         options: Mapping[str, object],
+        controls: Controls,
         commit: ir.Committer | None,
         report: Report,
     ) -> None:
         self._graph = graph
         self._options = options
+        self._controls = controls
         self._commit = commit
         self._report = report
         self._shared = {item: ir.shared_outputs(item) for item in _with_subgraphs(graph)}
@@ -103,12 +107,13 @@ class _Run:
             )
             return None
         shared = self._shared.setdefault(graph, frozenset())
-        session = Session(graph, descriptor, self._options, shared)
+        session = Session(graph, descriptor, self._options, shared, self._controls)
         self._report.results.append(session.result)
         with ir.shapes_withheld(graph, descriptor.stage is PassStage.BEFORE_INFER_SHAPE):
             error = session.execute(self._commit if graph is self._graph else None)
         tolerant = descriptor.on_error is not ErrorPolicy.FAIL
-        if error is not None and tolerant and not isinstance(error, PassFatalError):
+        never = isinstance(error, (PassFatalError, WrongRewriteError))
+        if error is not None and tolerant and not never:
             _LOG.warning("pass %r failed and was undone: %s", *_said(session.result))
             session.result.tolerated = True
             return None
@@ -143,6 +148,8 @@ def _combined(report: Report, failures: list[Exception]) -> PassError:
         if any(isinstance(error, PassFatalError) for error in failures)
         else PassError
     )
+    if any(isinstance(error, WrongRewriteError) for error in failures):
+        kind = WrongRewriteError
     combined = kind(f"{text}. Its edits were undone.", status=failed[0].code)
     combined.report = report  # type: ignore[attr-defined]
     combined.__cause__ = failures[0]

@@ -63,6 +63,8 @@ class PassResult:
         code: 0; for a pass that failed, the status that it returned, or the code of the error.
         failures: how many matches failed and were left alone (`on_error="skip"`).
         tolerated: whether the pass failed and the compile went on.
+        verified: how many rewrites were run against what they replaced, and agreed.
+        unverified: why others could not be run.
         traceback: of the last error.
     """
 
@@ -81,13 +83,19 @@ class PassResult:
     code: int = 0
     failures: int = 0
     tolerated: bool = False
+    verified: int = 0
+    unverified: list[str] = field(default_factory=list)
     traceback: str = ""
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.status.value}, {self.matches} matches, {self.edits} edits"
         if self.message:
             text += f" ({self.message})"
-        return "\n".join([text, *(f"  nearest miss: {miss}" for miss in self.near_misses)])
+        if self.verified:
+            text += f", {self.verified} verified"
+        lines = [f"  not verified: {reason}" for reason in self.unverified]
+        lines += [f"  nearest miss: {miss}" for miss in self.near_misses]
+        return "\n".join([text, *lines])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bringup import ir
@@ -103,6 +103,8 @@ class Rewriting:
             replacement = as_graph(
                 self._call("replacement", match), f"{type(self._instance).__qualname__}.replacement"
             )
+            self._permit(names)
+            self._verify(match.pattern_name, nodes, match.inputs, match.outputs, replacement)
             for node in candidate.hoist:
                 self._graph.move_before(node, candidate.before)
             return replace(
@@ -151,6 +153,23 @@ class Rewriting:
             self._storages.rebuild(self._graph)
         self._result.refused += 1
         return reason
+
+    def _permit(self, names: list[str]) -> None:
+        if not self._session.may_rewrite(names):
+            raise _RefusedError("beyond the limit of rewrites")
+
+    def _verify(
+        self,
+        pattern: str,
+        nodes: Sequence[ir.Node],
+        inputs: Sequence[ir.Value | None],
+        outputs: Sequence[ir.Value],
+        replacement: ir.Graph,
+    ) -> None:
+        verifier = self._session.verifier
+        if verifier is not None and len(replacement.outputs) == len(outputs):
+            names = ", ".join(node.name for node in nodes)
+            verifier.check(f"{pattern} ({names})", nodes, inputs, outputs, replacement)
 
     def _call(self, hook: str, subject: object) -> Any:
         return self._instance.hooks[hook](self._instance, subject, self._session.context)
@@ -210,11 +229,15 @@ class Rewriting:
                 self._call("replacement", node), f"{type(self._instance).__qualname__}.replacement"
             )
             used = [value for value in node.outputs if value.users] or list(node.outputs)
+            inputs = list(dict.fromkeys(node.inputs))
+            outputs = used if len(replacement.outputs) == len(used) else list(node.outputs)
+            self._permit([name])
+            self._verify(op_type, [node], inputs, outputs, replacement)
             return replace(
                 self._graph,
                 replacement,
-                inputs=list(dict.fromkeys(node.inputs)),
-                outputs=used if len(replacement.outputs) == len(used) else list(node.outputs),
+                inputs=inputs,
+                outputs=outputs,
                 nodes=[node],
                 before=node,
                 storages=self._storages,

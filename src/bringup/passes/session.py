@@ -8,13 +8,16 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from bringup import ir, settings
-from bringup.errors import PassError, PassFatalError, PassSkipException
+from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRewriteError
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.context import PassContext
+from bringup.passes.controls import Controls
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.dump import dump
 from bringup.passes.events import EventKind, PassEvent, emit, profiled
 from bringup.passes.report import PassResult, PassStatus
 from bringup.passes.rewriting import Rewriting
+from bringup.passes.verify import Verifier
 
 __all__ = ["Session"]
 
@@ -30,6 +33,7 @@ class Session:
         descriptor: the pass.
         options: what the pass may read.
         shared: which results of the graph may share memory with its inputs already.
+        controls: what else is asked for.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Session:
         descriptor: PassDescriptor,
         options: Mapping[str, object],
         shared: frozenset[tuple[int, str]],
+        controls: Controls = Controls(),  # noqa: B008 - it is frozen
     ) -> None:
         self.graph = graph
         self.descriptor = descriptor
@@ -52,7 +57,10 @@ class Session:
             graph=graph.name,
             instance_id=self.instance_id,
         )
+        self.controls = controls
+        self.verifier: Verifier | None = None
         self._shared = shared
+        self._options = options
 
     def execute(self, commit: ir.Committer | None) -> Exception | None:
         """Run the pass and return its error if it failed. `result` says how it went.
@@ -62,6 +70,7 @@ class Session:
         """
         start = time.perf_counter()
         failure: Exception | None = None
+        before = str(self.graph) if self.controls.dump is not None else ""
         try:
             with profiled(f"bringup::pass::{self.descriptor.pass_name}"):
                 self._run_and_commit(commit)
@@ -71,12 +80,19 @@ class Session:
             failure = error
             self._fail(error)
         self.result.seconds = time.perf_counter() - start
+        if self.verifier is not None:
+            self.result.verified = self.verifier.verified
+            self.result.unverified = self.verifier.unverified
+        if self.controls.dump is not None and (self.result.edits or failure is not None):
+            dump(self.controls.dump, self.result, before, self.graph)
         self._tell_result()
         self.context.expire()
         return failure
 
     def emit(self, kind: EventKind, **details: object) -> None:
         """Tell the world what happened in this session."""
+        if self.controls.quiet:
+            return
         emit(
             PassEvent(
                 kind,
@@ -92,8 +108,13 @@ class Session:
     def tolerates(self, error: Exception) -> bool:
         """Whether an error in the hook of one match undoes and skips this match alone."""
         return self.descriptor.on_error is ErrorPolicy.SKIP and not isinstance(
-            error, PassFatalError
+            error, (PassFatalError, WrongRewriteError)
         )
+
+    def may_rewrite(self, nodes: Sequence[str]) -> bool:
+        """Whether the limit of rewrites lets one more happen; if so it is counted."""
+        limit = self.controls.limit
+        return limit is None or limit.take(self.descriptor.pass_name, self.graph.name, nodes)
 
     def record_error(self, error: Exception) -> str:
         """Put an error with its traceback into context and result; returns its text."""
@@ -134,11 +155,28 @@ class Session:
             self.result.status = PassStatus.CHANGED
 
     def _run(self, instance: FusionBasePass) -> None:
+        if self.controls.verify:
+            self.verifier = Verifier(
+                self.descriptor.pass_name, self.graph.dialect, self._rewrites_variant
+            )
         if isinstance(instance, (PatternFusionPass, DecomposePass)):
             Rewriting(self, instance).run()
             return
+        if not self.may_rewrite(()):
+            raise PassSkipException("beyond the limit of rewrites")
+        before = None if self.verifier is None else self.verifier.snapshot(self.graph)
         self._check_status(instance.run(self.graph, self.context))
         self.result.matches = max(self.result.matches, int(self.graph.is_edited))
+        if self.verifier is not None and before is not None and self.graph.is_edited:
+            ir.put_in_order(self.graph)
+            self.graph.settle_layouts()
+            self.verifier.check_graph(self.graph, before)
+
+    def _rewrites_variant(self, variant: ir.Graph) -> bool:
+        """Whether this pass also rewrites another graph, which it then has."""
+        shared = ir.shared_outputs(variant)
+        session = Session(variant, self.descriptor, self._options, shared, Controls(quiet=True))
+        return session.execute(None) is None and session.result.matches > 0
 
     def _check_status(self, status: object) -> None:
         """None, True and 0 are success; bool is looked at before int, of which it is one."""
@@ -184,7 +222,8 @@ class Session:
             inputs=[_shape_text(value) for value in self.graph.inputs],
             outputs=[_shape_text(value) for value in self.graph.outputs],
         )
-        _LOG.info("%s", self.result)
+        if not self.controls.quiet:
+            _LOG.info("%s", self.result)
 
 
 def _shape_text(value: ir.Value) -> str:

@@ -1,0 +1,95 @@
+"""Random data that looks like a fake tensor, and how far two results are apart."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+
+__all__ = ["distance", "sample", "vary"]
+
+_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 4e-2,
+    torch.complex64: 1e-4,
+    torch.complex128: 1e-9,
+}
+
+
+def sample(meta: object, seed: int, draw: int) -> object:
+    """Data for a value of this meta.
+
+    Floats are normal, ten times as large in every other draw; integers are 0 or 1, so that they
+    can be indices. Each symbolic size has one number in each draw, wherever it stands.
+    """
+    if not isinstance(meta, torch.Tensor):
+        return _number(meta, draw)
+    shape = [_number(size, draw) for size in meta.shape]
+    strides = [_number(stride, draw) for stride in meta.stride()]
+    generator = torch.Generator().manual_seed(seed)
+    if meta.dtype.is_floating_point or meta.dtype.is_complex:
+        wide = torch.complex128 if meta.dtype.is_complex else torch.float64
+        values = torch.randn(shape, generator=generator, dtype=wide) * (10 if draw % 2 else 1)
+    else:
+        values = torch.randint(0, 2, shape, generator=generator)
+    data = torch.empty_strided(shape, strides, dtype=meta.dtype, device=meta.device)
+    if 0 in strides:  # an expanded tensor: equal along these dimensions
+        return (
+            values[tuple(slice(0, 1) if not s else slice(None) for s in strides)]
+            .to(meta.dtype)
+            .to(meta.device)
+            .expand(shape)
+        )
+    return data.copy_(values)
+
+
+def _number(size: object, draw: int) -> int | float | bool:
+    """A size as a number: symbols get one that depends on their name and the draw."""
+    if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        expression = size.node.expr
+        values = {symbol: _size_of(str(symbol), draw) for symbol in expression.free_symbols}
+        return int(expression.subs(values))
+    assert isinstance(size, (int, float, bool)), f"expected a number, got {size!r}"
+    return size
+
+
+def _size_of(symbol: str, draw: int) -> int:
+    digest = hashlib.sha256(f"{symbol}/{draw}".encode()).digest()
+    return 3 + digest[0] % 8
+
+
+def distance(expected: object, got: object) -> tuple[float, float]:
+    """The largest absolute difference, and what is allowed for this dtype and magnitude.
+
+    NaN is equal to NaN; tensors of different shape or dtype are infinitely far apart.
+    """
+    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
+        return (0.0 if expected == got else math.inf), 0.0
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return math.inf, 0.0
+    if not expected.numel():
+        return 0.0, 0.0
+    wide = torch.int64
+    if expected.is_complex() or expected.is_floating_point():
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+    one, other = expected.detach().cpu().to(wide), got.detach().cpu().to(wide)
+    same = (one == other) | ((one != one) & (other != other))
+    gap = (one - other).abs().double().masked_fill(same, 0.0).nan_to_num(math.inf, math.inf).max()
+    finite = one.abs().double().nan_to_num(0.0, 0.0, 0.0).max()
+    return float(gap), _TOLERANCE.get(expected.dtype, 0.0) * max(1.0, float(finite))
+
+
+def vary(meta: object, dtype: str | None, more: int) -> object:
+    """The meta in another floating-point dtype, or with every size above 1 larger by `more`; the
+    same object where that changes nothing.
+    """
+    if not isinstance(meta, torch.Tensor):
+        return meta
+    other = meta
+    if dtype is not None and meta.dtype.is_floating_point:
+        other = other.to(getattr(torch, dtype))
+    sizes = [size + more if isinstance(size, int) and size > 1 else size for size in other.shape]
+    return other.new_empty(sizes) if more and list(other.shape) != sizes else other

@@ -1,0 +1,28 @@
+"""Writing graphs before and after a pass to a folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bringup import ir
+from bringup.passes.report import PassResult
+
+__all__ = ["dump"]
+
+
+def dump(folder: Path, result: PassResult, before: str, graph: ir.Graph) -> None:
+    """Write `<number>_<graph>_<pass>.before.txt`, `.after.txt` and `.after.dot`.
+
+    The number is that of the session, so that files sort in the order in which passes ran. Of a
+    pass that failed there is no graph after it; its traceback is written as `.error.txt`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    words = f"{result.instance_id:04}_{result.graph}_{result.name}"
+    stem = re.sub(r"[^\w.@-]+", "_", words)
+    (folder / f"{stem}.before.txt").write_text(before + "\n")
+    if result.traceback:
+        (folder / f"{stem}.error.txt").write_text(result.traceback + "\n")
+    else:
+        (folder / f"{stem}.after.txt").write_text(f"{graph}\n")
+        (folder / f"{stem}.after.dot").write_text(ir.to_dot(graph))

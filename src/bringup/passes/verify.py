@@ -1,0 +1,240 @@
+"""Running what a rewrite replaces against what it puts there, on random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bringup import ir
+from bringup.errors import PassError, WrongRewriteError
+
+__all__ = ["Verifier", "evaluate"]
+
+_DRAWS = 3
+_MOST_REASONS = 5
+_VARIANTS: tuple[tuple[str | None, int], ...] = (("float64", 0), ("bfloat16", 0), (None, 1))
+"""Other dtypes of the floating-point inputs, and other sizes: added to every size above 1."""
+
+Data = dict[ir.Value, object]
+Again = Callable[[ir.Graph], bool]
+"""Runs the same pass over another graph; whether it rewrote anything there."""
+
+
+class Verifier:
+    """Checks the rewrites of one pass on one graph.
+
+    Arguments:
+        pass_name: to blame.
+        dialect: makes random data, evaluates nodes and compares results.
+        again: runs the pass over a variant of a match, in other dtypes and sizes.
+
+    Attributes:
+        verified: how many rewrites were run and agreed.
+        unverified: why others could not be run; at most five reasons.
+    """
+
+    def __init__(self, pass_name: str, dialect: ir.Dialect | None, again: Again) -> None:
+        for provider in ("sample", "distance", "evaluate", "vary"):
+            if not hasattr(dialect, provider):
+                named = "no dialect" if dialect is None else f"the dialect {dialect.name!r}"
+                raise PassError(f"verifying needs a provider of {provider!r}; there is {named}")
+        assert dialect is not None
+        self.verified = 0
+        self.unverified: list[str] = []
+        self._name = pass_name
+        self._dialect = dialect
+        self._again = again
+        self._seen: set[tuple[object, ...]] = set()
+
+    def check(
+        self,
+        where: str,
+        nodes: Sequence[ir.Node],
+        inputs: Sequence[ir.Value | None],
+        outputs: Sequence[ir.Value],
+        replacement: ir.Graph,
+    ) -> None:
+        """Compare `nodes` with the `replacement` of them, before it takes their place. An input is
+        None where an optional part of the pattern is absent.
+
+        Raises `WrongRewriteError` that names pass, match and largest difference.
+        """
+        if replacement.dialect is None:
+            replacement.bind(self._dialect)
+        nodes = [node for node in nodes if node.op_type != ir.CONSTANT]
+        free = _read_outside(nodes, inputs, replacement)
+        try:
+            for draw in range(_DRAWS):
+                data = self._data(free, draw)
+                expected = evaluate(self._dialect, nodes, dict(data), outputs)
+                own = {
+                    **data,
+                    **{
+                        inner: data[outer]
+                        for inner, outer in zip(replacement.inputs, inputs, strict=False)
+                        if outer is not None
+                    },
+                }
+                got = evaluate(self._dialect, replacement.nodes, own, replacement.outputs)
+                self._compare(where, expected, got, f"draw {draw}")
+        except _NotComparableError as reason:
+            self._unverified(f"{where}: {reason}")
+            return
+        self.verified += 1
+        self._sweep(where, nodes, free, outputs)
+
+    def snapshot(self, graph: ir.Graph) -> list[tuple[object, ...]] | None:
+        """The results of a whole graph on random inputs; None (and a reason) when it cannot run."""
+        try:
+            return [self._results(graph, draw) for draw in range(_DRAWS)]
+        except _NotComparableError as reason:
+            self._unverified(f"graph {graph.name}: {reason}")
+            return None
+
+    def check_graph(self, graph: ir.Graph, before: list[tuple[object, ...]]) -> None:
+        """Compare the results of a graph with those of `snapshot`."""
+        try:
+            for draw, expected in enumerate(before):
+                got = self._results(graph, draw)
+                self._compare(f"graph {graph.name!r}", expected, got, f"draw {draw}")
+        except _NotComparableError as reason:
+            self._unverified(f"graph {graph.name}: {reason}")
+            return
+        self.verified += 1
+
+    def _results(self, graph: ir.Graph, draw: int) -> tuple[object, ...]:
+        sources = [*graph.inputs, *(node.output for node in graph.find(ir.CONSTANT))]
+        return evaluate(self._dialect, graph.nodes, self._data(sources, draw), graph.outputs)
+
+    def _data(self, values: Iterable[ir.Value], draw: int) -> Data:
+        data: Data = {}
+        for number, value in enumerate(values):
+            if value.node.payload is not None:
+                data[value] = value.node.payload
+            elif value.meta is None:
+                raise _NotComparableError(f"nobody knows the shape of {value.name!r}")
+            else:
+                data[value] = self._dialect.sample(value.meta, 1000 * draw + number, draw)
+        return data
+
+    def _compare(
+        self, where: str, expected: Sequence[object], got: Sequence[object], how: str
+    ) -> None:
+        for index, (old, new) in enumerate(zip(expected, got, strict=True)):
+            difference, allowed = self._dialect.distance(old, new)
+            if not difference <= allowed:
+                raise WrongRewriteError(
+                    f"{self._name!r} is wrong at {where}: result {index} differs by "
+                    f"{difference:.3g} at most, {allowed:.3g} is allowed ({how})"
+                )
+
+    def _unverified(self, reason: str) -> None:
+        if len(self.unverified) < _MOST_REASONS:
+            self.unverified.append(reason)
+
+    # Other dtypes and sizes
+
+    def _sweep(
+        self,
+        where: str,
+        nodes: Sequence[ir.Node],
+        free: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+    ) -> None:
+        """The same match in other dtypes and sizes, where the pass takes it there too."""
+        signature = (
+            *(node.op_type for node in nodes),
+            *(desc.dtype for value in free if (desc := value.known_desc) is not None),
+        )
+        if signature in self._seen:
+            return
+        self._seen.add(signature)
+        for dtype, more in _VARIANTS:
+            words = f"dtype {dtype}" if dtype else f"every size {more} larger"
+            variant = self._variant(nodes, free, outputs, dtype, more)
+            if variant is None:
+                continue
+            try:
+                before = [self._results(variant, draw) for draw in range(_DRAWS)]
+                if not self._again(variant):
+                    continue
+                for draw, expected in enumerate(before):
+                    self._compare(where, expected, self._results(variant, draw), words)
+            except _NotComparableError:
+                continue  # what was replaced, or what replaces it, has no such kernel
+
+    def _variant(
+        self,
+        nodes: Sequence[ir.Node],
+        free: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        dtype: str | None,
+        more: int,
+    ) -> ir.Graph | None:
+        """The matched nodes as a graph of their own with other inputs; None where that changes
+        nothing, or is none that could be computed.
+        """
+        graph = ir.Graph("variant", self._dialect)
+        copies: dict[ir.Value, object] = {}
+        changed = False
+        for value in free:
+            if value.node.payload is not None:
+                copies[value] = graph.add_constant(value.node.payload)
+                continue
+            meta = self._dialect.vary(value.meta, dtype, more)
+            changed = changed or meta is not value.meta
+            copies[value] = graph.add_input(meta=meta)
+        if not changed:
+            return None
+        try:
+            for node in nodes:
+                arguments = tuple(ir.map_argument(item, copies) for item in node.arguments)
+                copy = graph.insert_call(node.operator, arguments, output_count=len(node.outputs))
+                copies.update(zip(node.outputs, copy.outputs, strict=False))
+        except PassError:
+            return None
+        graph.set_outputs(*(copies[value] for value in outputs))
+        return graph
+
+
+class _NotComparableError(Exception):
+    """Something cannot be run; its text says what and why."""
+
+
+def evaluate(
+    dialect: ir.Dialect,
+    nodes: Sequence[ir.Node],
+    data: Data,
+    outputs: Sequence[ir.Value],
+) -> tuple[object, ...]:
+    """The data of `outputs` when `nodes` run in order on `data`."""
+    for node in nodes:
+        if node.op_type in (ir.INPUT, ir.OUTPUT) or (node.outputs and node.output in data):
+            continue
+        if node.op_type == ir.CONSTANT:
+            data[node.output] = node.payload
+            continue
+        if not node.operator.parameters or (node.operator.random and not node.pure):
+            raise _NotComparableError(f"{node.op_type} ({node.name!r}) cannot be run twice alike")
+        try:
+            results = dialect.evaluate(node, data)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise _NotComparableError(f"{node.op_type} ({node.name!r}) raised {reason}") from error
+        data.update(zip(node.outputs, results, strict=True))
+    return tuple(data[value] for value in outputs)
+
+
+def _read_outside(
+    nodes: Sequence[ir.Node], inputs: Sequence[ir.Value | None], replacement: ir.Graph
+) -> list[ir.Value]:
+    """The values of the graph that the old or the new nodes read: the inputs first, each once."""
+    inside = set(nodes)
+    read = [value for node in nodes for value in node.inputs if value.node not in inside]
+    new = [
+        value
+        for node in replacement.nodes
+        for value in node.inputs
+        if not replacement.owns(value.node)
+    ]
+    given = [value for value in inputs if value is not None]
+    return list(dict.fromkeys((*given, *read, *new)))
