@@ -19,6 +19,7 @@ from bringup.cli import (
     _demo_command,
     _doctor,
     _new_command,
+    _passes_command,
     _prebuild_command,
     _try_command,
 )
@@ -46,6 +47,12 @@ new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=T
 new.command("kernel")(_new_command.kernel)
 new.command("pass")(_new_command.pass_)
 app.add_typer(new)
+
+graph_passes = typer.Typer(name="passes", help="Graph passes.", no_args_is_help=True)
+graph_passes.command("list")(_passes_command.list_)
+graph_passes.command("explain")(_passes_command.explain)
+graph_passes.command("bisect")(_passes_command.bisect)
+app.add_typer(graph_passes)
 
 cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)
 cache.command("ls")(_cache_command.ls)

@@ -52,7 +52,7 @@ from bringup.passes.registry import (
 )
 from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
 from bringup.passes.rewriter import create_replacement
-from bringup.passes.selection import select_passes
+from bringup.passes.selection import is_switched_on, select_passes
 from bringup.passes.shapes import infer_shape
 from bringup.passes.stages import PassStage
 from bringup.passes.subgraph import (
@@ -109,6 +109,7 @@ __all__ = [
     "get_registered_pass_dicts",
     "get_registered_passes",
     "infer_shape",
+    "is_switched_on",
     "limit_rewrites",
     "listening",
     "load_pass_plugins",

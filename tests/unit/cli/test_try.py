@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bringup import cli
-from bringup.cli.trial import run
+from bringup.cli.trial import results, run
 
 FACTORIES = """
 import torch
@@ -270,7 +270,7 @@ def t(*values: Any) -> torch.Tensor:
 def test_difference_is_the_largest_over_all_tensors(
     ours: list[torch.Tensor], expected: list[torch.Tensor], gap: float, reason: str
 ) -> None:
-    found, why = run._compared(ours, expected)
+    found, why = results.compared(ours, expected)
     assert found == pytest.approx(gap, nan_ok=True)
     assert why == reason
 

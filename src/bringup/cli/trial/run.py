@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from bringup import compiler, graphs
+from bringup.cli.trial.results import compared, flat
 from bringup.cli.trial.subject import Subject
 from bringup.passes import Report
 
@@ -68,7 +67,7 @@ def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], No
     trial = Trial(subject.name, notes=list(subject.notes))
     with torch.no_grad():
         on_step("running it in eager mode")
-        expected = _flat(_call(subject.model, subject))
+        expected = flat(_call(subject.model, subject))
         works: dict[str, Callable[[], Any]] = {"eager": lambda: _call(subject.model, subject)}
         failures: dict[str, str] = {}
 
@@ -91,7 +90,7 @@ def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], No
         times = _interleaved(works)
         peer_ms = times.get("inductor")
         for mode, call in works.items():
-            gap, reason = _compared(_flat(call()), expected)
+            gap, reason = compared(flat(call()), expected)
             trial.lines.append(
                 Line(
                     mode,
@@ -108,13 +107,6 @@ def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], No
 
 def _call(model: Any, subject: Subject) -> Any:
     return model(*subject.args, **subject.kwargs)
-
-
-def _flat(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, copied (a captured graph overwrites its own)."""
-    if hasattr(result, "to_tuple"):
-        result = result.to_tuple()
-    return [x.clone() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
 
 
 def _attempt(
@@ -178,30 +170,3 @@ def _interleaved(works: dict[str, Callable[[], Any]]) -> dict[str, float]:
             call()
             samples[mode].append((time.perf_counter_ns() - start) / 1e6)
     return {mode: statistics.median(times) for mode, times in samples.items()}
-
-
-def _compared(
-    ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
-) -> tuple[float | None, str]:
-    """The largest absolute difference, and why that is no good number, or ""."""
-    if not ours and not expected:
-        return None, "the output has no tensor: nothing to compare"
-    if [(x.shape, x.dtype) for x in ours] != [(x.shape, x.dtype) for x in expected]:
-        return math.inf, "the outputs differ from eager's in number, shape or dtype"
-    gaps = [_gap(x, y) for x, y in zip(ours, expected, strict=True) if x.numel()]
-    if any(math.isnan(gap) for gap in gaps):  # max() would drop a NaN that is not the first
-        return math.nan, "the outputs differ by a NaN"
-    largest = max(gaps, default=0.0)
-    return largest, "" if math.isfinite(largest) else "the outputs differ by an infinity"
-
-
-def _gap(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest absolute difference of two tensors of one shape and dtype. Infinities that are
-    the same differ by 0, and so does NaN from NaN.
-    """
-    wide = torch.int64  # exact, also beyond 2**53
-    if ours.is_complex() or ours.is_floating_point():
-        wide = torch.complex128 if ours.is_complex() else torch.float64
-    x, y = ours.to(wide), expected.to(wide)
-    same = (x == y) | (x.isnan() & y.isnan())
-    return float((x - y).abs().double().masked_fill(same, 0.0).max())

@@ -1,0 +1,137 @@
+"""`bringup passes`: which graph passes there are, why one does not match, which one is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bringup import passes, report
+from bringup.cli._needs import require_torch
+from bringup.errors import BringupError
+
+__all__ = ["bisect", "explain", "list_"]
+
+FOUND = 3
+PASS_FAILED = 4
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH|module:factory|FILE.pt2",
+        help="A Hugging Face folder, a factory, or an exported program.",
+    ),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--pass", help="A pass, also as name@version; repeatable. Default: all."),
+]
+Places = Annotated[
+    list[str] | None,
+    typer.Option("--path", help="A file or folder with passes besides BRINGUP_PASS_PATH."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def list_(path: Places = None, as_json: AsJson = False) -> None:
+    """List the registered passes: kind, stage, priority, version, and whether each is on.
+
+    Exit code 0: listed; 3: a plugin could not be loaded.
+    """
+    from bringup.cli.explain.listing import as_json_of, registered_rows, show_list
+
+    errors = [str(error) for error in passes.load_pass_plugins(*(path or ())).errors]
+    rows = registered_rows()
+    if as_json:
+        typer.echo(report.to_json(as_json_of(rows, errors)))
+    else:
+        show_list(Console(), rows)
+        for error in errors:
+            typer.echo(error, err=True)
+    if errors:
+        raise typer.Exit(FOUND)
+
+
+def explain(
+    target: Target,
+    names: Names = None,
+    path: Places = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run every rewrite against what it replaces.")
+    ] = False,
+    dump: Annotated[
+        Path | None, typer.Option(help="Folder for the graphs before and after every pass.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what passes do to a model: matches, times, and how close each came where it did nothing.
+
+    Exit code 0: every pass rewrote something; 3: some pass rewrote nothing; 4: a pass failed or is
+    wrong; 1: the model cannot be loaded or run, or there is no such pass.
+    """
+    require_torch()
+    from bringup.cli.explain.model import load_model
+    from bringup.cli.explain.run import explain as explain_model
+    from bringup.cli.explain.show import explanation_as_json, show_explanation
+
+    _load(path, names)
+    options: dict[str, object] = {"verify": verify}
+    if dump is not None:
+        options["dump_passes"] = str(dump)
+    found = explain_model(load_model(target), names, options)
+    if as_json:
+        typer.echo(report.to_json(explanation_as_json(found)))
+    else:
+        show_explanation(Console(), found)
+    if found.has_failed:
+        raise typer.Exit(PASS_FAILED)
+    if found.unmatched or not found.reports:
+        raise typer.Exit(FOUND)
+
+
+def bisect(
+    target: Target,
+    names: Names = None,
+    path: Places = None,
+    tolerance: Annotated[
+        float, typer.Option(help="How far results may be apart, relative to the largest value.")
+    ] = 1e-3,
+    as_json: AsJson = False,
+) -> None:
+    """Find the first rewrite with which the model's result differs from eager's, by halving.
+
+    Exit code 0: the result is right; 3: the rewrite was found; 1: the result is wrong without any
+    rewrite, or the model cannot be loaded or run.
+    """
+    require_torch()
+    from bringup.cli.explain.model import load_model
+    from bringup.cli.explain.run import bisect as bisect_model
+    from bringup.cli.explain.show import bisection_as_json, show_bisection
+
+    _load(path, names)
+    console = Console()
+    found = bisect_model(
+        load_model(target),
+        names,
+        tolerance=tolerance,
+        on_step=lambda words: None if as_json else console.print(f"... {words}", markup=False),
+    )
+    if as_json:
+        typer.echo(report.to_json(bisection_as_json(found)))
+    else:
+        show_bisection(console, found)
+    if found.first_bad is not None:
+        raise typer.Exit(FOUND if found.first_bad else 1)
+
+
+def _load(path: list[str] | None, names: list[str] | None) -> None:
+    loaded = passes.load_pass_plugins(*(path or ()))
+    for error in loaded.errors:
+        typer.echo(str(error), err=True)
+    if not passes.select_passes(names):
+        raise BringupError(
+            "there are no passes to run: name a folder with --path or BRINGUP_PASS_PATH (and see "
+            "BRINGUP_PASS_SWITCH)"
+        )

@@ -1,0 +1,45 @@
+"""What `bringup passes list` prints. Works without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from bringup import passes, report, settings
+
+__all__ = ["as_json_of", "registered_rows", "show_list"]
+
+
+def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
+    """Print the registered passes."""
+    columns = [
+        report.Column("pass", fixed=True),
+        report.Column("version", fixed=True),
+        report.Column("kind", fixed=True),
+        report.Column("stage", fixed=True),
+        report.Column("priority", number=True),
+        report.Column("on", fixed=True),
+        report.Column("defined by"),
+    ]
+    table = report.Table("Registered passes, as they run", columns)
+    for row in rows:
+        place = f"{row['module_name']}.{row['class_qualname']}"
+        names = ("pass_name", "version", "kind", "stage", "priority")
+        state = "on" if row["on"] else "off"
+        table.add(*(str(row[name]) for name in names), state, place)
+    report.render(table, console)
+
+
+def as_json_of(rows: Sequence[dict[str, object]], errors: Sequence[str]) -> dict[str, object]:
+    """The registered passes and the plugins that could not be loaded."""
+    return {"passes": list(rows), "plugin_errors": list(errors)}
+
+
+def registered_rows() -> list[dict[str, object]]:
+    """The registered passes with whether each is switched on."""
+    switches = settings.pass_switch()
+    return [
+        {**row, "on": passes.is_switched_on(str(row["pass_name"]), switches)}
+        for row in passes.get_registered_pass_dicts()
+    ]

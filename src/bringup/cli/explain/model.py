@@ -1,0 +1,131 @@
+"""What passes are explained on: a model with example inputs, or an exported program."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from bringup import compiler
+from bringup.cli.trial.results import flat
+from bringup.cli.trial.subject import Subject, SubjectError, load_subject
+from bringup.passes import Report
+
+__all__ = ["Model", "Rewritten", "load_model"]
+
+
+class Rewritten:
+    """One run of passes over a model.
+
+    Attributes:
+        reports: what they did, one for each graph.
+        outputs: the tensors that the rewritten model returns; None when it could not be run.
+        error: why not, or why a pass failed.
+    """
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.outputs: list[torch.Tensor] | None = None
+        self.error: Exception | None = None
+
+
+class Model(Protocol):
+    """A model that passes can be run on again and again."""
+
+    name: str
+
+    def expected(self) -> list[torch.Tensor]:
+        """The tensors that it returns without any pass."""
+
+    def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
+        """A fresh run of these passes over it, and of the result."""
+
+
+def load_model(target: str) -> Model:
+    """The model behind `target`: what `bringup try` takes, or a `.pt2` file.
+
+    Raises `SubjectError` that says what was expected and what came.
+    """
+    if target.endswith(".pt2"):
+        path = Path(target).expanduser()
+        if not path.is_file():
+            raise SubjectError(f"there is no file {path}")
+        return _Exported(target, torch.export.load(path))
+    return _Compiled(load_subject(target))
+
+
+class _Compiled:
+    """A module that torch.compile takes apart."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.name = subject.name
+        self._subject = subject
+
+    def expected(self) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return flat(self._subject.model(*self._subject.args, **self._subject.kwargs))
+
+    def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
+        found = Rewritten()
+        given = {"freeze": True, "passes": names, **options}
+
+        def backend(module: Any, inputs: Sequence[Any]) -> Any:
+            before = compiler.last_report()
+            try:
+                return compiler.dynamo_backend(module, inputs, options=given)
+            finally:
+                report = compiler.last_report()
+                if report is not None and report is not before:
+                    found.reports.append(report)
+
+        torch.compiler.reset()
+        compiled = torch.compile(self._subject.model, backend=backend)
+        try:
+            with torch.no_grad():
+                found.outputs = flat(compiled(*self._subject.args, **self._subject.kwargs))
+        except Exception as error:
+            found.error = _cause(error)
+        return found
+
+
+class _Exported:
+    """An exported program with the inputs that it was exported with."""
+
+    def __init__(self, name: str, program: Any) -> None:
+        if program.example_inputs is None:
+            raise SubjectError(f"{name} was saved without its example inputs: export it again")
+        self.name = name
+        self._program = program
+
+    def expected(self) -> list[torch.Tensor]:
+        return self._outputs(self._program)
+
+    def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
+        found = Rewritten()
+        program = copy.deepcopy(self._program)
+        before = compiler.last_report()
+        try:
+            compiler.apply_passes(program, names, options=options)
+            found.outputs = self._outputs(program)
+        except Exception as error:
+            found.error = _cause(error)
+        report = compiler.last_report()
+        if report is not None and report is not before:
+            found.reports.append(report)
+        return found
+
+    def _outputs(self, program: Any) -> list[torch.Tensor]:
+        args, kwargs = self._program.example_inputs
+        with torch.no_grad():
+            return flat(program.module()(*args, **kwargs))
+
+
+def _cause(error: Exception) -> Exception:
+    """What a pass raised, where Dynamo wrapped it."""
+    inner = getattr(error, "inner_exception", None) or error.__cause__
+    if type(error).__module__.startswith("torch.") and isinstance(inner, Exception):
+        return inner
+    return error

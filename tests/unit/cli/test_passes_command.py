@@ -1,0 +1,160 @@
+"""`bringup passes list | explain | bisect`: what they say, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bringup import cli, passes
+
+PASSES = """
+from bringup import ir, passes
+
+def swap(name, old, new, **settings):
+    @passes.register_decompose_pass(
+        name=name, stage=passes.PassStage.AFTER_INFER_SHAPE, op_types=[old], **settings
+    )
+    class Swap(passes.DecomposePass):
+        def replacement(self, node):
+            builder = ir.GraphBuilder()
+            (x,) = builder.create_inputs(1)
+            return new(builder.op, x)
+
+swap("Right", "aten::relu", lambda op, x: op("aten::clamp_min", x, 0), priority=5, version="2")
+swap("Absent", "aten::erf", lambda op, x: op("aten::neg", x))
+"""
+
+WRONG = """
+swap("Wrong", "aten::tanh", lambda op, x: op("aten::sigmoid", x))
+"""
+
+FACTORY = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.tanh(torch.relu(torch.relu(x) + 1))
+
+def make():
+    return Model(), torch.linspace(-2, 2, 8)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("BRINGUP_PASS_PATH", raising=False)
+    monkeypatch.delenv("ASCEND_GE_PY_PASS_PATH", raising=False)
+    passes.shutdown()
+    (tmp_path / "mine.py").write_text(PASSES)
+    (tmp_path / "explained_model.py").write_text(FACTORY)
+    yield tmp_path
+    passes.shutdown()
+
+
+def run(*arguments: str) -> int:
+    return cli.main(["passes", *arguments])
+
+
+def test_list_shows_every_pass_with_its_switch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BRINGUP_PASS_SWITCH", "Absent:off")
+    assert run("list", "--path", "mine.py", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = [(row["pass_name"], row["version"], row["on"]) for row in found["passes"]]
+    assert rows == [("Right", "2", True), ("Absent", "1", False)]
+    assert run("list", "--path", "mine.py") == 0
+    assert "Registered passes" in capsys.readouterr().out
+
+
+def test_list_of_a_broken_plugin_exits_3_and_shows_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "broken.py").write_text("raise OSError('no luck')")
+    assert run("list", "--path", "mine.py", "--path", "broken.py") == 3
+    output = capsys.readouterr()
+    assert "Right" in output.out
+    assert "raised OSError: no luck" in output.err
+
+
+def test_explain_shows_matches_and_the_near_miss_of_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = "explained_model:make"
+    assert run("explain", target, "--path", "mine.py", "--json") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["unmatched"] == ["Absent"]
+    (graph,) = found["graphs"]
+    right, absent = graph["passes"]
+    assert (right["name"], right["matches"], right["status"]) == ("Right", 2, "changed")
+    assert absent["near_misses"][0]["reason"] == "the graph has no aten::erf"
+    assert run("explain", target, "--path", "mine.py") == 3
+    assert "nearest miss: aten::erf: the graph has no aten::erf" in capsys.readouterr().out
+    assert run("explain", target, "--path", "mine.py", "--pass", "Right@2") == 0
+
+
+def test_explain_of_an_exported_program_with_verify_and_dump(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import explained_model
+
+    model, example = explained_model.make()
+    torch.export.save(torch.export.export(model, (example,)), folder / "model.pt2")
+    arguments = ["model.pt2", "--path", "mine.py", "--pass", "Right", "--verify", "--dump", "out"]
+    assert run("explain", *arguments, "--json") == 0
+    (graph,) = json.loads(capsys.readouterr().out)["graphs"]
+    assert graph["passes"][0]["verified"] == 2
+    assert len(list((folder / "out").iterdir())) == 3
+
+
+def test_explain_exits_4_for_a_wrong_rewrite(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.py").write_text(PASSES + WRONG)
+    arguments = ["explained_model:make", "--path", "mine.py", "--pass", "Wrong"]
+    assert run("explain", *arguments) == 0
+    assert run("explain", *arguments, "--verify") == 4
+    assert "'Wrong' is wrong at aten::tanh (tanh)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["explained_model:make", "--path", "mine.py", "--pass", "Rihgt"], "Did you mean 'Right'"),
+        (["nowhere.pt2", "--path", "mine.py"], "there is no file nowhere.pt2"),
+        (["nowhere:make", "--path", "mine.py"], "there is no module 'nowhere'"),
+        (["explained_model:make"], "there are no passes to run"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "bisect"])
+def test_what_cannot_be_asked_exits_1_with_a_reason(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    arguments: list[str],
+    text: str,
+) -> None:
+    assert run(command, *arguments) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text(PASSES + WRONG)
+    assert run("bisect", "explained_model:make", "--path", "mine.py", "--json") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rewrites"], found["first_bad"]) == (3, 3)
+    assert found["rewrite"].startswith("Wrong on ")
+    assert found["rewrite"].endswith(" at tanh")
+    assert found["reason"].startswith("the outputs differ by")
+    assert run("bisect", "explained_model:make", "--path", "mine.py") == 3
+    assert "Rewrite 3 of 3 makes it wrong: Wrong on" in capsys.readouterr().out
+
+
+def test_bisect_of_a_right_model_exits_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bisect", "explained_model:make", "--path", "mine.py") == 0
+    assert "right with all 2 rewrites" in capsys.readouterr().out
