@@ -58,7 +58,7 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
             rewrite(module, self.selected, self._plugins, options=self._options)
 
     def uuid(self) -> object | None:
-        """What Inductor's caches know these passes by: their sources, order and options.
+        """What Inductor's caches know these passes by: sources, versions, order and options.
 
         None, which turns caching off, when the source of a pass is unknown.
         """

@@ -1,10 +1,11 @@
 """The operators that bringup ships: written in C++ against `kernel.h`, compiled by `jit`,
 registered by `ops`; in `torch.ops.bringup` from the first use of one of a group, or after `load()`.
 
-*For transformers*: `add_layer_norm`, `bias_gelu`, `attention` (sequences of different length,
-`actual_seq_lengths: int[]`), `mean_pool` and `packed_linear` with `pack_weight`; float32 and
-float64, no backward yet. `build(name)` compiles one of their `names()` ahead of its first call,
-`register_attention()` offers `attention` to transformers' models.
+*For transformers*: `add_layer_norm`, `add_layer_norm_sum`, `rms_norm`, `add_rms_norm`, `rotary`,
+`silu_mul`, `bias_gelu`, `attention` (sequences of different length, `actual_seq_lengths: int[]`),
+`mean_pool` and `packed_linear` with `pack_weight`; float32 and float64, no backward yet.
+`build(name)` compiles one of their `names()` ahead of its first call, `register_attention()` offers
+`attention` to transformers' models, `register_patterns()` the pass library (`kernels.patterns`).
 
 *The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from bringup.kernels._nz import from_nz, to_nz
     from bringup.kernels._operators import (
         add_layer_norm,
+        add_layer_norm_sum,
+        add_rms_norm,
         attention,
         bias_gelu,
         build,
@@ -41,10 +44,16 @@ if TYPE_CHECKING:
         names,
         pack_weight,
         packed_linear,
+        rms_norm,
+        rotary,
+        silu_mul,
     )
+    from bringup.kernels.patterns import register_patterns
 
 __all__ = [
     "add_layer_norm",
+    "add_layer_norm_sum",
+    "add_rms_norm",
     "attention",
     "basic_matmul",
     "batched_matmul",
@@ -64,6 +73,10 @@ __all__ = [
     "packed_linear",
     "quant_matmul",
     "register_attention",
+    "register_patterns",
+    "rms_norm",
+    "rotary",
+    "silu_mul",
     "to_nz",
 ]
 
@@ -71,6 +84,8 @@ _NZ = frozenset({"from_nz", "to_nz"})
 _FOR_TRANSFORMERS = frozenset(
     {
         "add_layer_norm",
+        "add_layer_norm_sum",
+        "add_rms_norm",
         "attention",
         "bias_gelu",
         "build",
@@ -78,17 +93,22 @@ _FOR_TRANSFORMERS = frozenset(
         "names",
         "pack_weight",
         "packed_linear",
+        "rms_norm",
+        "rotary",
+        "silu_mul",
     }
 )
-_MATMUL = frozenset(__all__) - _NZ - _FOR_TRANSFORMERS - {"load", "register_attention"}
-_MODULES = {"_operators": _FOR_TRANSFORMERS, "_matmul": _MATMUL, "_nz": _NZ}
+_PATTERNS = frozenset({"register_patterns"})
+_MATMUL = frozenset(__all__) - _NZ - _FOR_TRANSFORMERS - _PATTERNS - {"load", "register_attention"}
+_OPERATORS = {"_operators": _FOR_TRANSFORMERS, "_matmul": _MATMUL, "_nz": _NZ}
+_MODULES = {**_OPERATORS, "patterns": _PATTERNS}
 
 
 def load() -> None:
     """Register all shipped operators in `torch.ops.bringup`. Nothing is compiled yet; calling it
     again is free.
     """
-    for module in _MODULES:
+    for module in _OPERATORS:
         importlib.import_module(f"bringup.kernels.{module}")
 
 

@@ -16,6 +16,8 @@ from bringup import jit, ops
 __all__ = [
     "PANEL",
     "add_layer_norm",
+    "add_layer_norm_sum",
+    "add_rms_norm",
     "attention",
     "bias_gelu",
     "build",
@@ -23,6 +25,9 @@ __all__ = [
     "names",
     "pack_weight",
     "packed_linear",
+    "rms_norm",
+    "rotary",
+    "silu_mul",
 ]
 
 PANEL = 16  # columns in a panel of packed_linear's weight: kPanel in panel_gemm.h
@@ -46,6 +51,65 @@ add_layer_norm = ops.kernel_op(
         ops.same_shape("x", "residual"),
         ops.shape("weight", "x.shape[-1]"),
         ops.shape("bias", "x.shape[-1]"),
+    ),
+)
+
+_NORM_CHECKS = (
+    ops.dtype("x", *_FLOATS),
+    ops.same_dtype("x", "residual", "weight"),
+    ops.same_shape("x", "residual"),
+    ops.shape("weight", "x.shape[-1]"),
+)
+
+add_layer_norm_sum = ops.kernel_op(
+    "bringup::add_layer_norm_sum(Tensor x, Tensor residual, Tensor weight, Tensor bias, "
+    "float eps=1e-05) -> (Tensor normalized, Tensor total)",
+    source=_source("add_layer_norm_sum"),
+    dtypes={"SCALAR": "x"},
+    outputs=(ops.empty_like("x"), ops.empty_like("x")),
+    checks=(*_NORM_CHECKS, ops.same_dtype("x", "bias"), ops.shape("bias", "x.shape[-1]")),
+)
+
+rms_norm = ops.kernel_op(
+    "bringup::rms_norm(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
+    source=_source("rms_norm"),
+    dtypes={"SCALAR": "x"},
+    outputs=ops.empty_like("x"),
+    checks=(
+        ops.dtype("x", *_FLOATS),
+        ops.same_dtype("x", "weight"),
+        ops.shape("weight", "x.shape[-1]"),
+    ),
+)
+
+add_rms_norm = ops.kernel_op(
+    "bringup::add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> "
+    "(Tensor normalized, Tensor total)",
+    source=_source("add_rms_norm"),
+    dtypes={"SCALAR": "x"},
+    outputs=(ops.empty_like("x"), ops.empty_like("x")),
+    checks=_NORM_CHECKS,
+)
+
+rotary = ops.kernel_op(
+    "bringup::rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor",
+    source=_source("rotary"),
+    dtypes={"SCALAR": "x"},
+    layout="strided",
+    outputs=ops.empty("x.shape[0]", "x.shape[2]", "x.shape[1]", "x.shape[3]", dtype="x"),
+    checks=(ops.dtype("x", *_FLOATS), ops.same_dtype("x", "cos", "sin")),
+)
+
+silu_mul = ops.kernel_op(
+    "bringup::silu_mul(Tensor gate, Tensor up) -> Tensor",
+    source=_source("silu_mul"),
+    dtypes={"SCALAR": "gate"},
+    layout="strided",
+    outputs=ops.empty("*gate.shape", dtype="gate"),
+    checks=(
+        ops.dtype("gate", *_FLOATS),
+        ops.same_dtype("gate", "up"),
+        ops.same_shape("gate", "up"),
     ),
 )
 
@@ -100,7 +164,18 @@ packed_linear = ops.kernel_op(
 
 def names() -> tuple[str, ...]:
     """The names of this module's operators, which are those of their sources."""
-    return ("add_layer_norm", "attention", "bias_gelu", "mean_pool", "packed_linear")
+    return (
+        "add_layer_norm",
+        "add_layer_norm_sum",
+        "add_rms_norm",
+        "attention",
+        "bias_gelu",
+        "mean_pool",
+        "packed_linear",
+        "rms_norm",
+        "rotary",
+        "silu_mul",
+    )
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") -> jit.Binary:

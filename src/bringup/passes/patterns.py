@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, overload
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError, PassError
@@ -34,6 +34,12 @@ class PatternInputs:
     def __init__(self, builder: ir.GraphBuilder) -> None:
         self._builder = builder
         self._made: list[ir.TensorHolder] = []
+
+    @overload
+    def __getitem__(self, index: int) -> ir.TensorHolder: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ir.TensorHolder, ...]: ...
 
     def __getitem__(self, index: int | slice) -> ir.TensorHolder | tuple[ir.TensorHolder, ...]:
         if isinstance(index, slice):

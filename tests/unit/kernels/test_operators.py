@@ -64,6 +64,55 @@ def test_bias_gelu_keeps_nan_and_the_tails() -> None:
     assert ours[1:].tolist() == [float("inf"), 0.0, pytest.approx(1e30)]
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 384), (3, 5, 13), (2, 0, 8)])
+def test_norms_with_their_sum(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, residual = torch.randn(2, *shape, dtype=dtype)
+    weight, bias = torch.randn(2, shape[-1], dtype=dtype)
+    normalized, total = kernels.add_layer_norm_sum(x, residual, weight, bias, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normalized, kernels.add_layer_norm(x, residual, weight, bias, 1e-5))
+    normalized, total = kernels.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(total, x + residual)
+    exact = functional.rms_norm(total.double(), shape[-1:], weight.double(), 1e-6)
+    close(normalized, exact, scale=2)
+    close(kernels.rms_norm(total, weight, 1e-6), exact, scale=2)
+    close(
+        kernels.rms_norm(total, None, 1e-6),
+        functional.rms_norm(total.double(), shape[-1:], None, 1e-6),
+        scale=2,
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("depth", [2, 22, 64])
+def test_rotary_turns_halves_and_broadcasts_its_tables(depth: int, dtype: torch.dtype) -> None:
+    q = torch.randn(2, 7, 3, depth, dtype=dtype).transpose(1, 2)
+    cos, sin = torch.randn(1, 1, 7, depth, dtype=dtype), torch.randn(2, 1, 1, depth, dtype=dtype)
+    half = depth // 2
+    turned = torch.cat([-q[..., half:], q[..., :half]], -1)
+    ours = kernels.rotary(q, cos, sin)
+    assert ours.shape == (2, 7, 3, depth)
+    close(ours.transpose(1, 2), (q * cos + turned * sin).double())
+
+
+def test_rotary_refuses_what_it_cannot_turn() -> None:
+    x, table = torch.randn(1, 2, 3, 5), torch.randn(1, 1, 3, 5)
+    with pytest.raises(KernelError, match=r"bringup::rotary.*an even depth"):
+        kernels.rotary(x, table, table)
+    x, table = torch.randn(1, 2, 3, 4), torch.randn(1, 1, 2, 4)
+    with pytest.raises(KernelError, match="cos and sin must be"):
+        kernels.rotary(x, table, table)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [1, 37, 256])
+def test_silu_mul_takes_halves_of_one_projection(width: int, dtype: torch.dtype) -> None:
+    gate, up = (torch.randn(3, 5, 2 * width, dtype=dtype) * 4).split(width, -1)
+    exact = functional.silu(gate.double()) * up.double()
+    close(kernels.silu_mul(gate, up), exact, scale=8)
+
+
 def qkv(batch: int, heads: int, length: int, depth: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """Three views into one projection, transposed, as BERT makes them."""
     joined = torch.randn(batch, length, 3 * heads * depth, dtype=dtype)
@@ -221,10 +270,15 @@ def test_operators_are_in_torch_ops_and_work_in_a_full_graph() -> None:
 def test_names_are_the_sources_and_each_builds() -> None:
     assert set(kernels.names()) == {
         "add_layer_norm",
+        "add_layer_norm_sum",
+        "add_rms_norm",
         "attention",
         "bias_gelu",
         "mean_pool",
         "packed_linear",
+        "rms_norm",
+        "rotary",
+        "silu_mul",
     }
     for name in kernels.names():
         assert kernels.build(name, torch.float64).path.is_file()

@@ -1,0 +1,62 @@
+"""The pass library: rewrites of transformer graphs onto the shipped operators and cheaper ATen.
+
+`register_patterns()` registers them (importing this package does not). They run on ATen as AOT
+autograd writes it, in the stage `AFTER_INFER_SHAPE`, in the order of `LIBRARY`. Each is checked
+numerically over real models in `tests/unit/kernels/test_zoo.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bringup.kernels.patterns.activations import BiasGelu, ErfGelu, SwiGlu, TanhGelu
+from bringup.kernels.patterns.attention import Attention, CausalMask, GroupedHeads
+from bringup.kernels.patterns.cleanup import DropCopies, FoldFactories
+from bringup.kernels.patterns.linear import MergeProjections
+from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, RmsNorm
+from bringup.kernels.patterns.rotary import Rotary
+from bringup.passes import FusionBasePass, PassStage, register_fusion_pass
+
+__all__ = ["LIBRARY", "register_patterns"]
+
+LIBRARY: tuple[type[FusionBasePass], ...] = (
+    FoldFactories,
+    DropCopies,
+    RmsNorm,
+    AddRmsNorm,
+    AddLayerNorm,
+    Rotary,
+    SwiGlu,
+    TanhGelu,
+    ErfGelu,
+    BiasGelu,
+    Attention,
+    GroupedHeads,
+    CausalMask,
+    MergeProjections,
+)
+"""The passes in the order in which they run; each is registered as `Library` + its class name."""
+
+
+def register_patterns(names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Register passes of the library and return the names they are registered under.
+
+    Arguments:
+        names: class names (`RmsNorm`) of the ones to register; None for all. Registering one again
+            is free.
+
+    Raises `ValueError` for a name that the library does not have, or that another pass has taken.
+    """
+    known = [item.__name__ for item in LIBRARY]
+    for name in known if names is None else names:
+        if name not in known:
+            raise ValueError(f"the pass library has no {name!r}; it has {known}")
+    registered = []
+    for number, item in enumerate(LIBRARY):
+        if names is None or item.__name__ in names:
+            name = f"Library{item.__name__}"
+            priority = 100 + len(LIBRARY) - number
+            stage = PassStage.AFTER_INFER_SHAPE
+            register_fusion_pass(name=name, stage=stage, priority=priority)(item)
+            registered.append(name)
+    return tuple(registered)

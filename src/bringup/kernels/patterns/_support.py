@@ -1,0 +1,113 @@
+"""What the passes of the library ask of values and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bringup import ir, passes
+
+__all__ = [
+    "FLOATS",
+    "binary",
+    "close_to",
+    "described",
+    "is_frozen",
+    "last_dimension",
+    "refuse_writers",
+    "single_user",
+    "without_shape_changes",
+]
+
+FLOATS = frozenset({"float32", "float64"})
+_SHAPE_CHANGES = frozenset(
+    f"aten::{name}" for name in ("view", "_unsafe_view", "reshape", "clone", "contiguous", "expand")
+)
+
+
+def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) -> ir.TensorHolder:
+    """An operator with one output over two arguments."""
+    result = builder.op(op_type, left, right)
+    assert isinstance(result, ir.TensorHolder)
+    return result
+
+
+def described(values: Iterable[object]) -> list[ir.TensorDesc] | None:
+    """The descriptions of values that are all float32 or all float64 tensors of one device; None
+    if they are anything else.
+    """
+    found = [value.desc if isinstance(value, ir.Value) else None for value in values]
+    known = [desc for desc in found if desc is not None]
+    if len(known) != len(found) or not known or known[0].dtype not in FLOATS:
+        return None
+    alike = len({(desc.dtype, desc.device) for desc in known}) == 1
+    return known if alike else None
+
+
+def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
+    """Whether an argument (a number, or a list of one) names the last dimension."""
+    if isinstance(dim, tuple):
+        return len(dim) == 1 and last_dimension(dim[0], desc)
+    return dim in (-1, desc.shape.rank - 1) and not isinstance(dim, bool)
+
+
+def close_to(argument: object, number: float) -> bool:
+    """Whether a captured argument is a number this near (1e-6 relative)."""
+    return isinstance(argument, (int, float)) and abs(argument - number) <= 1e-6 * abs(number)
+
+
+def is_frozen(value: object) -> bool:
+    """Whether a value is a constant with data, or computed from such alone."""
+    agenda, seen = [value], set()
+    while agenda:
+        item = agenda.pop()
+        if not isinstance(item, ir.Value):
+            return False
+        if item in seen:
+            continue
+        seen.add(item)
+        node = item.node
+        if node.op_type == ir.CONSTANT:
+            if node.payload is None:
+                return False
+        elif not node.inputs or not node.pure:
+            return False
+        agenda.extend(node.inputs)
+    return True
+
+
+def refuse_writers(graph: ir.Graph) -> None:
+    """Skip the pass on a graph in which something writes memory, or may."""
+    for node in graph.nodes:
+        if node.operator.mutates or node.operator.opaque:
+            raise passes.PassSkipException(
+                f"{node.name!r} ({node.op_type}) writes memory, or may: values are not exchanged "
+                "across it"
+            )
+
+
+def without_shape_changes(value: ir.Value, rank: int) -> ir.Value | None:
+    """The value of this rank that has the same elements in the same order; None if none is near."""
+    while True:
+        node = value.node
+        desc = value.desc
+        if desc is None:
+            return None
+        source = node.argument("self") if node.op_type in _SHAPE_CHANGES else None
+        inner = source.desc if isinstance(source, ir.Value) else None
+        same = inner is not None and (
+            inner.shape == desc.shape if node.op_type == "aten::expand" else True
+        )
+        if desc.shape.rank == rank and not (
+            same and inner is not None and inner.shape == desc.shape
+        ):
+            return value
+        if not same:
+            return None
+        assert isinstance(source, ir.Value)
+        value = source
+
+
+def single_user(value: ir.Value) -> ir.Node | None:
+    """The only node that reads a value; None when there are more or fewer."""
+    users = value.users
+    return users[0] if len(users) == 1 else None

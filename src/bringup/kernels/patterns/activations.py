@@ -1,0 +1,179 @@
+"""SwiGLU and the spellings of GELU."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from bringup import ir, kernels, passes
+from bringup.kernels.patterns._support import binary, close_to, described
+
+__all__ = ["BiasGelu", "ErfGelu", "SwiGlu", "TanhGelu"]
+
+
+class SwiGlu(passes.PatternFusionPass):
+    """silu(gate) * up -> `bringup::silu_mul`."""
+
+    @passes.pattern
+    def silu(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """With the operator."""
+        gate, up = inputs[0], inputs[1]
+        activated = gate.builder.op("aten::silu", gate)
+        return binary(gate.builder, "aten::mul.Tensor", activated, up)
+
+    @passes.pattern
+    def sigmoid(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """Written out."""
+        gate, up = inputs[0], inputs[1]
+        activated = binary(
+            gate.builder, "aten::mul.Tensor", gate, gate.builder.op("aten::sigmoid", gate)
+        )
+        return binary(gate.builder, "aten::mul.Tensor", activated, up)
+
+    def meet_requirements(self, match_result: passes.MatchResult) -> bool:
+        """Both of one shape, rows without gaps."""
+        known = described(match_result.inputs)
+        if known is None or known[0].shape.rank == 0 or known[0].shape != known[1].shape:
+            return False
+        return all(desc.strides[-1] == 1 for desc in known)
+
+    def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        """The fused operator."""
+        kernels.load()
+        builder = ir.GraphBuilder()
+        return binary(builder, "bringup::silu_mul", *builder.create_inputs(2))
+
+
+class _WrittenOutGelu(passes.PatternFusionPass):
+    """A GELU that a model computes by its formula -> `aten::gelu`."""
+
+    approximate: ClassVar[str]
+    numbers: ClassVar[dict[str, float]]
+
+    def meet_requirements(self, match_result: passes.MatchResult) -> bool:
+        """The numbers of the formula."""
+        if described(match_result.inputs) is None:
+            return False
+        given = {name: match_result[name] for name in self.names(match_result.pattern_name)}
+        return all(close_to(item, self.numbers[name]) for name, item in given.items())
+
+    def names(self, pattern_name: str) -> tuple[str, ...]:
+        """Which numbers this spelling has."""
+        raise NotImplementedError
+
+    def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        """The operator."""
+        builder = ir.GraphBuilder()
+        gelu = builder.op("aten::gelu", builder.create_input(), approximate=self.approximate)
+        assert isinstance(gelu, ir.TensorHolder)
+        return gelu
+
+
+class TanhGelu(_WrittenOutGelu):
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), GPT-2's activation."""
+
+    approximate = "tanh"
+    numbers: ClassVar[dict[str, float]] = {
+        "half": 0.5,
+        "three": 3.0,
+        "cubic": 0.044715,
+        "scale": math.sqrt(2 / math.pi),
+        "one": 1.0,
+    }
+
+    @passes.pattern
+    def power(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """The cube is a power."""
+        cube = binary(
+            inputs[0].builder, "aten::pow.Tensor_Scalar", inputs[0], passes.any_value("three")
+        )
+        return self._gelu(inputs[0], cube)
+
+    @passes.pattern
+    def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """The cube is a product."""
+        x, builder = inputs[0], inputs[0].builder
+        square = binary(builder, "aten::mul.Tensor", x, x)
+        return self._gelu(x, binary(builder, "aten::mul.Tensor", square, x))
+
+    def _gelu(self, x: ir.TensorHolder, cube: ir.TensorHolder) -> ir.TensorHolder:
+        builder, named = x.builder, passes.any_value
+        cubic = binary(builder, "aten::mul.Tensor", cube, named("cubic"))
+        inner = binary(
+            builder,
+            "aten::mul.Tensor",
+            binary(builder, "aten::add.Tensor", x, cubic),
+            named("scale"),
+        )
+        shifted = binary(builder, "aten::add.Tensor", builder.op("aten::tanh", inner), named("one"))
+        half = binary(builder, "aten::mul.Tensor", x, named("half"))
+        return binary(builder, "aten::mul.Tensor", half, shifted)
+
+    def names(self, pattern_name: str) -> tuple[str, ...]:
+        """Which numbers this spelling has."""
+        return tuple(name for name in self.numbers if name != "three" or pattern_name == "power")
+
+
+class ErfGelu(_WrittenOutGelu):
+    """0.5 x (1 + erf(x / sqrt(2)))."""
+
+    approximate = "none"
+    numbers: ClassVar[dict[str, float]] = {
+        "half": 0.5,
+        "root": math.sqrt(2),
+        "inverse": math.sqrt(0.5),
+        "one": 1.0,
+    }
+
+    @passes.pattern
+    def quotient(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """x is divided."""
+        return self._gelu(inputs[0], "aten::div.Tensor", "root")
+
+    @passes.pattern
+    def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """x is multiplied."""
+        return self._gelu(inputs[0], "aten::mul.Tensor", "inverse")
+
+    def _gelu(self, x: ir.TensorHolder, scaling: str, number: str) -> ir.TensorHolder:
+        builder, named = x.builder, passes.any_value
+        scaled = binary(builder, scaling, x, named(number))
+        shifted = binary(builder, "aten::add.Tensor", builder.op("aten::erf", scaled), named("one"))
+        half = binary(builder, "aten::mul.Tensor", x, named("half"))
+        return binary(builder, "aten::mul.Tensor", half, shifted)
+
+    def names(self, pattern_name: str) -> tuple[str, ...]:
+        """Which numbers this spelling has."""
+        left_out = "inverse" if pattern_name == "quotient" else "root"
+        return tuple(name for name in self.numbers if name != left_out)
+
+
+class BiasGelu(passes.PatternFusionPass):
+    """gelu(linear layer with a bias) -> a product without bias and `bringup::bias_gelu`."""
+
+    @passes.pattern
+    def linear(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """gelu(view(addmm(bias, x, weight)))."""
+        builder = inputs[0].builder
+        layer = builder.op("aten::addmm", inputs[0], inputs[1], inputs[2])
+        gelu = builder.op("aten::gelu", builder.op("aten::view", layer, passes.any_value("size")))
+        assert isinstance(gelu, ir.TensorHolder)
+        return gelu
+
+    def meet_requirements(self, match_result: passes.MatchResult) -> bool:
+        """A bias for each column; the view keeps columns."""
+        known = described((*match_result.inputs, *match_result.outputs))
+        if known is None:
+            return False
+        bias, _, weight, result = known
+        width = weight.shape.dims[-1:]
+        return bias.shape.dims == width and result.shape.dims[-1:] == width
+
+    def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        """Product, fused bias and activation, view."""
+        kernels.load()
+        builder = ir.GraphBuilder()
+        bias, x, weight = builder.create_inputs(3)
+        product = binary(builder, "aten::mm", x, weight)
+        fused = binary(builder, "bringup::bias_gelu", product, bias)
+        return binary(builder, "aten::view", fused, match_result["size"])

@@ -1,0 +1,232 @@
+"""Attention: written out in matrix products, with repeated key heads, with a causal mask as data.
+
+These passes walk the graph: between the products stand views, copies and expansions in many
+orders, which all keep the elements as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from bringup import ir, passes
+from bringup.kernels.patterns._support import (
+    described,
+    is_frozen,
+    last_dimension,
+    refuse_writers,
+    single_user,
+    without_shape_changes,
+)
+
+__all__ = ["Attention", "CausalMask", "GroupedHeads"]
+
+_FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """softmax(q k^T * scale + mask) v, and the [B, H, S, D] value that it computes."""
+
+    q: ir.Value
+    k: ir.Value
+    v: ir.Value
+    mask: ir.Value | None
+    scale: float
+    result: ir.Node
+
+
+class Attention(passes.FusionBasePass):
+    """bmm, scale, mask, softmax, bmm -> the fused attention of cpu."""
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Start at every softmax."""
+        refuse_writers(graph)
+        for softmax in graph.find("aten::_softmax"):
+            found = _around(softmax)
+            if found is None:
+                continue
+            op = graph.inserting_before(found.result).op
+            fused = op(_FLASH, found.q, found.k, found.v, attn_mask=found.mask, scale=found.scale)
+            assert isinstance(fused, tuple)
+            passes.report_fuse([softmax, found.result], [fused[0].value.node], context)
+            graph.replace_all_uses(found.result.output, fused[0])
+            graph.erase_dead(found.result)
+
+
+def _around(softmax: ir.Node) -> _Found | None:
+    desc = softmax.output.desc
+    if desc is None or desc.shape.rank != 4 or not last_dimension(softmax.argument("dim"), desc):
+        return None
+    scores, mask = _without_mask(softmax.inputs[0])
+    scores, scale = _without_scale(scores)
+    product, mixing = _product(scores), _next_product(softmax.output)
+    if product is None or mixing is None:
+        return None
+    q, k_turned = (without_shape_changes(value, 4) for value in product.inputs)
+    v = without_shape_changes(mixing.inputs[1], 4)
+    k = _untransposed(k_turned)
+    result = single_user(mixing.output)
+    if q is None or k is None or v is None or result is None:
+        return None
+    known = described((q, k, v, result.output, *([] if mask is None else [mask])))
+    if known is None or known[0].device != "cpu" or not _fits(known[:4]):
+        return None
+    if mask is not None and not _is_mask(known[4].shape, desc.shape):
+        return None
+    return _Found(q, k, v, mask, scale, result)
+
+
+def _without_mask(scores: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    node = scores.node
+    if node.op_type != "aten::add.Tensor" or node.argument("alpha") != 1:
+        return scores, None
+    left, right = node.argument("self"), node.argument("other")
+    if not (isinstance(left, ir.Value) and isinstance(right, ir.Value)):
+        return scores, None
+    if _product(_without_scale(right)[0]) is not None:
+        left, right = right, left
+    return left, right
+
+
+def _without_scale(scores: ir.Value) -> tuple[ir.Value, float]:
+    node = scores.node
+    if node.op_type not in ("aten::mul.Tensor", "aten::div.Tensor"):
+        return scores, 1.0
+    inner, factor = node.argument("self"), node.argument("other")
+    if not isinstance(inner, ir.Value) or not isinstance(factor, (int, float)) or factor == 0:
+        return scores, 1.0
+    return inner, float(factor) if node.op_type == "aten::mul.Tensor" else 1 / factor
+
+
+def _product(scores: ir.Value) -> ir.Node | None:
+    flat = without_shape_changes(scores, 3)
+    return flat.node if flat is not None and flat.node.op_type == "aten::bmm" else None
+
+
+def _next_product(weights: ir.Value) -> ir.Node | None:
+    """The product that mixes values, if it alone reads the weights."""
+    value = weights
+    while (user := single_user(value)) is not None:
+        if user.op_type == "aten::bmm":
+            return user if user.inputs[0] is value else None
+        if len(user.outputs) != 1 or without_shape_changes(user.output, 3) is None:
+            flat = user.output.desc if len(user.outputs) == 1 else None
+            if flat is None or user.op_type not in ("aten::clone", "aten::expand"):
+                return None
+        value = user.output
+    return None
+
+
+def _untransposed(turned: ir.Value | None) -> ir.Value | None:
+    if turned is None or turned.node.op_type != "aten::transpose.int":
+        return None
+    node = turned.node
+    dims = {node.argument("dim0"), node.argument("dim1")}
+    source = node.argument("self")
+    if not isinstance(source, ir.Value) or dims not in ({2, 3}, {-1, -2}, {2, -1}, {3, -2}):
+        return None
+    return without_shape_changes(source, 4)
+
+
+def _fits(known: list[ir.TensorDesc]) -> bool:
+    q, k, v, result = (desc.shape for desc in known)
+    if result != q or k != v:
+        return False
+    return (q[0], q[1], q[3]) == (k[0], k[1], k[3])
+
+
+def _is_mask(mask: ir.Shape, scores: ir.Shape) -> bool:
+    if mask.rank != 4 or mask.dims[2:] != scores.dims[2:]:
+        return False
+    return all(
+        size in (1, whole) for size, whole in zip(mask.dims[:2], scores.dims[:2], strict=True)
+    )
+
+
+class GroupedHeads(passes.FusionBasePass):
+    """Fused attention reads key and value heads that were repeated for it as they were before."""
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Where both key and value are repeated the same number of times."""
+        refuse_writers(graph)
+        for node in graph.find(_FLASH):
+            key, value = (_unrepeated(node.argument(name)) for name in ("key", "value"))
+            if key is None or value is None or key.desc is None or value.desc is None:
+                continue
+            if key.desc.shape == value.desc.shape:
+                repeated = [item.node for item in node.inputs[1:3]]
+                passes.report_fuse(repeated, [node], context)
+                graph.set_argument(node, "key", key)
+                graph.set_argument(node, "value", value)
+                graph.erase_dead(*repeated)
+
+
+def _unrepeated(heads: object) -> ir.Value | None:
+    """[B, K, S, D] for the [B, K * n, S, D] made of it by expanding a dimension behind K."""
+    assert isinstance(heads, ir.Value)
+    value = heads
+    while value.node.op_type in (
+        "aten::view",
+        "aten::_unsafe_view",
+        "aten::reshape",
+        "aten::clone",
+    ):
+        source = value.node.argument("self")
+        assert isinstance(source, ir.Value)
+        value = source
+    expand = value.node
+    if expand.op_type != "aten::expand":
+        return None
+    inserted = expand.argument("self")
+    if not isinstance(inserted, ir.Value) or inserted.node.op_type != "aten::unsqueeze":
+        return None
+    source = inserted.node.argument("self")
+    descs = [item.desc for item in (heads, value, source) if isinstance(item, ir.Value)]
+    if len(descs) != 3 or any(desc is None for desc in descs):
+        return None
+    whole, wide, narrow = (desc.shape.dims for desc in descs if desc is not None)
+    if len(whole) != 4 or len(narrow) != 4 or inserted.node.argument("dim") not in (2, -3):
+        return None
+    repeats = wide[2]
+    if not isinstance(repeats, int) or not isinstance(narrow[1], int):
+        return None
+    if wide != (*narrow[:2], repeats, *narrow[2:]):
+        return None
+    fits = whole == (narrow[0], narrow[1] * repeats, *narrow[2:])
+    return source if fits and isinstance(source, ir.Value) else None
+
+
+class CausalMask(passes.FusionBasePass):
+    """Fused attention with a constant mask that is the causal one -> the causal attention.
+
+    Masks are constants where sizes are static and nothing else enters them (see `FoldFactories`).
+    """
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Compare every constant mask once."""
+        refuse_writers(graph)
+        answers: dict[object, bool] = {}
+        for node in graph.find(_FLASH):
+            mask = node.argument("attn_mask")
+            if not isinstance(mask, ir.Value) or not is_frozen(mask):
+                continue
+            if mask not in answers:
+                answers[mask] = _is_causal(mask.node.payload)
+            if answers[mask]:
+                passes.report_fuse([node], [node], context)
+                graph.set_argument(node, "attn_mask", None)
+                graph.set_argument(node, "is_causal", True)
+                graph.erase_dead(mask.node)
+
+
+def _is_causal(mask: object) -> bool:
+    """Zeros up to the diagonal, minus infinity (or the least number) behind it; square."""
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.shape[2] != mask.shape[3]:
+        return False
+    behind = torch.ones(mask.shape[2:], dtype=torch.bool, device=mask.device).triu(1)
+    least = torch.finfo(mask.dtype).min
+    return bool(((mask <= least) == behind).all()) and bool(
+        (mask.masked_fill(behind, 0) == 0).all()
+    )

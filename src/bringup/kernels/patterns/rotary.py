@@ -1,0 +1,88 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from bringup import ir, kernels, passes
+from bringup.kernels.patterns._support import binary, described, last_dimension
+
+__all__ = ["Rotary"]
+
+
+class Rotary(passes.PatternFusionPass):
+    """x * cos + rotate_half(x) * sin -> `bringup::rotary`; the halves are slices or a split."""
+
+    @passes.pattern
+    def slices(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """rotate_half with two slices."""
+        x = inputs[0]
+        low = x.builder.op(
+            "aten::slice.Tensor", x, passes.any_value("low_dim"), 0, passes.any_value("half")
+        )
+        high = x.builder.op(
+            "aten::slice.Tensor",
+            x,
+            passes.any_value("high_dim"),
+            passes.any_value("half"),
+            passes.any_value("end"),
+        )
+        return self._rotated(inputs, low, high)
+
+    @passes.pattern
+    def halves(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """rotate_half with one split (or chunk)."""
+        x = inputs[0]
+        parts = x.builder.op(
+            "aten::split.Tensor",
+            x,
+            passes.any_value("half"),
+            passes.any_value("low_dim"),
+            outputs=2,
+        )
+        assert isinstance(parts, tuple)
+        return self._rotated(inputs, *parts)
+
+    def _rotated(self, inputs: passes.PatternInputs, low: object, high: object) -> ir.TensorHolder:
+        x, cos, sin = inputs[0], inputs[1], inputs[2]
+        builder = x.builder
+        turned = builder.op(
+            "aten::cat", [builder.op("aten::neg", high), low], passes.any_value("cat_dim")
+        )
+        straight = binary(builder, "aten::mul.Tensor", x, cos)
+        return binary(
+            builder, "aten::add.Tensor", straight, binary(builder, "aten::mul.Tensor", turned, sin)
+        )
+
+    def meet_requirements(self, match_result: passes.MatchResult) -> bool:
+        """[B, H, S, D], in memory [B, S, H, D], in halves of D; cos and sin broadcast to it."""
+        known = described((*match_result.inputs, *match_result.outputs))
+        if known is None or any(desc.shape.rank != 4 for desc in known):
+            return False
+        x, *tables, result = known
+        if result.strides[1] != result.shape[3]:
+            return False
+        depth = x.shape[3]
+        dims = ["low_dim", "cat_dim"]
+        if match_result.pattern_name == "slices":
+            dims.append("high_dim")
+            end = match_result["end"]
+            if not isinstance(depth, int) or not isinstance(end, int) or end < depth:
+                return False
+        if not isinstance(depth, int) or match_result["half"] != depth / 2:
+            return False
+        return all(last_dimension(match_result[dim], x) for dim in dims) and all(
+            self._broadcasts(x, table) for table in tables
+        )
+
+    def _broadcasts(self, x: ir.TensorDesc, table: ir.TensorDesc) -> bool:
+        fits = all(size in (1, whole) for size, whole in zip(table.shape, x.shape, strict=True))
+        dense = table.strides[3] == 1 and x.strides[3] == 1
+        return fits and table.shape[3] == x.shape[3] and dense
+
+    def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        """The fused operator."""
+        kernels.load()
+        builder = ir.GraphBuilder()
+        rotated = builder.op("bringup::rotary", *builder.create_inputs(3))
+        turned = builder.op("aten::transpose.int", rotated, 1, 2)
+        assert isinstance(turned, ir.TensorHolder)
+        return turned
