@@ -1,0 +1,85 @@
+"""`bringup new`: what is refused, and that nothing is left behind. That what it writes works is in
+tests/integration/test_packages.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bringup import cli
+from bringup.cli import _new_command
+
+
+@pytest.mark.parametrize("kind", ["kernel", "pass"])
+def test_all_files_of_the_package_are_written_without_placeholders(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", kind, "my_first", "--into", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    package = tmp_path / "my_first"
+    assert said["package"] == str(package)
+    written = [path for path in package.rglob("*") if path.is_file()]
+    assert sorted(said["files"]) == sorted(p.relative_to(package).as_posix() for p in written)
+    expected = ["README.md", "pyproject.toml", "src/my_first/__init__.py"]
+    expected += ["tests/test_my_first.py", "benchmarks/bench_my_first.py"]
+    assert set(expected) <= set(said["files"])
+    for path in written:
+        assert "@name@" not in path.read_text()
+        assert "@Name@" not in path.read_text()
+    pyproject = (package / "pyproject.toml").read_text()
+    group = "ops" if kind == "kernel" else "passes"
+    assert f'[project.entry-points."bringup.{group}"]\nmy_first = "my_first"' in pyproject
+    assert 'name = "my-first"' in pyproject
+
+
+def test_what_is_there_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    assert cli.main(["new", "kernel", "mine", "--into", str(tmp_path)]) == 1
+    assert "is there already, and nothing is overwritten" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Gelu", "expected lower case letters"),
+        ("my-gelu", "expected lower case letters"),
+        ("../up", "expected lower case letters"),
+        ("_gelu", "expected lower case letters"),
+        ("lambda", "is a word of Python"),
+        ("torch", "is the name of another package"),
+        ("json", "is the name of another package"),
+    ],
+)
+def test_bad_names_exit_2_with_the_reason(
+    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "pass", name, "--into", str(tmp_path)]) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_exits_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "kernel", "mine", "--into", str(tmp_path / "no")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = _new_command._filled
+
+    def fails(text: str, name: str) -> str:
+        if "pyproject" in text:
+            raise OSError("no space left")
+        return filled(text, name)
+
+    monkeypatch.setattr(_new_command, "_filled", fails)
+    assert cli.main(["new", "kernel", "mine", "--into", str(tmp_path)]) == 1
+    assert list(tmp_path.iterdir()) == []
