@@ -16,7 +16,8 @@ void sort_unique(const Graph& graph, std::vector<NodeId>& nodes) {
 }  // namespace
 
 Graph::Graph(std::string_view name) : name_(name) {
-  const NodeId output = make(Operators::output(), Strings::intern("output"), {}, 0);
+  const NodeId output = draft(Operators::output(), Strings::intern("output"), {});
+  nodes_[output].draft = false;
   nodes_[output].alive = true;
   names_.add(nodes_[output].name, output);
   types_.add(nodes_[output].op->type, output);

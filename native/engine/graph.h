@@ -84,6 +84,7 @@ class Graph {
   ArgumentSpan keywords(NodeId node) const { return keywords_of(at(node).arguments); }
   // Both, side by side.
   ArgumentSpan all_arguments(NodeId node) const { return all_of(at(node).arguments); }
+  const ArgumentRange& argument_range(NodeId node) const { return at(node).arguments; }
   ArgumentSpan items_of(const ArgumentRange& range) const;
   ArgumentSpan keywords_of(const ArgumentRange& range) const;
   ArgumentSpan all_of(const ArgumentRange& range) const;
@@ -137,6 +138,12 @@ class Graph {
   // A new node in front of `before`, called `base` or with a number after it.
   NodeId insert(const Operator* op, StringId base, const Call& call, uint32_t output_count,
                 NodeId before);
+  // The same in two steps, for a host that needs the call to work out its outputs: a draft can be
+  // read but stands nowhere, and nobody can read its values.
+  NodeId draft(const Operator* op, StringId base, const Call& call);
+  void insert_draft(NodeId node, uint32_t output_count, NodeId before);
+  void discard_draft(NodeId node);
+  bool is_draft(NodeId node) const { return at(node).draft; }
   void rewire(NodeId node, const Call& call);
   // Let every reader of `old`, the node of `now` excepted, read `now`.
   void replace_all_uses(ValueId old, ValueId now);
@@ -169,6 +176,13 @@ class Graph {
   std::vector<Edit> commit();
   // Closes it and undoes everything, the last edit first.
   void rollback();
+  // How far the open transaction has come, and undoing what came after it.
+  struct Mark {
+    size_t edits = 0;
+    size_t metas = 0;
+  };
+  Mark mark() const { return {journal_.size(), former_metas_.size()}; }
+  void undo_to(const Mark& mark);
 
  private:
   static constexpr NodeId kOutput = 0;
@@ -184,6 +198,7 @@ class Graph {
     uint32_t first_value = 0;
     uint32_t output_count = 0;
     bool alive = false;
+    bool draft = false;
   };
 
   struct Value {
@@ -203,7 +218,8 @@ class Graph {
   void require_alive(NodeId node, const char* what) const;
   void require_call(const Call& call) const;
 
-  NodeId make(const Operator* op, StringId base, const Call& call, uint32_t output_count);
+  void require_draft(NodeId node) const;
+  void place(NodeId draft, uint32_t output_count, NodeId before);
   ArgumentRange keep(const Call& call);
   void apply(const Edit& edit);
   void perform(const Edit& edit);

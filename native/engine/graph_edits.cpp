@@ -58,27 +58,52 @@ ArgumentRange Graph::keep(const Call& call) {
   return range;
 }
 
-NodeId Graph::make(const Operator* op, StringId base, const Call& call, uint32_t output_count) {
+NodeId Graph::draft(const Operator* op, StringId base, const Call& call) {
+  require_call(call);
   Node node;
   node.op = op;
   node.name = names_.unique(base);
   node.rule = open_ ? rule_ : kNoString;
   node.arguments = keep(call);
-  node.first_value = static_cast<uint32_t>(values_.size());
-  node.output_count = output_count;
-  values_.resize(values_.size() + output_count);
+  node.draft = true;
   nodes_.push_back(node);
   return static_cast<NodeId>(nodes_.size() - 1);
+}
+
+void Graph::require_draft(NodeId node) const {
+  if (at(node).draft) return;
+  throw EngineError(ErrorCode::kInvalid, shown(*this, node) + " is no draft");
+}
+
+void Graph::discard_draft(NodeId node) {
+  require_draft(node);
+  nodes_[node].draft = false;
+}
+
+void Graph::insert_draft(NodeId node, uint32_t output_count, NodeId before) {
+  require_draft(node);
+  require_alive(before, "inserted before");
+  require_call({items_of(nodes_[node].arguments), nodes_[node].arguments.count,
+                keywords_of(nodes_[node].arguments)});
+  place(node, output_count, before);
+}
+
+void Graph::place(NodeId node, uint32_t output_count, NodeId before) {
+  nodes_[node].draft = false;
+  nodes_[node].name = names_.unique(nodes_[node].name);
+  nodes_[node].first_value = static_cast<uint32_t>(values_.size());
+  nodes_[node].output_count = output_count;
+  values_.resize(values_.size() + output_count);
+  Edit edit{EditKind::kInsert, node, before};
+  edit.now = nodes_[node].arguments;
+  apply(edit);
 }
 
 NodeId Graph::insert(const Operator* op, StringId base, const Call& call, uint32_t output_count,
                      NodeId before) {
   require_alive(before, "inserted before");
-  require_call(call);
-  const NodeId node = make(op, base, call, output_count);
-  Edit edit{EditKind::kInsert, node, before};
-  edit.now = nodes_[node].arguments;
-  apply(edit);
+  const NodeId node = draft(op, base, call);
+  place(node, output_count, before);
   return node;
 }
 
@@ -209,14 +234,20 @@ std::vector<Edit> Graph::commit() {
 void Graph::rollback() {
   if (!open_)
     throw EngineError(ErrorCode::kBusy, "graph " + quoted(name_) + " is not being edited");
+  undo_to({});
   open_ = false;
   rule_ = kNoString;
-  for (auto edit = journal_.rbegin(); edit != journal_.rend(); ++edit) undo(*edit);
-  for (auto former = former_metas_.rbegin(); former != former_metas_.rend(); ++former) {
-    write_meta(former->value, former->meta);
+}
+
+void Graph::undo_to(const Mark& mark) {
+  while (journal_.size() > mark.edits) {
+    undo(journal_.back());
+    journal_.pop_back();
   }
-  journal_.clear();
-  former_metas_.clear();
+  while (former_metas_.size() > mark.metas) {
+    write_meta(former_metas_.back().value, former_metas_.back().meta);
+    former_metas_.pop_back();
+  }
 }
 
 void Graph::apply(const Edit& edit) {

@@ -1,9 +1,10 @@
-// bringup._native._core: the kernel table and the error slot for Python. No torch.
+// bringup._native._core: the kernel table, the error slot and the engine for Python. No torch.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "python/engine_graph.h"
 #include "python/host_call.h"
 #include "runtime/c_function.h"
 #include "runtime/call_record.h"
@@ -96,4 +97,5 @@ NB_MODULE(_core, module) {
              "depends on is as it was; else None.");
   bringup::python::bind_host_call(module);
   module.def("take_last_error", &rt::take_last_error);
+  bringup::python::bind_graph(module);
 }

@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
+from bringup._native import core
 from bringup.compiler import sampling
 from bringup.compiler.schema import in_schema_order, overload_of, resolve, signature_of
 from bringup.errors import PassError
@@ -180,6 +181,14 @@ class AtenDialect:
 
 
 @cache
+def _expression_text(expression: object) -> str:
+    return str(expression)
+
+
+core().use_symbolic_type(torch.SymInt, lambda size: _expression_text(size.node.expr))
+
+
+@cache
 def operator_of(overload: Any) -> ir.Operator:
     """The facts of an operator overload, from its schema and tags."""
     schema = overload._schema
@@ -189,15 +198,19 @@ def operator_of(overload: Any) -> ir.Operator:
         if argument.alias_info is not None:
             (mutates if argument.alias_info.is_write else aliases).add(index)
     returns = schema.returns
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    names = [argument.name for argument in schema.arguments]
     is_list = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
     return ir.Operator(
-        type=f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name,
+        type=name,
         parameters=tuple(ir.Parameter(item.name, str(item.type)) for item in schema.arguments),
         output_count=None if is_list else len(returns),
         mutates=frozenset(mutates),
         aliases=frozenset(aliases),
         random=torch.Tag.nondeterministic_seeded in overload.tags,
         kept=not returns and not mutates,
+        commutes=name in _COMMUTATIVE,
+        commutes_if_one=names.index("alpha") if name in _COMMUTATIVE and "alpha" in names else None,
     )
 
 

@@ -43,6 +43,8 @@ class Operator:
         random: whether two calls with equal arguments may differ.
         kept: whether it is called for an effect other than writing memory (an assertion).
         opaque: whether the effects are unknown; then nothing may be moved across a call.
+        commutes: whether the first two arguments of a call may change places.
+        commutes_if_one: the index of an argument that must be 1 for that (`alpha`); None if none.
     """
 
     type: str
@@ -53,6 +55,8 @@ class Operator:
     random: bool = False
     kept: bool = False
     opaque: bool = False
+    commutes: bool = False
+    commutes_if_one: int | None = None
 
     @property
     def pure(self) -> bool:

@@ -1,15 +1,16 @@
-"""The four edits a graph knows. Each can be undone, and repeated on a mirrored graph."""
+"""The four edits a graph knows, as its journal lists them: to be repeated on a mirrored graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 if TYPE_CHECKING:
+    from bringup.ir._engine import EditList, GraphCore
     from bringup.ir.node import Node
 
-__all__ = ["Committer", "Edit", "Erase", "Insert", "Move", "Rewire"]
+__all__ = ["Committer", "Edit", "Erase", "Insert", "Journal", "Move", "Rewire"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,6 @@ class Insert:
     arguments: tuple[object, ...]
     keywords: Mapping[str, object]
 
-    def inverse(self) -> Erase:
-        """Take it out again."""
-        return Erase(self.node, self.before, self.arguments, self.keywords)
-
 
 @dataclass(frozen=True)
 class Erase:
@@ -35,10 +32,6 @@ class Erase:
     arguments: tuple[object, ...]
     keywords: Mapping[str, object]
 
-    def inverse(self) -> Insert:
-        """Put it back where it was."""
-        return Insert(self.node, self.before, self.arguments, self.keywords)
-
 
 @dataclass(frozen=True)
 class Move:
@@ -47,10 +40,6 @@ class Move:
     node: Node
     origin: Node
     before: Node
-
-    def inverse(self) -> Move:
-        """Move it back."""
-        return Move(self.node, self.before, self.origin)
 
 
 @dataclass(frozen=True)
@@ -63,14 +52,63 @@ class Rewire:
     old_keywords: Mapping[str, object]
     keywords: Mapping[str, object]
 
-    def inverse(self) -> Rewire:
-        """Give the old arguments back."""
-        return Rewire(
-            self.node, self.arguments, self.old_arguments, self.keywords, self.old_keywords
-        )
-
 
 Edit: TypeAlias = Insert | Erase | Move | Rewire
 
 Committer: TypeAlias = Callable[[Sequence[Edit]], None]
 """Repeats a successful pass's edits on the graph that the edited one mirrors."""
+
+
+class Journal(Sequence[Edit]):
+    """The edits of one transaction: those made so far, and after it those that stayed.
+
+    The engine keeps them; each is made an object when it is looked at.
+    """
+
+    def __init__(self, core: GraphCore) -> None:
+        self._core = core
+        self._open = True
+        self._committed: EditList | None = None
+
+    def close(self, committed: EditList | None) -> None:
+        """The transaction is over; None when it was undone."""
+        self._open, self._committed = False, committed
+
+    def __len__(self) -> int:
+        if self._open:
+            return self._core.edit_count()
+        return 0 if self._committed is None else len(self._committed)
+
+    @overload
+    def __getitem__(self, index: int) -> Edit: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Edit]: ...
+
+    def __getitem__(self, index: int | slice) -> Edit | list[Edit]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"edit {index} of a journal of {size}")
+        return _edit(*self._core.edit_at(index % size, self._committed))
+
+
+def _edit(
+    kind: int,
+    node: Node,
+    before: Node,
+    origin: Node,
+    old_arguments: tuple[object, ...],
+    old_keywords: Mapping[str, object],
+    arguments: tuple[object, ...],
+    keywords: Mapping[str, object],
+) -> Edit:
+    """An edit from what the engine says about it; kinds are numbered as in its `EditKind`."""
+    if kind == 0:
+        return Insert(node, before, arguments, keywords)
+    if kind == 1:
+        return Erase(node, before, old_arguments, old_keywords)
+    if kind == 2:
+        return Move(node, origin, before)
+    return Rewire(node, old_arguments, arguments, old_keywords, keywords)

@@ -59,7 +59,7 @@ class Storages:
     def replaced(self, old: Value, new: Value) -> None:
         """`new` stands where `old` stood: from now on they count as one storage."""
         if not self._quiet:
-            self._root[self._find(new.node)] = self._find(old._node)
+            self._root[self._find(new.node)] = self._find(old.node)
 
     def record(self, node: Node) -> None:
         """Take one more node into account."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from bringup.errors import ExpiredHandleError, PassError
-from bringup.ir.dialect import Operator
+from bringup.errors import PassError
+from bringup.ir._engine import NodeBase, ValueBase, use_ir_types
+from bringup.ir.dialect import Operator, Parameter
 from bringup.ir.tensor import TensorDesc
 
 if TYPE_CHECKING:
     from bringup.ir.anchors import InAnchor, OutAnchor
-    from bringup.ir.graph import Graph
 
 __all__ = [
     "CONSTANT",
@@ -31,7 +31,6 @@ CONSTANT = "ir::constant"
 OUTPUT = "ir::output"
 ONE_OF = "ir::one_of"
 """Only in patterns: stands for any one of its arguments."""
-_EXPIRED = "graph handle has expired"
 
 
 def plain(argument: object) -> object:
@@ -72,40 +71,13 @@ def map_argument(argument: object, replace: Mapping[Value, object]) -> object:
     return argument
 
 
-class Value:
-    """One output of one node. Identity is equality."""
+class Value(ValueBase):
+    """One output of one node. Identity is equality.
 
-    __slots__ = ("_index", "_meta", "_node", "_uses")
+    A handle: `node`, `index`, `name`, `meta`, `users` and `graph` ask the graph.
+    """
 
-    def __init__(self, node: Node, index: int, meta: object = None) -> None:
-        self._node = node
-        self._index = index
-        self._meta = meta
-        self._uses: dict[Node, int] = {}
-
-    @property
-    def node(self) -> Node:
-        """The node that computes this value."""
-        self._node._live()
-        return self._node
-
-    @property
-    def index(self) -> int:
-        """Which output of its node it is."""
-        self._node._live()
-        return self._index
-
-    @property
-    def name(self) -> str:
-        """The name of the node, with `:index` when the node has several outputs."""
-        node = self.node
-        return node._name if len(node._outputs) == 1 else f"{node._name}:{self._index}"
-
-    @property
-    def meta(self) -> object:
-        """The dialect's own description (for ATen a fake tensor or SymInt); None if unknown."""
-        self._node._live()
-        return self._meta
+    __slots__ = ()
 
     @property
     def desc(self) -> TensorDesc | None:
@@ -113,9 +85,8 @@ class Value:
 
         Raises `PassError` in a pass that runs before shapes are inferred, where this one will be.
         """
-        graph = self._node._live()
         found = self.known_desc
-        if found is None and graph.withholds_shapes and self._node._operator.type != INPUT:
+        if found is None and self.graph.withholds_shapes and self.node.op_type != INPUT:
             raise PassError(
                 f"the shape of {self.name!r} is not inferred yet: register the pass for "
                 "AFTER_INFER_SHAPE or later"
@@ -127,185 +98,61 @@ class Value:
         """The same, but None also where shapes are not inferred yet; of an input, what it was
         declared with.
         """
-        graph = self._node._live()
-        if self._meta is None or graph.dialect is None:
-            declared = self._node.meta.get("desc")
+        dialect, meta = self.graph.dialect, self.meta
+        if meta is None or dialect is None:
+            declared = self.node.meta.get("desc")
             return declared if isinstance(declared, TensorDesc) else None
-        return graph.dialect.describe(self._meta)
-
-    @property
-    def users(self) -> tuple[Node, ...]:
-        """The nodes that read this value, each once, in graph order."""
-        self._node._live()
-        return tuple(sorted(self._uses, key=lambda node: node._order))
+        return dialect.describe(meta)
 
     def __repr__(self) -> str:
-        if self._node._graph is None:
+        if self.is_erased:
             return f"<value of an erased node {self._node._name}>"
         desc = self.known_desc
         return f"%{self.name}" if desc is None else f"%{self.name}: {desc}"
 
 
-class Node:
+class Node(NodeBase):
     """One operation.
 
     Its arguments stand in schema order; each is a value, a host value, or a tuple of these.
+    A handle: `name`, `op_type`, `operator`, `arguments`, `keywords`, `inputs`, `outputs`, `output`,
+    `users`, `next`, `order`, `pure` and `graph` ask the graph. `meta` is free for anyone (`rule` is
+    the pass that made the node, `stack_trace` the user's line), `handle` is the node of the
+    mirrored graph, `payload` the data of a constant that passes may fold.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_graph",
-        "_keywords",
-        "_name",
-        "_next",
-        "_operator",
-        "_order",
-        "_outputs",
-        "_previous",
-        "handle",
-        "meta",
-        "payload",
-    )
-
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        operator: Operator,
-        arguments: tuple[object, ...],
-        keywords: Mapping[str, object],
-    ) -> None:
-        self._graph: Graph | None = graph
-        self._name = name
-        self._operator = operator
-        self._arguments = arguments
-        self._keywords = dict(keywords)
-        self._outputs: tuple[Value, ...] = ()
-        self._previous: Node | None = None
-        self._next: Node | None = None
-        self._order = 0.0
-        self.meta: dict[str, object] = {}
-        """Free for anyone; `rule` is the pass that made the node, `stack_trace` the user's line."""
-        self.handle: object = None
-        """The node of the mirrored graph; None for a node that no other graph knows."""
-        self.payload: object = None
-        """The data of a constant that passes may fold; None otherwise."""
-
-    def _live(self) -> Graph:
-        graph = self._graph
-        if graph is None:
-            raise ExpiredHandleError(f"{_EXPIRED}: node {self._name!r} was erased")
-        if graph._expired:
-            raise ExpiredHandleError(
-                f"{_EXPIRED}: node {self._name!r} belongs to a finished session"
-            )
-        return graph
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that owns this node."""
-        return self._live()
-
-    @property
-    def name(self) -> str:
-        """Unique in its graph."""
-        self._live()
-        return self._name
-
-    @property
-    def op_type(self) -> str:
-        """For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`."""
-        self._live()
-        return self._operator.type
-
-    @property
-    def operator(self) -> Operator:
-        """The operator's facts."""
-        self._live()
-        return self._operator
-
-    @property
-    def pure(self) -> bool:
-        """Whether this call only computes its outputs: it may be moved, folded or dropped."""
-        graph, operator = self._live(), self._operator
-        if operator.pure or not operator.random:
-            return operator.pure
-        idle = graph.dialect is not None and not graph.dialect.draws_random(self)
-        return idle and not (operator.mutates or operator.kept or operator.opaque)
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        """All arguments in schema order."""
-        self._live()
-        return self._arguments
-
-    @property
-    def keywords(self) -> Mapping[str, object]:
-        """Keyword arguments of an operation that has no schema; empty for operators."""
-        self._live()
-        return MappingProxyType(self._keywords)
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """Every value this node reads, in order; one that is read twice stands twice."""
-        self._live()
-        return tuple(self._reads())
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """The values this node computes."""
-        self._live()
-        return self._outputs
-
-    @property
-    def output(self) -> Value:
-        """The first output."""
-        self._live()
-        if not self._outputs:
-            raise ValueError(f"node {self._name!r} ({self._operator.type}) has no output")
-        return self._outputs[0]
-
-    @property
-    def users(self) -> tuple[Node, ...]:
-        """The nodes that read any output, each once, in graph order."""
-        self._live()
-        found = {user for value in self._outputs for user in value._uses}
-        return tuple(sorted(found, key=lambda node: node._order))
+    __slots__ = ()
 
     @property
     def attributes(self) -> Mapping[str, object]:
         """The host arguments (those without a value in them) by schema name."""
-        self._live()
-        names = [parameter.name for parameter in self._operator.parameters]
+        names = [parameter.name for parameter in self.operator.parameters]
         found = {
             name: argument
-            for name, argument in zip(names, self._arguments, strict=False)
+            for name, argument in zip(names, self.arguments, strict=False)
             if next(values_in(argument), None) is None
         }
         return MappingProxyType(found)
 
     def argument(self, name: str) -> object:
         """The argument of this schema name; `KeyError` that lists the names when there is none."""
-        self._live()
-        return self._arguments[self._operator.index_of(name)]
+        return self.arguments[self.operator.index_of(name)]
 
     def has_attr(self, name: str) -> bool:
         """Whether there is a parameter or an attribute of this name."""
-        self._live()
-        named = any(parameter.name == name for parameter in self._operator.parameters)
+        named = any(parameter.name == name for parameter in self.operator.parameters)
         return named or name in self._free_attributes()
 
     def get_attr(self, name: str) -> object:
         """The argument of this schema name, else the attribute that was set; `KeyError` that lists
         both when there is none.
         """
-        self._live()
         if name in self._free_attributes():
             return self._free_attributes()[name]
         if not self.has_attr(name):
-            known = [parameter.name for parameter in self._operator.parameters]
+            known = [parameter.name for parameter in self.operator.parameters]
             raise KeyError(
-                f"node {self._name!r} ({self._operator.type}) has no attribute {name!r}; it has "
+                f"node {self.name!r} ({self.op_type}) has no attribute {name!r}; it has "
                 f"{[*known, *self._free_attributes()]}"
             )
         return self.argument(name)
@@ -314,8 +161,8 @@ class Node:
         """Give the parameter of this schema name another argument; any other name is kept with the
         node. Undone with the transaction.
         """
-        graph = self._live()
-        if any(parameter.name == name for parameter in self._operator.parameters):
+        graph = self.graph
+        if any(parameter.name == name for parameter in self.operator.parameters):
             graph.set_argument(self, name, value)
             return
         if "attributes" not in self.meta:
@@ -358,17 +205,10 @@ class Node:
 
         return control_outputs(self)
 
-    def is_before(self, other: Node) -> bool:
-        """Whether this node runs before `other`."""
-        self._live()
-        return self._order < other._order
-
-    def _reads(self) -> Iterator[Value]:
-        yield from values_in(self._arguments)
-        if self._keywords:
-            yield from values_in(self._keywords)
-
     def __repr__(self) -> str:
         from bringup.ir.printing import node_text
 
-        return f"<erased node {self._name}>" if self._graph is None else node_text(self)
+        return f"<erased node {self._name}>" if self.is_erased else node_text(self)
+
+
+use_ir_types(Node, Value, Operator, Parameter)

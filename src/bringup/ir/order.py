@@ -44,7 +44,7 @@ def hoist_plan(
                 return (
                     f"{node.name!r} would have to run before {writer.name!r}, a writer of its input"
                 )
-    return sorted(late, key=lambda node: node._order)
+    return sorted(late, key=lambda node: node.order)
 
 
 def put_in_order(graph: Graph) -> None:
@@ -53,16 +53,7 @@ def put_in_order(graph: Graph) -> None:
     Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node
     reads.
     """
-    late = [
-        node
-        for node in graph.nodes
-        if any(graph.owns(value.node) and not value.node.is_before(node) for value in node.inputs)
-    ]
-    storages = Storages(graph) if late else None
-    for node in late:
-        assert storages is not None
-        plan = hoist_plan(node.inputs, node, frozenset(), storages)
-        if isinstance(plan, str):
-            raise PassError(f"the graph cannot be ordered so that {node!r} has its inputs: {plan}")
-        for producer in plan:
-            graph.move_before(producer, node)
+    failure = graph.put_in_order()
+    if failure is not None:
+        node, reason = failure
+        raise PassError(f"the graph cannot be ordered so that {node!r} has its inputs: {reason}")

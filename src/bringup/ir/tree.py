@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from bringup.ir.edits import Edit
+    from bringup.ir.edits import Journal
     from bringup.ir.graph import Graph
     from bringup.ir.node import Node
 
@@ -28,7 +28,7 @@ class GraphTree:
         self._subgraphs: dict[str, tuple[Graph, Node | None]] = {}
         self._parent: tuple[Graph, Node | None] | None = None
         self._undo: list[Callable[[], None]] = []
-        self._journal: list[Edit] | None = None
+        self._journal: Journal | None = None
 
     def _live(self) -> None:
         raise NotImplementedError

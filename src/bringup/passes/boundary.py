@@ -89,8 +89,8 @@ class _Boundary:
         }
         last = self._in_order[-1]
         if not readers or all(last.is_before(reader) for reader in readers):
-            assert last._next is not None
-            return last._next, ()
+            assert last.next is not None
+            return last.next, ()
         before = _sorted(readers)[0]
         plan = ir.hoist_plan(self._taken_in, before, self._matched, self._storages)
         if isinstance(plan, str):
@@ -126,4 +126,4 @@ def _values_taken_in(bound: Bindings) -> list[Value]:
 
 
 def _sorted(nodes: Iterable[Node]) -> list[Node]:
-    return sorted(nodes, key=lambda node: node._order)
+    return sorted(nodes, key=lambda node: node.order)

@@ -62,7 +62,7 @@ class MatchResult:
         """The matched nodes in graph order (without the producers of the inputs)."""
         self._live()
         found = {node for frame in self._frame.frames() for node in frame.nodes.values()}
-        return tuple(sorted(found, key=lambda node: node._order))
+        return tuple(sorted(found, key=lambda node: node.order))
 
     def get_captured_tensor(self, index: int) -> ir.Value:
         """The value captured as number `index`; `IndexError` when fewer were captured."""
@@ -152,7 +152,11 @@ class MatchResult:
 
     def _own(self, tensor: object) -> ir.Value:
         value = ir.plain(tensor)
-        if not isinstance(value, ir.Value) or value._node._graph is not self._pattern.graph:
+        if (
+            not isinstance(value, ir.Value)
+            or value.is_erased
+            or value.graph is not self._pattern.graph
+        ):
             raise KeyError(f"{tensor!r} is not a value of pattern {self._pattern.name!r}")
         return value
 

@@ -136,7 +136,7 @@ def test_many_insertions_at_one_place_keep_the_order():
     builder = graph.inserting_before(exp)
     made = [builder.op("aten::neg", graph.inputs[0]).value.node for _ in range(200)]
     assert [node for node in graph.nodes if node.op_type == "aten::neg"] == made
-    orders = [node._order for node in graph.nodes]
+    orders = [node.order for node in graph.nodes]
     assert orders == sorted(set(orders))
 
 

@@ -1,0 +1,131 @@
+#include "engine_core.h"
+
+namespace bringup::python {
+namespace {
+
+constexpr const char* kExpired = "graph handle has expired: ";
+
+const char* exception_of(en::ErrorCode code) {
+  switch (code) {
+    case en::ErrorCode::kPass:
+      return "PassError";
+    case en::ErrorCode::kExpired:
+      return "ExpiredHandleError";
+    default:
+      return "";
+  }
+}
+
+PyObject* builtin_exception_of(en::ErrorCode code) {
+  if (code == en::ErrorCode::kMissing) return PyExc_KeyError;
+  return code == en::ErrorCode::kBusy ? PyExc_RuntimeError : PyExc_ValueError;
+}
+
+}  // namespace
+
+void set_error(const char* kind, const std::string& message) {
+  const Ref errors(PyImport_ImportModule("bringup.errors"));
+  if (!errors) return;
+  const Ref type(PyObject_GetAttrString(errors.get(), kind));
+  if (type) PyErr_SetString(type.get(), message.c_str());
+}
+
+void set_python_error(const en::EngineError& error) {
+  if (const char* kind = exception_of(error.code()); *kind != '\0') {
+    const bool expired = error.code() == en::ErrorCode::kExpired;
+    return set_error(kind, (expired ? kExpired : "") + std::string(error.what()));
+  }
+  PyErr_SetString(builtin_exception_of(error.code()), error.what());
+}
+
+Ref owner_of(const GraphCore& core) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* owner = nullptr;
+  if (PyWeakref_GetRef(core.owner.get(), &owner) < 0) throw PythonError();
+  return Ref(owner);
+#else
+  PyObject* owner = PyWeakref_GetObject(core.owner.get());
+  return owner == Py_None ? Ref() : Ref::borrowed(owner);
+#endif
+}
+
+// What is met here was either hashed once, or cannot be hashed and counts by identity.
+uint32_t ObjectTable::intern(PyObject* object) {
+  if (const auto known = numbers_.find(object); known != numbers_.end()) return known->second;
+  if (!index_) index_ = Ref::checked(PyDict_New());
+  Ref key = Ref::checked(PyTuple_Pack(2, Py_TYPE(object), object));
+  PyObject* found = PyDict_GetItemWithError(index_.get(), key.get());
+  if (found != nullptr) return static_cast<uint32_t>(PyLong_AsUnsignedLong(found));
+  const auto number = static_cast<uint32_t>(objects_.size());
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw PythonError();
+    PyErr_Clear();
+  } else {
+    const Ref boxed = Ref::checked(PyLong_FromUnsignedLong(number));
+    if (PyDict_SetItem(index_.get(), key.get(), boxed.get()) != 0) throw PythonError();
+  }
+  objects_.push_back(Ref::borrowed(object));
+  numbers_.emplace(object, number);
+  return number;
+}
+
+void ObjectTable::keep_symbol(en::StringId expression, PyObject* object) {
+  symbols_.try_emplace(expression, Ref::borrowed(object));
+}
+
+PyObject* ObjectTable::symbol(en::StringId expression) const {
+  const auto found = symbols_.find(expression);
+  return found == symbols_.end() ? nullptr : found->second.get();
+}
+
+int ObjectTable::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(index_.get());
+  for (const Ref& object : objects_) Py_VISIT(object.get());
+  for (const auto& [expression, object] : symbols_) Py_VISIT(object.get());
+  return 0;
+}
+
+// Only the references go: numbers stay valid for whoever still prints a node.
+void ObjectTable::clear() {
+  index_ = Ref();
+  numbers_.clear();
+  for (Ref& object : objects_) object = Ref::borrowed(Py_None);
+  symbols_.clear();
+}
+
+PyObject* GraphCore::meta(en::ValueId value) const {
+  const uint32_t slot = graph.slot(value);
+  return slot < metas.size() ? metas[slot].get() : nullptr;
+}
+
+void GraphCore::set_meta(en::ValueId value, PyObject* meta) {
+  const uint32_t slot = graph.slot(value);
+  if (slot >= metas.size()) metas.resize(slot + 1);
+  const bool known = meta != nullptr && meta != Py_None;
+  metas[slot] = Ref::borrowed(known ? meta : nullptr);
+  graph.set_meta(value, known ? uint64_t{slot} + 1 : 0);
+}
+
+Ref GraphCore::node_meta(en::NodeId node) {
+  const auto found = node_metas.find(node);
+  if (found != node_metas.end()) return Ref::borrowed(found->second.get());
+  Ref meta = Ref::checked(PyDict_New());
+  if (const en::StringId rule = graph.rule(node); rule != en::kNoString) {
+    const Ref name = python_text(rule);
+    if (PyDict_SetItemString(meta.get(), "rule", name.get()) != 0) throw PythonError();
+  }
+  node_metas[node] = Ref::borrowed(meta.get());
+  return meta;
+}
+
+bool GraphCore::require_live(en::NodeId node) const {
+  if (is_live(node)) return true;
+  const char* why = expired && (graph.alive(node) || graph.is_draft(node))
+                        ? " belongs to a finished session"
+                        : " was erased";
+  set_error("ExpiredHandleError",
+            std::string(kExpired) + "node " + en::quoted(graph.name_text(node)) + why);
+  return false;
+}
+
+}  // namespace bringup::python

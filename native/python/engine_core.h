@@ -1,0 +1,119 @@
+// A graph of the engine as Python owns it: beside the nodes it keeps what only Python understands,
+// and knows which handles are alive.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace bringup::python {
+
+namespace en = bringup::engine;
+
+// A Python error is set.
+struct PythonError {};
+
+// Owns a reference.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(other.release()) {}
+  Ref& operator=(Ref&& other) noexcept {
+    PyObject* former = object_;
+    object_ = other.release();
+    Py_XDECREF(former);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+
+  static Ref borrowed(PyObject* object) { return Ref(Py_XNewRef(object)); }
+  // Throws PythonError for null: what the C API returns on failure.
+  static Ref checked(PyObject* owned) {
+    if (owned == nullptr) throw PythonError();
+    return Ref(owned);
+  }
+  PyObject* get() const { return object_; }
+  PyObject* release() {
+    PyObject* object = object_;
+    object_ = nullptr;
+    return object;
+  }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// Python objects that are arguments: equal ones (type and ==) have one number.
+class ObjectTable {
+ public:
+  uint32_t intern(PyObject* object);
+  PyObject* at(uint32_t number) const { return objects_[number].get(); }  // borrowed
+  // The object that stands for a symbolic integer; the first of equal ones.
+  void keep_symbol(en::StringId expression, PyObject* object);
+  PyObject* symbol(en::StringId expression) const;
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  Ref index_;                                        // dict: (type, object) -> number
+  std::unordered_map<PyObject*, uint32_t> numbers_;  // of kept objects, by address
+  std::vector<Ref> objects_;
+  std::unordered_map<en::StringId, Ref> symbols_;
+};
+
+struct GraphCore {
+  explicit GraphCore(const std::string& name) : graph(name) {}
+
+  en::Graph graph;
+  PyObject* self = nullptr;  // the Python object of this core; borrowed
+  Ref owner;                 // weak reference to the bringup.ir.Graph
+  bool expired = false;
+  ObjectTable objects;
+  std::vector<PyObject*> nodes;                    // live handles by number; borrowed
+  std::vector<PyObject*> values;                   // live handles by slot; borrowed
+  std::vector<Ref> metas;                          // by slot
+  std::unordered_map<en::NodeId, Ref> node_metas;  // dicts
+  std::unordered_map<en::NodeId, Ref> handles;     // nodes of the mirrored graph
+  std::unordered_map<en::NodeId, Ref> payloads;
+
+  PyObject* meta(en::ValueId value) const;  // borrowed; null: none
+  void set_meta(en::ValueId value, PyObject* meta);
+  Ref node_meta(en::NodeId node);  // the dict, made when first asked for
+  // Whether a node may be read, else why not, as a Python error.
+  bool require_live(en::NodeId node) const;
+  bool is_live(en::NodeId node) const {
+    return !expired && (graph.alive(node) || graph.is_draft(node));
+  }
+};
+
+// The bringup.ir.Graph of a core; null when it is gone.
+Ref owner_of(const GraphCore& core);
+
+// Strings and operators.
+Ref python_text(en::StringId text);             // one str object a text
+en::StringId string_of(PyObject* text);         // throws PythonError
+const en::Operator* operator_of(PyObject* op);  // a bringup.ir.Operator
+Ref python_operator(const en::Operator& op);    // the first that meant the same
+void use_operator_types(PyObject* op, PyObject* parameter);
+// `describe(object)` gives the text of a symbolic integer of this type.
+void use_symbolic_type(PyObject* type, PyObject* describe);
+
+// Arguments. A value of another graph is an opaque object here.
+void convert(GraphCore& core, PyObject* argument, en::ArgumentList& list);
+void convert_all(GraphCore& core, PyObject* arguments, en::ArgumentList& list);  // a sequence
+Ref python_argument(GraphCore& core, en::ArgumentSpan item);
+Ref python_arguments(GraphCore& core, en::ArgumentSpan run, uint32_t count);  // a tuple
+Ref python_keywords(GraphCore& core, en::ArgumentSpan dict);                  // a dict
+
+// Sets the Python exception for an error of the engine.
+void set_python_error(const en::EngineError& error);
+// Raises an exception of bringup.errors.
+void set_error(const char* kind, const std::string& message);
+
+}  // namespace bringup::python

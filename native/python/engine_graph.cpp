@@ -1,0 +1,316 @@
+#include "engine_graph.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "engine/order.h"
+#include "engine/storages.h"
+#include "engine_handles.h"
+#include "engine_host.h"
+
+namespace nb = nanobind;
+
+namespace bringup::python {
+namespace {
+
+// The edits of a transaction that was committed.
+struct EditList {
+  std::vector<en::Edit> edits;
+};
+
+nb::object take(Ref ref) { return nb::steal(ref.release()); }
+
+en::StringId text_of(std::string_view text) { return en::Strings::intern(text); }
+
+en::NodeId node_of(GraphCore& core, nb::handle object) {
+  NodeHandle* node = as_node(object.ptr());
+  if (node == nullptr) throw nb::type_error("expected a node");
+  if (node->core != &core) throw nb::value_error("the node belongs to another graph");
+  return node->id;
+}
+
+en::ValueId value_of(GraphCore& core, nb::handle object) {
+  ValueHandle* value = as_value(object.ptr());
+  if (value == nullptr) throw nb::type_error("expected a value");
+  if (value->core != &core) throw nb::value_error("the value belongs to another graph");
+  return value->id;
+}
+
+std::vector<en::NodeId> nodes_of(GraphCore& core, nb::handle objects) {
+  std::vector<en::NodeId> nodes;
+  for (nb::handle object : objects) nodes.push_back(node_of(core, object));
+  return nodes;
+}
+
+// Arguments from Python, kept for as long as one call of the engine takes.
+class Given {
+ public:
+  Given(GraphCore& core, nb::handle arguments, nb::handle keywords) {
+    convert_all(core, arguments.ptr(), items_);
+    if (nb::len(keywords) == 0) return;
+    convert(core, Ref::checked(PyDict_Copy(as_dict(keywords).ptr())).get(), keywords_);
+  }
+  en::Call call() const { return {items_.items(), items_.count(), keywords_.items()}; }
+
+ private:
+  static nb::object as_dict(nb::handle keywords) {
+    if (PyDict_Check(keywords.ptr())) return nb::borrow(keywords);
+    return nb::steal(
+        Ref::checked(PyObject_CallOneArg(reinterpret_cast<PyObject*>(&PyDict_Type), keywords.ptr()))
+            .release());
+  }
+
+  en::ArgumentList items_;
+  en::ArgumentList keywords_;
+};
+
+// Reading
+
+nb::object all_nodes(GraphCore& core) {
+  std::vector<en::NodeId> nodes;
+  nodes.reserve(core.graph.size());
+  for (en::NodeId node = core.graph.first(); node != en::kNoNode; node = core.graph.next(node)) {
+    nodes.push_back(node);
+  }
+  return take(node_tuple(core, nodes));
+}
+
+nb::object find_by_name(GraphCore& core, std::string_view name) {
+  const auto text = en::Strings::find(name);
+  const en::NodeId node = text ? core.graph.find_by_name(*text) : en::kNoNode;
+  return node == en::kNoNode ? nb::none() : take(node_handle(core, node));
+}
+
+bool owns(GraphCore& core, nb::handle object) {
+  NodeHandle* node = as_node(object.ptr());
+  return node != nullptr && node->core == &core && core.graph.alive(node->id);
+}
+
+bool has_meta(const GraphCore& core, en::ValueId value) { return core.meta(value) != nullptr; }
+
+// Whether every value that `object` reads has a meta, and every input of the graph too.
+bool can_be_shaped(GraphCore& core, nb::handle object) {
+  const en::NodeId node = node_of(core, object);
+  for (const en::Argument& item : core.graph.all_arguments(node)) {
+    if (item.tag == en::Tag::kValue && !has_meta(core, item.value)) return false;
+    if (item.tag != en::Tag::kOpaque) continue;
+    ValueHandle* foreign = as_value(core.objects.at(item.id));
+    if (foreign != nullptr && !has_meta(*foreign->core, foreign->id)) return false;
+  }
+  for (const en::ValueId input : core.graph.inputs()) {
+    if (!has_meta(core, input)) return false;
+  }
+  return true;
+}
+
+// Changing
+
+nb::object draft(GraphCore& core, nb::handle op, std::string_view base, nb::handle arguments,
+                 nb::handle keywords) {
+  const Given given(core, arguments, keywords);
+  return take(
+      node_handle(core, core.graph.draft(operator_of(op.ptr()), text_of(base), given.call())));
+}
+
+// `metas` has one item an output; None where nothing is known.
+void place(GraphCore& core, nb::handle object, nb::handle before, nb::tuple metas) {
+  const en::NodeId node = node_of(core, object);
+  core.graph.insert_draft(node, static_cast<uint32_t>(metas.size()), node_of(core, before));
+  for (uint32_t i = 0; i < metas.size(); ++i) {
+    if (!metas[i].is_none()) core.set_meta({node, i}, metas[i].ptr());
+  }
+}
+
+void discard(GraphCore& core, nb::handle node) { core.graph.discard_draft(node_of(core, node)); }
+
+nb::object add_input(GraphCore& core, std::string_view name, nb::handle meta) {
+  const en::NodeId node = core.graph.add_input(text_of(name));
+  core.set_meta({node, 0}, meta.ptr());
+  return take(node_handle(core, node));
+}
+
+nb::object add_constant(GraphCore& core, std::string_view name, nb::handle payload, nb::handle meta,
+                        nb::handle before) {
+  const en::NodeId place = before.is_none() ? en::kNoNode : node_of(core, before);
+  const en::NodeId node = core.graph.add_constant(text_of(name), place);
+  if (!payload.is_none()) core.payloads[node] = Ref::borrowed(payload.ptr());
+  core.set_meta({node, 0}, meta.ptr());
+  return take(node_handle(core, node));
+}
+
+void rewire(GraphCore& core, nb::handle object, nb::handle arguments, nb::handle keywords) {
+  const Given given(core, arguments, keywords);
+  core.graph.rewire(node_of(core, object), given.call());
+}
+
+void set_operator(GraphCore& core, nb::handle object, nb::handle op, nb::handle arguments) {
+  const Given given(core, arguments, nb::dict());
+  core.graph.set_operator(node_of(core, object), operator_of(op.ptr()), given.call());
+}
+
+void replace_all_uses(GraphCore& core, nb::handle old, nb::handle now) {
+  core.graph.replace_all_uses(value_of(core, old), value_of(core, now));
+}
+
+// Transactions
+
+nb::object edit_tuple(GraphCore& core, const en::Edit& edit) {
+  const auto node = [&](en::NodeId id) {
+    return id == en::kNoNode ? nb::none() : take(node_handle(core, id));
+  };
+  const auto items = [&](const en::ArgumentRange& range) {
+    return take(python_arguments(core, core.graph.items_of(range), range.count));
+  };
+  const auto keywords = [&](const en::ArgumentRange& range) {
+    return take(python_keywords(core, core.graph.keywords_of(range)));
+  };
+  return nb::make_tuple(static_cast<int>(edit.kind), node(edit.node), node(edit.before),
+                        node(edit.origin), items(edit.old), keywords(edit.old), items(edit.now),
+                        keywords(edit.now));
+}
+
+nb::object edit_at(GraphCore& core, size_t index, const EditList* committed) {
+  const std::span<const en::Edit> edits =
+      committed != nullptr ? std::span<const en::Edit>(committed->edits) : core.graph.journal();
+  if (index >= edits.size()) throw nb::index_error("there is no such edit");
+  return edit_tuple(core, edits[index]);
+}
+
+nb::object put_graph_in_order(GraphCore& core) {
+  const auto failure = en::put_in_order(core.graph);
+  if (!failure) return nb::none();
+  return nb::make_tuple(take(node_handle(core, failure->node)), failure->reason);
+}
+
+// Garbage collection
+
+int traverse_core(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const GraphCore& core = *nb::inst_ptr<GraphCore>(self);
+  for (const Ref& meta : core.metas) Py_VISIT(meta.get());
+  for (const auto& [node, meta] : core.node_metas) Py_VISIT(meta.get());
+  for (const auto& [node, handle] : core.handles) Py_VISIT(handle.get());
+  for (const auto& [node, payload] : core.payloads) Py_VISIT(payload.get());
+  return core.objects.traverse(visit, arg);
+}
+
+int clear_core(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  GraphCore& core = *nb::inst_ptr<GraphCore>(self);
+  const auto metas = std::exchange(core.metas, {});
+  const auto node_metas = std::exchange(core.node_metas, {});
+  const auto handles = std::exchange(core.handles, {});
+  const auto payloads = std::exchange(core.payloads, {});
+  core.objects.clear();
+  return 0;
+}
+
+PyType_Slot core_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_core)},
+                            {Py_tp_clear, reinterpret_cast<void*>(clear_core)},
+                            {0, nullptr}};
+
+void attach(nb::handle self, nb::handle owner) {
+  GraphCore& core = nb::cast<GraphCore&>(self);
+  core.self = self.ptr();
+  core.owner = Ref::checked(PyWeakref_NewRef(owner.ptr(), nullptr));
+  core.graph.set_host(std::make_shared<PythonHost>(core));
+}
+
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PythonError&) {
+    // The Python exception is set already.
+  } catch (const en::EngineError& engine) {
+    set_python_error(engine);
+  }
+}
+
+void def_reading(nb::class_<GraphCore>& type) {
+  type.def("nodes", &all_nodes)
+      .def("size", [](GraphCore& core) { return core.graph.size(); })
+      .def("output_node",
+           [](GraphCore& core) { return take(node_handle(core, core.graph.last())); })
+      .def("inputs", [](GraphCore& core) { return take(value_tuple(core, core.graph.inputs())); })
+      .def("find",
+           [](GraphCore& core, std::string_view op_type) {
+             return take(node_tuple(core, core.graph.find(text_of(op_type))));
+           })
+      .def("count", [](GraphCore& core,
+                       std::string_view op_type) { return core.graph.count(text_of(op_type)); })
+      .def("find_by_name", &find_by_name)
+      .def("owns", &owns)
+      .def("can_be_shaped", &can_be_shaped);
+}
+
+void def_changing(nb::class_<GraphCore>& type) {
+  type.def("draft", &draft)
+      .def("place", &place)
+      .def("discard", &discard)
+      .def("add_input", &add_input, nb::arg(), nb::arg().none())
+      .def("add_constant", &add_constant, nb::arg(), nb::arg().none(), nb::arg().none(),
+           nb::arg().none())
+      .def("rewire", &rewire)
+      .def("set_operator", &set_operator)
+      .def("replace_all_uses", &replace_all_uses)
+      .def("erase", [](GraphCore& core, nb::handle node) { core.graph.erase(node_of(core, node)); })
+      .def("erase_dead",
+           [](GraphCore& core, nb::handle nodes) { core.graph.erase_dead(nodes_of(core, nodes)); })
+      .def("move_before",
+           [](GraphCore& core, nb::handle node, nb::handle before) {
+             core.graph.move_before(node_of(core, node), node_of(core, before));
+           })
+      .def(
+          "set_meta",
+          [](GraphCore& core, nb::handle value, nb::handle meta) {
+            core.set_meta(value_of(core, value), meta.ptr());
+          },
+          nb::arg(), nb::arg().none())
+      .def("put_in_order", &put_graph_in_order)
+      .def_rw("expired", &GraphCore::expired);
+}
+
+void def_transactions(nb::class_<GraphCore>& type) {
+  type.def("begin", [](GraphCore& core, std::string_view rule) { core.graph.begin(text_of(rule)); })
+      .def_prop_ro("in_transaction", [](GraphCore& core) { return core.graph.in_transaction(); })
+      .def("commit", [](GraphCore& core) { return EditList{core.graph.commit()}; })
+      .def("rollback", [](GraphCore& core) { core.graph.rollback(); })
+      .def("mark",
+           [](GraphCore& core) {
+             const en::Graph::Mark mark = core.graph.mark();
+             return nb::make_tuple(mark.edits, mark.metas);
+           })
+      .def("undo_to",
+           [](GraphCore& core, size_t edits, size_t metas) { core.graph.undo_to({edits, metas}); })
+      .def("edit_count", [](GraphCore& core) { return core.graph.journal().size(); })
+      .def("edit_at", &edit_at, nb::arg(), nb::arg().none() = nb::none());
+}
+
+}  // namespace
+
+void bind_graph(nb::module_& module) {
+  nb::register_exception_translator(&translate);
+  if (!add_handle_types(module.ptr())) throw nb::python_error();
+  nb::class_<EditList>(module, "EditList").def("__len__", [](const EditList& list) {
+    return list.edits.size();
+  });
+  nb::class_<GraphCore> type(module, "GraphCore", nb::type_slots(core_slots));
+  type.def(nb::init<const std::string&>()).def("attach", [](nb::handle self, nb::handle owner) {
+    attach(self, owner);
+  });
+  def_reading(type);
+  def_changing(type);
+  def_transactions(type);
+  module.def("use_ir_types",
+             [](nb::handle node, nb::handle value, nb::handle op, nb::handle parameter) {
+               use_handle_types(node.ptr(), value.ptr());
+               use_operator_types(op.ptr(), parameter.ptr());
+             });
+  module.def("use_symbolic_type", [](nb::handle type_, nb::handle describe) {
+    use_symbolic_type(type_.ptr(), describe.ptr());
+  });
+}
+
+}  // namespace bringup::python

@@ -1,0 +1,513 @@
+#include "engine_handles.h"
+
+#include <nanobind/nanobind.h>
+
+namespace bringup::python {
+namespace {
+
+PyTypeObject* node_type = nullptr;   // bringup.ir.Node
+PyTypeObject* value_type = nullptr;  // bringup.ir.Value
+
+NodeHandle* node_of(PyObject* self) { return reinterpret_cast<NodeHandle*>(self); }
+ValueHandle* value_of(PyObject* self) { return reinterpret_cast<ValueHandle*>(self); }
+
+// What a getter or method of Python makes of `body`.
+template <class Body>
+PyObject* guarded(Body&& body) {
+  try {
+    return body().release();
+  } catch (const PythonError&) {
+    return nullptr;
+  } catch (nanobind::python_error& error) {
+    error.restore();
+  } catch (const en::EngineError& error) {
+    set_python_error(error);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+// The same for a node that must be alive.
+template <class Body>
+PyObject* live(NodeHandle* node, Body&& body) {
+  if (!node->core->require_live(node->id)) return nullptr;
+  return guarded(body);
+}
+
+template <class Body>
+PyObject* live(ValueHandle* value, Body&& body) {
+  if (!value->core->require_live(value->id.node)) return nullptr;
+  return guarded(body);
+}
+
+template <class Handle>
+Handle* make_handle(GraphCore& core, PyTypeObject* type) {
+  Ref owner = owner_of(core);
+  if (!owner) {
+    PyErr_SetString(PyExc_ReferenceError, "the graph of this core is gone");
+    throw PythonError();
+  }
+  auto* handle = reinterpret_cast<Handle*>(Ref::checked(type->tp_alloc(type, 0)).release());
+  handle->owner = owner.release();
+  handle->core_self = Py_NewRef(core.self);
+  handle->core = &core;
+  return handle;
+}
+
+// The references of a handle that the collector may follow; `core` lives as long as the handle.
+template <class Handle>
+int traverse_handle(Handle* handle, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(&handle->ob_base));
+  Py_VISIT(handle->owner);
+  Py_VISIT(handle->core_self);
+  return 0;
+}
+
+template <class Handle>
+void free_handle(Handle* handle) {
+  PyObject* core_self = handle->core_self;
+  PyTypeObject* type = Py_TYPE(&handle->ob_base);
+  Py_CLEAR(handle->owner);
+  type->tp_free(&handle->ob_base);
+  Py_XDECREF(core_self);
+  Py_DECREF(type);
+}
+
+PyObject* refuse_new(PyTypeObject* type, PyObject*, PyObject*) {
+  PyErr_Format(PyExc_TypeError, "%s handles come from a graph; they are not made", type->tp_name);
+  return nullptr;
+}
+
+// Node
+
+int node_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(node_of(self)->arguments);
+  return traverse_handle(node_of(self), visit, arg);
+}
+
+int node_clear(PyObject* self) {
+  Py_CLEAR(node_of(self)->arguments);
+  return 0;
+}
+
+void node_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  NodeHandle* node = node_of(self);
+  if (node->core != nullptr) node->core->nodes[node->id] = nullptr;
+  Py_CLEAR(node->arguments);
+  free_handle(node);
+}
+
+PyObject* node_graph(PyObject* self, void*) {
+  return live(node_of(self), [&] { return Ref::borrowed(node_of(self)->owner); });
+}
+
+PyObject* node_name(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] { return python_text(node->core->graph.name(node->id)); });
+}
+
+PyObject* node_op_type(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] { return python_text(node->core->graph.type(node->id)); });
+}
+
+PyObject* node_operator(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] { return python_operator(node->core->graph.op(node->id)); });
+}
+
+PyObject* node_order(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node,
+              [&] { return Ref::checked(PyLong_FromLongLong(node->core->graph.order(node->id))); });
+}
+
+PyObject* node_arguments(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] {
+    const en::ArgumentRange& range = node->core->graph.argument_range(node->id);
+    const bool cached = node->arguments != nullptr && node->cached.first == range.first &&
+                        node->cached.extent == range.extent;
+    if (!cached) {
+      const en::ArgumentSpan items = node->core->graph.items_of(range);
+      Ref made = python_arguments(*node->core, items, range.count);
+      Py_XSETREF(node->arguments, made.release());
+      node->cached = range;
+    }
+    return Ref::borrowed(node->arguments);
+  });
+}
+
+PyObject* node_keywords(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] {
+    const Ref dict = python_keywords(*node->core, node->core->graph.keywords(node->id));
+    return Ref::checked(PyDictProxy_New(dict.get()));
+  });
+}
+
+// A value of another graph is an opaque argument of this one, but it is read all the same.
+void collect_reads(NodeHandle* node, PyObject* found) {
+  for (const en::Argument& item : node->core->graph.all_arguments(node->id)) {
+    Ref read;
+    if (item.tag == en::Tag::kValue) {
+      read = value_handle(*node->core, item.value);
+    } else if (item.tag == en::Tag::kOpaque && as_value(node->core->objects.at(item.id))) {
+      read = Ref::borrowed(node->core->objects.at(item.id));
+    }
+    if (read && PyList_Append(found, read.get()) != 0) throw PythonError();
+  }
+}
+
+PyObject* node_inputs(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] {
+    const Ref found = Ref::checked(PyList_New(0));
+    collect_reads(node, found.get());
+    return Ref::checked(PyList_AsTuple(found.get()));
+  });
+}
+
+Ref outputs_of(NodeHandle* node) {
+  const uint32_t count = node->core->graph.output_count(node->id);
+  Ref all = Ref::checked(PyTuple_New(count));
+  for (uint32_t i = 0; i < count; ++i) {
+    PyTuple_SET_ITEM(all.get(), i, value_handle(*node->core, {node->id, i}).release());
+  }
+  return all;
+}
+
+PyObject* node_outputs(PyObject* self, void*) {
+  return live(node_of(self), [&] { return outputs_of(node_of(self)); });
+}
+
+PyObject* node_output(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] {
+    const en::Graph& graph = node->core->graph;
+    if (graph.output_count(node->id) > 0) return value_handle(*node->core, {node->id, 0});
+    const std::string type(en::Strings::text(graph.type(node->id)));
+    throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::quoted(graph.name_text(node->id)) +
+                                                       " (" + type + ") has no output");
+  });
+}
+
+PyObject* node_users(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node,
+              [&] { return node_tuple(*node->core, node->core->graph.sorted_users(node->id)); });
+}
+
+PyObject* node_pure(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node,
+              [&] { return Ref::borrowed(node->core->graph.pure(node->id) ? Py_True : Py_False); });
+}
+
+PyObject* node_next(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node, [&] {
+    const en::NodeId next = node->core->graph.next(node->id);
+    return next == en::kNoNode ? Ref::borrowed(Py_None) : node_handle(*node->core, next);
+  });
+}
+
+PyObject* node_is_before(PyObject* self, PyObject* other) {
+  NodeHandle* node = node_of(self);
+  NodeHandle* later = as_node(other);
+  if (later == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "is_before takes a node");
+    return nullptr;
+  }
+  return live(node, [&] {
+    if (!later->core->require_live(later->id)) throw PythonError();
+    const bool before = node->core->graph.order(node->id) < later->core->graph.order(later->id);
+    return Ref::borrowed(before ? Py_True : Py_False);
+  });
+}
+
+PyObject* node_is_erased(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  const en::Graph& graph = node->core->graph;
+  return Py_NewRef(graph.alive(node->id) || graph.is_draft(node->id) ? Py_False : Py_True);
+}
+
+PyObject* node_raw_name(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return guarded([&] { return python_text(node->core->graph.name(node->id)); });
+}
+
+PyObject* node_raw_operator(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return guarded([&] { return python_operator(node->core->graph.op(node->id)); });
+}
+
+PyObject* node_raw_outputs(PyObject* self, void*) {
+  return guarded([&] { return outputs_of(node_of(self)); });
+}
+
+PyObject* node_meta(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return guarded([&] { return node->core->node_meta(node->id); });
+}
+
+using Table = std::unordered_map<en::NodeId, Ref>;
+
+PyObject* get_entry(const Table& table, en::NodeId node) {
+  const auto found = table.find(node);
+  return Py_NewRef(found == table.end() ? Py_None : found->second.get());
+}
+
+int set_entry(Table& table, en::NodeId node, PyObject* object) {
+  if (object == nullptr || object == Py_None) {
+    table.erase(node);
+  } else {
+    table[node] = Ref::borrowed(object);
+  }
+  return 0;
+}
+
+PyObject* node_handle_of(PyObject* self, void*) {
+  return get_entry(node_of(self)->core->handles, node_of(self)->id);
+}
+
+int set_node_handle(PyObject* self, PyObject* object, void*) {
+  return set_entry(node_of(self)->core->handles, node_of(self)->id, object);
+}
+
+PyObject* node_payload(PyObject* self, void*) {
+  return get_entry(node_of(self)->core->payloads, node_of(self)->id);
+}
+
+int set_node_payload(PyObject* self, PyObject* object, void*) {
+  return set_entry(node_of(self)->core->payloads, node_of(self)->id, object);
+}
+
+PyGetSetDef node_getters[] = {
+    {"graph", node_graph, nullptr, "The graph that owns this node.", nullptr},
+    {"name", node_name, nullptr, "Unique in its graph.", nullptr},
+    {"op_type", node_op_type, nullptr,
+     "For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`.", nullptr},
+    {"operator", node_operator, nullptr, "The operator's facts.", nullptr},
+    {"order", node_order, nullptr,
+     "Grows along the graph: a key to sort nodes by. Changes when nodes are inserted.", nullptr},
+    {"arguments", node_arguments, nullptr, "All arguments in schema order.", nullptr},
+    {"keywords", node_keywords, nullptr,
+     "Keyword arguments of an operation that has no schema; empty for operators.", nullptr},
+    {"inputs", node_inputs, nullptr,
+     "Every value this node reads, in order; one that is read twice stands twice.", nullptr},
+    {"outputs", node_outputs, nullptr, "The values this node computes.", nullptr},
+    {"output", node_output, nullptr, "The first output.", nullptr},
+    {"users", node_users, nullptr, "The nodes that read any output, each once, in graph order.",
+     nullptr},
+    {"pure", node_pure, nullptr,
+     "Whether this call only computes its outputs: it may be moved, folded or dropped.", nullptr},
+    {"next", node_next, nullptr, "The node after this one; None for the output node.", nullptr},
+    {"is_erased", node_is_erased, nullptr, "Whether the node is in its graph no more.", nullptr},
+    {"_name", node_raw_name, nullptr, "The name, also of an erased node.", nullptr},
+    {"_operator", node_raw_operator, nullptr, "The operator, also of an erased node.", nullptr},
+    {"_outputs", node_raw_outputs, nullptr, "The values, also of an erased node.", nullptr},
+    {"meta", node_meta, nullptr,
+     "Free for anyone; `rule` is the pass that made the node, `stack_trace` the user's line.",
+     nullptr},
+    {"handle", node_handle_of, set_node_handle,
+     "The node of the mirrored graph; None for a node that no other graph knows.", nullptr},
+    {"payload", node_payload, set_node_payload,
+     "The data of a constant that passes may fold; None otherwise.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef node_methods[] = {
+    {"is_before", node_is_before, METH_O, "Whether this node runs before `other`."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot node_slots[] = {{Py_tp_getset, node_getters},
+                            {Py_tp_methods, node_methods},
+                            {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(node_traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(node_clear)},
+                            {Py_tp_dealloc, reinterpret_cast<void*>(node_dealloc)},
+                            {0, nullptr}};
+
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
+
+PyType_Spec node_spec = {"bringup._native._core.NodeBase", sizeof(NodeHandle), 0, kFlags,
+                         node_slots};
+
+// Value
+
+int value_traverse(PyObject* self, visitproc visit, void* arg) {
+  return traverse_handle(value_of(self), visit, arg);
+}
+
+void value_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  ValueHandle* value = value_of(self);
+  if (value->core != nullptr) value->core->values[value->slot] = nullptr;
+  free_handle(value);
+}
+
+PyObject* value_node(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return live(value, [&] { return node_handle(*value->core, value->id.node); });
+}
+
+PyObject* value_index(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return live(value, [&] { return Ref::checked(PyLong_FromUnsignedLong(value->id.index)); });
+}
+
+Ref name_of(ValueHandle* value) {
+  const en::Graph& graph = value->core->graph;
+  Ref name = python_text(graph.name(value->id.node));
+  if (graph.output_count(value->id.node) == 1) return name;
+  return Ref::checked(PyUnicode_FromFormat("%U:%u", name.get(), value->id.index));
+}
+
+PyObject* value_name(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return live(value, [&] { return name_of(value); });
+}
+
+PyObject* value_raw_node(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return guarded([&] { return node_handle(*value->core, value->id.node); });
+}
+
+PyObject* value_raw_index(PyObject* self, void*) {
+  return PyLong_FromUnsignedLong(value_of(self)->id.index);
+}
+
+PyObject* value_raw_meta(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return guarded([&] {
+    PyObject* meta = value->core->meta(value->id);
+    return Ref::borrowed(meta == nullptr ? Py_None : meta);
+  });
+}
+
+PyObject* value_graph(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return live(value, [&] { return Ref::borrowed(value->owner); });
+}
+
+PyObject* value_meta(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return value->core->require_live(value->id.node) ? value_raw_meta(self, nullptr) : nullptr;
+}
+
+PyObject* value_users(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return live(value,
+              [&] { return node_tuple(*value->core, value->core->graph.sorted_users(value->id)); });
+}
+
+PyObject* value_is_erased(PyObject* self, void*) {
+  ValueHandle* value = value_of(self);
+  return Py_NewRef(value->core->graph.alive(value->id.node) ? Py_False : Py_True);
+}
+
+PyGetSetDef value_getters[] = {
+    {"graph", value_graph, nullptr, "The graph that owns this value.", nullptr},
+    {"node", value_node, nullptr, "The node that computes this value.", nullptr},
+    {"index", value_index, nullptr, "Which output of its node it is.", nullptr},
+    {"name", value_name, nullptr,
+     "The name of the node, with `:index` when the node has several outputs.", nullptr},
+    {"_node", value_raw_node, nullptr, "The node, also an erased one.", nullptr},
+    {"_index", value_raw_index, nullptr, "The index, also of an erased node's.", nullptr},
+    {"_meta", value_raw_meta, nullptr, "The description, also of an erased node's.", nullptr},
+    {"meta", value_meta, nullptr,
+     "The dialect's own description (for ATen a fake tensor or SymInt); None if unknown.", nullptr},
+    {"users", value_users, nullptr, "The nodes that read this value, each once, in graph order.",
+     nullptr},
+    {"is_erased", value_is_erased, nullptr, "Whether its node is in its graph no more.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot value_slots[] = {{Py_tp_getset, value_getters},
+                             {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
+                             {Py_tp_traverse, reinterpret_cast<void*>(value_traverse)},
+                             {Py_tp_dealloc, reinterpret_cast<void*>(value_dealloc)},
+                             {0, nullptr}};
+
+PyType_Spec value_spec = {"bringup._native._core.ValueBase", sizeof(ValueHandle), 0, kFlags,
+                          value_slots};
+
+PyTypeObject* node_base = nullptr;
+PyTypeObject* value_base = nullptr;
+
+bool add_type(PyObject* module, const char* name, PyType_Spec& spec, PyTypeObject*& type) {
+  type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  return type != nullptr &&
+         PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) == 0;
+}
+
+template <class T>
+void grow(std::vector<T>& table, size_t size) {
+  if (table.size() < size) table.resize(size + size / 2);
+}
+
+}  // namespace
+
+bool add_handle_types(PyObject* module) {
+  return add_type(module, "NodeBase", node_spec, node_base) &&
+         add_type(module, "ValueBase", value_spec, value_base);
+}
+
+void use_handle_types(PyObject* node, PyObject* value) {
+  node_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(node));
+  value_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(value));
+}
+
+NodeHandle* as_node(PyObject* object) {
+  const bool is = Py_TYPE(object) == node_type || PyObject_TypeCheck(object, node_base);
+  return is ? node_of(object) : nullptr;
+}
+
+ValueHandle* as_value(PyObject* object) {
+  const bool is = Py_TYPE(object) == value_type || PyObject_TypeCheck(object, value_base);
+  return is ? value_of(object) : nullptr;
+}
+
+Ref node_handle(GraphCore& core, en::NodeId node) {
+  if (node < core.nodes.size() && core.nodes[node] != nullptr) {
+    return Ref::borrowed(core.nodes[node]);
+  }
+  grow(core.nodes, core.graph.end());
+  auto* handle = make_handle<NodeHandle>(core, node_type);
+  handle->id = node;
+  core.nodes[node] = &handle->ob_base;
+  return Ref(&handle->ob_base);
+}
+
+Ref value_handle(GraphCore& core, en::ValueId value) {
+  const uint32_t slot = core.graph.slot(value);
+  if (slot < core.values.size() && core.values[slot] != nullptr) {
+    return Ref::borrowed(core.values[slot]);
+  }
+  grow(core.values, slot + 1);
+  auto* handle = make_handle<ValueHandle>(core, value_type);
+  handle->id = value;
+  handle->slot = slot;
+  core.values[slot] = &handle->ob_base;
+  return Ref(&handle->ob_base);
+}
+
+Ref node_tuple(GraphCore& core, std::span<const en::NodeId> nodes) {
+  Ref all = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(nodes.size())));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), node_handle(core, nodes[i]).release());
+  }
+  return all;
+}
+
+Ref value_tuple(GraphCore& core, std::span<const en::ValueId> values) {
+  Ref all = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto place = static_cast<Py_ssize_t>(i);
+    PyTuple_SET_ITEM(all.get(), place, value_handle(core, values[i]).release());
+  }
+  return all;
+}
+
+}  // namespace bringup::python

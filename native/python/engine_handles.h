@@ -1,0 +1,41 @@
+// Node and Value: what Python holds of a graph. Made when somebody asks, one object a node or value
+// while it is alive; they expire with an exception.
+#pragma once
+
+#include "engine_core.h"
+
+namespace bringup::python {
+
+struct NodeHandle {
+  PyObject ob_base;
+  PyObject* owner;      // bringup.ir.Graph
+  PyObject* core_self;  // keeps `core` alive
+  GraphCore* core;
+  en::NodeId id;
+  en::ArgumentRange cached;  // what `arguments` was made from
+  PyObject* arguments;
+};
+
+struct ValueHandle {
+  PyObject ob_base;
+  PyObject* owner;
+  PyObject* core_self;
+  GraphCore* core;
+  en::ValueId id;
+  uint32_t slot;
+};
+
+// Adds NodeBase and ValueBase to the module; false with a Python error.
+bool add_handle_types(PyObject* module);
+// The subclasses of these that handles are made of.
+void use_handle_types(PyObject* node, PyObject* value);
+
+Ref node_handle(GraphCore& core, en::NodeId node);
+Ref value_handle(GraphCore& core, en::ValueId value);
+Ref node_tuple(GraphCore& core, std::span<const en::NodeId> nodes);
+Ref value_tuple(GraphCore& core, std::span<const en::ValueId> values);
+// Null unless it is a handle (of any graph).
+NodeHandle* as_node(PyObject* object);
+ValueHandle* as_value(PyObject* object);
+
+}  // namespace bringup::python
