@@ -36,6 +36,7 @@ from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit._target import Job, Target, register_target, targets
 from bringup.jit._template import BoundTemplate, Template
 from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
+from bringup.jit._triton import TritonTarget
 from bringup.jit._use_bundle import use_bundle
 from bringup.jit._warmup import warmed_up
 
@@ -67,6 +68,7 @@ __all__ = [
     "Template",
     "Toolchain",
     "ToolchainInfo",
+    "TritonTarget",
     "Unloaded",
     "cache",
     "compile",

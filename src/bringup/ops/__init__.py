@@ -11,6 +11,8 @@ Python functions as operators: `custom_op` defines one and returns its callable 
 `register_effect` and `register_sharding` add to any operator, by name or by its callable. Within
 `debugging` hidden writes are found.
 
+A Triton kernel as an operator: `triton_op` (`TritonOperator`), where triton is installed.
+
 Operators of others: `adopt` gives a handle (`AdoptedOperator`) that adds what they lack.
 
 Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
@@ -67,6 +69,7 @@ from bringup.ops._rules import (
     shape,
 )
 from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from bringup.ops._triton_op import TritonOperator, triton_op
 from bringup.ops._two_phase import TwoPhaseLauncher
 
 __all__ = [
@@ -81,6 +84,7 @@ __all__ = [
     "Library",
     "OutputRule",
     "Replacement",
+    "TritonOperator",
     "TwoPhaseLauncher",
     "adopt",
     "alloc_like",
@@ -118,6 +122,7 @@ __all__ = [
     "same_shape",
     "shape",
     "tensor_ptr",
+    "triton_op",
     "u8",
     "u16",
     "u32",

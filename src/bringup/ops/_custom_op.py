@@ -219,6 +219,7 @@ def custom_op(
     device_types: str | Sequence[str] | None = None,
     schema: str | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
+    make: type[CustomOperator] = CustomOperator,
 ) -> CustomOperator: ...
 def custom_op(
     name: str,
@@ -229,6 +230,7 @@ def custom_op(
     device_types: str | Sequence[str] | None = None,
     schema: str | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
+    make: type[CustomOperator] = CustomOperator,
 ) -> Any:
     """Makes a torch operator of a Python function; a decorator.
 
@@ -246,6 +248,7 @@ def custom_op(
         device_types: device types that the function is for, "npu" for PrivateUse1; all by default.
         schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
         tags: more `torch.Tag`s.
+        make: a subclass of `CustomOperator` for what is returned.
 
     Returns:
         The callable, which also registers fake, kernels, gradients and rules (`CustomOperator`).
@@ -255,9 +258,11 @@ def custom_op(
             Nothing is registered then.
     """
     where = _caller()
-    if function is None:
-        return lambda given: _define(name, given, mutates_args, device_types, schema, tags, where)
-    return _define(name, function, mutates_args, device_types, schema, tags, where)
+
+    def define(given: Callable[..., Any]) -> CustomOperator:
+        return _define(name, given, mutates_args, device_types, schema, tags, where, make)
+
+    return define if function is None else define(function)
 
 
 def _caller() -> str:
@@ -275,6 +280,7 @@ def _define(
     schema: str | None,
     tags: torch.Tag | Sequence[torch.Tag],
     where: str,
+    make: type[CustomOperator],
 ) -> CustomOperator:
     namespace, separator, bare = name.partition("::")
     if not (separator and namespace.isidentifier() and bare.isidentifier()):
@@ -295,7 +301,7 @@ def _define(
     library = torch.library.Library(namespace, "FRAGMENT")
     try:
         _define_schema(library, name, bare + text, tags)
-        operator = CustomOperator(
+        operator = make(
             find_overload(name),
             library,
             function,

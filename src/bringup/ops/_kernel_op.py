@@ -44,7 +44,7 @@ from bringup.ops._schema import Schema, parse_schema
 from bringup.ops._variants import Variants, template_of
 from bringup.ops._without_library import PythonOperator
 
-__all__ = ["KernelOperator", "kernel_op", "locate"]
+__all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op", "locate"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
@@ -418,22 +418,23 @@ def kernel_op(
     function = CFunction(entry, args, returns)
     template = _template(parsed, source, kind, caller, dtypes, macros, flags, function)
     variants = Variants(template, parsed)
-    rules = _bound_outputs(parsed, outputs)
+    rules = bound_outputs(parsed, outputs)
     return _Definition(
         schema=parsed,
         template=template,
         variants=variants,
         outputs=rules,
-        checks=with_dtypes(parsed, variants.bound, rules, _bound_checks(parsed, checks)),
+        checks=with_dtypes(parsed, variants.bound, rules, bound_checks(parsed, checks)),
         grid=_grid(parsed, grid),
         layout=layout,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
     ).register()
 
 
-def _bound_outputs(
+def bound_outputs(
     schema: Schema, outputs: OutputRule | Sequence[OutputRule]
 ) -> tuple[BoundOutput, ...]:
+    """The output rules of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
     rules = (outputs,) if isinstance(outputs, OutputRule) else tuple(outputs)
     if not all(isinstance(rule, OutputRule) for rule in rules):
@@ -446,7 +447,8 @@ def _bound_outputs(
     return tuple(rule.bind(schema, f"{name}: output {i}: {rule!r}") for i, rule in enumerate(rules))
 
 
-def _bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
+def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
+    """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
     contract = (checks,) if isinstance(checks, Check) else tuple(checks)
     if not all(isinstance(check, Check) for check in contract):

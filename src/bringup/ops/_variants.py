@@ -34,7 +34,7 @@ class _Kind(IntEnum):
     BUCKET = 3
 
 
-def _signature(schema: Schema) -> tuple[jit.Argument, ...]:
+def signature_of_schema(schema: Schema) -> tuple[jit.Argument, ...]:
     """The arguments of a schema's kernel. Outputs have the names of the returns, otherwise `out`,
     or `out0`, `out1`, ... where there are several or an argument is called `out`.
     """
@@ -62,7 +62,7 @@ class Variants:
         """Raises `SchemaError` when the template does not fit the schema."""
         self._schema = schema
         try:
-            self.bound = template.bind(_signature(schema))
+            self.bound = template.bind(signature_of_schema(schema))
         except ValueError as error:
             raise SchemaError(f"{schema.qualified_name}: {error}") from None
         self._check_layouts()
