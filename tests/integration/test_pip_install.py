@@ -22,18 +22,24 @@ def test_plain_install_works_outside_the_source_tree_and_brings_no_torch(tmp_pat
     assert all("extra ==" in line for line in needs), needs  # only who asks for the extra gets it
     assert needs
     program = (
-        "import sys, bringup, torch\n"
+        "import pathlib, sys, bringup, torch\n"
         "from bringup import _native\n"
         "assert bringup.__file__.startswith(sys.argv[1]), bringup.__file__\n"
         "assert str(_native.include_dir()).startswith(sys.argv[1]), _native.include_dir()\n"
         "assert str(_native.sim_driver_path()).startswith(sys.argv[1])\n"
         "_native.torch_library()\n"
+        "from bringup._native import _find\n"  # what another torch's library is built from
+        "assert str(_find.source_folder()) == sys.argv[1] + '/bringup/source'\n"
+        "assert (_native.library_dir() / 'torch_version').read_text() == torch.__version__\n"
+        "from bringup.cli import _new_command\n"
+        "for kind in ('kernel', 'pass'):\n"
+        "    _new_command.write_package(kind, f'a_{kind}', pathlib.Path(sys.argv[2]))\n"
         "print('works')\n"
     )
     # -S leaves the editable install's finder out, which would answer for `bringup` first.
     site_packages = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
     done = subprocess.run(
-        [sys.executable, "-S", "-P", "-c", program, str(target)],
+        [sys.executable, "-S", "-P", "-c", program, str(target), str(tmp_path)],
         env=environment | {"PYTHONPATH": f"{target}{os.pathsep}{site_packages}"},
         cwd=tmp_path,
         capture_output=True,

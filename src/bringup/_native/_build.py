@@ -249,7 +249,7 @@ def _compile(recipe: Recipe, draft: Path) -> str:
         "(slower operators, no devices, no graphs)"
     )
     began = time.monotonic()
-    with (draft / "build.log").open("w", encoding="utf-8") as log:
+    with (draft / "build.log").open("w", buffering=1, encoding="utf-8") as log:
         for argv, what in ((configure, "cmake failed"), (build, "the compiler failed")):
             if reason := _run(argv, log, recipe.name, began):
                 return f"{what} ({reason})"
