@@ -46,7 +46,16 @@ class Line:
 
 @torch.no_grad()
 def measure(name: str, attention: str, rounds: int) -> Line:
-    """Compile and time one model."""
+    """Compile and time one model, on one thread: so small models show the cost around kernels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measure(name, attention, rounds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(name: str, attention: str, rounds: int) -> Line:
     item = subject(name, SIZE, attention)
     trial = compile_model(item)
     compiled = trial.compiled

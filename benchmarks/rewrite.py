@@ -1,0 +1,144 @@
+"""Rewriting graphs: one RMSNorm rule over a Llama-like block repeated to 1k, 10k and 50k nodes, and
+100 rules that match nothing.
+
+Graphs are made anew for every round, outside of the clock. Rows of bringup's own parts: `mirror` is
+a run without passes, `match` a run whose pattern fails at the last comparison less the mirror,
+`edit` what a run that matches takes in addition. Their peer is the whole of `torch.fx`.
+`python -m benchmarks.rewrite --nodes 10000` runs one size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks._harness import Row, row
+from benchmarks._rewrite_graphs import BLOCK_NORMS, block_module, layers_for
+from benchmarks._rewrite_peers import (
+    SYSTEMS,
+    System,
+    bringup_many,
+    bringup_mirror,
+    fx_many,
+    inductor_many,
+)
+from bringup import passes
+
+SIZES = {1_000: 5, 10_000: 3, 50_000: 1}  # nodes, and rounds
+PATTERNS = 100
+_MATCHING, _MISSING = 1e-6, 2e-6
+_MICRO = 1e3
+
+
+def _timed(make: Callable[[], Any], action: Callable[[Any], Any]) -> float:
+    graph = make()
+    gc.collect()
+    start = time.perf_counter_ns()
+    action(graph)
+    return float(time.perf_counter_ns() - start)
+
+
+def _apply(system: System, layers: int, eps: float, expected: int) -> Callable[[Any], None]:
+    def action(graph: Any) -> None:
+        found = system.apply(graph, eps)
+        if found != expected:
+            raise AssertionError(f"{system.name} matched {found} times instead of {expected}")
+
+    return action
+
+
+def _size_rows(nodes: int, rounds: int) -> list[Row]:
+    layers = layers_for(nodes)
+    count, matches = _compute_nodes() * layers, BLOCK_NORMS * layers
+    systems = SYSTEMS()
+    ours, *peers = systems
+    makers = {system.name: system.prepare(layers) for system in systems}
+    samples: dict[str, list[float]] = {name: [] for name in (*makers, "mirror", "miss")}
+    for _ in range(rounds):
+        for system in systems:
+            action = _apply(system, layers, _MATCHING, matches)
+            samples[system.name].append(_timed(makers[system.name], action))
+        make = makers[ours.name]
+        samples["mirror"].append(_timed(make, bringup_mirror))
+        samples["miss"].append(_timed(make, _apply(ours, layers, _MISSING, 0)))
+    label = f"{nodes // 1000}k"
+    rows = [
+        row(f"rewrite {label} nodes", peer.name, samples[ours.name], samples[peer.name])
+        for peer in peers
+    ]
+    mirror, miss, full = (
+        statistics.median(samples[name]) for name in ("mirror", "miss", ours.name)
+    )
+    fx_time = statistics.median(samples[peers[0].name])
+    parts = {
+        f"mirror {label}, a node": (mirror / count, "0.8 us"),
+        f"match {label}, a node": ((miss - mirror) / count, "0.1 us"),
+        f"edit {label}, a match": ((full - miss) / matches, "40 us"),
+    }
+    rows.extend(
+        _part_row(name, part, fx_time / count, limit) for name, (part, limit) in parts.items()
+    )
+    return rows
+
+
+def _part_row(name: str, part_ns: float, peer_ns: float, limit: str) -> Row:
+    note = f"{part_ns / _MICRO:.2f} us, budget {limit}"
+    return Row(name, "torch.fx, a node", part_ns / peer_ns, part_ns, peer_ns, None, note)
+
+
+def _compute_nodes() -> int:
+    return sum(node.op == "call_function" for node in block_module().graph.nodes)
+
+
+def _many_rows(nodes: int, rounds: int) -> list[Row]:
+    make = SYSTEMS()[0].prepare(layers_for(nodes))
+    actions = {
+        "ours": lambda module: bringup_many(module, PATTERNS),
+        "torch.fx SubgraphMatcher": lambda module: fx_many(module, PATTERNS),
+        "Inductor CallFunction tree": lambda module: inductor_many(module, PATTERNS),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            samples[name].append(_timed(make, action))
+    ours = samples.pop("ours")
+    label = f"{PATTERNS} patterns, {nodes // 1000}k nodes"
+    return [row(label, peer, ours, theirs) for peer, theirs in samples.items()]
+
+
+def run(*, quick: bool = False, sizes: tuple[int, ...] = ()) -> list[Row]:
+    """The rows; each pass is registered for the run only."""
+    registered = {item.pass_name for item in passes.get_registered_passes()}
+    chosen = sizes or ((1_000,) if quick else tuple(SIZES))
+    try:
+        rows = [made for nodes in chosen for made in _size_rows(nodes, SIZES.get(nodes, 1))]
+        return [*rows, *_many_rows(min(max(chosen), 10_000), 1)]
+    finally:
+        for item in passes.get_registered_passes():
+            if item.pass_name not in registered:
+                passes.unregister_pass(item.pass_name)
+
+
+def main() -> None:
+    """Prints the rows of the sizes on the command line."""
+    from benchmarks.__main__ import table
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rewrite", description=__doc__)
+    parser.add_argument("--nodes", type=int, action="append", help="a size; default all")
+    options = parser.parse_args()
+    rows = run(sizes=tuple(options.nodes or ()))
+    console = Console(width=150)
+    console.print(table(rows))
+    for item in rows:
+        if item.note:
+            console.print(f"{item.name}: {item.note}")
+
+
+if __name__ == "__main__":
+    main()
