@@ -43,7 +43,7 @@ def apply_passes(
     """
     plugins, selected = load_and_select(passes, options or {})
     if isinstance(target, ir.Graph):
-        if target.dialect is None:
+        if not target.is_bound:
             target.bind(AtenDialect())
         return _remember(_run(target, selected, options or {}, plugins))
     if isinstance(target, ExportedProgram):

@@ -19,24 +19,6 @@ from bringup.errors import PassError
 
 __all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
-_COMMUTATIVE = frozenset(
-    f"aten::{name}"
-    for name in (
-        "add.Tensor",
-        "mul.Tensor",
-        "maximum",
-        "minimum",
-        "eq.Tensor",
-        "ne.Tensor",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "bitwise_and.Tensor",
-        "bitwise_or.Tensor",
-        "bitwise_xor.Tensor",
-    )
-)
-
 
 class AtenDialect:
     """Implements `ir.Dialect` over `torch.ops`: any registered operator, `aten::` or not.
@@ -59,7 +41,7 @@ class AtenDialect:
 
     def commutes(self, node: ir.Node) -> bool:
         """See `ir.Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
-        return node.op_type in _COMMUTATIVE and node.attributes.get("alpha", 1) == 1
+        return node.op_type in ir.COMMUTATIVE_ATEN and node.attributes.get("alpha", 1) == 1
 
     def draws_random(self, node: ir.Node) -> bool:
         """See `ir.Dialect.draws_random`: not with a dropout of 0, nor outside of training."""
@@ -137,6 +119,14 @@ class AtenDialect:
         with self._mode_for([meta]):
             return sampling.vary(meta, dtype, more)
 
+    def constant(self, payload: ir.ConstantData) -> object:
+        """See `ir.Dialect.constant`: a tensor on the host."""
+        dtype = getattr(torch, payload.dtype)
+        with ordinary_torch():
+            if not payload.data:
+                return torch.empty(payload.shape, dtype=dtype)
+            return torch.frombuffer(bytearray(payload.data), dtype=dtype).reshape(payload.shape)
+
     def constant_meta(self, payload: object) -> object:
         """See `ir.Dialect.constant_meta`."""
         if not isinstance(payload, torch.Tensor):
@@ -200,17 +190,20 @@ def operator_of(overload: Any) -> ir.Operator:
     returns = schema.returns
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     names = [argument.name for argument in schema.arguments]
+    commutes = name in ir.COMMUTATIVE_ATEN
     is_list = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
     return ir.Operator(
         type=name,
-        parameters=tuple(ir.Parameter(item.name, str(item.type)) for item in schema.arguments),
+        parameters=tuple(
+            ir.Parameter(item.name, str(item.type), item.kwarg_only) for item in schema.arguments
+        ),
         output_count=None if is_list else len(returns),
         mutates=frozenset(mutates),
         aliases=frozenset(aliases),
         random=torch.Tag.nondeterministic_seeded in overload.tags,
         kept=not returns and not mutates,
-        commutes=name in _COMMUTATIVE,
-        commutes_if_one=names.index("alpha") if name in _COMMUTATIVE and "alpha" in names else None,
+        commutes=commutes,
+        commutes_if_one=names.index("alpha") if commutes and "alpha" in names else None,
     )
 
 

@@ -26,13 +26,16 @@ from bringup.ir.node import (
 )
 from bringup.ir.order import hoist_plan, put_in_order
 from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
+from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
 from bringup.ir.tensor import ConstantData, Dim, Shape, TensorDesc
 
 __all__ = [
+    "COMMUTATIVE_ATEN",
     "CONSTANT",
     "INPUT",
     "ONE_OF",
     "OUTPUT",
+    "AtenSchemas",
     "Committer",
     "ConstantData",
     "Dialect",
@@ -57,6 +60,7 @@ __all__ = [
     "TensorHolder",
     "Value",
     "argument_text",
+    "aten_schemas",
     "current_dialect",
     "graph_text",
     "hoist_plan",

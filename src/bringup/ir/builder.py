@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bringup.errors import ExpiredHandleError
+from bringup.ir.constants import constant_payload
 from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator
 from bringup.ir.graph import Graph
 from bringup.ir.node import ONE_OF, Node, Value, plain
+from bringup.ir.tensor import Dim, Shape, TensorDesc
 
-__all__ = ["GraphBuilder", "TensorHolder"]
+__all__ = ["GraphBuilder", "Operators", "TensorHolder"]
 
 
 class TensorHolder:
@@ -56,7 +59,14 @@ class TensorHolder:
         return self
 
     def _call(self, op_type: str, *arguments: object) -> TensorHolder:
-        result = self._builder.op(op_type, *arguments)
+        """The operator on holders; a list or an array among the arguments becomes a constant."""
+        operands = [
+            self._builder.create_constant(item)
+            if isinstance(item, (list, tuple)) or hasattr(item, "__array_interface__")
+            else item
+            for item in arguments
+        ]
+        result = self._builder.op(op_type, *operands)
         assert isinstance(result, TensorHolder)
         return result
 
@@ -81,8 +91,14 @@ class TensorHolder:
     def __truediv__(self, other: object) -> TensorHolder:
         return self._call("aten::div", self, other)
 
+    def __rtruediv__(self, other: object) -> TensorHolder:
+        return self._call("aten::mul", self._call("aten::reciprocal", self), other)
+
     def __matmul__(self, other: object) -> TensorHolder:
         return self._call("aten::matmul", self, other)
+
+    def __pow__(self, other: object) -> TensorHolder:
+        return self._call("aten::pow", self, other)
 
     def __neg__(self) -> TensorHolder:
         return self._call("aten::neg", self)
@@ -95,6 +111,19 @@ class TensorHolder:
 
     def __repr__(self) -> str:
         return f"TensorHolder({self._value!r})"
+
+
+class Operators:
+    """The operators of one namespace as functions of holders; see `GraphBuilder.op`."""
+
+    def __init__(self, builder: GraphBuilder, namespace: str) -> None:
+        self._builder = builder
+        self._namespace = namespace
+
+    def __getattr__(self, name: str) -> Callable[..., TensorHolder | tuple[TensorHolder, ...]]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return functools.partial(self._builder.op, f"{self._namespace}::{name}")
 
 
 class GraphBuilder:
@@ -127,11 +156,66 @@ class GraphBuilder:
             )
         return self._graph
 
-    def create_input(self, name: str = "") -> TensorHolder:
-        """One more input."""
+    def create_input(
+        self,
+        name: str = "",
+        *,
+        shape: Sequence[Dim] | None = None,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> TensorHolder:
+        """One more input.
+
+        With a `shape` (numbers, or names of symbolic sizes) the input is described: then the shapes
+        of all values can be inferred, at once if the builder has a dialect, else when the graph
+        meets one.
+        """
         if self._edits_graph:
             raise ValueError("a builder over a live graph cannot give it new inputs")
-        return TensorHolder(self, self._live().add_input(name))
+        graph = self._live()
+        if shape is None:
+            return TensorHolder(self, graph.add_input(name))
+        desc = TensorDesc(Shape(tuple(shape)), dtype, device=device)
+        meta = None
+        if graph.dialect is not None and graph.is_bound:
+            meta = graph.dialect.meta_of(desc)
+        value = graph.add_input(name, meta)
+        value.node.meta["desc"] = desc
+        return TensorHolder(self, value)
+
+    def create_constant(
+        self, values: object, dtype: str | None = None, *, name: str = "constant"
+    ) -> TensorHolder:
+        """A constant: of a number (no dimension), a nested list, a numpy array, or a tensor.
+
+        Integers are int64 and other numbers float32 unless `dtype` says otherwise. Raises
+        `TypeError` for values that make no tensor, `ValueError` for an unknown dtype.
+        """
+        payload = constant_payload(values, dtype)
+        before = self._before
+        return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
+
+    def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
+        """A constant without dimensions; `TypeError` when `value` is not a number."""
+        if not isinstance(value, (bool, int, float, complex)):
+            raise TypeError(f"a scalar is made from a number, got {value!r}")
+        return self.create_constant(value, dtype)
+
+    def create_vector(self, values: Sequence[complex], dtype: str | None = None) -> TensorHolder:
+        """A constant of one dimension; `TypeError` when `values` is not a sequence of numbers."""
+        listed = list(values)
+        if not all(isinstance(item, (bool, int, float, complex)) for item in listed):
+            raise TypeError(f"a vector is made from numbers, got {values!r}")
+        return self.create_constant(listed, dtype if listed or dtype else "float32")
+
+    @property
+    def aten(self) -> Operators:
+        """ATen's operators as functions: `builder.aten.addmm(bias, x, weight)`."""
+        return Operators(self, "aten")
+
+    def operators(self, namespace: str) -> Operators:
+        """The operators of a namespace as functions: `builder.operators("demo").twice(x)`."""
+        return Operators(self, namespace)
 
     def create_inputs(self, number: int) -> tuple[TensorHolder, ...]:
         """`number` inputs more."""

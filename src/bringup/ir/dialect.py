@@ -26,6 +26,7 @@ class Parameter:
 
     name: str
     type: str
+    keyword_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class Dialect(Protocol):
 
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
         """The meta in another dtype or size; the same object where that changes nothing."""
+
+    def constant(self, payload: ConstantData) -> object:
+        """A constant that was given by value, in the dialect's own form."""
 
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant."""

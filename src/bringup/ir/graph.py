@@ -8,6 +8,7 @@ this one mirrors.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Journal
 from bringup.ir.node import INPUT, Node, Value, plain, values_in
+from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 from bringup.ir.tree import GraphTree
 
 if TYPE_CHECKING:
@@ -129,8 +131,15 @@ class Graph(GraphTree):
         self._live()
         if before is not None:
             self._own(before)
+        declared = None
+        if isinstance(payload, ConstantData):
+            declared = TensorDesc(Shape(payload.shape), payload.dtype)
+            payload = payload if self.dialect is None else self.dialect.constant(payload)
         meta = self.dialect.constant_meta(payload) if self.dialect is not None else None
-        return self._core.add_constant(name, payload, meta, before).output
+        node = self._core.add_constant(name, payload, meta, before)
+        if declared is not None:
+            node.meta["desc"] = declared
+        return node.output
 
     def insert(
         self,
@@ -153,6 +162,8 @@ class Graph(GraphTree):
         else:
             operator, bound = self.dialect.bind(op_type, arguments, keywords)
             keywords = {}
+            if not operator.parameters and output_count is not None:
+                operator = dataclasses.replace(operator, output_count=output_count)
         return self.insert_call(operator, bound, keywords, before=before, output_count=output_count)
 
     def insert_call(
@@ -310,17 +321,32 @@ class Graph(GraphTree):
         return node is not None and self._core.owns(node)
 
     def bind(self, dialect: Dialect) -> None:
-        """Look every node's operator up in `dialect`; for a graph that was built without one."""
+        """Look every node's operator up in `dialect`; for a graph that was built without one, or
+        with one that knows schemas only.
+        """
         self._live()
-        if self.dialect is not None:
+        if self.dialect is dialect:
+            return
+        if self.is_bound:
+            assert self.dialect is not None
             raise ValueError(
                 f"graph {self.name!r} is bound to the dialect {self.dialect.name!r} already"
             )
         for node in self._core.nodes():
+            if isinstance(node.payload, ConstantData):
+                node.payload = dialect.constant(node.payload)
             if not node.op_type.startswith(_STRUCTURAL):
-                operator, arguments = dialect.bind(node.op_type, node.arguments, node.keywords)
+                operator, arguments = dialect.bind(node.op_type, *_as_called(node))
                 self._core.set_operator(node, operator, arguments)
+        if self.dialect is not None:  # what it said of values means nothing to the next
+            for value in (value for node in self._core.nodes() for value in node.outputs):
+                self._core.set_meta(value, None)
         self.dialect = dialect
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether somebody knows more about its operators than their schemas."""
+        return self.dialect is not None and not getattr(self.dialect, "provisional", False)
 
     def expire(self) -> None:
         """End the life of all handles into this graph: using one raises `ExpiredHandleError`."""
@@ -411,6 +437,19 @@ class Graph(GraphTree):
             if not dialect.same_layout(value.meta, meta):
                 agenda.update(dict.fromkeys(value.users))
             self.set_meta(value, meta)
+
+
+def _as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments of a node as they would be given to its operator."""
+    named = dict(node.keywords)
+    given = []
+    parameters = node.operator.parameters
+    for index, argument in enumerate(node.arguments):
+        if index < len(parameters) and parameters[index].keyword_only:
+            named[parameters[index].name] = argument
+        else:
+            given.append(argument)
+    return tuple(given), named
 
 
 def _first_line(error: Exception) -> str:

@@ -15,8 +15,12 @@ __all__ = ["infer_shapes", "needs_shapes", "shapes_withheld"]
 
 def needs_shapes(graph: Graph) -> bool:
     """Whether shapes can be inferred and are not: all inputs are described, some node is not."""
-    if graph.dialect is None or any(value.known_desc is None for value in graph.inputs):
+    if not graph.is_bound:
         return False
+    for value in graph.inputs:
+        desc = value.known_desc
+        if desc is None or (value.meta is None and not desc.shape.is_static):
+            return False
     return any(
         value.meta is None
         for node in graph.nodes

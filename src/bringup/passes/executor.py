@@ -76,8 +76,13 @@ class _Run:
     def infer_shapes(self) -> None:
         """The step between the first two stages, for graphs that do not have their shapes yet."""
         for graph in _with_subgraphs(self._graph):
-            if ir.needs_shapes(graph):
+            if not ir.needs_shapes(graph):
+                continue
+            try:
                 ir.infer_shapes(graph)
+            except PassError as error:
+                error.report = self._report  # type: ignore[attr-defined]
+                raise
 
     def stage(self, descriptors: Sequence[PassDescriptor]) -> None:
         """Run the passes of one stage; raise for those that failed."""

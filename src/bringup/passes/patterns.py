@@ -129,7 +129,7 @@ class Pattern:
 
     def bind(self, dialect: ir.Dialect) -> None:
         """Look the operators up in `dialect`, here and in every `each`, where that was not done."""
-        if self.graph.dialect is None:
+        if not self.graph.is_bound:
             self.graph.bind(dialect)
         for item in argument_patterns(self.graph):
             if isinstance(item, Variadic) and item.each is not None:

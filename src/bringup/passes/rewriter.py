@@ -50,7 +50,7 @@ def replace(
     """
     _check_counts(replacement, inputs, outputs)
     ir.put_in_order(replacement)
-    if graph.dialect is not None and replacement.dialect is None:
+    if graph.dialect is not None and not replacement.is_bound:
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
     inherited = heritage(nodes)

@@ -31,7 +31,7 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
             f"source has {len(inputs)}"
         )
     present = [value for value in inputs if value is not None]
-    if replacement.dialect is None and present and present[0].node.graph.dialect is not None:
+    if not replacement.is_bound and present and present[0].node.graph.dialect is not None:
         replacement.bind(present[0].node.graph.dialect)
     metas = {
         value: source_value.meta

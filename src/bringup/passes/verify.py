@@ -58,7 +58,7 @@ class Verifier:
 
         Raises `WrongRewriteError` that names pass, match and largest difference.
         """
-        if replacement.dialect is None:
+        if not replacement.is_bound:
             replacement.bind(self._dialect)
         nodes = [node for node in nodes if node.op_type != ir.CONSTANT]
         free = _read_outside(nodes, inputs, replacement)

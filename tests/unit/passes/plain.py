@@ -48,6 +48,9 @@ class PlainDialect:
     def evaluate(self, node, constants):
         raise NotImplementedError
 
+    def constant(self, payload):
+        return payload
+
     def constant_meta(self, payload):
         return None if payload is None else desc(*payload.shape, dtype=payload.dtype)
 
