@@ -24,6 +24,7 @@ _NOISE = re.compile(
 _FUNCTION = re.compile(r"\b([A-Za-z_]\w*)\s*\(((?:[^(){};]|\([^(){};]*\))*)\)[^(){};=]*[{;]")
 _QUALIFIERS = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct)\b")
 _NAME = re.compile(r"\b[A-Za-z_]\w*\s*(\[\w*\])?\Z")
+_BEFORE_CALLS = frozenset(("return", "else", "do", "case", "throw", "co_return", "co_await"))
 _KEYWORDS = frozenset(("if", "for", "while", "switch", "return", "sizeof", "defined"))
 
 _WORDS: Mapping[str, str] = {
@@ -59,12 +60,31 @@ class Declared:
 
 
 def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
-    """The parameters of the first function of this name in a source; None when it is not seen."""
-    for found in _FUNCTION.finditer(_NOISE.sub(" ", text)):
-        if found[1] == function:
-            parts = [part.strip() for part in found[2].split(",")]
-            return () if parts in ([""], ["void"]) else tuple(map(_declared, parts))
-    return None
+    """The parameters of a function of a source; None when the text does not show them, or shows
+    several functions of the name.
+    """
+    plain = _NOISE.sub(" ", text)
+    seen: set[tuple[Declared, ...] | None] = set()
+    for found in _FUNCTION.finditer(plain):
+        if found[1] == function and _is_declared(plain[: found.start()].rstrip()):
+            seen.add(_parameters(found[2]))
+    kinds = {None if one is None else tuple((d.word, d.dtype) for d in one) for one in seen}
+    return next(iter(seen)) if len(kinds) == 1 else None
+
+
+def _is_declared(before: str) -> bool:
+    """Whether what stands before a name is a type, and not an expression that the name is in."""
+    last = re.search(r"\w+\Z", before)
+    if last is not None:
+        return last[0] not in _BEFORE_CALLS
+    return before.endswith(("*", "&", ">", "::"))
+
+
+def _parameters(text: str) -> tuple[Declared, ...] | None:
+    if re.search(r"[<=(]|\.\.\.", text):  # template arguments, defaults, functions, any number
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    return () if parts in ([""], ["void"]) else tuple(map(_declared, parts))
 
 
 def functions_in(text: str) -> list[str]:
