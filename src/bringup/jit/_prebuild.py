@@ -161,11 +161,13 @@ def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
 
 def _plan(spec: Spec) -> Outcome | _Job:
     """A hit or a failure at once, or work for a worker."""
+    if spec.source.is_library:
+        return _already_there(spec)
     try:
         request = _request(spec)
         hit = _compile.find(request, _compile.cache())
     except MissingCompilerError:
-        return _without_compiler(spec)
+        return _already_there(spec)
     except Exception as error:
         return Outcome(spec, "failed", error=error, worker=_worker_name())
     if hit is not None:
@@ -173,8 +175,10 @@ def _plan(spec: Spec) -> Outcome | _Job:
     return _Job(spec, request.toolchain.fingerprint, _home())
 
 
-def _without_compiler(spec: Spec) -> Outcome:
-    """Where there is no compiler a kernel can still come from a bundle or from the shared tier."""
+def _already_there(spec: Spec) -> Outcome:
+    """What no compiler makes: a library, and where there is no compiler a kernel from a bundle or
+    from the shared tier.
+    """
     try:
         return Outcome(spec, "hit", _compile.compile(spec.source, **spec.arguments).key)
     except Exception as error:

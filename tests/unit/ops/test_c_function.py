@@ -546,6 +546,31 @@ def test_an_unused_function_is_closed_by_unload(build: Build) -> None:
     assert binary.key in jit.cache().unload().closed
 
 
+def test_a_library_has_nothing_to_prebuild(define: Define, build: Build) -> None:
+    """Row 21: the kernels of a run as values, libraries among them."""
+    rms = define(SIGNATURE, source=build(RMS), args=LIBRARY_ARGS, **CONTRACT)
+    params = rms.params(torch.randn(2, 4), torch.randn(4))
+    assert [field.item for field in params.fields][3:] == [
+        "size(x,0)",
+        "size(x,1)",
+        "eps",
+        "stream",
+    ]
+    report = jit.prebuild([params])
+    assert (len(report.hits), len(report.failed)) == (1, 0)
+    with pytest.raises(ValueError, match="is built already: macros and flags cannot change it"):
+        jit.compile(params.template.source, macros={"N": 1})
+
+
+def test_a_template_may_be_a_function_too(define: Define) -> None:
+    template = jit.Template(text=RMS, name="rms.c", entry="rms", abi="function", params=ARGS)
+    rms = define(SIGNATURE, source=template, outputs=CONTRACT["outputs"], checks=CONTRACT["checks"])
+    x, w = torch.randn(2, 4), torch.randn(4)
+    torch.testing.assert_close(rms(x, w), expected(x, w))
+    with pytest.raises(SchemaError, match="entry= belongs to the template"):
+        define(SIGNATURE, source=template, **CONTRACT)
+
+
 def test_a_captured_graph_updates_what_a_function_gets(define: Define, build: Build) -> None:
     """Slots write arguments in place, for every entry form."""
     library = build(
