@@ -184,3 +184,109 @@ def test_many_threads_load_every_plugin_once(folder):
         assert registered_names() == ["A"]
     finally:
         del builtins.bringup_loads
+
+
+def test_env_variable_naming_a_file_or_a_folder_loads_what_is_there(tmp_path, monkeypatch):
+    """Rows BS1, BS2."""
+    write(tmp_path / "one.py", "One")
+    write(tmp_path / "two.py", "Two")
+    monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path / "one.py"))
+    passes.load_pass_plugins()
+    assert registered_names() == ["One"]
+    monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path))
+    passes.load_pass_plugins()
+    assert registered_names() == ["One", "Two"]
+
+
+def test_two_versions_of_a_pass_in_two_plugins_stand_side_by_side(folder):
+    for version in ("1", "2"):
+        text = PLUGIN.format(name="Same").replace("stage=", f"version={version!r}, stage=")
+        (folder / f"v{version}.py").write_text(text)
+    report = passes.load_pass_plugins()
+    assert report.errors == []
+    assert list(report.loaded.values()) == [("Same",), ("Same@2",)]
+    (folder / "v2.py").unlink()
+    passes.load_pass_plugins()
+    assert [item.version for item in passes.get_registered_passes()] == ["1"]
+
+
+def test_duplicate_in_a_plugin_takes_all_of_its_passes_back(folder):
+    """Row EX: a duplicate name rolls all registrations of its plugin back."""
+    write(folder / "a.py", "Taken")
+    text = PLUGIN.format(name="Mine") + PLUGIN.format(name="Taken")
+    (folder / "b.py").write_text(text)
+    (error,) = passes.load_pass_plugins().errors
+    assert registered_names() == ["Taken"]
+    assert "a pass named 'Taken' is registered already" in str(error)
+
+
+def test_plugin_that_loads_plugins_itself_is_loaded_once(folder):
+    """A nested load neither hangs nor runs the plugin again."""
+    (folder / "a.py").write_text(
+        "from bringup import passes\n"
+        "report = passes.load_pass_plugins()\n" + PLUGIN.format(name="Outer")
+    )
+    write(folder / "b.py", "B")
+    report = passes.load_pass_plugins()
+    assert report.errors == []
+    assert registered_names() == ["B", "Outer"]
+    assert sorted(report.loaded.values()) == [("B",), ("Outer",)]
+
+
+def entry_point_package(tmp_path, monkeypatch, text):
+    package = tmp_path / "site" / "vendor_passes"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(str(package.parent))
+    from importlib.metadata import EntryPoint
+
+    entry = EntryPoint("vendor", "vendor_passes", passes.loader.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry])
+
+
+def test_entry_point_module_is_forgotten_and_registers_again(tmp_path, monkeypatch):
+    """Unloading clears registry and modules, so that a later load finds the passes again."""
+    entry_point_package(tmp_path, monkeypatch, PLUGIN.format(name="Vendor"))
+    for _ in range(2):
+        assert passes.load_pass_plugins().errors == []
+        assert registered_names() == ["Vendor"]
+        assert "vendor_passes" in sys.modules
+        passes.unload_pass_plugins()
+        assert registered_names() == []
+        assert "vendor_passes" not in sys.modules
+
+
+def test_thread_that_imports_a_plugin_while_it_is_loaded_does_not_hang(tmp_path, monkeypatch):
+    """Registering waits for no load: one thread holds the loader and waits for the import, the
+    other holds the import and registers.
+    """
+    text = "import time\nprint(end='')\ntime.sleep(0.2)\n" + PLUGIN.format(name="Vendor")
+    entry_point_package(tmp_path, monkeypatch, text)
+    threads = [
+        threading.Thread(target=lambda: __import__("vendor_passes"), daemon=True),
+        threading.Thread(target=passes.load_pass_plugins, daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [thread.is_alive() for thread in threads] == [False, False]
+    assert registered_names() == ["Vendor"]
+    sys.modules.pop("vendor_passes", None)
+
+
+def test_shutdown_forgets_everything_and_is_harmless_twice(folder):
+    """Row EX: shutdown and reset twice."""
+
+    @passes.register_fusion_pass(name="Mine", stage=passes.PassStage.AFTER_INFER_SHAPE)
+    class Mine(passes.FusionBasePass):
+        pass
+
+    write(folder / "a.py", "A")
+    passes.load_pass_plugins()
+    passes.shutdown()
+    passes.shutdown()
+    assert registered_names() == []
+    assert not [name for name in sys.modules if name.startswith("bringup_plugin_a")]
+    passes.load_pass_plugins()
+    assert registered_names() == ["A"]
