@@ -34,12 +34,11 @@ def place(
     if reason is not None:
         return reason
     readers = [user for value in outputs for user in value.users if user not in matched]
-    ordered = [node for node in next(iter(matched)).graph.nodes if node in matched]
-    last = ordered[-1]
-    nodes_of_graph = last.graph.nodes
-    first_reader = next((node for node in nodes_of_graph if node in set(readers)), None)
+    last = max(matched, key=lambda node: node.order)
+    first_reader = min(readers, key=lambda node: node.order, default=None)
     if first_reader is None or last.is_before(first_reader):
-        return Placement(nodes_of_graph[nodes_of_graph.index(last) + 1], ())
+        assert last.next is not None, "only the output node is the last, and it was refused"
+        return Placement(last.next, ())
     plan = ir.hoist_plan(inputs, first_reader, matched, storages)
     if isinstance(plan, str):
         return plan
@@ -54,6 +53,8 @@ def _why_not_replaceable(
 ) -> str | None:
     returned = set(outputs)
     for node in matched:
+        if node.op_type in (ir.INPUT, ir.OUTPUT):
+            return f"{node.name!r} is an input or the result of the graph, not an operator"
         if not node.pure:
             return (
                 f"{node.name!r} ({node.op_type}) writes memory or is random, so it is never "

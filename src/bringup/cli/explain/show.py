@@ -37,11 +37,12 @@ def show_explanation(console: Console, found: Explanation) -> None:
     for number, graph in enumerate(found.reports, start=1):
         for result in graph.results:
             for line in _lines(result):
-                console.print(f"graph {number}, {result.name}: {line}", markup=False)
+                text = f"graph {number}, {result.name}: {line}"
+                console.print(text, markup=False, soft_wrap=True)
     if not found.reports:
         console.print("No graph was found in this model, so no pass ran.", markup=False)
     if found.error:
-        console.print(found.error, markup=False, style="red")
+        console.print(found.error, markup=False, style="red", soft_wrap=True)
 
 
 def _lines(result: PassResult) -> list[str]:
@@ -79,7 +80,7 @@ def show_bisection(console: Console, found: Bisection) -> None:
             f"Rewrite {found.first_bad} of {found.rewrites} makes it wrong: {found.rewrite}\n"
             f"{found.reason}"
         )
-    console.print(text, markup=False)
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def bisection_as_json(found: Bisection) -> dict[str, object]:
