@@ -7,6 +7,7 @@ where it is installed (dependency group `bench`). The kernel is a plain loop ove
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,9 @@ from functools import partial
 import torch
 
 from benchmarks._harness import Row, compare
-from bringup import jit, ops
+from bringup import devices, jit, ops
+
+_numbers = itertools.count()
 
 _BINARY = """
 #include "bringup/kernel.h"
@@ -125,6 +128,94 @@ def _many_arguments(rounds: int) -> list[Row]:
         ]
 
 
+def _within_autocast(
+    add: ops.KernelOperator, x: torch.Tensor, y: torch.Tensor, rounds: int
+) -> list[Row]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return [
+            compare(
+                "op call, inside autocast",
+                partial(add, x, y),
+                partial(torch.add, x, y),
+                peer_name="torch.add",
+                budget=0.6,
+                rounds=rounds,
+            )
+        ]
+
+
+def _on_the_npu(rounds: int) -> list[Row]:
+    """The last row: a driver is there from now on. Work of the simulator's thread is part of it."""
+    devices.load_driver("sim")
+    add = _binary(
+        "add_npu(Tensor x, Tensor y) -> Tensor", "+", outputs=ops.empty_like("x"), kind="device"
+    )
+    x, y = torch.randn(16).to("npu"), torch.randn(16).to("npu")
+    return [
+        compare(
+            "op call, on the npu",
+            partial(add, x, y),
+            partial(torch.add, x, y),
+            peer_name="torch.add",
+            rounds=rounds,
+            calls=200,
+        )
+    ]
+
+
+def _defined(definition: Callable[[str], Callable[[], object]]) -> Callable[[], None]:
+    """Defines an operator under a new name and removes it."""
+
+    def define() -> None:
+        definition(f"defined{next(_numbers)}")()
+
+    return define
+
+
+def _define_ours(name: str) -> Callable[[], object]:
+    return _binary(
+        f"{name}(Tensor x, Tensor y) -> Tensor", "+", outputs=ops.empty_like("x")
+    ).undefine
+
+
+def _define_with_library(name: str) -> Callable[[], object]:
+    library = torch.library.Library("bringup_benchmark", "FRAGMENT")
+    library.define(f"{name}(Tensor x, Tensor y) -> Tensor")
+    library.impl(name, torch.add, "CPU")
+    torch.library.register_fake(f"bringup_benchmark::{name}", torch.empty_like, lib=library)
+    return library._destroy
+
+
+def _define_custom_op(name: str) -> Callable[[], object]:
+    operator = torch.library.custom_op(f"bringup_benchmark::{name}", mutates_args=())(_sum)
+    operator.register_fake(torch.empty_like)
+    return operator._lib._destroy
+
+
+def _sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+_sum.__annotations__ = dict.fromkeys(
+    ("x", "y", "return"), torch.Tensor
+)  # torch.library reads types
+
+
+def _definitions(rounds: int) -> list[Row]:
+    peers = {"define + impl + fake": _define_with_library, "custom_op": _define_custom_op}
+    return [
+        compare(
+            "defining an operator",
+            _defined(_define_ours),
+            _defined(definition),
+            peer_name=peer,
+            rounds=rounds,
+            calls=20,
+        )
+        for peer, definition in peers.items()
+    ]
+
+
 def run(*, quick: bool = False) -> list[Row]:
     """The rows; ratios to torch.add and torch.mul on the same tensors."""
     rounds = 5 if quick else 61
@@ -181,5 +272,8 @@ def run(*, quick: bool = False) -> list[Row]:
             peer_name="torch.add",
             rounds=rounds,
         ),
+        *_within_autocast(add, x, y, rounds),
+        *_definitions(rounds),
         *_many_arguments(rounds),
+        *_on_the_npu(rounds),
     ]

@@ -42,6 +42,7 @@ __all__ = [
     "native",
     "ops_debug",
     "ops_path",
+    "ops_pool",
     "pass_dump",
     "pass_limit",
     "pass_path",
@@ -379,6 +380,14 @@ _OPS_DEBUG = Setting(
     lambda: False,
     _switch,
 )
+_OPS_POOL = Setting(
+    "BRINGUP_OPS_POOL",
+    "1: kernel operators on cpu keep the memory of freed outputs of up to 512 bytes for the next "
+    "ones; read when the first operator is defined",
+    "1",
+    lambda: True,
+    _switch,
+)
 # The simulated NPU's library reads these two itself, once, when it is loaded.
 _SIM_MEMORY = Setting(
     "BRINGUP_SIM_MEMORY",
@@ -421,6 +430,7 @@ _ALL: tuple[Setting[object], ...] = (
     _LOG,
     _LAUNCH_BLOCKING,
     _OPS_DEBUG,
+    _OPS_POOL,
     _SIM_MEMORY,
     _SIM_ISOLATED,
 )  # type: ignore[assignment]
@@ -563,6 +573,11 @@ def launch_blocking() -> bool:
 def ops_debug() -> bool:
     """Whether operators written in Python are checked for hidden writes (`BRINGUP_OPS_DEBUG`)."""
     return _OPS_DEBUG.get()
+
+
+def ops_pool() -> bool:
+    """Whether kernel operators reuse the memory of small outputs (`BRINGUP_OPS_POOL`)."""
+    return _OPS_POOL.get()
 
 
 def inherited(*names: str) -> dict[str, str]:

@@ -14,6 +14,7 @@
 #include "torch/ops/boxed.h"
 #include "torch/ops/fast_call.h"
 #include "torch/ops/parallel.h"
+#include "torch/ops/small_memory.h"
 
 namespace nb = nanobind;
 
@@ -24,10 +25,11 @@ namespace {
 using ArgumentSpec = std::tuple<std::string, std::string, bool, bool, bool, bool, nb::object>;
 using Program = std::vector<std::tuple<int, int, int64_t>>;
 using DimensionSpec = std::tuple<std::string, Program, int, int64_t, int64_t>;
-using OutputSpec = std::tuple<int, std::vector<DimensionSpec>, int, nb::object>;
+using OutputSpec = std::tuple<int, bool, std::vector<DimensionSpec>, int, std::vector<int>,
+                              nb::object, int, int, int, int>;
 using CheckSpec =
     std::tuple<int, std::vector<int>, std::vector<DimensionSpec>, std::vector<nb::object>>;
-using SourceSpec = std::tuple<int, int>;
+using SourceSpec = std::tuple<int, int, bool>;
 using KeyFieldSpec = std::tuple<int, int, int, int, std::vector<std::string>, std::vector<int64_t>,
                                 std::tuple<std::string, Program>>;
 
@@ -85,9 +87,20 @@ void set_arguments(KernelOp& op, const std::vector<ArgumentSpec>& specs) {
 
 void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
                const std::vector<CheckSpec>& checks) {
-  for (const auto& [like, shape, dtype_of, dtype] : outputs) {
-    const at::ScalarType type = dtype_of >= 0 ? at::kFloat : scalar_type(dtype);
-    op.outputs.push_back({like, dimensions(shape), dtype_of, type});
+  for (const auto& [like, list, shape, dtype_of, promoted, dtype, format, count, when, element] :
+       outputs) {
+    OutputRule& rule = op.outputs.emplace_back();
+    rule.like = like;
+    rule.list = list;
+    rule.shape = dimensions(shape);
+    rule.dtype_of = dtype_of;
+    rule.promoted.assign(promoted.begin(), promoted.end());
+    rule.dtype = scalar_type(dtype);
+    rule.format = static_cast<at::MemoryFormat>(format);
+    rule.count = count;
+    rule.when = when;
+    rule.when_element = element;
+    op.counts = std::max(op.counts, count + 1);
   }
   for (const auto& [kind, arguments, shape, dtypes] : checks) {
     Check check{
@@ -97,8 +110,10 @@ void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
   }
 }
 
-void set_key_fields(KernelOp& op, const std::vector<KeyFieldSpec>& specs) {
+void set_key_fields(KernelOp& op, const std::vector<KeyFieldSpec>& specs,
+                    const std::vector<int>& strided) {
   op.layouts.assign(op.arguments.size(), 0);
+  for (const int argument : strided) op.layouts[argument] = kAnyLayout;
   for (const auto& [kind, argument, bits, layouts, words, numbers, predicate] : specs) {
     const KeyField& field = op.key_fields.emplace_back(KeyField{
         static_cast<KeyField::Kind>(kind), argument, bits, static_cast<LayoutMask>(layouts), words,
@@ -126,8 +141,8 @@ void register_kernels(KernelOp& op) {
 nb::object define(const std::string& name, const std::string& overload_name,
                   const std::vector<ArgumentSpec>& arguments, const std::vector<int>& returns,
                   const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
-                  const std::vector<KeyFieldSpec>& key_fields, bool contiguous_inputs,
-                  bool device_code, const std::tuple<std::string, Program>& grid,
+                  const std::vector<KeyFieldSpec>& key_fields, const std::vector<int>& strided,
+                  int release_gil, bool device_code, const std::tuple<std::string, Program>& grid,
                   const std::string& callable_name, const std::string& doc, nb::object overload,
                   nb::object compile) {
   const auto handle =
@@ -139,8 +154,8 @@ nb::object define(const std::string& name, const std::string& overload_name,
   set_arguments(*record, arguments);
   record->returns.assign(returns.begin(), returns.end());
   set_rules(*record, outputs, checks);
-  set_key_fields(*record, key_fields);
-  record->contiguous_inputs = contiguous_inputs;
+  set_key_fields(*record, key_fields, strided);
+  record->release_gil = static_cast<ReleaseGil>(release_gil);
   record->device_code = device_code;
   record->grid = expression(std::get<0>(grid), std::get<1>(grid));
   record->overload = overload.release().ptr();
@@ -159,19 +174,31 @@ nb::object define(const std::string& name, const std::string& overload_name,
 }
 
 void set_backward(nb::handle function, const std::string& name, const std::string& overload_name,
-                  const std::vector<SourceSpec>& sources, const std::vector<int>& receivers) {
+                  const std::vector<SourceSpec>& sources, const std::vector<int>& receivers,
+                  const std::vector<bool>& differentiable) {
   auto& op = const_cast<KernelOp&>(kernel_op_of(function.ptr()));
-  std::unique_ptr<Backward> backward(
-      new Backward{{name, overload_name}, {}, {}, {}, {}, {receivers.begin(), receivers.end()}});
-  for (const auto& [number, index] : sources) {
+  auto backward = std::make_unique<Backward>(Backward{{name, overload_name}});
+  backward->gradient_receivers.assign(receivers.begin(), receivers.end());
+  backward->differentiable = differentiable;
+  for (const auto& [number, index, optional] : sources) {
     const auto kind = static_cast<BackwardSource::Kind>(number);
-    backward->sources.push_back({kind, index});
+    backward->sources.push_back({kind, index, optional});
+    backward->masked |= kind == BackwardSource::Kind::kMask;
     if (kind == BackwardSource::Kind::kInput) backward->saved_inputs.push_back(index);
     if (kind == BackwardSource::Kind::kOutput) backward->saved_outputs.push_back(index);
     if (kind == BackwardSource::Kind::kConstant) backward->constants.push_back(index);
   }
   // Never freed: nodes of graphs that are alive refer to it.
   op.backward.store(backward.release(), std::memory_order_release);
+}
+
+// The operator whose autograd kernel takes over where an input has a tangent; it has the same
+// schema.
+void set_forward_mode(nb::handle function, const std::string& name,
+                      const std::string& overload_name) {
+  auto& op = const_cast<KernelOp&>(kernel_op_of(function.ptr()));
+  // Never freed: a call may be on its way there.
+  op.forward_mode.store(new c10::OperatorName(name, overload_name), std::memory_order_release);
 }
 
 // For all rooms of this module; other exceptions go on to nanobind.
@@ -193,10 +220,13 @@ void bind_ops(nanobind::module_& module) {
   nb::register_exception_translator(&translate_exception);
   module.def("define", &define);
   module.def("set_backward", &set_backward);
+  module.def("set_forward_mode", &set_forward_mode);
   module.def("dtype_of_number", [](int number) {
     return nb::borrow(
         reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(number))));
   });
+  module.def("set_output_pool", &set_output_pool);
+  module.def("pooled_blocks", &pooled_blocks);
   module.attr("key_bits") = variant_field_bits();
   module.def("close", [](nb::handle function) {
     close(const_cast<KernelOp&>(kernel_op_of(function.ptr())));

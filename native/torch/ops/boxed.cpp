@@ -28,37 +28,46 @@ std::vector<at::Tensor> written_tensors(const KernelOp& op, c10::ArrayRef<c10::I
   return written;
 }
 
-// The tensors among the inputs on a stack. Scalars are not touched: they may be symbolic here.
-struct StackTensors {
-  StackTensors(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs) {
-    for (const int32_t i : op.tensor_arguments) {
-      single[i] = nullptr;
-      if (inputs[i].isTensor()) {
-        const at::Tensor& tensor = inputs[i].toTensor();
-        if (!tensor.defined()) continue;
-        single[i] = &tensor;
-        all.push_back(&tensor);
-      } else if (inputs[i].isList()) {
-        for (const c10::IValue& item : inputs[i].toListRef()) all.push_back(&item.toTensor());
-      }
+// One value for each return that the dispatcher knows of.
+c10::Stack results_of(Frame& frame) {
+  c10::Stack results;
+  at::Tensor* next = frame.outputs().data();
+  for (size_t i = 0; i < frame.op().outputs.size(); ++i) {
+    if (!frame.op().outputs[i].list) {
+      results.emplace_back(std::move(*next++));
+      continue;
     }
+    c10::List<at::Tensor> list;
+    for (int64_t k = frame.output_size(static_cast<int>(i)); k > 0; --k) {
+      list.push_back(std::move(*next++));
+    }
+    results.emplace_back(std::move(list));
   }
+  return results;
+}
 
-  bool any_requires_grad() const {
-    return std::any_of(all.begin(), all.end(),
-                       [](const at::Tensor* t) { return t->requires_grad(); });
-  }
+[[noreturn]] void refuse_tangents(const KernelOp& op) {
+  C10_THROW_ERROR(
+      NotImplementedError,
+      op.name +
+          " has no forward-mode derivative, but an input has a tangent; give it one with "
+          "register_jvp(jvp), or detach the input");
+}
 
-  const at::Tensor* single[kMaxArguments];
-  c10::SmallVector<const at::Tensor*, 8> all;
-};
-
-void refuse_tangents(const KernelOp& op, const StackTensors& tensors) {
-  for (const at::Tensor* tensor : tensors.all) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !has_tangent(*tensor), op.name,
-        " has no forward-mode derivative, but an input carries a tangent "
-        "(torch.func.jvp, torch.autograd.forward_ad). Use reverse mode instead.");
+// As torch::autograd::check_inplace, naming operator and argument.
+void refuse_leaves(const KernelOp& op, const CallTensors& tensors) {
+  for (const int32_t i : op.tensor_arguments) {
+    if (!op.arguments[i].mutated) continue;
+    for (const at::Tensor* tensor : tensors.of(i)) {
+      using torch::autograd::can_mutate_inplace_result;
+      const auto result = torch::autograd::can_mutate_inplace(*tensor, /*requires_grad=*/true);
+      const bool view = result == can_mutate_inplace_result::view_of_leaf;
+      TORCH_CHECK(!view && result != can_mutate_inplace_result::is_leaf, op.name,
+                  " writes its argument '", op.arguments[i].name, "', which is a ",
+                  view ? "view of a " : "",
+                  "leaf tensor that requires grad; call it under torch.no_grad(), or on a clone");
+      torch::autograd::check_inplace(*tensor, /*requires_grad=*/true);
+    }
   }
 }
 
@@ -68,23 +77,23 @@ class AutogradKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
-    const StackTensors tensors(op_, inputs);
-    refuse_tangents(op_, tensors);
-    if (!at::GradMode::is_enabled() || !tensors.any_requires_grad()) {
+    const CallTensors tensors(op_, inputs);
+    const auto all = tensors.all();
+    if (std::any_of(all.begin(), all.end(), [](const at::Tensor* t) { return has_tangent(*t); })) {
+      return call_forward_mode(keys, stack);
+    }
+    const bool needs_grad =
+        at::GradMode::is_enabled() &&
+        std::any_of(all.begin(), all.end(), [](const at::Tensor* t) { return t->requires_grad(); });
+    if (!needs_grad) return redispatch(handle, keys, stack);
+    const Backward* backward = op_.backward.load(std::memory_order_acquire);
+    if (op_.mutates) return call_mutating(handle, keys, stack, backward, inputs, tensors);
+    if (backward != nullptr && !receives_gradient(*backward, tensors)) {
       return redispatch(handle, keys, stack);
     }
-    if (op_.mutates) return call_mutating(handle, keys, stack, inputs, tensors);
-    const Backward* backward = op_.backward.load(std::memory_order_acquire);
-    if (backward == nullptr) return call_without_backward(handle, keys, stack, tensors);
-    if (!receives_gradient(*backward, tensors.single)) return redispatch(handle, keys, stack);
-
-    Constants constants;
-    for (const int32_t i : backward->constants) constants.push_back(inputs[i]);
-    const auto node = make_backward_node(op_, *backward, tensors.single, std::move(constants));
+    const auto node = make_node(backward, inputs, tensors);
     redispatch(handle, keys, stack);
-    const auto outputs = fresh_outputs(*stack);
-    set_outputs(node, outputs);
-    save_outputs(*backward, node, outputs);
+    finish(backward, node, nullptr, *stack);
   }
 
  private:
@@ -94,31 +103,55 @@ class AutogradKernel final : public c10::OperatorKernel {
     handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
   }
 
+  void call_forward_mode(c10::DispatchKeySet keys, c10::Stack* stack) const {
+    const c10::OperatorName* rule = op_.forward_mode.load(std::memory_order_acquire);
+    if (rule == nullptr) refuse_tangents(op_);
+    const auto callee = c10::Dispatcher::singleton().findSchema(*rule);
+    TORCH_CHECK(callee.has_value(), op_.name, ": its forward-mode rule is not defined any more");
+    callee->redispatchBoxed(keys, stack);
+  }
+
+  c10::intrusive_ptr<torch::autograd::Node> make_node(const Backward* backward,
+                                                      c10::ArrayRef<c10::IValue> inputs,
+                                                      const CallTensors& tensors) const {
+    if (backward == nullptr) return make_missing_node(op_, tensors);
+    Constants constants;
+    for (const int32_t i : backward->constants) constants.push_back(inputs[i]);
+    return make_backward_node(op_, *backward, tensors, std::move(constants));
+  }
+
+  // The fresh outputs on top of the stack, those of lists one after the other.
   c10::SmallVector<at::Tensor, 4> fresh_outputs(const c10::Stack& stack) const {
     c10::SmallVector<at::Tensor, 4> outputs;
     for (const c10::IValue& result : torch::jit::last(stack, op_.outputs.size())) {
-      outputs.push_back(result.toTensor());
+      if (result.isTensor()) {
+        outputs.push_back(result.toTensor());
+      } else {
+        for (const at::Tensor& tensor : result.toTensorVector()) outputs.push_back(tensor);
+      }
     }
     return outputs;
   }
 
-  void call_without_backward(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
-                             c10::Stack* stack, const StackTensors& tensors) {
-    const auto node = make_missing_node(op_, tensors.all);
-    redispatch(handle, keys, stack);
-    set_outputs(node, fresh_outputs(*stack));
-  }
-
   void call_mutating(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack,
-                     c10::ArrayRef<c10::IValue> inputs, const StackTensors& tensors) {
+                     const Backward* backward, c10::ArrayRef<c10::IValue> inputs,
+                     const CallTensors& tensors) {
+    refuse_leaves(op_, tensors);
     const std::vector<at::Tensor> written = written_tensors(op_, inputs);
-    for (const at::Tensor& tensor : written) {
-      torch::autograd::check_inplace(tensor, /*requires_grad=*/true);
-    }
-    const auto node = make_missing_node(op_, tensors.all);
+    const std::vector<c10::IValue> kept = inputs.vec();
+    const auto node = make_node(backward, inputs, tensors);
     redispatch(handle, keys, stack);
     torch::autograd::rebase_history(written, node);
-    set_outputs(node, fresh_outputs(*stack));
+    const CallTensors after(op_, kept);
+    finish(backward, node, &after, *stack);
+  }
+
+  // `written`: the inputs of an operator that writes some, else null.
+  void finish(const Backward* backward, const c10::intrusive_ptr<torch::autograd::Node>& node,
+              const CallTensors* written, const c10::Stack& stack) const {
+    const auto outputs = fresh_outputs(stack);
+    set_outputs(node, backward, outputs);
+    if (backward != nullptr) save_results(*backward, node, written, outputs);
   }
 
   const KernelOp& op_;
@@ -153,8 +186,10 @@ class BackendKernel final : public c10::OperatorKernel {
     const Variant& variant = variant_for(op_, frame);
     allocate_outputs(frame);
     run_kernel(frame, variant);
+    settle_counts(frame);
+    c10::Stack results = results_of(frame);
     torch::jit::drop(*stack, op_.arguments.size());
-    for (at::Tensor& output : frame.outputs()) stack->emplace_back(std::move(output));
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
   }
 
  private:

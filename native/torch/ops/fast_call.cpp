@@ -1,13 +1,12 @@
 #include "torch/ops/fast_call.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
-#include <nanobind/nanobind.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
-#include <optional>
 
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
@@ -132,9 +131,27 @@ bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
   }
 }
 
-// Names in a call are interned nearly always, as ours are.
-bool is_name(const Argument& argument, PyObject* name) {
-  return argument.interned_name == name || PyUnicode_Compare(argument.interned_name, name) == 0;
+// The argument of a name, or the number of arguments. Names in a call are interned nearly always,
+// as ours are, so their texts are compared only when none of them is the same object.
+Py_ssize_t index_of(const KernelOp& op, PyObject* name) {
+  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (op.arguments[i].interned_name == name) return i;
+  }
+  Py_ssize_t i = 0;
+  while (i < count && PyUnicode_Compare(op.arguments[i].interned_name, name) != 0) ++i;
+  return i;
+}
+
+// Whether a call gives every argument at its place, so that its vector is in the schema's order.
+bool is_complete(const KernelOp& op, Py_ssize_t nargs, PyObject* kwnames) {
+  const Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
+  if (nargs > op.max_positional) return false;
+  if (nargs + num_keywords != static_cast<Py_ssize_t>(op.arguments.size())) return false;
+  for (Py_ssize_t k = 0; k < num_keywords; ++k) {
+    if (op.arguments[nargs + k].interned_name != PyTuple_GET_ITEM(kwnames, k)) return false;
+  }
+  return true;
 }
 
 // Puts every argument into its slot: positional, by keyword, by default. False: the call does not
@@ -146,9 +163,7 @@ bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject*
   for (Py_ssize_t i = 0; i < count; ++i) slots[i] = i < nargs ? args[i] : nullptr;
   const Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
-    PyObject* name = PyTuple_GET_ITEM(kwnames, k);
-    Py_ssize_t i = 0;
-    while (i < count && !is_name(op.arguments[i], name)) ++i;
+    const Py_ssize_t i = index_of(op, PyTuple_GET_ITEM(kwnames, k));
     if (i == count || slots[i] != nullptr) return false;
     slots[i] = args[nargs + k];
   }
@@ -183,26 +198,25 @@ bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_
 // What the tensors of a frame ask for beyond running the kernel.
 struct Needs {
   bool grad = false;
-  bool slow_path = false;  // tangents, copies, gradients that only the autograd kernel deals with
+  bool slow_path = false;  // tangents, gradients that only the autograd kernel deals with
+  bool copies = false;     // inputs that the kernel takes contiguous only
   int64_t elements = 0;    // of all tensors
 };
 
 Needs needs_of(const KernelOp& op, const Frame& frame) {
   Needs needs;
-  bool list_grad = false;
   for (const int32_t i : op.tensor_arguments) {
     frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
       needs.elements += tensor.numel();
-      needs.slow_path |= !takes_layout_inline(op, static_cast<size_t>(i), tensor);
+      needs.copies |= !takes_layout_inline(op, static_cast<size_t>(i), tensor);
       // Neither gradients nor tangents without it, and most tensors have none.
       if (C10_LIKELY(tensor.unsafeGetTensorImpl()->autograd_meta() == nullptr)) return;
       needs.grad |= tensor.requires_grad();
-      list_grad |= tensor.requires_grad() && op.arguments[i].kind == ArgumentKind::kTensorList;
       needs.slow_path |= has_tangent(tensor);
     });
   }
   needs.grad = needs.grad && at::GradMode::is_enabled();
-  needs.slow_path |= needs.grad && (list_grad || op.mutates);
+  needs.slow_path |= needs.grad && op.mutates;
   return needs;
 }
 
@@ -212,12 +226,44 @@ Needs needs_of(const KernelOp& op, const Frame& frame) {
 // kernel.
 constexpr int64_t kElementsToReleaseGil = 1 << 14;
 
+// Lets other threads in for as long as this lives, once `elements` are worth it.
+class GilRelease {
+ public:
+  explicit GilRelease(const Frame& frame)
+      : declared_(frame.op().release_gil),
+        waits_(frame.op().counts > 0 && !frame.device().is_cpu()) {}  // in settle_counts
+  ~GilRelease() {
+    if (thread_ != nullptr) PyEval_RestoreThread(thread_);
+  }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+  void consider(int64_t elements) {
+    elements_ += elements;
+    const bool worth = declared_ == ReleaseGil::kAuto ? elements_ >= kElementsToReleaseGil
+                                                      : declared_ == ReleaseGil::kAlways;
+    if ((worth || waits_) && thread_ == nullptr) thread_ = PyEval_SaveThread();
+  }
+
+ private:
+  const ReleaseGil declared_;
+  const bool waits_;
+  int64_t elements_ = 0;
+  PyThreadState* thread_ = nullptr;  // not null while the GIL is released
+};
+
 void run(Frame& frame, const Needs& needs) {
+  GilRelease gil(frame);
+  gil.consider(needs.elements);
+  if (C10_UNLIKELY(needs.copies)) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    frame.copy_refused_layouts();
+  }
   const Variant& variant = variant_for(frame.op(), frame);
   allocate_outputs(frame);
-  std::optional<nanobind::gil_scoped_release> released;
-  if (needs.elements >= kElementsToReleaseGil) released.emplace();
+  for (const at::Tensor& output : frame.outputs()) gil.consider(output.numel());
   run_kernel(frame, variant);
+  settle_counts(frame);
 }
 
 // False: there is nothing to attach a gradient to, or no way to do it here.
@@ -225,11 +271,7 @@ bool run_with_grad(Frame& frame, const Needs& needs) {
   const KernelOp& op = frame.op();
   const Backward* backward = op.backward.load(std::memory_order_acquire);
   if (backward == nullptr) return false;
-  const at::Tensor* tensors[kMaxArguments];
-  for (const int32_t i : op.tensor_arguments) {
-    const bool single = op.arguments[i].kind == ArgumentKind::kTensor && !frame.is_none(i);
-    tensors[i] = single ? &frame.tensor(i) : nullptr;
-  }
+  const CallTensors tensors(frame);
   if (!receives_gradient(*backward, tensors)) {
     run(frame, needs);
     return true;
@@ -238,8 +280,8 @@ bool run_with_grad(Frame& frame, const Needs& needs) {
   for (const int32_t i : backward->constants) constants.push_back(frame.value(i));
   const auto node = make_backward_node(op, *backward, tensors, std::move(constants));
   run(frame, needs);
-  set_outputs(node, frame.outputs());
-  save_outputs(*backward, node, frame.outputs());
+  set_outputs(node, backward, frame.outputs());
+  save_results(*backward, node, nullptr, frame.outputs());
   return true;
 }
 
@@ -273,10 +315,30 @@ PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
   return pack_results(op, [&](size_t i) { return Py_NewRef(slots[op.returns[i]]); });
 }
 
+// A list of the next `size` tensors. Null with a Python exception set when that fails.
+PyObject* list_of(at::Tensor* tensors, int64_t size) {
+  PyObject* list = PyList_New(size);
+  for (int64_t k = 0; list != nullptr && k < size; ++k) {
+    PyObject* item = THPVariable_Wrap(std::move(tensors[k]));
+    if (item == nullptr) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+    PyList_SET_ITEM(list, k, item);
+  }
+  return list;
+}
+
 PyObject* results_of(Frame& frame, PyObject* const* slots) {
-  if (frame.op().outputs.empty()) return written_results(frame.op(), slots);
-  return pack_results(frame.op(),
-                      [&](size_t i) { return THPVariable_Wrap(std::move(frame.outputs()[i])); });
+  const KernelOp& op = frame.op();
+  if (op.outputs.empty()) return written_results(op, slots);
+  at::Tensor* next = frame.outputs().data();
+  return pack_results(op, [&](size_t i) {
+    if (C10_LIKELY(!op.outputs[i].list)) return THPVariable_Wrap(std::move(*next++));
+    const int64_t size = frame.output_size(static_cast<int>(i));
+    next += size;
+    return list_of(next - size, size);
+  });
 }
 
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
@@ -310,9 +372,7 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   const KernelOp& op = *reinterpret_cast<KernelFunction*>(callable)->op;
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
   PyObject* bound[kMaxArguments];
-  const bool complete = kwnames == nullptr &&
-                        nargs == static_cast<Py_ssize_t>(op.arguments.size()) &&
-                        nargs == op.max_positional;
+  const bool complete = is_complete(op, nargs, kwnames);
   PyObject* const* slots = complete ? args : bound;
   try {
     if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {

@@ -203,12 +203,11 @@ void Frame::copy_refused_layouts() {
     for (const at::Tensor** end = slot + (is_list ? list_size(i) : 1); slot != end; ++slot) {
       if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), **slot))) continue;
       if (op_.arguments[i].mutated) {
-        raise_error("ContractError",
-                    op_.name + ": " + op_.arguments[i].name +
-                        " is written and must be contiguous, got strides " +
-                        sizes_text((*slot)->strides()) + " for sizes " +
-                        sizes_text((*slot)->sizes()) +
-                        "; pass a contiguous tensor or declare layout=\"strided\"");
+        raise_error("ContractError", op_.name + ": " + op_.arguments[i].name +
+                                         " is written and must be contiguous, got strides " +
+                                         sizes_text((*slot)->strides()) + " for sizes " +
+                                         sizes_text((*slot)->sizes()) +
+                                         "; pass a contiguous tensor or name it in strided=");
       }
       *slot = &held_.emplace_front((*slot)->contiguous());
     }
@@ -236,28 +235,53 @@ void Frame::describe_tensor(const at::Tensor& tensor, bool written, int i, DLTen
   descriptor.byte_offset = 0;
 }
 
+template <class At>
+void Frame::describe_list(int i, int64_t size, bool written, At tensor_at) {
+  auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
+  auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
+  for (int64_t k = 0; k < size; ++k) {
+    describe_tensor(tensor_at(k), written, i, descriptors[k]);
+    pointers[k] = &descriptors[k];
+  }
+  values_[i].list = {pointers, size};
+}
+
 void Frame::describe() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     const bool written = op_.arguments[i].mutated;
     if (C10_LIKELY(elements_[i] == nullptr)) {
       describe_tensor(*tensors_[i], written, i, values_[i].tensor);
-      continue;
+    } else {
+      describe_list(i, list_size(i), written,
+                    [&](int64_t k) -> const at::Tensor& { return *elements_[i][k]; });
     }
-    const int64_t size = list_size(i);
-    auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
-    auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
-    for (int64_t k = 0; k < size; ++k) {
-      describe_tensor(*elements_[i][k], written, i, descriptors[k]);
-      pointers[k] = &descriptors[k];
-    }
-    values_[i].list.data = pointers;
   }
-  int i = num_inputs_;
-  for (const at::Tensor& output : outputs_) {
-    describe_tensor(output, true, i, values_[i].tensor);
+  describe_outputs();
+}
+
+int32_t Frame::num_outputs() const {
+  return static_cast<int32_t>(op_.outputs.size()) + (op_.counts > 0 ? 1 : 0);
+}
+
+int64_t Frame::output_size(int output) const {
+  const OutputRule& rule = op_.outputs[output];
+  return rule.list ? list_size(rule.like) : 1;
+}
+
+void Frame::describe_outputs() {
+  const at::Tensor* next = outputs_.data();
+  for (int output = 0; output < num_outputs(); ++output) {
+    const int i = num_inputs_ + output;
+    const bool list = output < static_cast<int>(op_.outputs.size()) && op_.outputs[output].list;
+    if (C10_LIKELY(!list)) {
+      describe_tensor(*next++, true, i, values_[i].tensor);
+    } else {
+      const int64_t size = output_size(output);
+      describe_list(i, size, true, [&](int64_t k) -> const at::Tensor& { return next[k]; });
+      next += size;
+    }
     args_[i] = &values_[i];
-    ++i;
   }
 }
 
@@ -270,9 +294,9 @@ runtime::TensorDesc as_desc(const DLTensor& tensor) {
 
 }  // namespace
 
-void Frame::pack_input(int i, runtime::LaunchBlock& block) {
+void Frame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block) {
   const Value& value = values_[i];
-  switch (op_.arguments[i].kind) {
+  switch (kind) {
     case ArgumentKind::kTensor:
       return block.add_tensor(as_desc(value.tensor));
     case ArgumentKind::kInt:
@@ -304,10 +328,14 @@ runtime::LaunchBlock Frame::pack() {
     if (is_none(i)) {
       block.add_none();
     } else {
-      pack_input(i, block);
+      pack_argument(op_.arguments[i].kind, i, block);
     }
   }
-  for (int i = num_inputs_; i < size(); ++i) block.add_tensor(as_desc(values_[i].tensor));
+  for (int output = 0; output < num_outputs(); ++output) {
+    const bool list = output < static_cast<int>(op_.outputs.size()) && op_.outputs[output].list;
+    pack_argument(list ? ArgumentKind::kTensorList : ArgumentKind::kTensor, num_inputs_ + output,
+                  block);
+  }
   return block;
 }
 

@@ -61,6 +61,7 @@ class Frame {
   bool is_none(int i) const { return args_[i] == nullptr; }
   const at::Tensor& tensor(int i) const { return *tensors_[i]; }
   int64_t integer(int i) const { return values_[i].integer; }
+  double real(int i) const { return values_[i].real; }
   const char* string(int i) const { return static_cast<const char*>(args_[i]); }
   c10::ArrayRef<int64_t> int_list(int i) const;
   int64_t list_size(int i) const { return values_[i].list.size; }
@@ -86,11 +87,15 @@ class Frame {
   // Raises ContractError for one that is written.
   void copy_refused_layouts();
   void add_output(at::Tensor output) { outputs_.push_back(std::move(output)); }
+  // The tensors of all outputs, those of lists one after the other; until the kernel has run also
+  // the counts, where the operator has some.
   c10::SmallVectorImpl<at::Tensor>& outputs() { return outputs_; }
+  // How many of these tensors are output number `output`: those of a list, or 1.
+  int64_t output_size(int output) const;
   // Reads data pointers into the descriptors. Nothing may be changed afterwards.
   void describe();
   void** args() { return args_; }
-  int32_t size() const { return num_inputs_ + static_cast<int32_t>(outputs_.size()); }
+  int32_t size() const { return num_inputs_ + num_outputs(); }
   // The described arguments as a block of their own.
   runtime::LaunchBlock pack();
 
@@ -105,8 +110,14 @@ class Frame {
   void load_list(int i, const c10::IValue& value);
   void load_tensor(int i, const at::Tensor& tensor);
   void load_string(int i, const std::string& text);
+  // Outputs as the kernel counts them: a list is one, and so are the counts.
+  int32_t num_outputs() const;
   void describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor);
-  void pack_input(int i, runtime::LaunchBlock& block);
+  void describe_outputs();
+  // Points argument number `i` at a list of `size` tensors.
+  template <class At>
+  void describe_list(int i, int64_t size, bool written, At tensor_at);
+  void pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block);
   void* take(size_t bytes);
 
   const KernelOp& op_;

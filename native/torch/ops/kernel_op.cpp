@@ -158,13 +158,16 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                     ": it would run another binary than in the captured graph: a "
                     "value that chooses the binary (a macro) has changed; capture it again");
   }
-  for (size_t i = 0; i < outputs.size() && i < op.outputs.size(); ++i) {
-    if (op.outputs[i].like >= 0) continue;  // tensor arguments keep their shapes
-    Sizes sizes;
-    evaluate_shape(op.outputs[i].shape, frame, sizes);
-    if (outputs[i].sizes() == sizes) continue;
+  const at::Tensor* output = outputs.begin();
+  for (size_t i = 0; i < op.outputs.size() && output != outputs.end(); ++i) {
+    const at::Tensor& captured = *output;
+    output += frame.output_size(static_cast<int>(i));
+    if (op.outputs[i].list) continue;  // the tensors of a list are not updated
+    Sizes computed;
+    const at::IntArrayRef sizes = op.outputs[i].sizes_for(frame, static_cast<int>(i), computed);
+    if (captured.sizes() == sizes) continue;
     raise_error("ContractError", op.name + ": its output would have shape " + sizes_text(sizes) +
-                                     ", and has " + sizes_text(outputs[i].sizes()) +
+                                     ", and has " + sizes_text(captured.sizes()) +
                                      " in the captured graph");
   }
   for (const at::Tensor& output : outputs) frame.add_output(output);

@@ -19,6 +19,10 @@ namespace bringup::torch_ext {
 class Frame;
 struct Backward;  // autograd.h
 
+// Whether the fast call lets other Python threads in while the kernel runs; kAuto: where the work
+// is worth it. torch.ops always does.
+enum class ReleaseGil : uint8_t { kAuto = 0, kAlways = 1, kNever = 2 };
+
 struct KernelOp {
   explicit KernelOp(c10::OperatorHandle op);
   KernelOp(const KernelOp&) = delete;
@@ -37,11 +41,12 @@ struct KernelOp {
   std::vector<Check> checks;
   uint32_t number;                   // in keys; never given twice
   std::vector<KeyField> key_fields;  // what chooses the variant besides operator and device
-  std::vector<LayoutMask> layouts;   // by argument: declared ones, 0 = as contiguous_inputs says
+  std::vector<LayoutMask> layouts;   // by argument: those it takes; 0 = contiguous ones
   Expression grid;                   // an empty program means 1
-  bool contiguous_inputs = true;
+  int32_t counts = 0;                // sizes of outputs that the kernel writes
   bool device_code = false;
   bool mutates = false;
+  ReleaseGil release_gil = ReleaseGil::kAuto;
   int32_t max_positional = 0;
 
   c10::OperatorHandle handle;
@@ -55,6 +60,8 @@ struct KernelOp {
 
   mutable std::atomic<int64_t> variant_count{0};
   std::atomic<const Backward*> backward{nullptr};
+  // The operator whose autograd kernel takes over where an input has a tangent.
+  std::atomic<const c10::OperatorName*> forward_mode{nullptr};
   std::atomic<bool> closed{false};
   std::vector<c10::RegistrationHandleRAII> registrations;
 };
@@ -71,15 +78,18 @@ uint32_t next_operator_number();
 // takes_layout of kernel_op.h; inline, because each call asks for each of its tensors.
 inline bool takes_layout_inline(const KernelOp& op, size_t argument, const at::Tensor& tensor) {
   const LayoutMask declared = op.layouts[argument];
+  if (C10_LIKELY(declared == 0)) return tensor.is_contiguous();
   Layout layout;
-  if (C10_UNLIKELY(declared != 0)) return layout_among(tensor, declared, layout);
-  return !op.contiguous_inputs || tensor.is_contiguous();
+  return declared == kAnyLayout || layout_among(tensor, declared, layout);
 }
 
 // Raises ContractError when the frame breaks the input contract: devices, checks, layout.
 void check_contract(const Frame& frame);
-// Allocates the fresh outputs by their rules.
+// Allocates the fresh outputs by their rules, and the counts.
 void allocate_outputs(Frame& frame);
+// Once the kernel was started: waits for its counts, and cuts the outputs to them. Raises
+// KernelError for counts that cannot be. Nothing where an operator has none.
+void settle_counts(Frame& frame);
 // Blocks of the declared grid, at least 1.
 int64_t grid_of(const Frame& frame);
 // Raises KernelError with the kernel's reason when it says that it cannot run a described frame.

@@ -1,7 +1,10 @@
 #include "torch/ops/rules.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -9,6 +12,7 @@
 
 #include "torch/common/errors.h"
 #include "torch/ops/frame.h"
+#include "torch/ops/small_memory.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -245,27 +249,112 @@ void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Siz
   }
 }
 
-at::Tensor OutputRule::allocate(const Frame& frame, int output) const {
-  Sizes computed;
-  at::IntArrayRef sizes;
-  if (like >= 0) {
-    sizes = frame.tensor(like).sizes();
-  } else {
-    evaluate_shape(shape, frame, computed);
-    sizes = computed;
-    if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
-      contract_error(frame, "output " + std::to_string(output) + " would have the negative shape " +
-                                sizes_text(sizes) + " " + shape_text(shape));
-    }
-  }
-  const at::ScalarType type = dtype_for(frame);
+namespace {
+
+at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::Device device = frame.device();
-  if (C10_LIKELY(device.is_cpu())) return at::detail::empty_cpu(sizes, type);
+  if (C10_LIKELY(device.is_cpu())) {
+    constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+    return at::detail::empty_generic(sizes, output_allocator(), kCpu, type, std::nullopt);
+  }
   return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
 }
 
+at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& arguments) {
+  at::native::ResultTypeState state;
+  const auto add_number = [&state](const at::Scalar& number) {
+    state = at::native::update_result_type_state(number, state);
+  };
+  for (const int32_t i : arguments) {
+    if (frame.is_none(i)) continue;
+    switch (frame.op().arguments[i].kind) {
+      case ArgumentKind::kInt:
+        add_number(frame.integer(i));
+        break;
+      case ArgumentKind::kBool:
+        add_number(frame.integer(i) != 0);
+        break;
+      case ArgumentKind::kFloat:
+        add_number(frame.real(i));
+        break;
+      default:
+        frame.for_each_tensor(i, [&state](int, const at::Tensor& tensor) {
+          state = at::native::update_result_type_state(tensor, state);
+        });
+    }
+  }
+  const at::ScalarType result = at::native::result_type(state);
+  if (result == at::ScalarType::Undefined) {
+    contract_error(frame, "no argument is there whose dtype could be promoted");
+  }
+  return result;
+}
+
+}  // namespace
+
+void OutputRule::allocate(Frame& frame, int output) const {
+  if (C10_LIKELY(!list)) return frame.add_output(allocate_one(frame, output));
+  frame.for_each_tensor(like, [&](int, const at::Tensor& tensor) {
+    frame.add_output(allocate_contiguous(frame, tensor.sizes(), tensor.scalar_type()));
+  });
+}
+
+bool OutputRule::is_wanted(const Frame& frame) const {
+  if (when < 0 || frame.is_none(when)) return true;
+  if (when_element < 0) return frame.integer(when) != 0;
+  const at::IntArrayRef flags = frame.int_list(when);
+  if (when_element < static_cast<int64_t>(flags.size())) return flags[when_element] != 0;
+  contract_error(frame, frame.op().arguments[when].name + " must have at least " +
+                            std::to_string(when_element + 1) + " elements, got " +
+                            std::to_string(flags.size()));
+}
+
+at::IntArrayRef OutputRule::sizes_for(const Frame& frame, int output, Sizes& computed) const {
+  if (C10_UNLIKELY(!is_wanted(frame))) {
+    computed = {0};
+    return computed;
+  }
+  if (like >= 0) return frame.tensor(like).sizes();
+  evaluate_shape(shape, frame, computed);
+  if (C10_UNLIKELY(
+          std::any_of(computed.begin(), computed.end(), [](int64_t size) { return size < 0; }))) {
+    contract_error(frame, "output " + std::to_string(output) + " would have the negative shape " +
+                              sizes_text(computed) + " " + shape_text(shape));
+  }
+  return computed;
+}
+
+at::Tensor OutputRule::allocate_one(const Frame& frame, int output) const {
+  Sizes computed;
+  const at::IntArrayRef sizes = sizes_for(frame, output, computed);
+  const at::ScalarType type = dtype_for(frame);
+  if (C10_LIKELY(format == at::MemoryFormat::Contiguous) || !is_wanted(frame)) {
+    return allocate_contiguous(frame, sizes, type);
+  }
+  return allocate_formatted(frame, output, sizes, type);
+}
+
+at::Tensor OutputRule::allocate_formatted(const Frame& frame, int output, at::IntArrayRef sizes,
+                                          at::ScalarType type) const {
+  const auto options = at::TensorOptions().dtype(type).device(frame.device());
+  if (format == at::MemoryFormat::Preserve) {
+    const at::Tensor& given = frame.tensor(like);
+    if (given.is_non_overlapping_and_dense()) {
+      return at::empty_strided(sizes, given.strides(), options);
+    }
+    return at::empty_strided(sizes, at::infer_dense_strides(sizes, given.strides()), options);
+  }
+  const size_t rank = format == at::MemoryFormat::ChannelsLast ? 4 : 5;
+  if (sizes.size() != rank) {
+    contract_error(frame, "output " + std::to_string(output) + " must have " +
+                              std::to_string(rank) + " dimensions for its memory format, got " +
+                              sizes_text(sizes));
+  }
+  return at::empty(sizes, options, format);
+}
+
 at::ScalarType OutputRule::dtype_for(const Frame& frame) const {
-  if (dtype_of < 0) return dtype;
+  if (dtype_of < 0) return promoted.empty() ? dtype : promoted_dtype(frame, promoted);
   const KernelOp& op = frame.op();
   if (op.arguments[dtype_of].kind != ArgumentKind::kDtype) {
     return frame.tensor(dtype_of).scalar_type();

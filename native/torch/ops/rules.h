@@ -66,18 +66,35 @@ using Sizes = c10::SmallVector<int64_t, 6>;
 // Evaluates the items into `sizes`.
 void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Sizes& sizes);
 
-// How one fresh output is allocated: contiguous, on the device of the first tensor argument.
+// How one fresh output is allocated, on the device of the first tensor argument.
 struct OutputRule {
-  int32_t like = -1;             // a tensor argument whose sizes it has; -1: `shape` counts
-  std::vector<Dimension> shape;  //
-  // The Tensor or ScalarType argument whose dtype it has; -1: `dtype` counts.
+  int32_t like = -1;  // a tensor argument whose sizes it has; -1: `shape` counts
+  bool list = false;  // `like` is a Tensor[]: one tensor like each of its elements
+  std::vector<Dimension> shape;
+  // The Tensor or ScalarType argument whose dtype it has; -1: `promoted` counts.
   int32_t dtype_of = -1;
+  // Arguments whose dtypes are promoted as torch.result_type does; none: `dtype` counts.
+  std::vector<int32_t> promoted;
   at::ScalarType dtype = at::kFloat;
+  // Preserve: the strides that torch.empty_like gives for `like`.
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  int32_t count = -1;         // the count written by the kernel that is its first size; -1: none
+  int32_t when = -1;          // a bool or bool[] argument without which it has no elements
+  int32_t when_element = -1;  // of a bool[]
 
-  at::Tensor allocate(const Frame& frame, int output) const;
+  // The sizes of one tensor; in `computed` where they are not an argument's. `output` is its
+  // number, for errors.
+  at::IntArrayRef sizes_for(const Frame& frame, int output, Sizes& computed) const;
+  // One tensor, or those of a list.
+  void allocate(Frame& frame, int output) const;
   // A ScalarType argument that is None stands for the dtype of the first tensor.
   at::ScalarType dtype_for(const Frame& frame) const;
-  bool is_differentiable() const { return dtype_of >= 0 || at::isFloatingType(dtype); }
+
+ private:
+  at::Tensor allocate_one(const Frame& frame, int output) const;
+  at::Tensor allocate_formatted(const Frame& frame, int output, at::IntArrayRef sizes,
+                                at::ScalarType type) const;
+  bool is_wanted(const Frame& frame) const;
 };
 
 enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype };

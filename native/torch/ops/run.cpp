@@ -1,6 +1,7 @@
 // From a loaded frame to a finished kernel: the input contract, the outputs, the launch. Every path
 // comes through here.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
 
 #include "runtime/context.h"
@@ -77,6 +78,23 @@ void check_all_written(const Frame& frame) {
   }
 }
 
+constexpr int64_t kNoCount = -1;
+
+// Makes the first size of an output what the kernel has counted. Its memory stays what it was.
+void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
+  const int64_t bound = tensor.size(0);
+  if (count < 0 || count > bound) {
+    const std::string got =
+        count == kNoCount ? "it wrote none" : "it wrote " + std::to_string(count);
+    raise_error("KernelError", op.name + ": the kernel must write the count of output " +
+                                   std::to_string(output) + ", between 0 and " +
+                                   std::to_string(bound) + "; " + got);
+  }
+  Sizes sizes(tensor.sizes().begin(), tensor.sizes().end());
+  sizes[0] = count;
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+}
+
 void run_on_cpu(Frame& frame, const Variant& variant) {
   const runtime::HostContext context;
   check_can_implement(frame, *variant.kernel, context.get());
@@ -93,8 +111,23 @@ void check_contract(const Frame& frame) {
 
 void allocate_outputs(Frame& frame) {
   int output = 0;
-  for (const OutputRule& rule : frame.op().outputs)
-    frame.add_output(rule.allocate(frame, output++));
+  for (const OutputRule& rule : frame.op().outputs) rule.allocate(frame, output++);
+  if (C10_LIKELY(frame.op().counts == 0)) return;
+  const auto options = at::TensorOptions().dtype(at::kLong).device(frame.device());
+  frame.add_output(at::full({frame.op().counts}, kNoCount, options));
+}
+
+void settle_counts(Frame& frame) {
+  const KernelOp& op = frame.op();
+  if (C10_LIKELY(op.counts == 0)) return;
+  const at::Tensor counts = frame.outputs().pop_back_val().cpu();  // waits for the device
+  at::Tensor* next = frame.outputs().data();
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    at::Tensor& output = *next;
+    next += frame.output_size(static_cast<int>(i));
+    if (op.outputs[i].count < 0) continue;
+    cut(op, static_cast<int>(i), counts.const_data_ptr<int64_t>()[op.outputs[i].count], output);
+  }
 }
 
 int64_t grid_of(const Frame& frame) {

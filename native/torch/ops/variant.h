@@ -24,6 +24,7 @@ enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
 
 // A set of layouts, one bit for each.
 using LayoutMask = uint8_t;
+constexpr LayoutMask kAnyLayout = 0xff;
 
 // The layout of a tensor if it is in the set; false when it is not. jit/_signature.py says the
 // same.

@@ -1,7 +1,8 @@
 """Kernels become torch operators.
 
 In reading order: `kernel_op` defines an operator from a kernel file and returns its callable
-(`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated; `same_shape`,
+(`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated, with a dtype by
+`promote`, or up to `at_most` as many rows as the kernel counts; `same_shape`,
 `same_dtype`, `shape`, `dtype` and `kernel_checks` are its input contract. Both are written once and
 serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are measured.
 
@@ -54,20 +55,11 @@ from bringup.ops._library import (
     register_vmap,
 )
 from bringup.ops._memory import alloc_like, tensor_ptr
+from bringup.ops._outputs import OutputRule, at_most, empty, empty_like, promote
 from bringup.ops._plugins import load_op_plugins, unload_op_plugins
 from bringup.ops._python_kernel import debugging
 from bringup.ops._replace import Replacement, replace
-from bringup.ops._rules import (
-    Check,
-    OutputRule,
-    dtype,
-    empty,
-    empty_like,
-    kernel_checks,
-    same_dtype,
-    same_shape,
-    shape,
-)
+from bringup.ops._rules import Check, dtype, kernel_checks, same_dtype, same_shape, shape
 from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from bringup.ops._triton_op import TritonOperator, triton_op
 from bringup.ops._two_phase import TwoPhaseLauncher
@@ -90,6 +82,7 @@ __all__ = [
     "alloc_like",
     "ascendc_load",
     "ascendc_op",
+    "at_most",
     "autotune",
     "check",
     "custom_op",
@@ -108,6 +101,7 @@ __all__ = [
     "kernel_checks",
     "kernel_op",
     "load_op_plugins",
+    "promote",
     "register_attention",
     "register_autocast",
     "register_autograd",

@@ -17,13 +17,13 @@ import torch
 
 from bringup.errors import ExpiredHandleError, SchemaError
 from bringup.ops._autograd import call_boxed
-from bringup.ops._backward import BackwardPlan, SourceKind, match
+from bringup.ops._backward import formula_of, match
 from bringup.ops._custom_op import find_custom_operator
 from bringup.ops._defined import note
-from bringup.ops._facts import facts_of, find_overload, is_dispatched
+from bringup.ops._facts import find_overload, is_dispatched
 from bringup.ops._kernel_op import definition_of
 from bringup.ops._keys import AUTOGRAD_KEYS, autocast_key, device_key
-from bringup.ops._rules import BoundOutput
+from bringup.ops._outputs import BoundOutput
 from bringup.ops._schema import Argument, Schema
 from bringup.ops._verbs import Verbs
 from bringup.ops._vmap import GeneratedRule
@@ -140,14 +140,15 @@ class AdoptedOperator(Verbs):
             SchemaError: the two operators do not fit together, or this one has a gradient.
         """
         schema = _schema_of(self.overload._schema)
-        outputs = [BoundOutput(-1, (), 0, torch.float32) for _ in self.facts.returns]
-        plan = match(schema, outputs, operator, tuple(save), gradients)
-        setup_context, backward = _formula(plan, find_overload(_full_name(plan)), schema)
+        rule = BoundOutput(like=-1, dimensions=(), dtype_of=0, dtype=torch.float32)
+        outputs = [rule for _ in self.facts.returns]
+        backward, setup_context = formula_of(
+            schema, match(schema, outputs, operator, save, gradients)
+        )
         if self.facts.positional < len(self.facts.names):
-            facts = self.facts
 
             def with_keywords(ctx: Any, inputs: Any, keywords: Any, output: Any) -> None:
-                setup_context(ctx, facts.values(inputs, keywords), output)
+                setup_context(ctx, inputs, keywords, output)
 
             self.register_autograd(backward, setup_context=with_keywords, override=override)
         else:
@@ -359,6 +360,7 @@ def _schema_of(parsed: Any) -> Schema:
         arguments=arguments,
         returns=tuple(-1 for _ in parsed.returns),
         return_names=tuple(r.name for r in parsed.returns),
+        return_lists=tuple("List[" in str(r.type) for r in parsed.returns),
         index={a.name: i for i, a in enumerate(arguments)},
     )
 
@@ -370,41 +372,3 @@ def _plain_type(text: str) -> tuple[str, bool]:
     if text.startswith("List["):
         text = f"{text[len('List[') : -1]}[]"
     return text, optional
-
-
-def _full_name(plan: BackwardPlan) -> str:
-    return f"{plan.name}.{plan.overload}" if plan.overload else plan.name
-
-
-def _formula(
-    plan: BackwardPlan, operator: Any, schema: Schema
-) -> tuple[Callable[..., None], Callable[..., Any]]:
-    """`setup_context` and `backward` that call the backward operator."""
-    kept = (SourceKind.INPUT, SourceKind.OUTPUT)
-    several = len(schema.returns) > 1
-    facts = facts_of(operator)
-
-    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        outputs = output if several else (output,)
-        places = {SourceKind.INPUT: inputs, SourceKind.OUTPUT: outputs}
-        saved = [places[SourceKind(kind)][i] for kind, i in plan.sources if kind in kept]
-        ctx.save_for_backward(*saved)
-        ctx.bringup_constants = [
-            inputs[i] for kind, i in plan.sources if kind == SourceKind.CONSTANT
-        ]
-
-    def backward(ctx: Any, *grads: Any) -> Any:
-        saved, constants = iter(ctx.saved_tensors), iter(ctx.bringup_constants)
-        values = [
-            grads[i] if kind == SourceKind.GRAD else next(saved if kind in kept else constants)
-            for kind, i in plan.sources
-        ]
-        args, kwargs = facts.split(values)
-        results = operator(*args, **kwargs)
-        found: list[Any] = [None] * len(schema.arguments)
-        given = results if isinstance(results, tuple) else (results,)
-        for index, gradient in zip(plan.receivers, given, strict=True):
-            found[index] = gradient
-        return found[0] if len(found) == 1 else tuple(found)
-
-    return setup_context, backward

@@ -28,6 +28,7 @@ __all__ = [
     "below_autograd",
     "call_boxed",
     "direct_node_class",
+    "no_jvp",
     "node_class",
     "runner_below_autograd",
 ]
@@ -140,7 +141,7 @@ def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if formula.backward is None:
-            raise RuntimeError(_no_backward(facts))
+            raise NotImplementedError(_no_backward(facts))
         return _gradients(facts, formula.backward(ctx, *grads))
 
     return _function(facts, {"forward": forward, "backward": backward})
@@ -170,13 +171,13 @@ def _simple_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., A
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if formula.backward is None:
-            raise RuntimeError(_no_backward(facts))
+            raise NotImplementedError(_no_backward(facts))
         ctx.needs_input_grad = ctx.needs_input_grad[:count]
         return (*_gradients(facts, formula.backward(ctx, *grads)), None)
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
         if formula.jvp is None:
-            raise NotImplementedError(_no_jvp(facts))
+            raise NotImplementedError(no_jvp(facts))
         return formula.jvp(ctx, *tangents[:count])
 
     return {"forward": forward, "backward": backward, "jvp": jvp}
@@ -199,14 +200,15 @@ def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., 
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if formula.backward is None:
-            raise RuntimeError(_no_backward(facts))
+            raise NotImplementedError(_no_backward(facts))
         call = ctx.bringup_call
+        ctx.written_gradients = grads[call.output_count :]
         result = _gradients(facts, formula.backward(ctx, *call.pack(grads)))
         return (*call.flatten_gradients(result), None)
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
         if formula.jvp is None:
-            raise NotImplementedError(_no_jvp(facts))
+            raise NotImplementedError(no_jvp(facts))
         call = ctx.bringup_call
         return call.flatten_outputs(formula.jvp(ctx, *call.rebuild(tangents[:-1])))
 
@@ -224,7 +226,8 @@ def _save_for_jvp(ctx: Any) -> None:
         ctx.save_for_forward(*saved)
 
 
-def _no_jvp(facts: Facts) -> str:
+def no_jvp(facts: Facts) -> str:
+    """The words of refuse_tangents in native/torch/ops/boxed.cpp."""
     return (
         f"{facts.name} has no forward-mode derivative, but an input has a tangent; give it one "
         "with register_jvp(jvp), or detach the input"
@@ -246,15 +249,11 @@ def _gradients(facts: Facts, result: Any) -> tuple[Any, ...]:
 
 
 def _no_backward(facts: Facts) -> str:
-    if facts.written:
-        return (
-            f"backward through {facts.name} is not possible: it writes its argument "
-            f"'{facts.names[facts.written[0]]}'; call it on detached tensors, or define an "
-            "operator that returns a new tensor"
-        )
-    return (
-        f"{facts.name} has no backward; give it one with register_autograd(backward, "
-        "setup_context=...), or call it under torch.no_grad()"
+    """The words of MissingBackward in native/torch/ops/autograd.cpp."""
+    return f"{facts.name} has no backward, but a gradient through it was asked for; " + (
+        "it writes its arguments: call it on detached tensors, or on clones under torch.no_grad()"
+        if facts.written
+        else "give it one with register_autograd(), or call it under torch.no_grad()"
     )
 
 
@@ -295,7 +294,7 @@ class _Call:
     def outputs(self, ctx: Any, inputs: Sequence[Any], result: Any) -> Any:
         """What the node returns: the operator's outputs, then the tensors that it wrote."""
         self._is_tuple = isinstance(result, tuple)
-        parts = result if self._is_tuple else (result,)
+        parts = self._parts(result)
         self._spec = [len(p) if isinstance(p, list) else None for p in parts]
         outputs = self.flatten_outputs(result)
         written = [t for _, t in self._facts.tensors_of(inputs, self._facts.written)]
@@ -303,12 +302,23 @@ class _Call:
             ctx.mark_dirty(*written)
         return (*outputs, *(t for t in written if not any(t is o for o in outputs)))
 
+    @property
+    def output_count(self) -> int:
+        """How many tensors the operator returned, lists taken apart; written ones come after."""
+        return sum(1 if size is None else size for size in self._spec)
+
     def flatten_outputs(self, result: Any) -> tuple[Any, ...]:
         """Outputs, or their tangents, with lists taken apart."""
-        parts = result if isinstance(result, tuple) else (result,)
         return tuple(
-            item for part in parts for item in (part if isinstance(part, list) else (part,))
+            item
+            for part in self._parts(result)
+            for item in (part if isinstance(part, list) else (part,))
         )
+
+    def _parts(self, result: Any) -> tuple[Any, ...]:
+        if not self._facts.returns:
+            return ()
+        return result if isinstance(result, tuple) else (result,)
 
     def pack(self, flat: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs, or their gradients, as the operator returns them."""
@@ -321,7 +331,9 @@ class _Call:
     def result(self, flat: Sequence[Any]) -> Any:
         """What the operator returned, recorded."""
         packed = self.pack(flat)
-        return packed if self._is_tuple else packed[0]
+        if self._is_tuple or not packed:
+            return packed or None
+        return packed[0]
 
     def flatten_gradients(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients in the order of `flatten`."""
@@ -357,10 +369,23 @@ def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any
             if not _in_functorch():
                 return record(facts, apply, run, args, kwargs)
             with enable_single_level_autograd_function():
-                return record(facts, apply, run, args, kwargs)
+                return record(facts, apply, _in_forward_mode_of_now(run), args, kwargs)
         return below_autograd(redispatch, keyset & _after_autograd, *args, **kwargs)
 
     return kernel
+
+
+def _in_forward_mode_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which `apply` calls with forward mode off, for the transforms below this one: a jvp
+    around a grad would lose its tangents silently.
+    """
+    enabled = torch._C._is_fwd_grad_enabled()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with forward_ad._set_fwd_grad_enabled(enabled):
+            return run(*args, **kwargs)
+
+    return call
 
 
 def _any_in_lists_requires_grad(*args: Any, **kwargs: Any) -> bool:

@@ -14,7 +14,8 @@ import torch
 
 from bringup import jit
 from bringup.errors import SchemaError
-from bringup.ops._rules import BoundCheck, BoundOutput, CheckKind
+from bringup.ops._outputs import BoundOutput
+from bringup.ops._rules import BoundCheck, CheckKind
 from bringup.ops._schema import Schema
 
 __all__ = ["CFunction", "with_dtypes"]
@@ -94,7 +95,14 @@ def _required(
         dtype = getattr(torch, parameter.dtype)
         name = bound.signature[index].name
         if index >= inputs:
+            if index - inputs == len(outputs):  # the counts
+                continue
             output = outputs[index - inputs]
+            if output.promoted:
+                raise SchemaError(
+                    f"{schema.qualified_name}: output {name} is allocated as what arguments are "
+                    f"promoted to, and the function takes {dtype}"
+                )
             if output.dtype_of < 0 and output.dtype != dtype:
                 raise SchemaError(
                     f"{schema.qualified_name}: output {name} is allocated as {output.dtype}, and "
@@ -123,8 +131,10 @@ def _require_known(
         known |= {item.argument for item in parameter.items if item.function in _DTYPE_ITEMS}
     _spread(known, [check.indices for check in checks if check.kind is CheckKind.SAME_DTYPE])
     inputs = len(schema.arguments)
+    known.add(inputs + len(outputs))  # the counts
     for number, output in enumerate(outputs):
-        if output.dtype_of < 0 or output.dtype_of in known:
+        needed = {*output.promoted} if output.promoted else {output.dtype_of} - {-1}
+        if needed <= known:
             known.add(inputs + number)
     for parameter in bound.parameters:
         index = parameter.address_of

@@ -26,7 +26,7 @@ __all__ = [
 
 _SLICE_END = 2**63 - 1
 _GRAMMAR = (
-    "an expression is made of integers, int arguments, x.shape[i], x.numel(), len(list), "
+    "an expression is made of integers, int arguments, x.shape[i], x.dim(), x.numel(), len(list), "
     "+ - * // % and ()"
 )
 
@@ -68,6 +68,8 @@ class Expression:
                 stack.append(self._size(values[step.argument], step, arguments))
             elif step.opcode is Opcode.NUMEL:
                 stack.append(values[step.argument].numel())
+            elif step.opcode is Opcode.NDIM:
+                stack.append(values[step.argument].dim())
             elif step.opcode is Opcode.LENGTH:
                 stack.append(len(values[step.argument]))
             else:
@@ -218,8 +220,9 @@ class _Compiler:
 
     def _call(self, node: ast.Call) -> Instruction:
         function = node.func
-        if isinstance(function, ast.Attribute) and function.attr == "numel" and not node.args:
-            return Instruction(Opcode.NUMEL, self.argument(function.value, "Tensor"))
+        methods = {"numel": Opcode.NUMEL, "dim": Opcode.NDIM}
+        if isinstance(function, ast.Attribute) and function.attr in methods and not node.args:
+            return Instruction(methods[function.attr], self.argument(function.value, "Tensor"))
         if isinstance(function, ast.Name) and function.id == "len" and len(node.args) == 1:
             lists = ("int[]", "float[]", "bool[]", "Tensor[]")
             return Instruction(Opcode.LENGTH, self.argument(node.args[0], *lists))
@@ -236,6 +239,6 @@ class _Compiler:
     def depth_of(program: list[Instruction]) -> int:
         depth = deepest = 0
         for step in program:
-            depth += 1 if step.opcode < Opcode.ADD else -1
+            depth += step.growth
             deepest = max(deepest, depth)
         return deepest

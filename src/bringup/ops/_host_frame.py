@@ -71,7 +71,7 @@ class HostFrame:
         name: of the operator, for errors.
         arguments: of its schema.
         values: one for each, as the kernel shall see them.
-        outputs: the tensors behind them.
+        outputs: the tensors and lists of tensors behind them.
 
     Raises:
         ContractError: a tensor has a dtype that kernels cannot take.
@@ -82,13 +82,13 @@ class HostFrame:
         name: str,
         arguments: Sequence[Argument],
         values: Sequence[Any],
-        outputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor | list[torch.Tensor]],
     ) -> None:
         self._name = name
         self._kept: list[Any] = [values, outputs]
         packed = [self._pack(a, v) for a, v in zip(arguments, values, strict=True)]
         packed += [
-            self._address(self._tensor(output, f"output {i}")) for i, output in enumerate(outputs)
+            self._address(self._output(output, f"output {i}")) for i, output in enumerate(outputs)
         ]
         self._args = (ctypes.c_void_p * len(packed))(*packed)
 
@@ -158,8 +158,16 @@ class HostFrame:
     def _tensor_argument(self, argument: Argument, value: torch.Tensor) -> _Tensor:
         return self._tensor(value, argument.name)
 
+    def _output(self, output: torch.Tensor | list[torch.Tensor], what: str) -> Any:
+        if isinstance(output, list):
+            return self._tensor_list(output, what)
+        return self._tensor(output, what)
+
     def _tensors(self, argument: Argument, value: Sequence[torch.Tensor]) -> _List:
-        addresses = [self._address(self._tensor(tensor, argument.name)) for tensor in value]
+        return self._tensor_list(value, argument.name)
+
+    def _tensor_list(self, tensors: Sequence[torch.Tensor], what: str) -> _List:
+        addresses = [self._address(self._tensor(tensor, what)) for tensor in tensors]
         return self._list((ctypes.c_void_p * len(addresses))(*addresses))
 
     def _list(self, items: Any) -> _List:

@@ -7,6 +7,7 @@ dtypes and compiling on first use, and backward operators. The call itself is na
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -14,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
-from bringup import devices, jit
+from bringup import devices, jit, settings
 from bringup._native import has_torch_library, torch_library
 from bringup.errors import (
     ContractError,
@@ -30,79 +31,33 @@ from bringup.ops._c_function import CFunction, with_dtypes
 from bringup.ops._defined import note
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
-from bringup.ops._library import forget
-from bringup.ops._rules import (
-    BoundCheck,
-    BoundOutput,
-    Check,
-    CheckKind,
-    OutputRule,
-    verify_devices,
-    verify_texts,
-)
-from bringup.ops._schema import Schema, parse_schema
-from bringup.ops._variants import Variants, template_of
+from bringup.ops._kernel_verbs import KernelOperator, KernelVerbs
+from bringup.ops._library import forget, remember
+from bringup.ops._outputs import BoundOutput, Counted, OutputRule
+from bringup.ops._rules import BoundCheck, Check, CheckKind, verify_devices, verify_texts
+from bringup.ops._schema import MAX_ARGUMENTS, Schema, parse_schema
+from bringup.ops._variants import Variants, output_names, template_of
 from bringup.ops._without_library import PythonOperator
 
 __all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op", "locate"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
+_RELEASE_GIL: Mapping[Any, int] = {"auto": 0, True: 1, False: 2}  # numbered as in record.h
+_VERBS = (
+    "register_kernel",
+    "register_fake",
+    "register_autograd",
+    "register_backward",
+    "register_jvp",
+    "register_vmap",
+    "register_autocast",
+    "register_effect",
+    "register_sharding",
+)
+
 _definitions: dict[str, _Definition] = {}
 _candidates = itertools.count()
-
-
-class KernelOperator(Protocol):
-    """What `kernel_op` returns: a builtin function with attributes.
-
-    Calling it is calling `overload`, only faster; both take positional and keyword arguments and
-    defaults, and both raise the same errors: `ContractError` for inputs that break the contract,
-    `KernelError` when the kernel fails, `TypeError` and `RuntimeError` as torch does for arguments
-    that do not fit the schema.
-
-    Attributes:
-        schema: the schema as registered.
-        qualified_name: `namespace::name`, with `.overload` where there is one.
-        overload: the operator in `torch.ops`.
-    """
-
-    schema: str
-    qualified_name: str
-    overload: Any
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the operator."""
-
-    def register_backward(
-        self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None
-    ) -> None:
-        """Makes another operator the backward of this one.
-
-        The backward operator's arguments are one gradient for each output that can have one, then
-        inputs and outputs of this operator, matched by name. Tensors among those must be in `save`;
-        numbers, texts and lists are kept by themselves. It returns one gradient for each argument
-        in `gradients`.
-
-        Args:
-            operator: `"namespace::name"` of any registered operator.
-            save: names of tensor arguments, or of named returns, that backward reads.
-            gradients: names of the tensor arguments that get gradients, in the order of the
-                backward operator's returns; by default every `Tensor` argument. An argument left
-                out is not differentiable.
-
-        Raises:
-            SchemaError: the two operators do not fit together, or this one writes its arguments.
-        """
-
-    def params(self, *args: Any, **kwargs: Any) -> jit.Params:
-        """The parameter set of a call with these arguments: which macros its kernel is compiled
-        with, which values it gets. `jit.Template.compile` of it makes the operator's own binary.
-        """
-
-    def undefine(self) -> None:
-        """Removes the operator, so that its name can be defined again. Calls of it raise from then
-        on.
-        """
 
 
 @dataclass
@@ -115,12 +70,14 @@ class _Definition:
     outputs: tuple[BoundOutput, ...]
     checks: tuple[BoundCheck, ...]
     grid: Expression | None
-    layout: Literal["contiguous", "strided"]
+    strided: tuple[int, ...]
+    release_gil: Literal["auto"] | bool
     where: str
     library: Any = field(default=None, repr=False)
     function: Any = field(default=None, repr=False)
     python: PythonOperator | None = field(default=None, repr=False)
     kernels: dict[tuple[str, tuple[Any, ...]], int] = field(default_factory=dict, repr=False)
+    verbs: Any = field(default=None, repr=False)
 
     def register(self) -> KernelOperator:
         """Puts the operator into the dispatcher; leaves no trace when that fails."""
@@ -133,19 +90,22 @@ class _Definition:
             )
         namespace, _, bare = name.partition("::")
         self.library = torch.library.Library(namespace, "FRAGMENT")
+        self.function = self.verbs = self.python = None
         try:
             self.library.define(self.schema.text.partition("::")[2], tags=self._tags())
             torch.library.register_fake(name, self.fake, lib=self.library)
             packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
             self._make_callable(getattr(packet, self.schema.overload or "default"))
+            self._add_verbs()
         except BaseException as error:
-            self.library._destroy()
+            self._remove()
             if isinstance(error, RuntimeError) and "multiple times" in str(error):
                 raise SchemaError(
                     f"{name} is defined already, by somebody else: {error}"
                 ) from error
             raise
         _definitions[name] = self
+        remember(name, self.verbs)
         if self.python is None:
             substitute(self.function, self._traceable(self.function.overload))
         operator: KernelOperator = self.function
@@ -154,8 +114,10 @@ class _Definition:
 
     def _tags(self) -> tuple[torch.Tag, ...]:
         tags = [torch.Tag.pt2_compliant_tag]
-        if self.layout == "contiguous" and not self.template.layouts:
+        if not self.strided and not self.template.layouts:
             tags.append(torch.Tag.needs_contiguous_strides)
+        if any(output.count >= 0 for output in self.outputs):
+            tags.append(torch.Tag.dynamic_output_shape)
         return tuple(tags)
 
     def _make_callable(self, overload: Any) -> None:
@@ -169,13 +131,13 @@ class _Definition:
         self.function.schema = schema.text
         self.function.qualified_name = schema.qualified_name
         self.function.overload = overload
-        self.function.register_backward = self.register_backward
         self.function.undefine = self.undefine
         self.function.params = self.params
 
     def _define_natively(self, overload: Any) -> Any:
         schema = self.schema
         name = schema.name.partition("::")[2]
+        _set_output_pool()
         return torch_library().ops.define(
             schema.name,
             schema.overload,
@@ -187,7 +149,8 @@ class _Definition:
             [output.spec() for output in self.outputs],
             [check.spec() for check in self.checks if check.kind is not CheckKind.KERNEL],
             self.variants.specs(),
-            self.layout == "contiguous",
+            [*self.strided],
+            _RELEASE_GIL[self.release_gil],
             self.template.kind == "device",
             (self.grid.text, [tuple(step) for step in self.grid.program])
             if self.grid
@@ -197,6 +160,13 @@ class _Definition:
             overload,
             self.compile,
         )
+
+    def _add_verbs(self) -> None:
+        self.verbs = KernelVerbs(
+            self.schema, self.outputs, self.function, self.library, self.python
+        )
+        for verb in _VERBS:
+            setattr(self.function, verb, getattr(self.verbs, verb))
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """The kernel's number for a device type and what a call's key holds. Called natively."""
@@ -213,15 +183,10 @@ class _Definition:
 
     def kernel_for(self, device: str, values: Sequence[Any], *, again: bool = False) -> int:
         """The kernel's number for a call with these values; loaded anew with `again`."""
-        key = self.variants.key_of_call(values, self.outputs, self.contiguous)
+        key = self.variants.key_of_call(values, self.outputs, self.strided)
         if again or (device, key) not in self.kernels:
             self.kernels[device, key] = self.compile(device, key)
         return self.kernels[device, key]
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the kernel sees contiguous inputs only."""
-        return self.layout == "contiguous"
 
     def tuning(self, device: str) -> dict[str, Any]:
         """What measured tile sizes are kept under besides a call's parameter set: the arguments of
@@ -253,7 +218,7 @@ class _Definition:
         """See `KernelOperator.params`."""
         values = self.schema.bind(args, kwargs)
         try:
-            return self.variants.params_of_call(values, self.outputs, self.contiguous)
+            return self.variants.params_of_call(values, self.outputs, self.strided)
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
 
@@ -277,8 +242,10 @@ class _Definition:
         arguments = self.schema.arguments
         try:
             device = self.verify(values)
+            count = _Counts()
             results = tuple(
-                rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)
+                rule.fake(i, values, arguments, device, count)
+                for i, rule in enumerate(self.outputs)
             )
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
@@ -319,31 +286,49 @@ class _Definition:
 
         return call_and_return_written
 
-    def register_backward(
-        self, operator: str, *, save: Sequence[str] = (), gradients: Sequence[str] | None = None
-    ) -> None:
-        """See `KernelOperator.register_backward`."""
-        from bringup.ops._backward import match
-
-        plan = match(self.schema, self.outputs, operator, tuple(save), gradients)
-        if self.python is not None:
-            self.python.set_backward(plan)
-        else:
-            torch_library().ops.set_backward(
-                self.function, plan.name, plan.overload, plan.sources, plan.receivers
-            )
-
     def undefine(self) -> None:
         """See `KernelOperator.undefine`."""
         if _definitions.get(self.schema.qualified_name) is not self:
             return
         del _definitions[self.schema.qualified_name]
         forget(self.schema.qualified_name)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Takes what was registered out of the dispatcher, the definition last."""
+        if self.verbs is not None:
+            self.verbs.destroy()
         if self.python is not None:
             self.python.close()
-        else:
+        elif self.function is not None:
             torch_library().ops.close(self.function)
         self.library._destroy()
+
+
+@functools.cache
+def _set_output_pool() -> None:
+    torch_library().ops.set_output_pool(settings.ops_pool())
+
+
+class _Counts:
+    """The sizes that a kernel would find out, for one call with fake tensors."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, Any] = {}
+
+    def __call__(self, number: int, bound: Any) -> Any:
+        if number not in self._sizes:
+            try:
+                size = torch.library.get_ctx().new_dynamic_size(min=0)
+            except RuntimeError as error:
+                if "get_ctx" not in str(error):
+                    raise
+                raise ContractError(
+                    "the size of an output depends on data, which meta tensors do not have"
+                ) from error
+            torch._check(size <= bound)
+            self._sizes[number] = size
+        return self._sizes[number]
 
 
 def definition_of(qualified_name: str) -> _Definition | None:
@@ -362,10 +347,12 @@ def kernel_op(
     entry: str | None = None,
     args: str | None = None,
     returns: Literal["status", "void"] | None = None,
+    strided: Sequence[str] = (),
     kind: Literal["host", "device"] | None = None,
     grid: int | str | None = None,
     flags: Sequence[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
+    release_gil: Literal["auto"] | bool = "auto",
 ) -> KernelOperator:
     """Defines a torch operator whose implementation is a kernel file with the C ABI of
     `bringup/kernel.h`.
@@ -376,7 +363,8 @@ def kernel_op(
     Args:
         schema: `"namespace::name(Tensor x, float eps=1e-6) -> Tensor"`. Types: Tensor, int, float,
             bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
-            but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them.
+            but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them. New
+            results are Tensor or Tensor[].
         source: the kernel: a path (looked up beside the calling file, then in the current folder),
             or a `jit.Source`; a shared library (`.so`) is taken as it is, without a compiler. Or a
             `jit.Template`, which has the macros and flags of its own; `dtypes`, `macros` and
@@ -385,7 +373,8 @@ def kernel_op(
             `ops.empty_like("x")`.
         checks: the input contract; required with two or more tensor arguments. That all tensors are
             on one device is checked always.
-        dtypes: macros that hold the C type of a tensor argument's dtype: `{"T": "x"}`.
+        dtypes: macros that hold the C type of a tensor argument's dtype, or of an output's:
+            `{"T": "x"}`. Outputs are called like their returns, otherwise `out`, or `out0`, ...
         layout: "contiguous": the kernel sees contiguous inputs (others are copied; a written
             argument must be contiguous). "strided": it sees the strides as they are.
         entry: the function to start, where it is not `run`; `"tvm_ffi:name"` for what tvm-ffi
@@ -395,12 +384,17 @@ def kernel_op(
             arguments, outputs last, unless this says otherwise.
         returns: what a function of a library returns: "status", an int that is 0 when all went
             well (the default), or "void". A source says so itself.
+        strided: the tensor arguments whose strides the kernel sees as they are, the others being
+            contiguous.
         kind: "host": the entry runs on the host and launches for itself; "device": device code,
             started by the driver over `grid`. On cpu both are a plain call. By default what the
             source says.
         grid: number of blocks of device code, an integer or an expression over the arguments.
         flags: more compiler options.
         macros: more macros, the same for every call.
+        release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
+            many elements that it is worth it; True or False: always or never. A call through
+            `torch.ops` always lets them run.
 
     Returns:
         A callable; the operator is also `torch.ops.namespace.name`.
@@ -417,8 +411,12 @@ def kernel_op(
         )
     function = CFunction(entry, args, returns)
     template = _template(parsed, source, kind, caller, dtypes, macros, flags, function)
-    variants = Variants(template, parsed)
+    if release_gil not in _RELEASE_GIL:
+        raise SchemaError(
+            f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
+        )
     rules = bound_outputs(parsed, outputs)
+    variants = Variants(template, parsed, counts=any(rule.count >= 0 for rule in rules))
     return _Definition(
         schema=parsed,
         template=template,
@@ -426,7 +424,8 @@ def kernel_op(
         outputs=rules,
         checks=with_dtypes(parsed, variants.bound, rules, bound_checks(parsed, checks)),
         grid=_grid(parsed, grid),
-        layout=layout,
+        strided=_strided(parsed, layout, strided, rules),
+        release_gil=release_gil,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
     ).register()
 
@@ -444,7 +443,40 @@ def bound_outputs(
             f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
             f"has {len(rules)} rules; give one for each, e.g. outputs=ops.empty_like('x')"
         )
-    return tuple(rule.bind(schema, f"{name}: output {i}: {rule!r}") for i, rule in enumerate(rules))
+    counts: dict[Counted, int] = {}
+    bound = tuple(rule.bind(schema, i, counts) for i, rule in enumerate(rules))
+    if counts and len(schema.arguments) + len(bound) >= MAX_ARGUMENTS:
+        raise SchemaError(
+            f"{name}: arguments, outputs and the counts are more than the {MAX_ARGUMENTS} that a "
+            "kernel call carries"
+        )
+    return bound
+
+
+def _strided(
+    schema: Schema,
+    layout: Literal["contiguous", "strided"],
+    strided: Sequence[str],
+    outputs: Sequence[BoundOutput],
+) -> tuple[int, ...]:
+    """The arguments that the kernel takes as they lie in memory."""
+    name = schema.qualified_name
+    known = {schema.arguments[i].name: i for i in schema.tensors}
+    if isinstance(strided, str) or not set(strided) <= set(known):
+        raise SchemaError(
+            f"{name}: strided={strided!r}: expected names of tensor arguments ({', '.join(known)})"
+        )
+    chosen = tuple(known.values() if layout == "strided" else (known[n] for n in strided))
+    for number, output in enumerate(outputs):
+        if output.memory_format is not torch.preserve_format:
+            continue
+        argument = schema.arguments[output.like].name
+        if output.like not in chosen:
+            raise SchemaError(
+                f"{name}: output {number} keeps the strides of {argument!r}, which the kernel gets "
+                f"contiguous; pass strided=({argument!r},)"
+            )
+    return chosen
 
 
 def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
@@ -506,10 +538,10 @@ def _check_dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> None:
             index is None
             or schema.arguments[index].type != "Tensor"
             or schema.arguments[index].optional
-        ):
+        ) and argument not in output_names(schema):
             raise SchemaError(
                 f"{schema.qualified_name}: dtypes={{{macro!r}: {argument!r}}}: expected the name "
-                "of an argument of type Tensor"
+                "of an argument of type Tensor, or of an output"
             )
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "register_kernel",
     "register_sharding",
     "register_vmap",
+    "remember",
 ]
 
 _kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
@@ -248,11 +249,16 @@ def _verbs(operator: Any) -> Verbs:
     return _others[name]
 
 
+def remember(name: str, verbs: Verbs) -> None:
+    """Lets the functions of this module find the verbs of an operator by its name."""
+    _others[name] = verbs
+
+
 def forget(name: str) -> None:
     """Removes what was registered by name for an operator that is about to be removed."""
     known = _others.pop(name, None)
     if known is not None:
-        known._library._destroy()
+        known.destroy()
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:

@@ -1,8 +1,7 @@
-"""Output rules and the input contract of kernel operators.
+"""The input contract of kernel operators: what `checks=` declares.
 
-Owns what a user declares (`empty_like("x")`, `same_shape("x", "y")`, ...), resolving it against a
-schema, handing it to the native library, and evaluating it for fake and meta tensors with the same
-result and the same words.
+Owns `same_shape`, `same_dtype` and the like, resolving a check against a schema, handing it to the
+native library, and evaluating it for fake and meta tensors with the same result and words.
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ from bringup.ops._schema import Argument, Schema
 
 __all__ = [
     "BoundCheck",
-    "BoundOutput",
     "Check",
     "CheckKind",
-    "OutputRule",
     "dtype",
-    "empty",
-    "empty_like",
     "kernel_checks",
     "same_dtype",
     "same_shape",
@@ -36,110 +31,6 @@ __all__ = [
 ]
 
 Size = int | str
-
-
-@dataclass(frozen=True)
-class OutputRule:
-    """How an operator's output is allocated: contiguous, on the device of the inputs.
-
-    Made by `empty_like` and `empty`. Serves the allocation before the kernel runs, fake tensors and
-    meta tensors.
-    """
-
-    like: str | None
-    sizes: tuple[Size, ...]
-    dtype: str | torch.dtype | None
-
-    def bind(self, schema: Schema, where: str) -> BoundOutput:
-        """The rule with argument names resolved. Raises `SchemaError` starting with `where`."""
-        like = -1 if self.like is None else _tensor_index(schema, self.like, where)
-        dimensions = tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes)
-        source = self.dtype if self.dtype is not None else self.like
-        if isinstance(source, torch.dtype):
-            return BoundOutput(like, dimensions, -1, source)
-        if source is None:
-            first = next(a.name for a in schema.arguments if a.type == "Tensor" and not a.optional)
-            source = first
-        if not isinstance(source, str):
-            raise SchemaError(
-                f"{where}: dtype={source!r}: expected a torch.dtype or an argument's name"
-            )
-        index = schema.index.get(source)
-        if index is None or not _is_dtype(schema, index):
-            index = _tensor_index(schema, source, where)
-        return BoundOutput(like, dimensions, index, torch.float32)
-
-
-def empty_like(name: str, *, dtype: str | torch.dtype | None = None) -> OutputRule:
-    """An output with the sizes and the dtype of the tensor argument `name`; `dtype` replaces the
-    dtype.
-
-    The output is contiguous whatever the strides of the argument are.
-    """
-    return OutputRule(name, (), dtype)
-
-
-def empty(*sizes: Size, dtype: str | torch.dtype | None = None) -> OutputRule:
-    """An output of the given sizes.
-
-    Args:
-        sizes: integers, or expressions over the arguments: `"x.shape[0]"`, `"x.numel() // 2"`, `"n
-            + 1"`, `"len(lengths)"`. `"*x.shape[:-1]"` puts several sizes, `"*sizes"` those of an
-            `int[]` argument.
-        dtype: a `torch.dtype`, or the name of the argument that gives it: a Tensor, or a
-            ScalarType (where that is None, the first Tensor that cannot be None gives it); by
-            default that tensor.
-    """
-    return OutputRule(None, sizes, dtype)
-
-
-@dataclass(frozen=True)
-class BoundOutput:
-    """An output rule over argument indices; `like` and `dtype_of` are -1 where unused. `dtype_of`
-    is a Tensor or a ScalarType argument.
-    """
-
-    like: int
-    dimensions: tuple[Dimension, ...]
-    dtype_of: int
-    dtype: torch.dtype
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether the output can have a gradient."""
-        return self.dtype_of >= 0 or bool(self.dtype.is_floating_point)
-
-    def spec(self) -> tuple[object, ...]:
-        """What the native library takes."""
-        return (self.like, [_dimension_spec(d) for d in self.dimensions], self.dtype_of, self.dtype)
-
-    def fake(
-        self, number: int, values: Sequence[Any], arguments: Sequence[Argument], device: Any
-    ) -> Any:
-        """An empty tensor by the rule, for fake and meta inputs."""
-        if self.like >= 0:
-            sizes = list(values[self.like].shape)
-        else:
-            sizes = _evaluate(self.dimensions, values, arguments)
-            if any(_surely(size < 0) for size in sizes):
-                raise ContractError(
-                    f"output {number} would have the negative shape {shape_text(sizes)} "
-                    f"{_dimensions_text(self.dimensions)}"
-                )
-        return torch.empty(sizes, dtype=self._dtype(values, arguments), device=device)
-
-    def _dtype(self, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
-        if self.dtype_of < 0:
-            return self.dtype
-        given = values[self.dtype_of]
-        if isinstance(given, torch.dtype):
-            return given
-        if given is None:
-            first = next(
-                i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional
-            )
-            given = values[first]
-        return given.dtype
 
 
 class CheckKind(IntEnum):
@@ -174,7 +65,7 @@ class Check:
 
     def _index(self, schema: Schema, name: str, where: str) -> int:
         index = schema.index.get(name)
-        if self.kind is CheckKind.DTYPE and index is not None and _is_dtype(schema, index):
+        if self.kind is CheckKind.DTYPE and index is not None and is_dtype(schema, index):
             return index
         return _tensors_index(schema, name, where)
 
@@ -223,14 +114,14 @@ class BoundCheck:
 
     def spec(self) -> tuple[object, ...]:
         """What the native library takes."""
-        dimensions = [_dimension_spec(d) for d in self.dimensions]
+        dimensions = [dimension_spec(d) for d in self.dimensions]
         return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
 
     def verify(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
         """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
         check.
         """
-        tensors = [(arguments[i].name, t) for i in self.indices for t in _tensors(values[i])]
+        tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
         if self.kind is CheckKind.SAME_SHAPE:
             self._verify_same_shape(tensors, arguments)
         elif self.kind is CheckKind.SAME_DTYPE:
@@ -242,7 +133,7 @@ class BoundCheck:
                 )
         elif self.kind is CheckKind.SHAPE:
             for name, tensor in tensors:
-                self._verify_shape(name, tensor, _evaluate(self.dimensions, values, arguments))
+                self._verify_shape(name, tensor, evaluate(self.dimensions, values, arguments))
         else:
             self._verify_dtype(tensors)
 
@@ -271,17 +162,15 @@ class BoundCheck:
         if _differ(tensor.shape, expected):
             raise ContractError(
                 f"{name} must have shape {shape_text(expected)} "
-                f"{_dimensions_text(self.dimensions)}, "
+                f"{dimensions_text(self.dimensions)}, "
                 f"got {shape_text(tensor.shape)}"
             )
 
 
 def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
     """The one device of all tensors; `ContractError` when there are several."""
-    tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in _tensors(values[i])]
-    device = next(
-        t for i, t in enumerate(values) if _is_device_giver(schema.arguments[i], t)
-    ).device
+    tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in tensors_in(values[i])]
+    device = values[first_tensor(schema.arguments)].device
     if any(t.device != device for _, t in tensors):
         got = ", ".join(f"{name}: {t.device}" for name, t in tensors)
         raise ContractError(f"all tensors must be on one device, got {got}; move them with .to()")
@@ -300,27 +189,23 @@ def verify_texts(values: Sequence[Any], arguments: Sequence[Argument]) -> None:
         )
 
 
-def _is_device_giver(argument: Argument, value: Any) -> bool:
-    return argument.type == "Tensor" and value is not None
-
-
-def _tensors(value: Any) -> list[Any]:
+def tensors_in(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _evaluate(
+def evaluate(
     dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[Argument]
 ) -> list[Any]:
     return [size for item in dimensions for size in item.evaluate(values, arguments)]
 
 
 def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    return len(left) != len(right) or any(_surely(a != b) for a, b in zip(left, right, strict=True))
+    return len(left) != len(right) or any(surely(a != b) for a, b in zip(left, right, strict=True))
 
 
-def _surely(condition: Any) -> bool:
+def surely(condition: Any) -> bool:
     """The truth of a comparison. One that hangs on data (an unbacked size) is left to the real
     call's check.
     """
@@ -331,12 +216,12 @@ def _surely(condition: Any) -> bool:
     return bool(guard_or_false(condition))
 
 
-def _dimension_spec(dimension: Dimension) -> tuple[object, ...]:
+def dimension_spec(dimension: Dimension) -> tuple[object, ...]:
     program = [tuple(map(int, step)) for step in dimension.size.program]
     return (dimension.size.text, program, dimension.sliced, dimension.start, dimension.stop)
 
 
-def _dimensions_text(dimensions: Sequence[Dimension]) -> str:
+def dimensions_text(dimensions: Sequence[Dimension]) -> str:
     return f"({', '.join(d.size.text for d in dimensions)})"
 
 
@@ -345,7 +230,7 @@ def _at_least_two(function: str, names: Sequence[str]) -> None:
         raise SchemaError(f"ops.{function} compares two arguments or more, got {list(names)}")
 
 
-def _is_dtype(schema: Schema, index: int) -> bool:
+def is_dtype(schema: Schema, index: int) -> bool:
     return schema.arguments[index].type == "ScalarType"
 
 
@@ -357,7 +242,7 @@ def _tensors_index(schema: Schema, name: str, where: str) -> int:
     return index
 
 
-def _tensor_index(schema: Schema, name: str, where: str) -> int:
+def tensor_index(schema: Schema, name: str, where: str) -> int:
     index = _tensors_index(schema, name, where)
     argument = schema.arguments[index]
     if argument.type != "Tensor" or argument.optional:
@@ -365,3 +250,8 @@ def _tensor_index(schema: Schema, name: str, where: str) -> int:
             f"{where}: {name!r} may be None or is a list; expected an argument of type Tensor"
         )
     return index
+
+
+def first_tensor(arguments: Sequence[Argument]) -> int:
+    """The argument that says on which device to run."""
+    return next(i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional)

@@ -77,6 +77,7 @@ class Schema:
         returns: what a call of the callable gives, for each the index of the written argument it
             is, or -1 for a fresh output. The dispatcher knows of fresh outputs only.
         return_names: the returns' names, "" where they have none.
+        return_lists: which returns are lists of tensors.
     """
 
     text: str
@@ -85,6 +86,7 @@ class Schema:
     arguments: tuple[Argument, ...]
     returns: tuple[int, ...]
     return_names: tuple[str, ...]
+    return_lists: tuple[bool, ...]
     index: Mapping[str, int] = field(repr=False)
 
     @property
@@ -163,6 +165,7 @@ def parse_schema(text: str) -> Schema:
         arguments=arguments,
         returns=returns,
         return_names=tuple(r.name for r in parsed.returns),
+        return_lists=tuple(str(r.type) != "Tensor" for r in parsed.returns),
         index={a.name: i for i, a in enumerate(arguments)},
     )
     _check(schema)
@@ -203,7 +206,7 @@ def _argument(operator: str, parsed: Any) -> Argument:
 
 
 def _return(parsed: Any, returned: Any) -> int:
-    if str(returned.type) != "Tensor":
+    if str(returned.type) not in {"Tensor", "List[Tensor]"}:
         raise SchemaError(
             f"{parsed.name}: a kernel operator returns tensors, got a return of type "
             f"{returned.type}"

@@ -23,15 +23,8 @@ from bringup.jit._signature import dtype_number
 from bringup.jit._triton import TritonKernel
 from bringup.ops._custom_op import CustomOperator, custom_op
 from bringup.ops._kernel_op import bound_checks, bound_outputs
-from bringup.ops._rules import (
-    BoundCheck,
-    BoundOutput,
-    Check,
-    CheckKind,
-    OutputRule,
-    verify_devices,
-    verify_texts,
-)
+from bringup.ops._outputs import BoundOutput, OutputRule
+from bringup.ops._rules import BoundCheck, Check, CheckKind, verify_devices, verify_texts
 from bringup.ops._schema import Schema, parse_schema
 from bringup.ops._variants import signature_of_schema
 
@@ -461,6 +454,10 @@ def triton_op(
     if layout not in {"contiguous", "strided"}:
         raise SchemaError(f"{name}: layout={layout!r}: expected 'contiguous' or 'strided'")
     rules, contract = bound_outputs(parsed, outputs), bound_checks(parsed, checks)
+    if any(rule.list or rule.count >= 0 for rule in rules):
+        raise SchemaError(
+            f"{name}: a Triton operator has no outputs of type Tensor[] or ops.at_most(...)"
+        )
     launcher = Launcher(parsed, kernel, grid, rules, contract, args, constants, options, layout)
 
     def run(*given: Any, **keywords: Any) -> Any:

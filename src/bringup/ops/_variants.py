@@ -15,10 +15,10 @@ import torch
 
 from bringup import jit
 from bringup.errors import ContractError, SchemaError
-from bringup.ops._rules import BoundOutput
+from bringup.ops._outputs import BoundOutput
 from bringup.ops._schema import Schema
 
-__all__ = ["KEY_BITS", "Variants", "template_of"]
+__all__ = ["KEY_BITS", "Variants", "output_names", "template_of"]
 
 KEY_BITS = 88  # variant_field_bits() of variant.cpp
 _DTYPE_BITS = 7  # kNoDtype of variant.cpp
@@ -34,21 +34,26 @@ class _Kind(IntEnum):
     BUCKET = 3
 
 
-def signature_of_schema(schema: Schema) -> tuple[jit.Argument, ...]:
-    """The arguments of a schema's kernel. Outputs have the names of the returns, otherwise `out`,
-    or `out0`, `out1`, ... where there are several or an argument is called `out`.
+def output_names(schema: Schema) -> tuple[str, ...]:
+    """The names of fresh outputs: those of the returns, otherwise `out`, or `out0`, `out1`, ...
+    where there are several or an argument is called `out`.
     """
-    inputs = [jit.Argument(a.name, a.type, a.optional) for a in schema.arguments]
     if schema.fresh_outputs == 0:
-        return tuple(inputs)
+        return ()
     several = schema.fresh_outputs > 1 or "out" in schema.index
-    return (
-        *inputs,
-        *(
-            jit.Argument(name or (f"out{i}" if several else "out"), "Tensor")
-            for i, name in enumerate(schema.return_names)
-        ),
+    return tuple(
+        name or (f"out{i}" if several else "out") for i, name in enumerate(schema.return_names)
     )
+
+
+def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argument, ...]:
+    """The arguments of a schema's kernel."""
+    inputs = [jit.Argument(a.name, a.type, a.optional) for a in schema.arguments]
+    outputs = [
+        jit.Argument(name, "Tensor[]" if is_list else "Tensor")
+        for name, is_list in zip(output_names(schema), schema.return_lists, strict=False)
+    ]
+    return (*inputs, *outputs, *((jit.Argument("counts", "Tensor"),) if counts else ()))
 
 
 class Variants:
@@ -58,11 +63,13 @@ class Variants:
         bound: the template, resolved against the operator's arguments and outputs.
     """
 
-    def __init__(self, template: jit.Template, schema: Schema) -> None:
-        """Raises `SchemaError` when the template does not fit the schema."""
+    def __init__(self, template: jit.Template, schema: Schema, *, counts: bool = False) -> None:
+        """`counts`: the kernel gets the tensor of its counts behind the outputs. Raises
+        `SchemaError` when the template does not fit the schema.
+        """
         self._schema = schema
         try:
-            self.bound = template.bind(signature_of_schema(schema))
+            self.bound = template.bind(signature_of_schema(schema, counts))
         except ValueError as error:
             raise SchemaError(f"{schema.qualified_name}: {error}") from None
         self._check_layouts()
@@ -125,24 +132,25 @@ class Variants:
             raise ContractError(f"{self._schema.qualified_name}: {error}") from None
 
     def params_of_call(
-        self, values: Sequence[Any], outputs: Sequence[BoundOutput], contiguous: bool
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> jit.Params:
-        """The parameter set of a call with these values in schema order. Raises `ContractError`
+        """The parameter set of a call with these values in schema order; `strided` are the
+        arguments that the kernel takes in any layout. Raises `ContractError`
         (without the operator's name) for values that no binary can be for.
         """
         self.verify(values)
         try:
-            return jit.Params.of_call(self.bound, self._as_passed(values, outputs, contiguous))
+            return jit.Params.of_call(self.bound, self._as_passed(values, outputs, strided))
         except ValueError as error:
             raise ContractError(str(error)) from None
 
     def key_of_call(
-        self, values: Sequence[Any], outputs: Sequence[BoundOutput], contiguous: bool
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> tuple[Any, ...]:
         """The fields of the key of a call whose values were verified, for `params_of_key`. Raises
         `ContractError` (without the operator's name) for values that no binary can be for.
         """
-        passed = self._as_passed(values, outputs, contiguous)
+        passed = self._as_passed(values, outputs, strided)
         try:
             return self._key_of(passed)
         except ValueError as error:
@@ -161,23 +169,23 @@ class Variants:
         )
 
     def _as_passed(
-        self, values: Sequence[Any], outputs: Sequence[BoundOutput], contiguous: bool
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> list[Any]:
         """What the kernel gets: without memory where an argument is copied, and for outputs."""
         arguments = self._schema.arguments
         results = [rule.fake(i, values, arguments, "meta") for i, rule in enumerate(outputs)]
 
         def as_passed(index: int, value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and not self.takes(index, value, contiguous):
+            if isinstance(value, torch.Tensor) and not self.takes(index, value, strided):
                 return torch.empty(value.shape, dtype=value.dtype, device="meta")
             return value
 
         return [*(as_passed(i, value) for i, value in enumerate(values)), *results]
 
-    def takes(self, index: int, tensor: torch.Tensor, contiguous: bool) -> bool:
-        """Whether the kernel takes a tensor argument as it lies in memory."""
+    def takes(self, index: int, tensor: torch.Tensor, strided: Sequence[int]) -> bool:
+        """Whether the kernel takes a tensor as it lies in memory; those in `strided` it does."""
         layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
-        return _taken(tensor, layouts.get(index), contiguous)
+        return _taken(tensor, layouts.get(index), index not in strided)
 
     def verify(self, values: Sequence[Any]) -> None:
         """Raises `ContractError` (without the operator's name) for a value that no choice

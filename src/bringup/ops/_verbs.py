@@ -50,6 +50,10 @@ class Verbs:
         self._formula = Formula()
         self._node: Any = None
 
+    def destroy(self) -> None:
+        """Removes all that was registered for the operator after its definition."""
+        self._library._destroy()
+
     @typing.overload
     def register_kernel(self, device: str | Sequence[str], function: Function) -> Function: ...
     @typing.overload

@@ -40,9 +40,9 @@ def rule_for(
 ) -> Callable[..., Any]:
     """The rule (info, in_dims, *values) over all arguments that `rule` is or names."""
     if rule == "pointwise":
-        return _pointwise(overload, facts)
+        return _writing_batches(facts, _pointwise(overload, facts))
     if rule == "loop":
-        return _loop(overload, facts)
+        return _writing_batches(facts, _loop(overload, facts))
     if not callable(rule):
         raise SchemaError(
             f"register_vmap({rule!r}): expected a function (info, in_dims, *args), 'pointwise' or "
@@ -52,6 +52,23 @@ def rule_for(
     def call(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         positional, keywords = facts.split(values)
         return rule(info, in_dims, *positional, **keywords)
+
+    return call
+
+
+def _writing_batches(facts: Facts, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule` where written arguments have a batch: all samples would write one tensor otherwise."""
+    if not facts.written:
+        return rule
+
+    def call(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
+        for index in facts.written:
+            if any(dim is None for _, dim in _tensors(values[index], in_dims[index])):
+                raise RuntimeError(
+                    f"vmap: {facts.name} writes its argument '{facts.names[index]}', which has no "
+                    "batch dimension, once for every sample; pass it with one"
+                )
+        return rule(info, in_dims, *values)
 
     return call
 

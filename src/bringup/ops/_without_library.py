@@ -7,7 +7,7 @@ its definition, the call of the kernel is in `_host_frame`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 from bringup.errors import ContractError, ExpiredHandleError
 from bringup.ops import _autograd
 from bringup.ops._autograd import Formula
-from bringup.ops._backward import BackwardPlan, SourceKind
+from bringup.ops._backward import keep_inputs
 from bringup.ops._facts import Facts, facts_of
 from bringup.ops._host_frame import HostFrame
-from bringup.ops._rules import BoundOutput
+from bringup.ops._outputs import BoundOutput, cut
 from bringup.ops._schema import Schema
 from bringup.ops._variants import Variants
 
@@ -35,11 +35,8 @@ class Definition(Protocol):
     schema: Schema
     outputs: tuple[BoundOutput, ...]
     variants: Variants
+    strided: tuple[int, ...]
     library: Any
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the kernel sees contiguous inputs only."""
 
     def verify(self, values: Sequence[Any]) -> Any:
         """Checks the input contract and gives the device."""
@@ -55,6 +52,12 @@ class PythonOperator:
         definition: what was declared; its schema is in the dispatcher already.
         overload: the operator in `torch.ops`.
         traceable: plain Python over the overload: what the callable does.
+
+    Attributes:
+        function: the callable.
+        formula: the gradient; changing it changes the next call.
+        node: the autograd function that follows it.
+        receivers: the arguments that can have a gradient; None for all tensors.
     """
 
     def __init__(
@@ -63,17 +66,11 @@ class PythonOperator:
         self._definition = definition
         self._facts: Facts = facts_of(overload)
         self._name = definition.schema.qualified_name
-        self._formula = Formula(backward=self._no_backward)
-        self._receivers: tuple[int, ...] | None = None
+        self.formula = Formula(setup_context=keep_inputs)
+        self.receivers: tuple[int, ...] | None = None
         self._closed = False
         self.function = self._callable(traceable)
         self._register(overload)
-
-    def set_backward(self, plan: BackwardPlan) -> None:
-        """Makes another operator the backward of this one."""
-        recipe = _Backward(self._facts, plan)
-        self._formula.set_backward(self._facts, recipe.backward, recipe.setup_context)
-        self._receivers = tuple(plan.receivers)
 
     def close(self) -> None:
         """Lets calls of the callable raise."""
@@ -96,8 +93,8 @@ class PythonOperator:
         library, bare = self._definition.library, self._name.partition("::")[2]
         for key in ("CPU", "PrivateUse1"):
             library.impl(bare, self._run, key)
-        node = _autograd.node_class(self._facts, self._formula, self._name)
-        self._record = _autograd.autograd_kernel(self._facts, overload, node)
+        self.node = _autograd.node_class(self._facts, self.formula, self._name)
+        self._record = _autograd.autograd_kernel(self._facts, overload, self.node)
         self._redispatch = overload._handle.redispatch_boxed
         library.impl(bare, self._autograd, "Autograd", with_keyset=True)
         if self._facts.written:
@@ -120,11 +117,16 @@ class PythonOperator:
         except ContractError as error:
             prefix = "" if str(error).startswith(f"{self._name}: ") else f"{self._name}: "
             raise ContractError(f"{prefix}{error}") from None
-        frame = HostFrame(self._name, arguments, passed, outputs)
+        counts = torch.full((max((r.count for r in definition.outputs), default=-1) + 1,), -1)
+        behind = [counts] if counts.numel() else []
+        frame = HostFrame(self._name, arguments, passed, [*outputs, *behind])
         try:
             frame.run(kernel)
         except IndexError:  # somebody has unloaded the kernels that nothing held
             frame.run(definition.kernel_for(device.type, values, again=True))
+        for i, rule in enumerate(definition.outputs):
+            if rule.count >= 0:
+                outputs[i] = cut(self._name, i, outputs[i], counts.tolist()[rule.count])
         if not outputs:
             return None
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -135,14 +137,14 @@ class PythonOperator:
 
     def _taken(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         definition = self._definition
-        if definition.variants.takes(index, tensor, definition.contiguous):
+        if definition.variants.takes(index, tensor, definition.strided):
             return tensor
         argument = definition.schema.arguments[index]
         if argument.mutated:
             raise ContractError(
                 f"{argument.name} is written and must be contiguous, got strides "
                 f"{list(tensor.stride())} for sizes {list(tensor.shape)}; pass a contiguous "
-                'tensor or declare layout="strided"'
+                "tensor or name it in strided="
             )
         return tensor.contiguous()
 
@@ -178,38 +180,19 @@ class PythonOperator:
 
     def _autograd(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         values = self._facts.values(args, kwargs)
-        if forward_ad._current_level >= 0:
-            self._refuse_tangents(values)
         tensors = [t for _, t in self._facts.tensors_of(values, range(len(values)))]
+        tangents = forward_ad._current_level >= 0 and any(
+            forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+        )
+        if tangents and self.formula.jvp is None:
+            raise NotImplementedError(_autograd.no_jvp(self._facts))
+        if self.receivers is not None and not self._facts.written:
+            tensors = [t for _, t in self._facts.tensors_of(values, self.receivers)]
         needs = _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if needs and self._receivers is not None:
-            receiving = self._facts.tensors_of(values, self._receivers)
-            needs = any(tensor.requires_grad for _, tensor in receiving)
-        if not needs:
+        if not needs and not tangents:
             after = keyset & torch._C._after_autograd_keyset
             return _autograd.below_autograd(self._redispatch, after, *args, **kwargs)
-        for _, tensor in self._facts.tensors_of(values, self._facts.written):
-            _check_inplace(tensor)
         return self._record(keyset, *args, **kwargs)
-
-    def _refuse_tangents(self, values: Sequence[Any]) -> None:
-        for _, tensor in self._facts.tensors_of(values, range(len(values))):
-            if forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError(
-                    f"{self._name} has no forward-mode derivative, but an input carries a tangent "
-                    "(torch.func.jvp, torch.autograd.forward_ad). Use reverse mode instead."
-                )
-
-    def _no_backward(self, ctx: Any, *grads: Any) -> Any:
-        advice = (
-            "It writes into its arguments, so none can be registered: detach() them first."
-            if self._facts.written
-            else "Register one with register_backward(), or call the operator under "
-            "torch.no_grad()."
-        )
-        raise NotImplementedError(
-            f"{self._name} has no backward, but a gradient through it was asked for. {advice}"
-        )
 
     def _write(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         after = keyset & torch._C._after_ADInplaceOrView_keyset
@@ -218,56 +201,6 @@ class PythonOperator:
         for _, tensor in self._facts.tensors_of(values, self._facts.written):
             torch.autograd.graph.increment_version(tensor)
         return result
-
-
-class _Backward:
-    """A backward operator as the formula of an autograd function."""
-
-    def __init__(self, facts: Facts, plan: BackwardPlan) -> None:
-        namespace, _, name = plan.name.partition("::")
-        self._facts = facts
-        self._plan = plan
-        self._where = (namespace, name, plan.overload or "default")
-
-    def setup_context(self, ctx: Any, inputs: Sequence[Any], *rest: Any) -> None:
-        keywords: Mapping[str, Any] = rest[0] if len(rest) > 1 else {}
-        values = [*inputs, *keywords.values()]
-        outputs = rest[-1] if isinstance(rest[-1], tuple) else (rest[-1],)
-        saved, constants = [], []
-        for kind, index in self._plan.sources:
-            if kind == SourceKind.INPUT:
-                saved.append(values[index])
-            elif kind == SourceKind.OUTPUT:
-                saved.append(outputs[index])
-            elif kind == SourceKind.CONSTANT:
-                constants.append(values[index])
-        ctx.save_for_backward(*saved)
-        ctx.bringup_constants = constants
-
-    def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        saved, constants = iter(ctx.saved_tensors), iter(ctx.bringup_constants)
-        arguments = []
-        for kind, index in self._plan.sources:
-            if kind == SourceKind.GRAD:
-                arguments.append(grads[index])
-            else:
-                arguments.append(next(constants if kind == SourceKind.CONSTANT else saved))
-        result = self._operator()(*arguments)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        gradients: list[Any] = [None] * len(self._facts.names)
-        for index, gradient in zip(self._plan.receivers, results, strict=True):
-            gradients[index] = gradient
-        return tuple(gradients)
-
-    def _operator(self) -> Any:
-        namespace, name, overload = self._where
-        try:
-            return getattr(getattr(getattr(torch.ops, namespace), name), overload)
-        except AttributeError as error:
-            raise RuntimeError(
-                f"{self._facts.name}: its backward operator {namespace}::{name} is not defined any "
-                "more"
-            ) from error
 
 
 def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -318,16 +251,3 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     begin = tensor.data_ptr()
     return begin, begin + tensor.numel() * tensor.element_size()
-
-
-def _check_inplace(tensor: torch.Tensor) -> None:
-    """Raises what torch raises for writing a leaf that requires grad, or a view of one."""
-    if tensor.requires_grad and tensor.is_leaf:
-        raise RuntimeError(
-            "a leaf Variable that requires grad is being used in an in-place operation."
-        )
-    base = tensor._base if tensor._is_view() else None
-    if base is not None and base.requires_grad and base.is_leaf:
-        raise RuntimeError(
-            "a view of a leaf Variable that requires grad is being used in an in-place operation."
-        )

@@ -107,7 +107,9 @@ def test_without_requires_grad_nothing_is_recorded(scaled: ops.CustomOperator, p
 def test_backward_without_a_formula_raises_naming_the_operator(custom: Custom, path: str) -> None:
     operator = custom(square)
     y = by(path, operator)(leaf(1))
-    with pytest.raises(RuntimeError, match=f"{operator.qualified_name} has no backward; give it"):
+    with pytest.raises(
+        RuntimeError, match=f"{operator.qualified_name} has no backward, but a gradient"
+    ):
         y.backward()
 
 
@@ -332,3 +334,28 @@ def test_an_exception_of_a_callback_reaches_the_caller(custom: Custom, path: str
     operator.register_autograd(scale_backward, setup_context=lambda ctx, i, o: fail())
     with pytest.raises(KeyError, match="mine"):
         by(path, operator)(leaf(1))
+
+
+def test_forward_over_reverse_is_right(custom: Any) -> None:
+    """Row 11: a jvp around a grad, as `torch.func.hessian` runs it, loses no tangent silently."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x
+
+    def jvp(ctx: Any, dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+        x, y = ctx.saved_tensors
+        return dx * y + x * dy
+
+    operator = custom(product)
+    operator.register_autograd(backward, setup_context=setup)
+    operator.register_jvp(jvp)
+    x = torch.randn(3)
+    hessian = torch.func.hessian(lambda a: (a * operator(a, a)).sum())(x)
+    torch.testing.assert_close(hessian, torch.diag(6 * x))

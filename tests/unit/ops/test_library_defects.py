@@ -293,7 +293,7 @@ def test_a_written_tensor_with_history_does_not_keep_a_wrong_one(
     for call in (operator, operator.overload):
         y = x * 3
         call(y)
-        with pytest.raises(RuntimeError, match="is not possible: it writes its argument 'x'"):
+        with pytest.raises(RuntimeError, match="it writes its arguments"):
             y.backward()
 
 

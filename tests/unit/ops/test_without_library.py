@@ -21,10 +21,13 @@ FOLDER = Path(__file__).parent
 FILES = (
     "test_autograd",
     "test_autotune",
+    "test_backward_operator",
     "test_calls",
     "test_compile",
     "test_definition",
     "test_hazards",
+    "test_missing_backward",
+    "test_outputs",
     "test_parallel",
     "test_paths",
     "test_prebuild",
@@ -32,7 +35,12 @@ FILES = (
     "test_template_launch",
     "test_templates",
 )
-NATIVE_REASONS = {"a device", "captured graphs", "kernels run on one thread without it"}
+NATIVE_REASONS = {
+    "a device",
+    "captured graphs",
+    "kernels run on one thread without it",
+    "the GIL is held without it",
+}
 
 
 def without_library(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +67,7 @@ def test_the_operator_tests_pass_and_what_is_left_out_says_why() -> None:
     assert reasons == NATIVE_REASONS
     counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped)", summary)}
     assert counts["passed"] > 230
-    assert counts["skipped"] < 40
+    assert counts["skipped"] < 70
 
 
 @pytest.mark.native("it is compared with it")
