@@ -130,6 +130,9 @@ def _add(result: PassResult, other: PassResult) -> None:
     result.refused += other.refused
     result.edits += other.edits
     result.seconds += other.seconds
+    result.failures += other.failures
+    result.verified += other.verified
+    result.unverified.extend(other.unverified)
     if other.status is PassStatus.CHANGED:
         result.status = other.status
 

@@ -342,6 +342,7 @@ class Graph(GraphTree):
             for value in (value for node in self._core.nodes() for value in node.outputs):
                 self._core.set_meta(value, None)
         self.dialect = dialect
+        self.shapes_pending = self.is_bound
 
     @property
     def is_bound(self) -> bool:

@@ -8,25 +8,22 @@ from contextlib import contextmanager
 from bringup.errors import PassError
 from bringup.ir.dialect import Dialect
 from bringup.ir.graph import Graph
-from bringup.ir.node import CONSTANT, INPUT, Node, Value
+from bringup.ir.node import CONSTANT, Node, Value
 
 __all__ = ["infer_shapes", "needs_shapes", "shapes_withheld"]
 
 
 def needs_shapes(graph: Graph) -> bool:
-    """Whether shapes can be inferred and are not: all inputs are described, some node is not."""
-    if not graph.is_bound:
+    """Whether shapes can be inferred and are not: the graph was built without them, and all its
+    inputs are described.
+    """
+    if not graph.shapes_pending or not graph.is_bound:
         return False
     for value in graph.inputs:
         desc = value.known_desc
         if desc is None or (value.meta is None and not desc.shape.is_static):
             return False
-    return any(
-        value.meta is None
-        for node in graph.nodes
-        if node.operator.parameters or node.op_type == INPUT
-        for value in node.outputs
-    )
+    return True
 
 
 def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> None:
@@ -54,6 +51,7 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
             graph.set_meta(node.output, dialect.constant_meta(node.payload))
         elif node.operator.parameters and all(value.meta is not None for value in node.inputs):
             _infer_node(graph, dialect, node)
+    graph.shapes_pending = False
 
 
 def _infer_node(graph: Graph, dialect: Dialect, node: Node) -> None:

@@ -22,6 +22,8 @@ class GraphTree:
     name: str
     withholds_shapes = False
     """Whether asking for a shape that is not inferred yet is an error."""
+    shapes_pending = False
+    """Whether it was built before anybody knew its operators, and nobody inferred shapes since."""
 
     def __init__(self) -> None:
         self._attributes: dict[str, object] = {}

@@ -16,7 +16,16 @@ from typing import TypeAlias
 
 from bringup import settings
 
-__all__ = ["EventKind", "Listener", "PassEvent", "emit", "listening", "profile_with", "profiled"]
+__all__ = [
+    "EventKind",
+    "Listener",
+    "PassEvent",
+    "emit",
+    "is_wanted",
+    "listening",
+    "profile_with",
+    "profiled",
+]
 
 
 class EventKind(str, Enum):
@@ -81,6 +90,11 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _LISTENERS.remove(listener)
+
+
+def is_wanted() -> bool:
+    """Whether anybody listens: events need not be made otherwise."""
+    return bool(_LISTENERS) or settings.logger("passes.events").isEnabledFor(logging.INFO)
 
 
 def emit(event: PassEvent) -> None:

@@ -14,7 +14,7 @@ from bringup.passes.context import PassContext
 from bringup.passes.controls import Controls
 from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.dump import dump
-from bringup.passes.events import EventKind, PassEvent, emit, profiled
+from bringup.passes.events import EventKind, PassEvent, emit, is_wanted, profiled
 from bringup.passes.report import PassResult, PassStatus
 from bringup.passes.rewriting import Rewriting
 from bringup.passes.verify import Verifier
@@ -59,6 +59,7 @@ class Session:
         )
         self.controls = controls
         self.verifier: Verifier | None = None
+        self._is_heard = is_wanted() and not controls.quiet
         self._shared = shared
         self._options = options
 
@@ -91,7 +92,7 @@ class Session:
 
     def emit(self, kind: EventKind, **details: object) -> None:
         """Tell the world what happened in this session."""
-        if self.controls.quiet:
+        if not self._is_heard:
             return
         emit(
             PassEvent(
@@ -213,6 +214,12 @@ class Session:
         self.result.matches = 0
 
     def _tell_result(self) -> None:
+        if self._is_heard:
+            self._emit_executed()
+        if not self.controls.quiet:
+            _LOG.info("%s", self.result)
+
+    def _emit_executed(self) -> None:
         self.emit(
             EventKind.EXECUTED,
             status=self.result.status.value,
@@ -222,8 +229,6 @@ class Session:
             inputs=[_shape_text(value) for value in self.graph.inputs],
             outputs=[_shape_text(value) for value in self.graph.outputs],
         )
-        if not self.controls.quiet:
-            _LOG.info("%s", self.result)
 
 
 def _shape_text(value: ir.Value) -> str:
