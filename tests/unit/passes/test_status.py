@@ -1,6 +1,7 @@
 """What a pass's return value or exception does: one cell a test, over every hook."""
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -459,3 +460,24 @@ def test_graph_of_a_builder_is_not_edited_outside_of_a_transaction_by_savepoints
         ir.Graph("g").savepoint(),
     ):
         pass
+
+
+def test_sessions_of_two_graphs_run_in_parallel():
+    """Two callbacks wait for each other: no lock is held while a pass runs."""
+    both = threading.Barrier(2, timeout=20)
+    seen = []
+
+    @passes.register_custom_pass(name="P", stage=STAGE)
+    def meet(graph, context):
+        both.wait()
+        seen.append((graph.name, context.instance_id))
+
+    threads = [
+        threading.Thread(target=run, args=(chain("a", graph_name=name),)) for name in ("g", "h")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(name for name, _ in seen) == ["g", "h"]
+    assert len({number for _, number in seen}) == 2
