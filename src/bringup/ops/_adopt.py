@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bringup.errors import ExpiredHandleError, SchemaError
-from bringup.ops._autograd import call_boxed
+from bringup.ops._autograd import autograd_kernel
 from bringup.ops._backward import formula_of, match
 from bringup.ops._custom_op import find_custom_operator
 from bringup.ops._defined import note
@@ -32,8 +32,6 @@ __all__ = ["AdoptedOperator", "adopt", "adopted_names"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _is_compiling = torch.compiler.is_compiling
-_in_function_mode = torch._C._is_torch_function_mode_enabled
-_has_torch_function = torch._C._has_torch_function_variadic
 _registered = torch.library._impls
 _COMPOSITE = "CompositeImplicitAutograd"
 
@@ -47,9 +45,7 @@ class AdoptedOperator(Verbs):
     is true; what the handle itself has registered may be replaced at any time. All of it goes with
     the handle: with `undefine()`, or when nobody holds it any more. The operator is then as it was.
 
-    A call goes to the dispatcher at once where nothing but the dispatcher could tell; it goes
-    through `torch.ops` in a torch-function mode, with an argument that overrides torch functions,
-    with a list of tensors, and under torch.compile. Both are the same operator.
+    A call is one of the overload in `torch.ops`, which a lookup of its name would find.
 
     Attributes:
         schema: the schema as registered.
@@ -61,23 +57,14 @@ class AdoptedOperator(Verbs):
         super().__init__(operator, torch.library.Library(operator.namespace, "FRAGMENT"))
         self.schema = str(operator._schema)
         self.__name__ = self._bare
-        self._handle = operator._handle
-        self._direct = not self.facts.lists
+        self._call = operator._op  # what the overload calls; Dynamo knows the overload only
         self._ours: set[str] = set()
         self._former: set[str] = set()
         self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the operator."""
-        if (
-            _is_compiling()
-            or not self._direct
-            or _in_function_mode()
-            or _has_torch_function(*args)
-            or (kwargs and _has_torch_function(*kwargs.values()))
-        ):
-            return self.overload(*args, **kwargs)
-        return call_boxed(self._handle, *args, **kwargs)
+        return self.overload(*args, **kwargs) if _is_compiling() else self._call(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<adopted operator {self.qualified_name}>"
@@ -174,8 +161,7 @@ class AdoptedOperator(Verbs):
         """
         if _handles.get(self.qualified_name) is self:
             del _handles[self.qualified_name]
-        self._direct = False
-        self.overload = _Expired(self.qualified_name)
+        self.overload = self._call = _Expired(self.qualified_name)
         self._finalizer()
 
     @contextmanager
@@ -241,8 +227,6 @@ class AdoptedOperator(Verbs):
 
     def _cover(self, keys: Sequence[str]) -> None:
         """Puts the autograd kernel where one of somebody else's comes before the alias."""
-        from bringup.ops._autograd import autograd_kernel
-
         kernel = autograd_kernel(self.facts, self.overload, self._node)
         backends = [key for key in keys if key not in ("Autograd", _COMPOSITE)]
         if _COMPOSITE in keys:
@@ -277,8 +261,8 @@ def adopt(operator: str | Any) -> AdoptedOperator:
     """A handle on an operator that somebody else has registered, in C++ or in Python.
 
     It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the verbs of our
-    own operators, and calls it faster than `torch.ops` does. Keep the handle: what it has
-    registered goes with it. A second `adopt` gives the same handle.
+    own operators, and its host arguments become slots of captured graphs. Keep the handle: what it
+    has registered goes with it. A second `adopt` gives the same handle.
 
     Args:
         operator: `"namespace::name"`, `"namespace::name.overload"`, or the operator of `torch.ops`.
