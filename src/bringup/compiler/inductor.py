@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +38,7 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
         selected: the passes, in running order.
         plugins: what was loaded when they were selected.
         options: what passes may read with `context.get_option_value`.
+        begins: whether a compile's report begins with these passes; otherwise they add to it.
     """
 
     def __init__(
@@ -44,18 +46,21 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
         selected: Sequence[PassDescriptor],
         plugins: PluginReport,
         options: Mapping[str, object],
+        *,
+        begins: bool,
     ) -> None:
         self.selected = tuple(selected)
-        self.called = False
+        self.begins = begins
         self._plugins = plugins
         self._options = dict(options)
 
     def __call__(self, graph: Any) -> None:
         """Rewrite one FX graph of Inductor, in place. Raises `PassError` when a pass fails."""
-        self.called = True
         module = graph.owning_module
-        with extend_last_report():
+        with nullcontext() if self.begins else extend_last_report():
             rewrite(module, self.selected, self._plugins, options=self._options)
+        if graph.find_nodes(op="get_attr"):
+            _allow_constants(graph)
 
     def uuid(self) -> object | None:
         """What Inductor's caches know these passes by: sources, versions, order and options.
@@ -86,7 +91,10 @@ def inductor_hooks(
     that is not registered.
     """
     plugins, selected = load_and_select(passes, options or {})
-    return _hooks(selected, plugins, options or {}, HOOKS)
+    hooks = _hooks(selected, plugins, options or {}, HOOKS)
+    for hook in list(hooks.values())[:1]:
+        hook.begins = True
+    return hooks
 
 
 def passes_before_inductor(selected: Sequence[PassDescriptor]) -> list[PassDescriptor]:
@@ -119,6 +127,13 @@ def compile_with_inductor(
             return compile_fx_inner(decomposed, inputs)
 
 
+def _allow_constants(graph: Any) -> None:
+    """Let Inductor infer shapes again where a pass put real tensors into the graph."""
+    mode = detect_fake_mode([node.meta.get("val") for node in graph.nodes])
+    if mode is not None:
+        mode.allow_non_fake_inputs = True
+
+
 def _hooks(
     selected: Sequence[PassDescriptor],
     plugins: PluginReport,
@@ -128,4 +143,8 @@ def _hooks(
     chosen = {
         hook: [item for item in selected if item.stage in stages] for hook, stages in table.items()
     }
-    return {hook: InductorPass(some, plugins, options) for hook, some in chosen.items() if some}
+    return {
+        hook: InductorPass(some, plugins, options, begins=False)
+        for hook, some in chosen.items()
+        if some
+    }

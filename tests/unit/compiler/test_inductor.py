@@ -73,6 +73,31 @@ def test_plain_inductor_takes_the_hooks_as_options():
     assert list(hooks) == ["joint_custom_pre_pass"]
     x = torch.randn(7)
     torch.testing.assert_close(torch.compile(torch.sin, options=hooks)(x), torch.cos(x))
+    assert compiler.last_report().matches == {"P": 1}
+    torch._dynamo.reset()
+    torch.compile(torch.sin, options=hooks)(x)
+    assert compiler.last_report().matches == {"P": 1}  # a report of its own for each compile
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_constants_of_replacements_reach_inductor(stage, plain):
+    @passes.register_fusion_pass(name="P", stage=stage)
+    class AddConstant(passes.FusionBasePass):
+        def run(self, graph, context):
+            (node,) = graph.find("aten::sin")
+            constant = graph.add_constant(torch.full((7,), 2.0))
+            new = graph.inserting_before(node).op("aten::mul.Tensor", node.inputs[0], constant)
+            graph.replace_all_uses(node.output, new)
+            graph.erase_dead(node)
+
+    x = torch.randn(7)
+    how = {"backend": "bringup", "options": {"inner": "inductor"}}
+    if plain:
+        how = {"options": compiler.inductor_hooks()}
+    compiled = torch.compile(lambda x: torch.sin(x) + 1, **how)
+    torch.testing.assert_close(compiled(x), x * 2 + 1)
 
 
 def test_uuid_follows_source_order_and_options_of_the_passes(tmp_path, monkeypatch):
