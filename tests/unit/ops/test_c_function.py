@@ -357,8 +357,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "the function takes x as torch.float32, and as torch.float64"),
     (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=torch.int32)},
      "output out is allocated as torch.int32, and the function takes torch.float32"),
-    (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty_like("x", dtype=ops.promote("x", "n"))},
-     "output out is allocated by promotion, and the function takes torch.float32"),
+    (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=ops.promote("x", "n"))},
+     "allocated as what arguments are promoted to, and the function takes torch.float32"),
     (F.replace("const float*", "const void*"),
      {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=torch.float32)},
      "passes the address of x, and nothing says which dtype the function takes there: write "
