@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.bindings import Bindings, resolve
 from bringup.passes.match import MatchResult
+from bringup.passes.placement import Refusal, stand
 
 __all__ = ["Candidate", "accept"]
 
@@ -43,10 +44,11 @@ class _Boundary:
     def accept(self) -> Candidate | None:
         if not (self._is_self_contained() and self._is_unwritten()):
             return None
-        place = self._place()
-        if place is None or not self._may_run_at(place[0]):
+        place = stand(self._matched, self._taken_in, self._outputs, self._storages)
+        if isinstance(place, Refusal):
+            self._refuse(place.node, place.reason)
             return None
-        return Candidate(MatchResult(self._bound.root), place[0], tuple(place[1]))
+        return Candidate(MatchResult(self._bound.root), place.before, place.hoist)
 
     def _is_self_contained(self) -> bool:
         returned = frozenset(self._outputs)
@@ -80,36 +82,6 @@ class _Boundary:
                     value.node, f"its memory is written by {writer.name!r}, so it is not replaced"
                 )
                 return False
-        return True
-
-    def _place(self) -> tuple[Node, Sequence[Node]] | None:
-        """In front of which node the replacement goes, and what must move there first."""
-        readers = {
-            user for value in self._outputs for user in value.users if user not in self._matched
-        }
-        last = self._in_order[-1]
-        if not readers or all(last.is_before(reader) for reader in readers):
-            assert last.next is not None
-            return last.next, ()
-        before = _sorted(readers)[0]
-        plan = ir.hoist_plan(self._taken_in, before, self._matched, self._storages)
-        if isinstance(plan, str):
-            self._refuse(before, plan)
-            return None
-        return before, plan
-
-    def _may_run_at(self, before: Node) -> bool:
-        """Whether what the matched nodes read is unwritten between them and the replacement."""
-        for node in self._in_order:
-            first, last = (node, before) if node.is_before(before) else (before, node)
-            for value in node.inputs:
-                writer = self._storages.writer_between(value, first, last)
-                if writer is not None:
-                    self._refuse(
-                        node,
-                        f"{writer.name!r} writes what it reads between it and the replacement",
-                    )
-                    return False
         return True
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bringup import ir
 
-__all__ = ["Placement", "place"]
+__all__ = ["Placement", "Refusal", "place", "stand"]
 
 
 @dataclass(frozen=True)
@@ -18,31 +18,68 @@ class Placement:
     hoist: tuple[ir.Node, ...]
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no such place, and the node that is in the way."""
+
+    node: ir.Node
+    reason: str
+
+
 def place(
     nodes: Iterable[ir.Node],
     inputs: Sequence[ir.Value],
     outputs: Sequence[ir.Value],
     storages: ir.Storages,
-) -> Placement | str:
+) -> Placement | Refusal:
     """Where a replacement of `nodes` may stand, or the reason why there is no such place.
 
     The nodes must be one part of the graph: what they compute is used by themselves or is among
     `outputs`, they only compute, and no input depends on an output.
     """
     matched = frozenset(nodes)
-    reason = _why_not_replaceable(matched, inputs, outputs, storages)
-    if reason is not None:
-        return reason
-    readers = [user for value in outputs for user in value.users if user not in matched]
+    refusal = _why_not_replaceable(matched, inputs, outputs, storages)
+    return refusal or stand(matched, inputs, outputs, storages)
+
+
+def stand(
+    matched: frozenset[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    storages: ir.Storages,
+) -> Placement | Refusal:
+    """The same for nodes that are known to be replaceable: behind all they read, in front of all
+    that read them, with no write of what they read in between.
+    """
+    readers = {user for value in outputs for user in value.users if user not in matched}
     last = max(matched, key=lambda node: node.order)
     first_reader = min(readers, key=lambda node: node.order, default=None)
     if first_reader is None or last.is_before(first_reader):
-        assert last.next is not None, "only the output node is the last, and it was refused"
-        return Placement(last.next, ())
-    plan = ir.hoist_plan(inputs, first_reader, matched, storages)
-    if isinstance(plan, str):
-        return plan
-    return Placement(first_reader, tuple(plan))
+        assert last.next is not None, "only the output node is the last, and it is no operator"
+        placement = Placement(last.next, ())
+    else:
+        plan = ir.hoist_plan(inputs, first_reader, matched, storages)
+        if isinstance(plan, str):
+            return Refusal(first_reader, plan)
+        placement = Placement(first_reader, tuple(plan))
+    return _why_not_at(placement.before, matched, storages) or placement
+
+
+def _why_not_at(
+    before: ir.Node, matched: frozenset[ir.Node], storages: ir.Storages
+) -> Refusal | None:
+    """Whether what the nodes read is written between them and the replacement."""
+    if storages.quiet:
+        return None
+    for node in sorted(matched, key=lambda node: node.order):
+        first, last = (node, before) if node.is_before(before) else (before, node)
+        for value in node.inputs:
+            writer = storages.writer_between(value, first, last)
+            if writer is not None:
+                return Refusal(
+                    node, f"{writer.name!r} writes what it reads between it and the replacement"
+                )
+    return None
 
 
 def _why_not_replaceable(
@@ -50,25 +87,23 @@ def _why_not_replaceable(
     inputs: Sequence[ir.Value],
     outputs: Sequence[ir.Value],
     storages: ir.Storages,
-) -> str | None:
+) -> Refusal | None:
     returned = set(outputs)
-    for node in matched:
+    for node in sorted(matched, key=lambda node: node.order):
         if node.op_type in (ir.INPUT, ir.OUTPUT):
-            return f"{node.name!r} is an input or the result of the graph, not an operator"
+            words = f"{node.name!r} is an input or the result of the graph, not an operator"
+            return Refusal(node, words)
         if not node.pure:
-            return (
-                f"{node.name!r} ({node.op_type}) writes memory or is random, so it is never "
-                "replaced"
-            )
+            words = f"{node.name!r} ({node.op_type}) writes memory or is random"
+            return Refusal(node, f"{words}, so it is never replaced")
         for value in node.outputs:
             if storages.writer_of(value) is not None:
-                return f"the memory of {value.name!r} is written, so it is not replaced"
+                return Refusal(node, f"the memory of {value.name!r} is written, so it stays")
             outside = next((user for user in value.users if user not in matched), None)
             if outside is not None and value not in returned:
-                return (
-                    f"{value.name!r} is used outside by {outside.name!r}: it must be an output too"
-                )
-    for value in inputs:
-        if value.node in matched:
-            return f"the input {value.name!r} is computed inside"
+                words = f"{value.name!r} is used outside by {outside.name!r}"
+                return Refusal(node, f"{words}: it must be an output too")
+    inside = next((value for value in inputs if value.node in matched), None)
+    if inside is not None:
+        return Refusal(inside.node, f"the input {inside.name!r} is computed inside")
     return None

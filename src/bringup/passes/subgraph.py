@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.context import PassContext
 from bringup.passes.fusing import can_fuse
-from bringup.passes.placement import Placement, place
+from bringup.passes.placement import Refusal, place
 from bringup.passes.rewriter import replace
 
 T = TypeVar("T")
@@ -189,8 +189,8 @@ def _replace(
             raise PassError("a fusion cannot be reported without the name of the pass")
     storages = ir.Storages(graph)
     found = place(nodes, inputs, outputs, storages)
-    if not isinstance(found, Placement):
-        raise PassError(f"the part of {graph.name!r} cannot be replaced: {found}")
+    if isinstance(found, Refusal):
+        raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
     for node in found.hoist:
         graph.move_before(node, found.before)
     names = [node.name for node in nodes]

@@ -522,3 +522,17 @@ def test_create_replacement_checks_the_type():
     assert passes.create_replacement(graph) is graph
     with pytest.raises(TypeError, match=r"made from an ir\.Graph, got str"):
         passes.create_replacement("graph")
+
+
+def test_part_that_reads_what_is_written_before_its_place_is_refused():
+    """relu reads x before the write, and would read it after."""
+    builder = ir.GraphBuilder("g", compiler.AtenDialect())
+    x, y = builder.create_inputs(2)
+    early = builder.op("aten::relu", x)
+    written = builder.op("aten::add_", x, y)
+    graph = builder.build_and_reset([builder.op("aten::exp", early), written])
+    (relu,), (exp,) = graph.find("aten::relu"), graph.find("aten::exp")
+    made = passes.SubgraphBoundary().add_input(0, passes.SubgraphInput([(relu, 0)]))
+    made.add_output(0, passes.SubgraphOutput(exp))
+    with pytest.raises(PassError, match="'add_' writes what it reads between it and the"):
+        replace(graph, made, chain("new"))
