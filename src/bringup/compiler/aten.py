@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -54,7 +56,7 @@ class AtenDialect:
         metas = {value: value.meta for value in node.inputs}
         arguments = [_filled(argument, metas) for argument in node.arguments]
         mode = self._mode_for(metas.values())
-        with _no_guards(mode), mode, enable_python_dispatcher(), torch.no_grad():
+        with _unlogged(), _no_guards(mode), mode, enable_python_dispatcher(), torch.no_grad():
             return _outputs(_call(overload_of(node.op_type), arguments))
 
     def meta_of(self, desc: ir.TensorDesc) -> object:
@@ -246,6 +248,28 @@ def ordinary_torch() -> Iterator[None]:
     """Inside of a compile: run torch operators for real, as outside of it."""
     with unset_fake_temporarily(), torch._C._DisablePythonDispatcher():
         yield
+
+
+_RAISED: ContextVar[bool] = ContextVar("bringup_errors_are_raised", default=False)
+
+
+class _NotRaised(logging.Filter):
+    """Leaves out what torch logs about an error that reaches the caller anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _RAISED.get()
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotRaised())
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    token = _RAISED.set(True)
+    try:
+        yield
+    finally:
+        _RAISED.reset(token)
 
 
 @contextlib.contextmanager
