@@ -191,7 +191,10 @@ void Graph::set_meta(ValueId value, uint64_t meta) {
 }
 
 void Graph::write_meta(ValueId value, uint64_t meta) {
-  value_at(value).meta = meta;
+  Value& written = value_at(value);
+  const bool described = written.meta != 0;
+  written.meta = meta;
+  if (!described) return;
   const std::lock_guard lock(described_mutex_);
   descs_.erase(value);
 }

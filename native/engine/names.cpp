@@ -14,8 +14,8 @@ StringId Names::unique(StringId base) {
 }
 
 NodeId Names::find(StringId name) const {
-  const auto found = nodes_.find(name);
-  return found == nodes_.end() ? kNoNode : found->second;
+  const NodeId* found = nodes_.find(name);
+  return found == nullptr ? kNoNode : *found;
 }
 
 }  // namespace bringup::engine

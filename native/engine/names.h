@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "engine/argument.h"
+#include "engine/flat_map.h"
 
 namespace bringup::engine {
 
@@ -11,14 +12,14 @@ class Names {
  public:
   // `base`, or with the first free number after it: add, add_1, add_2.
   StringId unique(StringId base);
-  void add(StringId name, NodeId node) { nodes_.emplace(name, node); }
+  void add(StringId name, NodeId node) { nodes_.insert(name, node); }
   void remove(StringId name) { nodes_.erase(name); }
   NodeId find(StringId name) const;
   size_t size() const { return nodes_.size(); }
   void reserve(size_t count) { nodes_.reserve(count); }
 
  private:
-  std::unordered_map<StringId, NodeId> nodes_;
+  FlatMap<StringId, NodeId, kNoString> nodes_;
   std::unordered_map<StringId, uint32_t> suffixes_;
 };
 

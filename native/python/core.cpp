@@ -69,6 +69,8 @@ nb::object recall_call(const nb::bytes& path, bool again) {
 }  // namespace
 
 NB_MODULE(_core, module) {
+  // Operators are kept for the life of the process, and with them whatever their modules hold.
+  nb::set_leak_warnings(false);
   module.attr("kernel_abi") = BRINGUP_KERNEL_ABI;
   module.def(
       "load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),

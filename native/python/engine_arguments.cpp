@@ -1,6 +1,6 @@
 // Arguments of nodes: from Python objects to the engine's form and back.
-#include "engine_core.h"
-#include "engine_handles.h"
+#include "python/engine_core.h"
+#include "python/engine_handles.h"
 
 namespace bringup::python {
 namespace {
@@ -48,6 +48,16 @@ void put_value(GraphCore& core, ValueHandle* value, en::ArgumentList& list) {
   if (value->core != &core) return put_opaque(core, &value->ob_base, list);
   if (!core.require_live(value->id.node)) throw PythonError();
   list.put(en::Argument::of_value(value->id));
+}
+
+// A node of the graph that is being mirrored.
+void put_mirrored(GraphCore& core, PyObject* node, en::ArgumentList& list) {
+  const en::ValueId* found = core.fx_values->find(reinterpret_cast<uintptr_t>(node));
+  if (found == nullptr) {
+    PyErr_SetObject(PyExc_KeyError, node);
+    throw PythonError();
+  }
+  list.put(en::Argument::of_value(*found));
 }
 
 void put_symbol(GraphCore& core, const Symbolic& kind, PyObject* object, en::ArgumentList& list) {
@@ -137,6 +147,7 @@ void use_symbolic_type(PyObject* type, PyObject* describe) {
 }
 
 void convert(GraphCore& core, PyObject* argument, en::ArgumentList& list) {
+  if (Py_TYPE(argument) == core.fx_type) return put_mirrored(core, argument, list);
   if (ValueHandle* value = as_value(argument)) return put_value(core, value, list);
   if (argument == Py_None) return list.put(en::Argument::none());
   if (PyBool_Check(argument)) return list.put(en::Argument::of_bool(argument == Py_True));

@@ -1,4 +1,4 @@
-#include "engine_core.h"
+#include "python/engine_core.h"
 
 namespace bringup::python {
 namespace {
@@ -14,6 +14,17 @@ const char* exception_of(en::ErrorCode code) {
     default:
       return "";
   }
+}
+
+// Copies entries from the meta of a mirrored node.
+void inherit_meta(PyObject* keys, PyObject* mirrored, PyObject* meta) {
+  const Ref source = Ref::checked(PyObject_GetAttrString(mirrored, "meta"));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(keys, i);
+    PyObject* entry = PyDict_GetItemWithError(source.get(), key);
+    if (entry != nullptr && PyDict_SetItem(meta, key, entry) != 0) throw PythonError();
+  }
+  if (PyErr_Occurred()) throw PythonError();
 }
 
 PyObject* builtin_exception_of(en::ErrorCode code) {
@@ -93,8 +104,14 @@ void ObjectTable::clear() {
   symbols_.clear();
 }
 
-PyObject* GraphCore::meta(en::ValueId value) const {
+PyObject* GraphCore::meta(en::ValueId value) {
   const uint32_t slot = graph.slot(value);
+  if (mirrored && slot < mirrored->unread.size() && mirrored->unread[slot]) {
+    mirrored->unread[slot] = false;
+    Ref found =
+        Ref::checked(PyObject_CallOneArg(mirrored->resolve.get(), handles[value.node].get()));
+    metas[slot] = found.get() == Py_None ? Ref() : std::move(found);
+  }
   return slot < metas.size() ? metas[slot].get() : nullptr;
 }
 
@@ -104,6 +121,26 @@ void GraphCore::set_meta(en::ValueId value, PyObject* meta) {
   const bool known = meta != nullptr && meta != Py_None;
   metas[slot] = Ref::borrowed(known ? meta : nullptr);
   graph.set_meta(value, known ? uint64_t{slot} + 1 : 0);
+  if (!mirrored) return;
+  if (slot < mirrored->unread.size()) mirrored->unread[slot] = false;
+  mirrored->changed.push_back(value);
+}
+
+void GraphCore::leave_unread(en::ValueId value) {
+  const uint32_t slot = graph.slot(value);
+  if (slot >= metas.size()) metas.resize(slot + 1);
+  mirrored->unread.resize(slot + 1, false);
+  mirrored->unread[slot] = true;
+  graph.set_meta(value, uint64_t{slot} + 1);
+}
+
+PyObject* GraphCore::handle(en::NodeId node) const {
+  return node < handles.size() ? handles[node].get() : nullptr;
+}
+
+void GraphCore::set_handle(en::NodeId node, PyObject* handle) {
+  if (node >= handles.size()) handles.resize(node + 1);
+  handles[node] = Ref::borrowed(handle == Py_None ? nullptr : handle);
 }
 
 Ref GraphCore::node_meta(en::NodeId node) {
@@ -113,6 +150,8 @@ Ref GraphCore::node_meta(en::NodeId node) {
   if (const en::StringId rule = graph.rule(node); rule != en::kNoString) {
     const Ref name = python_text(rule);
     if (PyDict_SetItemString(meta.get(), "rule", name.get()) != 0) throw PythonError();
+  } else if (mirrored && handle(node) != nullptr) {
+    inherit_meta(mirrored->inherited.get(), handle(node), meta.get());
   }
   node_metas[node] = Ref::borrowed(meta.get());
   return meta;

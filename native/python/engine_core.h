@@ -4,6 +4,7 @@
 
 #include <Python.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -67,6 +68,18 @@ class ObjectTable {
   std::unordered_map<en::StringId, Ref> symbols_;
 };
 
+// Values by the address of the node they mirror.
+using FxValues = en::FlatMap<uintptr_t, en::ValueId, 0>;
+
+// What a graph that mirrors another keeps of it.
+struct Mirrored {
+  Ref resolve;               // gives the meta of a mirrored node
+  Ref inherited;             // keys of its meta that Node.meta takes over
+  std::vector<bool> unread;  // by slot: the meta was not asked for yet
+  std::unordered_map<en::ValueId, std::vector<Ref>> items;  // nodes there that are values here
+  std::vector<en::ValueId> changed;                         // have another meta than they had
+};
+
 struct GraphCore {
   explicit GraphCore(const std::string& name) : graph(name) {}
 
@@ -79,12 +92,19 @@ struct GraphCore {
   std::vector<PyObject*> values;                   // live handles by slot; borrowed
   std::vector<Ref> metas;                          // by slot
   std::unordered_map<en::NodeId, Ref> node_metas;  // dicts
-  std::unordered_map<en::NodeId, Ref> handles;     // nodes of the mirrored graph
+  std::vector<Ref> handles;                        // nodes of the mirrored graph, by number
   std::unordered_map<en::NodeId, Ref> payloads;
+  std::unique_ptr<Mirrored> mirrored;  // null: this graph mirrors none
+  // While a graph is being mirrored: the type of its nodes, and what was made of them.
+  PyTypeObject* fx_type = nullptr;
+  const FxValues* fx_values = nullptr;
 
-  PyObject* meta(en::ValueId value) const;  // borrowed; null: none
+  PyObject* meta(en::ValueId value);  // borrowed; null: none
   void set_meta(en::ValueId value, PyObject* meta);
-  Ref node_meta(en::NodeId node);  // the dict, made when first asked for
+  void leave_unread(en::ValueId value);     // the meta is that of the mirrored node
+  Ref node_meta(en::NodeId node);           // the dict, made when first asked for
+  PyObject* handle(en::NodeId node) const;  // borrowed; null: none
+  void set_handle(en::NodeId node, PyObject* handle);
   // Whether a node may be read, else why not, as a Python error.
   bool require_live(en::NodeId node) const;
   bool is_live(en::NodeId node) const {

@@ -1,4 +1,4 @@
-#include "engine_graph.h"
+#include "python/engine_graph.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -6,8 +6,9 @@
 
 #include "engine/order.h"
 #include "engine/storages.h"
-#include "engine_handles.h"
-#include "engine_host.h"
+#include "python/engine_fx.h"
+#include "python/engine_handles.h"
+#include "python/engine_host.h"
 
 namespace nb = nanobind;
 
@@ -87,7 +88,7 @@ bool owns(GraphCore& core, nb::handle object) {
   return node != nullptr && node->core == &core && core.graph.alive(node->id);
 }
 
-bool has_meta(const GraphCore& core, en::ValueId value) { return core.meta(value) != nullptr; }
+bool has_meta(GraphCore& core, en::ValueId value) { return core.meta(value) != nullptr; }
 
 // Whether every value that `object` reads has a meta, and every input of the graph too.
 bool can_be_shaped(GraphCore& core, nb::handle object) {
@@ -177,6 +178,36 @@ nb::object edit_at(GraphCore& core, size_t index, const EditList* committed) {
   return edit_tuple(core, edits[index]);
 }
 
+// Mirroring
+
+std::vector<Ref>* items_of(GraphCore& core, en::ValueId value) {
+  if (!core.mirrored) return nullptr;
+  const auto found = core.mirrored->items.find(value);
+  return found == core.mirrored->items.end() ? nullptr : &found->second;
+}
+
+// The nodes of the mirrored graph that stand for a value of a node with several.
+nb::list items(GraphCore& core, nb::handle value) {
+  nb::list all;
+  if (const std::vector<Ref>* found = items_of(core, value_of(core, value))) {
+    for (const Ref& item : *found) all.append(nb::borrow(item.get()));
+  }
+  return all;
+}
+
+void add_item(GraphCore& core, nb::handle value, nb::handle item) {
+  core.mirrored->items[value_of(core, value)].push_back(Ref::borrowed(item.ptr()));
+}
+
+// Values whose description was changed since the graph was mirrored.
+nb::list take_changed(GraphCore& core) {
+  nb::list all;
+  for (const en::ValueId value : std::exchange(core.mirrored->changed, {})) {
+    if (core.graph.alive(value.node)) all.append(take(value_handle(core, value)));
+  }
+  return all;
+}
+
 nb::object put_graph_in_order(GraphCore& core) {
   const auto failure = en::put_in_order(core.graph);
   if (!failure) return nb::none();
@@ -191,8 +222,14 @@ int traverse_core(PyObject* self, visitproc visit, void* arg) {
   const GraphCore& core = *nb::inst_ptr<GraphCore>(self);
   for (const Ref& meta : core.metas) Py_VISIT(meta.get());
   for (const auto& [node, meta] : core.node_metas) Py_VISIT(meta.get());
-  for (const auto& [node, handle] : core.handles) Py_VISIT(handle.get());
+  for (const Ref& handle : core.handles) Py_VISIT(handle.get());
   for (const auto& [node, payload] : core.payloads) Py_VISIT(payload.get());
+  if (core.mirrored) {
+    Py_VISIT(core.mirrored->resolve.get());
+    for (const auto& [value, items] : core.mirrored->items) {
+      for (const Ref& item : items) Py_VISIT(item.get());
+    }
+  }
   return core.objects.traverse(visit, arg);
 }
 
@@ -203,6 +240,7 @@ int clear_core(PyObject* self) {
   const auto node_metas = std::exchange(core.node_metas, {});
   const auto handles = std::exchange(core.handles, {});
   const auto payloads = std::exchange(core.payloads, {});
+  const auto mirrored = std::exchange(core.mirrored, {});
   core.objects.clear();
   return 0;
 }
@@ -272,6 +310,18 @@ void def_changing(nb::class_<GraphCore>& type) {
       .def_rw("expired", &GraphCore::expired);
 }
 
+void def_mirroring(nb::class_<GraphCore>& type) {
+  type.def("read_fx",
+           [](GraphCore& core, nb::handle fx_graph, nb::handle node_type, nb::handle getitem,
+              nb::handle reader, nb::handle inherited) {
+             read_fx(core, fx_graph.ptr(), node_type.ptr(), getitem.ptr(), reader.ptr(),
+                     inherited.ptr());
+           })
+      .def("items", &items)
+      .def("add_item", &add_item)
+      .def("take_changed", &take_changed);
+}
+
 void def_transactions(nb::class_<GraphCore>& type) {
   type.def("begin", [](GraphCore& core, std::string_view rule) { core.graph.begin(text_of(rule)); })
       .def_prop_ro("in_transaction", [](GraphCore& core) { return core.graph.in_transaction(); })
@@ -302,6 +352,7 @@ void bind_graph(nb::module_& module) {
   });
   def_reading(type);
   def_changing(type);
+  def_mirroring(type);
   def_transactions(type);
   module.def("use_ir_types",
              [](nb::handle node, nb::handle value, nb::handle op, nb::handle parameter) {

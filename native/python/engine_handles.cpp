@@ -1,4 +1,4 @@
-#include "engine_handles.h"
+#include "python/engine_handles.h"
 
 #include <nanobind/nanobind.h>
 
@@ -270,11 +270,13 @@ int set_entry(Table& table, en::NodeId node, PyObject* object) {
 }
 
 PyObject* node_handle_of(PyObject* self, void*) {
-  return get_entry(node_of(self)->core->handles, node_of(self)->id);
+  PyObject* handle = node_of(self)->core->handle(node_of(self)->id);
+  return Py_NewRef(handle == nullptr ? Py_None : handle);
 }
 
 int set_node_handle(PyObject* self, PyObject* object, void*) {
-  return set_entry(node_of(self)->core->handles, node_of(self)->id, object);
+  node_of(self)->core->set_handle(node_of(self)->id, object == nullptr ? Py_None : object);
+  return 0;
 }
 
 PyObject* node_payload(PyObject* self, void*) {

@@ -2,7 +2,7 @@
 // while it is alive; they expire with an exception.
 #pragma once
 
-#include "engine_core.h"
+#include "python/engine_core.h"
 
 namespace bringup::python {
 

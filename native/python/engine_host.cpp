@@ -1,8 +1,8 @@
-#include "engine_host.h"
+#include "python/engine_host.h"
 
 #include <nanobind/nanobind.h>
 
-#include "engine_handles.h"
+#include "python/engine_handles.h"
 
 namespace nb = nanobind;
 

@@ -1,7 +1,7 @@
 // The Python program behind a graph: its dialect answers what the engine asks.
 #pragma once
 
-#include "engine_core.h"
+#include "python/engine_core.h"
 
 namespace bringup::python {
 

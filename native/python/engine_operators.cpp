@@ -1,7 +1,7 @@
 // Operators and strings of the engine as Python objects.
 #include <optional>
 
-#include "engine_core.h"
+#include "python/engine_core.h"
 
 namespace bringup::python {
 namespace {

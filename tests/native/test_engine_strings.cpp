@@ -1,6 +1,8 @@
 // Strings, operators and arguments of the engine.
 #include <cmath>
 #include <limits>
+#include <map>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -14,6 +16,50 @@ namespace {
 using namespace bringup::engine;
 using engine_graphs::facts_of;
 using engine_graphs::text;
+
+// Keys that collide, from a few homes, in random order: as a map that is known to be right.
+TEST(flat_map_agrees_with_a_map_whatever_is_added_and_taken) {
+  std::mt19937 random(7);
+  FlatMap<uint32_t, int, UINT32_MAX> flat;
+  std::map<uint32_t, int> right;
+  for (int step = 0; step < 20'000; ++step) {
+    const uint32_t key = random() % 97;
+    if (random() % 5 < 3) {
+      flat.insert(key, step);
+      right.emplace(key, step);
+    } else {
+      flat.erase(key);
+      right.erase(key);
+    }
+    const uint32_t asked = random() % 97;
+    const int* found = flat.find(asked);
+    CHECK_EQ(found != nullptr, right.contains(asked));
+    if (found != nullptr) CHECK_EQ(*found, right[asked]);
+    CHECK_EQ(flat.size(), right.size());
+  }
+}
+
+TEST(user_list_holds_each_user_once_however_many) {
+  std::mt19937 random(3);
+  for (uint32_t limit : {3u, 10u, 100u}) {
+    UserList list;
+    std::set<NodeId> right;
+    for (int step = 0; step < 5'000; ++step) {
+      const NodeId user = random() % limit;
+      if (random() % 2 == 0 && !right.contains(user)) {
+        list.add(user);
+        list.add(user);
+        right.insert(user);
+      } else {
+        list.remove(user);
+        right.erase(user);
+      }
+      const std::span<const NodeId> nodes = list.nodes();
+      CHECK_EQ(nodes.size(), right.size());
+      CHECK(std::set<NodeId>(nodes.begin(), nodes.end()) == right);
+    }
+  }
+}
 
 TEST(equal_texts_have_one_id_and_other_texts_another) {
   CHECK_EQ(text("aten::add"), text(std::string("aten::") + "add"));

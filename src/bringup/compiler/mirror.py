@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
-from bringup.compiler.schema import in_schema_order, overload_of, signature_of
+from bringup.compiler.schema import Slot, in_schema_order, overload_of, signature_of
 from bringup.errors import PassError
 
 __all__ = ["Mirror"]
@@ -28,8 +28,9 @@ _INHERITED = ("stack_trace", "nn_module_stack")
 class Mirror:
     """An FX graph module and its mirror.
 
-    Indexing a node with several outputs is folded in the mirror: its outputs are values of the node
-    itself.
+    The graph is read natively; what its nodes mean in Python (a target's operator, the description
+    of a value) is asked when it is needed. Indexing a node with several outputs is folded in the
+    mirror: its outputs are values of the node itself.
 
     Arguments:
         module: the FX graph; changed only by `commit`.
@@ -39,89 +40,14 @@ class Mirror:
     def __init__(self, module: Any, *, foldable: frozenset[str] = frozenset()) -> None:
         self.module = module
         self.changed = False
-        nodes = list(module.graph.nodes)
-        fakes = (_meta_of(node) for node in nodes)
-        self._mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
-        self.graph = ir.Graph(type(module).__name__, AtenDialect(self._mode))
-        self._foldable = foldable
-        self._fx_nodes: dict[ir.Node, Any] = {}
-        self._items: dict[ir.Value, list[Any]] = {}
-        self._folded: dict[Any, ir.Node] = {}
-        self._values: dict[Any, ir.Value] = {}
-        for node in nodes:
-            self._take(node)
-
-    # FX to ir
-
-    def _take(self, fx_node: Any) -> None:
-        if fx_node.target is operator.getitem and fx_node.args[0] in self._folded:
-            value = self._folded[fx_node.args[0]].outputs[fx_node.args[1]]
-            self._values[fx_node] = value
-            self._items.setdefault(value, []).append(fx_node)
-            return
-        node = self._adopt(fx_node)
-        node.handle = fx_node
-        node.meta.update({key: fx_node.meta[key] for key in _INHERITED if key in fx_node.meta})
-        self._fx_nodes[node] = fx_node
-        if len(node.outputs) == 1 and fx_node not in self._folded:
-            self._values[fx_node] = node.output
-
-    def _adopt(self, fx_node: Any) -> ir.Node:
-        arguments = tuple(self._argument(argument) for argument in fx_node.args)
-        keywords = {name: self._argument(argument) for name, argument in fx_node.kwargs.items()}
-        if fx_node.op == "output":
-            self.graph.set_outputs(*arguments)
-            return self.graph.output_node
-        metas: tuple[object, ...] = (_meta_of(fx_node),)
-        if isinstance(fx_node.target, torch._ops.OpOverload):
-            kind = operator_of(fx_node.target)
-            if kind.output_count != 1:
-                unfolded = metas
-                metas = _metas_of_outputs(fx_node, kind)
-                if metas is not unfolded:
-                    node = self._add(fx_node, kind, arguments, keywords, metas)
-                    self._folded[fx_node] = node
-                    return node
-                kind = ir.Operator(f"{kind.type} as a tuple", opaque=True)
-        else:
-            kind = _structure(fx_node)
-        node = self._add(fx_node, kind, arguments, keywords, metas)
-        if fx_node.op == "get_attr" and fx_node.target in self._foldable:
-            node.payload = getattr(self.module, fx_node.target)
-        return node
-
-    def _add(
-        self,
-        fx_node: Any,
-        kind: ir.Operator,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        metas: tuple[object, ...],
-    ) -> ir.Node:
-        if kind.parameters:
-            arguments, keywords = in_schema_order(fx_node.target, arguments, keywords), {}
-        metas = tuple(self._of_one_mode(meta) for meta in metas)
-        return self.graph.adopt(fx_node.name, kind, arguments, keywords, metas)
-
-    def _of_one_mode(self, meta: object) -> object:
-        """Some tracers give every node a fake mode of its own; shapes are inferred under one."""
-        if self._mode is None or not isinstance(meta, FakeTensor) or meta.fake_mode is self._mode:
-            return meta
-        with ordinary_torch(), self._mode:
-            return torch.empty_strided(
-                meta.shape, meta.stride(), dtype=meta.dtype, device=meta.device
-            )
-
-    def _argument(self, argument: Any) -> object:
-        if isinstance(argument, fx.Node):
-            return self._values[argument]
-        if isinstance(argument, (tuple, list)):
-            return tuple(self._argument(item) for item in argument)
-        if isinstance(argument, dict):
-            return {key: self._argument(item) for key, item in argument.items()}
-        if isinstance(argument, slice):
-            return slice(*map(self._argument, (argument.start, argument.stop, argument.step)))
-        return argument
+        mode = _mode_of(module.graph)
+        self.graph = ir.Graph(type(module).__name__, AtenDialect(mode))
+        self._core = self.graph.mirror(
+            module.graph, fx.Node, operator.getitem, _Reader(mode), _INHERITED
+        )
+        for node in self.graph.find(ir.CONSTANT) if foldable else ():
+            if node.handle.target in foldable:
+                node.payload = getattr(module, node.handle.target)
 
     # ir to FX
 
@@ -140,9 +66,8 @@ class Mirror:
     def finish(self) -> None:
         """After the last pass: write changed metas back, recompile, expire all handles."""
         if self.changed:
-            for node, fx_node in self._fx_nodes.items():
-                if node is not self.graph.output_node:
-                    self._write_meta(node, fx_node)
+            for node in {value.node: None for value in self._core.take_changed()}:
+                self._write_meta(node, node.handle)
             self.module.recompile()
         self.graph.expire()
 
@@ -166,20 +91,16 @@ class Mirror:
 
     def _repeat(self, edit: ir.Edit) -> None:
         if isinstance(edit, ir.Insert):
-            with self.module.graph.inserting_before(self._fx_nodes[edit.before]):
-                fx_node = self._create(edit.node, edit.arguments)
-            edit.node.handle = fx_node
-            self._fx_nodes[edit.node] = fx_node
+            with self.module.graph.inserting_before(edit.before.handle):
+                edit.node.handle = self._create(edit.node, edit.arguments)
         elif isinstance(edit, ir.Erase):
-            fx_node = self._fx_nodes.pop(edit.node)
             for item in self._items_of(edit.node):
                 self.module.graph.erase_node(item)
-            self.module.graph.erase_node(fx_node)
+            self.module.graph.erase_node(edit.node.handle)
         elif isinstance(edit, ir.Move):
-            fx_node = self._fx_nodes[edit.node]
-            self._fx_nodes[edit.before].prepend(fx_node)
+            edit.before.handle.prepend(edit.node.handle)
             for item in self._items_of(edit.node):
-                fx_node.append(item)
+                edit.node.handle.append(item)
         else:
             self._rewire(edit)
 
@@ -207,7 +128,7 @@ class Mirror:
             return
         fx_node.meta["val"] = tuple(value._meta for value in node._outputs)
         for value in node._outputs:
-            for item in self._items.get(value, ()):
+            for item in self._core.items(value):
                 item.meta["val"] = value._meta
 
     def _call_arguments(
@@ -228,7 +149,7 @@ class Mirror:
         return tuple(positional[:needed]), keywords
 
     def _rewire(self, edit: ir.Rewire) -> None:
-        fx_node = self._fx_nodes[edit.node]
+        fx_node = edit.node.handle
         if isinstance(fx_node.target, torch._ops.OpOverload) and edit.node._operator.parameters:
             fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, edit.arguments)
             return
@@ -254,20 +175,73 @@ class Mirror:
         fx_values = self._fx_values(value)
         if fx_values:
             return fx_values[0]
-        fx_node = self._fx_nodes[value._node]
+        fx_node = value._node.handle
         with self.module.graph.inserting_after(fx_node):
             item = self.module.graph.call_function(operator.getitem, (fx_node, value._index))
         item.meta["val"] = value._meta
-        self._items[value] = [item]
+        self._core.add_item(value, item)
         return item
 
     def _fx_values(self, value: ir.Value) -> list[Any]:
         if value._node._operator.output_count == 1:
-            return [self._fx_nodes[value._node]]
-        return self._items.get(value, [])
+            return [value._node.handle]
+        return self._core.items(value)
 
     def _items_of(self, node: ir.Node) -> list[Any]:
-        return [item for value in node._outputs for item in self._items.get(value, ())]
+        return [item for value in node._outputs for item in self._core.items(value)]
+
+
+class _Reader:
+    """Answers what the native reading of an FX graph asks; see native/python/engine_fx.h."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+
+    def describe(self, fx_node: Any) -> tuple[ir.Operator, tuple[Slot, ...] | None]:
+        """What a node calls, and its schema if it has one."""
+        if not isinstance(fx_node.target, torch._ops.OpOverload):
+            return _structure(fx_node), None
+        kind = operator_of(fx_node.target)
+        return kind, signature_of(fx_node.target) if kind.parameters else None
+
+    def fold(
+        self, fx_node: Any, kind: ir.Operator
+    ) -> tuple[ir.Operator, tuple[object, ...] | None]:
+        """The metas of the outputs of a node that is only ever indexed; else the operator that
+        gives them as one value, which nobody may look into.
+        """
+        indexed = all(
+            user.target is operator.getitem
+            and user.args[0] is fx_node
+            and isinstance(user.args[1], int)
+            for user in fx_node.users
+        )
+        if not indexed:
+            return ir.Operator(f"{kind.type} as a tuple", opaque=True), None
+        meta = _meta_of(fx_node)
+        if isinstance(meta, (tuple, list)):
+            return kind, tuple(self._of_one_mode(item) for item in meta)
+        count = kind.output_count
+        if count is None:
+            count = max((user.args[1] for user in fx_node.users), default=-1) + 1
+        return kind, (None,) * count
+
+    def misfit(self, fx_node: Any) -> None:
+        """Raises `SchemaError` that says why the arguments do not fit."""
+        in_schema_order(fx_node.target, fx_node.args, fx_node.kwargs)
+
+    def meta(self, fx_node: Any) -> object:
+        """The description of the value of a node."""
+        return self._of_one_mode(_meta_of(fx_node))
+
+    def _of_one_mode(self, meta: object) -> object:
+        """Some tracers give every node a fake mode of its own; shapes are inferred under one."""
+        if self._mode is None or not isinstance(meta, FakeTensor) or meta.fake_mode is self._mode:
+            return meta
+        with ordinary_torch(), self._mode:
+            return torch.empty_strided(
+                meta.shape, meta.stride(), dtype=meta.dtype, device=meta.device
+            )
 
 
 def _meta_of(fx_node: Any) -> object:
@@ -275,23 +249,10 @@ def _meta_of(fx_node: Any) -> object:
     return fx_node.meta.get("example_value") if meta is None else meta
 
 
-def _metas_of_outputs(fx_node: Any, kind: ir.Operator) -> tuple[object, ...]:
-    """The metas of the outputs of a node that is only ever indexed, else its own meta alone."""
-    meta = _meta_of(fx_node)
-    indexed = all(
-        user.target is operator.getitem
-        and user.args[0] is fx_node
-        and isinstance(user.args[1], int)
-        for user in fx_node.users
-    )
-    if not indexed:
-        return (meta,)
-    if isinstance(meta, (tuple, list)):
-        return tuple(meta)
-    count = kind.output_count
-    if count is None:
-        count = max((user.args[1] for user in fx_node.users), default=-1) + 1
-    return (None,) * count
+def _mode_of(graph: Any) -> Any:
+    """The fake mode of the first fake tensor that describes a node."""
+    fakes = (_meta_of(node) for node in graph.nodes)
+    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
 
 
 def _structure(fx_node: Any) -> ir.Operator:

@@ -202,6 +202,28 @@ class Graph(GraphTree):
         self._core.place(node, self._core.output_node(), metas)
         return node
 
+    def mirror(
+        self,
+        graph: object,
+        node_type: type,
+        getitem: object,
+        reader: object,
+        inherited: tuple[str, ...],
+    ) -> GraphCore:
+        """Fill this graph, which is empty, with the nodes of a torch.fx graph.
+
+        Arguments:
+            graph: has `nodes` of `node_type`, each with `op`, `target`, `args`, `kwargs`, `name`.
+            getitem: the function that indexes a node with several outputs.
+            reader: answers questions about nodes; see native/python/engine_fx.h.
+            inherited: keys of a node's meta that are entries of `Node.meta` here too.
+
+        Returns the engine's side, which keeps what stands for what.
+        """
+        self._live()
+        self._core.read_fx(graph, node_type, getitem, reader, inherited)
+        return self._core
+
     def inserting_before(self, node: Node) -> GraphBuilder:
         """A builder whose operators become nodes of this graph, placed before `node`."""
         from bringup.ir.builder import GraphBuilder

@@ -1,0 +1,270 @@
+#include "python/engine_fx.h"
+
+#include <memory>
+
+namespace bringup::python {
+namespace {
+
+// Names of attributes. The properties `args` and `kwargs` are Python code around two members of the
+// same meaning, which are used where they exist.
+struct Names {
+  explicit Names(PyObject* node_type)
+      : args(member_or(node_type, "_args", "args")),
+        kwargs(member_or(node_type, "_kwargs", "kwargs")) {}
+
+  static Ref member_or(PyObject* type, const char* member, const char* property) {
+    const bool has = PyObject_HasAttrString(type, member) != 0;
+    return Ref::checked(PyUnicode_InternFromString(has ? member : property));
+  }
+
+  Ref op{PyUnicode_InternFromString("op")};
+  Ref target{PyUnicode_InternFromString("target")};
+  Ref name{PyUnicode_InternFromString("name")};
+  Ref args;
+  Ref kwargs;
+};
+
+Ref get(PyObject* object, PyObject* name) { return Ref::checked(PyObject_GetAttr(object, name)); }
+
+Ref get(PyObject* object, const char* name) {
+  return Ref::checked(PyObject_GetAttrString(object, name));
+}
+
+bool is_true(PyObject* object, const char* name) {
+  const int truth = PyObject_IsTrue(get(object, name).get());
+  if (truth < 0) throw PythonError();
+  return truth != 0;
+}
+
+// One parameter of a schema, as bringup.compiler.schema.Slot has it.
+struct Slot {
+  explicit Slot(PyObject* given)
+      : self(Ref::borrowed(given)),
+        name(get(given, "name")),
+        fallback(get(given, "default")),
+        kwarg_only(is_true(given, "kwarg_only")),
+        has_default(is_true(given, "has_default")),
+        is_float(is_true(given, "is_float")),
+        is_dtype(std::string_view(en::Strings::text(string_of(name.get()))).ends_with("dtype")),
+        list_size(PyLong_AsSsize_t(get(given, "list_size").get())) {}
+
+  // What Slot.canonical does: one form per meaning.
+  void put(GraphCore& core, PyObject* argument, en::ArgumentList& list) const {
+    if (list_size > 0 && (PyLong_Check(argument) || PyFloat_Check(argument))) {
+      list.open(en::Tag::kList);
+      for (Py_ssize_t i = 0; i < list_size; ++i) convert(core, argument, list);
+      return list.close();
+    }
+    if (is_float && PyLong_Check(argument)) {
+      const double number = PyLong_AsDouble(argument);
+      if (number == -1.0 && PyErr_Occurred()) throw PythonError();
+      return list.put(en::Argument::of_float(number));
+    }
+    if (is_dtype && PyUnicode_Check(argument)) {
+      const Ref dtype = Ref::checked(PyObject_CallMethod(self.get(), "canonical", "O", argument));
+      return convert(core, dtype.get(), list);
+    }
+    convert(core, argument, list);
+  }
+
+  Ref self;
+  Ref name;
+  Ref fallback;
+  bool kwarg_only;
+  bool has_default;
+  bool is_float;
+  bool is_dtype;
+  Py_ssize_t list_size;
+};
+
+// What a node calls.
+struct Target {
+  Ref key;  // keeps its address from being another one's
+  Ref operator_object;
+  const en::Operator* op = nullptr;
+  std::vector<Slot> slots;  // empty: it has no schema
+  Py_ssize_t by_position = 0;
+  bool folds = false;
+};
+
+class FxReading {
+ public:
+  FxReading(GraphCore& core, PyObject* node_type, PyObject* getitem, PyObject* reader)
+      : core_(core), names_(node_type), getitem_(getitem), reader_(reader) {
+    core.fx_type = reinterpret_cast<PyTypeObject*>(node_type);
+    core.fx_values = &values_;
+  }
+  ~FxReading() {
+    core_.fx_type = nullptr;
+    core_.fx_values = nullptr;
+  }
+
+  void reserve(size_t nodes) {
+    core_.graph.reserve(nodes);
+    values_.reserve(nodes);
+    core_.handles.reserve(nodes + 1);
+    core_.metas.reserve(nodes);
+  }
+
+  void read(PyObject* fx_node) {
+    const Ref op = get(fx_node, names_.op.get());
+    const Ref target = get(fx_node, names_.target.get());
+    const Ref args = get(fx_node, names_.args.get());
+    if (target.get() == getitem_ && take_item(fx_node, args.get())) return;
+    const Ref kwargs = get(fx_node, names_.kwargs.get());
+    items_.clear();
+    keywords_.clear();
+    if (is_output(op.get())) {
+      put_plain(args.get(), kwargs.get());
+      core_.graph.set_outputs(call());
+      return core_.set_handle(core_.graph.last(), fx_node);
+    }
+    const bool call_function = PyUnicode_CompareWithASCIIString(op.get(), "call_function") == 0;
+    const Target& known = describe(fx_node, call_function ? target.get() : op.get());
+    if (known.folds) return take_several(fx_node, known, args.get(), kwargs.get());
+    put_arguments(fx_node, known, args.get(), kwargs.get());
+    take_one(fx_node, known.op);
+  }
+
+ private:
+  static bool is_output(PyObject* op) {
+    return PyUnicode_CompareWithASCIIString(op, "output") == 0;
+  }
+
+  en::Call call() const { return {items_.items(), items_.count(), keywords_.items()}; }
+
+  // Indexing a node that was folded is one of its values.
+  bool take_item(PyObject* fx_node, PyObject* args) {
+    if (PyTuple_GET_SIZE(args) != 2) return false;
+    const auto found = folded_.find(PyTuple_GET_ITEM(args, 0));
+    if (found == folded_.end()) return false;
+    Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(args, 1));
+    if (index == -1 && PyErr_Occurred()) throw PythonError();
+    const auto count = static_cast<Py_ssize_t>(core_.graph.output_count(found->second));
+    if (index < 0) index += count;
+    if (index < 0 || index >= count) {
+      PyErr_Format(PyExc_IndexError, "%R reads output %zd of %zd", fx_node, index, count);
+      throw PythonError();
+    }
+    const en::ValueId value{found->second, static_cast<uint32_t>(index)};
+    values_.insert(reinterpret_cast<uintptr_t>(fx_node), value);
+    core_.mirrored->items[value].push_back(Ref::borrowed(fx_node));
+    return true;
+  }
+
+  const Target& describe(PyObject* fx_node, PyObject* key) {
+    const auto found = targets_.find(key);
+    if (found != targets_.end()) return found->second;
+    const Ref answer = Ref::checked(PyObject_CallMethod(reader_, "describe", "O", fx_node));
+    Target target;
+    target.key = Ref::borrowed(key);
+    PyObject* op = PyTuple_GetItem(answer.get(), 0);
+    PyObject* slots = PyTuple_GetItem(answer.get(), 1);
+    if (op == nullptr || slots == nullptr) throw PythonError();
+    target.operator_object = Ref::borrowed(op);
+    target.op = operator_of(op);
+    if (slots != Py_None) {
+      const Ref all = Ref::checked(PySequence_Tuple(slots));
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
+        target.slots.emplace_back(PyTuple_GET_ITEM(all.get(), i));
+        if (!target.slots.back().kwarg_only) ++target.by_position;
+      }
+      target.folds = target.op->output_count != 1;
+    }
+    return targets_.emplace(key, std::move(target)).first->second;
+  }
+
+  void put_plain(PyObject* args, PyObject* kwargs) {
+    convert_all(core_, args, items_);
+    if (PyDict_GET_SIZE(kwargs) > 0) convert(core_, kwargs, keywords_);
+  }
+
+  void put_arguments(PyObject* fx_node, const Target& target, PyObject* args, PyObject* kwargs) {
+    if (target.slots.empty()) return put_plain(args, kwargs);
+    const Py_ssize_t given = PyTuple_GET_SIZE(args);
+    Py_ssize_t used = 0;
+    Py_ssize_t index = 0;
+    for (const Slot& slot : target.slots) {
+      PyObject* argument = nullptr;
+      if (index < given && !slot.kwarg_only) {
+        argument = PyTuple_GET_ITEM(args, index);
+      } else if ((argument = PyDict_GetItemWithError(kwargs, slot.name.get())) != nullptr) {
+        ++used;
+      } else if (slot.has_default) {
+        convert(core_, slot.fallback.get(), items_);
+      } else {
+        misfit(fx_node);
+      }
+      if (argument != nullptr) slot.put(core_, argument, items_);
+      ++index;
+    }
+    if (given > target.by_position || used < PyDict_GET_SIZE(kwargs)) misfit(fx_node);
+  }
+
+  [[noreturn]] void misfit(PyObject* fx_node) {
+    const Ref nothing = Ref::checked(PyObject_CallMethod(reader_, "misfit", "O", fx_node));
+    PyErr_Format(PyExc_RuntimeError, "the arguments of %R were read in another way", fx_node);
+    throw PythonError();
+  }
+
+  en::NodeId insert(PyObject* fx_node, const en::Operator* op, uint32_t outputs) {
+    const en::StringId name = string_of(get(fx_node, names_.name.get()).get());
+    const en::NodeId node = core_.graph.insert(op, name, call(), outputs, core_.graph.last());
+    core_.set_handle(node, fx_node);
+    return node;
+  }
+
+  void take_one(PyObject* fx_node, const en::Operator* op) {
+    const en::ValueId value{insert(fx_node, op, 1), 0};
+    values_.insert(reinterpret_cast<uintptr_t>(fx_node), value);
+    core_.leave_unread(value);
+  }
+
+  void take_several(PyObject* fx_node, const Target& target, PyObject* args, PyObject* kwargs) {
+    const Ref answer = Ref::checked(
+        PyObject_CallMethod(reader_, "fold", "OO", fx_node, target.operator_object.get()));
+    PyObject* op = PyTuple_GetItem(answer.get(), 0);
+    PyObject* metas = PyTuple_GetItem(answer.get(), 1);
+    if (op == nullptr || metas == nullptr) throw PythonError();
+    if (metas == Py_None) {
+      put_plain(args, kwargs);
+      return take_one(fx_node, operator_of(op));
+    }
+    put_arguments(fx_node, target, args, kwargs);
+    const Ref all = Ref::checked(PySequence_Tuple(metas));
+    const auto count = static_cast<uint32_t>(PyTuple_GET_SIZE(all.get()));
+    const en::NodeId node = insert(fx_node, target.op, count);
+    for (uint32_t i = 0; i < count; ++i) core_.set_meta({node, i}, PyTuple_GET_ITEM(all.get(), i));
+    folded_.emplace(fx_node, node);
+  }
+
+  GraphCore& core_;
+  Names names_;
+  PyObject* getitem_;
+  PyObject* reader_;
+  FxValues values_;
+  std::unordered_map<PyObject*, en::NodeId> folded_;
+  std::unordered_map<PyObject*, Target> targets_;
+  en::ArgumentList items_;
+  en::ArgumentList keywords_;
+};
+
+}  // namespace
+
+void read_fx(GraphCore& core, PyObject* fx_graph, PyObject* node_type, PyObject* getitem,
+             PyObject* reader, PyObject* inherited) {
+  core.mirrored = std::make_unique<Mirrored>();
+  core.mirrored->resolve = get(reader, "meta");
+  core.mirrored->inherited = Ref::checked(PySequence_Tuple(inherited));
+  FxReading reading(core, node_type, getitem, reader);
+  const Ref nodes = get(fx_graph, "nodes");
+  const Py_ssize_t count = PyObject_Size(nodes.get());
+  if (count < 0) throw PythonError();
+  reading.reserve(static_cast<size_t>(count));
+  const Ref iterator = Ref::checked(PyObject_GetIter(nodes.get()));
+  while (PyObject* node = PyIter_Next(iterator.get())) reading.read(Ref(node).get());
+  if (PyErr_Occurred()) throw PythonError();
+  core.mirrored->changed.clear();
+}
+
+}  // namespace bringup::python
