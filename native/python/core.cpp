@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "python/engine_graph.h"
+#include "python/engine_match.h"
 #include "python/host_call.h"
 #include "runtime/c_function.h"
 #include "runtime/call_record.h"
@@ -100,4 +101,5 @@ NB_MODULE(_core, module) {
   bringup::python::bind_host_call(module);
   module.def("take_last_error", &rt::take_last_error);
   bringup::python::bind_graph(module);
+  bringup::python::bind_matching(module);
 }

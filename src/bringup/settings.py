@@ -29,6 +29,7 @@ __all__ = [
     "cache_remote_timeout",
     "driver",
     "driver_path",
+    "engine",
     "inherited",
     "jit_autotune",
     "jit_cxx",
@@ -148,6 +149,12 @@ def _native_choice(text: str) -> NativeChoice:
         return "required" if _switch(lowered) else "none"
     except ValueError:
         raise ValueError("expected auto, 1 or 0") from None
+
+
+def _engine(text: str) -> str:
+    if text.strip().lower() not in {"native", "python"}:
+        raise ValueError("expected native or python")
+    return text.strip().lower()
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -357,6 +364,14 @@ _NATIVE = Setting(
     lambda: "auto",
     _native_choice,
 )
+_ENGINE = Setting(
+    "BRINGUP_ENGINE",
+    "what finds patterns in graphs: native, or python for the reference that it is tested against "
+    "(slow)",
+    "native",
+    lambda: "native",
+    _engine,
+)
 _LOG = Setting(
     "BRINGUP_LOG",
     "what to log to stderr: a level (debug, info, warning, error), or room:level pairs like "
@@ -427,6 +442,7 @@ _ALL: tuple[Setting[object], ...] = (
     _OPS_PATH,
     _DRIVER_PATH,
     _NATIVE,
+    _ENGINE,
     _LOG,
     _LAUNCH_BLOCKING,
     _OPS_DEBUG,
@@ -541,6 +557,11 @@ def pass_dump() -> Path | None:
 def pass_limit() -> int | None:
     """How many rewrites may happen in this process (`BRINGUP_PASS_LIMIT`), or None."""
     return _PASS_LIMIT.get()
+
+
+def engine() -> str:
+    """What finds patterns in graphs (`BRINGUP_ENGINE`): "native" or "python"."""
+    return _ENGINE.get()
 
 
 def prepend_pass_path(folder: Path) -> None:

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 from bringup._native import core
 
 if TYPE_CHECKING:
-    from bringup._native._core import EditList, GraphCore, NodeBase, ValueBase, use_ir_types
+    from bringup._native._core import (
+        EditList,
+        GraphCore,
+        NodeBase,
+        StoragesCore,
+        ValueBase,
+        use_ir_types,
+    )
 else:
     EditList = core().EditList
     GraphCore = core().GraphCore
     NodeBase = core().NodeBase
+    StoragesCore = core().StoragesCore
     ValueBase = core().ValueBase
     use_ir_types = core().use_ir_types
 
-__all__ = ["EditList", "GraphCore", "NodeBase", "ValueBase", "use_ir_types"]
+__all__ = ["EditList", "GraphCore", "NodeBase", "StoragesCore", "ValueBase", "use_ir_types"]

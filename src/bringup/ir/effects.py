@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bringup.ir._engine import StoragesCore
 from bringup.ir.graph import Graph
-from bringup.ir.node import CONSTANT, INPUT, Node, Value, values_in
+from bringup.ir.node import CONSTANT, INPUT, Node, Value
 
 __all__ = ["Storages", "shared_outputs"]
 
@@ -16,73 +17,36 @@ class Storages:
     """
 
     def __init__(self, graph: Graph, *, track_views: bool = False) -> None:
-        self._track_views = track_views
-        self.rebuild(graph)
+        self.core = StoragesCore(graph._core, track_views)
 
-    def rebuild(self, graph: Graph) -> None:
+    def rebuild(self) -> None:
         """Forget everything and look at the graph again: for when edits of it were undone."""
-        self._root: dict[Node, Node] = {}
-        self._writers: dict[Node, list[Node]] = {}
-        self._barriers: list[Node] = []
-        nodes = graph.nodes
-        self._quiet = all(not (node.operator.mutates or node.operator.opaque) for node in nodes)
-        if self._track_views or not self._quiet:
-            for node in nodes:
-                self.record(node)
+        self.core.rebuild()
 
     @property
     def quiet(self) -> bool:
         """Whether nothing in the graph writes memory, as far as anybody knows."""
-        return self._quiet
+        return self.core.quiet
 
     def root(self, value: Value) -> Node:
         """The node that stands for the storage of `value`, if views are tracked or not quiet."""
-        return self._find(value.node)
+        return self.core.root(value)
 
     def writer_between(self, value: Value, first: Node, last: Node) -> Node | None:
         """A node from `first` on and before `last` that may write the memory of `value`."""
-        if self._quiet:
-            return None
-        writers = self._writers.get(self._find(value.node), [])
-        for node in (*writers, *self._barriers):
-            if not node.is_before(first) and node.is_before(last):
-                return node
-        return None
+        return self.core.writer_between(value, first, last)
 
     def writer_of(self, value: Value) -> Node | None:
         """Any node that may write the memory of `value`, wherever it stands."""
-        if self._quiet:
-            return None
-        writers = self._writers.get(self._find(value.node), [])
-        return writers[0] if writers else None
+        return self.core.writer_of(value)
 
     def replaced(self, old: Value, new: Value) -> None:
         """`new` stands where `old` stood: from now on they count as one storage."""
-        if not self._quiet:
-            self._root[self._find(new.node)] = self._find(old.node)
+        self.core.replaced(old, new)
 
     def record(self, node: Node) -> None:
         """Take one more node into account."""
-        operator = node.operator
-        if self._quiet and (operator.mutates or operator.opaque):
-            self._quiet = False
-        for index in operator.aliases | operator.mutates:
-            for value in values_in(node.arguments[index]):
-                self._root[self._find(node)] = self._find(value.node)
-        for index in operator.mutates:
-            for value in values_in(node.arguments[index]):
-                self._writers.setdefault(self._find(value.node), []).append(node)
-        if operator.opaque:
-            self._barriers.append(node)
-
-    def _find(self, node: Node) -> Node:
-        root = node
-        while (above := self._root.get(root)) is not None and above is not root:
-            root = above
-        while (above := self._root.get(node)) is not None and above is not root:
-            self._root[node] = root
-            node = above
-        return root
+        self.core.record(node)
 
 
 def shared_outputs(graph: Graph) -> frozenset[tuple[int, str]]:

@@ -20,6 +20,12 @@ def argument_text(argument: object) -> str:
         return f"%{argument.name}"
     if isinstance(argument, (tuple, list)):
         return f"[{', '.join(argument_text(item) for item in argument)}]"
+    if isinstance(argument, dict):
+        pairs = [f"{key!r}: {argument_text(item)}" for key, item in argument.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(argument, slice):
+        ends = (argument.start, argument.stop, argument.step)
+        return f"slice({', '.join(map(argument_text, ends))})"
     return repr(argument)
 
 

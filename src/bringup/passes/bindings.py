@@ -45,7 +45,7 @@ class Frame:
             if frame not in seen:
                 seen.add(frame)
                 yield frame
-                items = [item for pairs in frame.lists.values() for _, item in pairs]
+                items = [item for name in sorted(frame.lists) for _, item in frame.lists[name]]
                 agenda.extend(reversed(items))
 
 

@@ -1,4 +1,4 @@
-"""Finding a pattern in a graph: plain Python, and the oracle of any faster matcher.
+"""Finding a pattern in a graph: plain Python, and the oracle of the native matcher.
 
 A match binds pattern nodes to nodes one to one and pattern inputs to values. Arguments are walked
 with a worklist; each node is bound once, so shared subgraphs cost nothing extra. Choices (the order
@@ -8,7 +8,7 @@ that cannot fit left out, within a fixed number of second tries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -96,6 +96,14 @@ class Matcher:
         if not alternatives:
             self._no(target, "another operator", " or ".join(self.anchor_types), target.op_type)
         return self._search(alternatives)
+
+    def matches(self) -> Iterator[Candidate]:
+        """Every match among the candidates, in their order; the graph may be edited meanwhile."""
+        for target in self.candidates():
+            if self._graph.owns(target):
+                candidate = self.match_at(target)
+                if candidate is not None:
+                    yield candidate
 
     def refuse(self, node: Node | None, reason: str, expected: str = "", got: str = "") -> None:
         """The one way in which a candidate is refused: remember the refusal that came furthest."""
@@ -253,30 +261,30 @@ class Matcher:
             return self._compare_list(frame, pattern, target, owner)
         if isinstance(pattern, dict):
             if not isinstance(target, dict) or list(pattern) != list(target):
-                return self._no(owner, "an argument differs", pattern, target)
+                return self._differs(owner, pattern, target)
             return [[(frame, item, target[key], owner) for key, item in pattern.items()]]
         if isinstance(pattern, slice):
             if not isinstance(target, slice):
-                return self._no(owner, "an argument differs", pattern, target)
+                return self._differs(owner, pattern, target)
             ends = ("start", "stop", "step")
             return [[(frame, getattr(pattern, end), getattr(target, end), owner) for end in ends]]
         if isinstance(target, (Value, tuple, list, dict, slice)):
-            return self._no(owner, "an argument differs", pattern, target)
+            return self._differs(owner, pattern, target)
         if not self._same(pattern, target):
-            return self._no(owner, "an argument differs", pattern, target)
+            return self._differs(owner, pattern, target)
         return [[]]
 
     def _compare_list(
         self, frame: Frame, pattern: Sequence[object], target: object, owner: Node
     ) -> _Choices:
         if not isinstance(target, (tuple, list)):
-            return self._no(owner, "an argument differs", pattern, target)
+            return self._differs(owner, pattern, target)
         open_at = next((i for i, item in enumerate(pattern) if isinstance(item, Variadic)), None)
         if open_at is None and len(pattern) == len(target):
             return [[(frame, one, two, owner) for one, two in zip(pattern, target, strict=True)]]
         back = 0 if open_at is None else len(pattern) - open_at - 1
         if open_at is None or open_at + back > len(target):
-            return self._no(owner, "an argument differs", pattern, target)
+            return self._differs(owner, pattern, target)
         middle = tuple(target[open_at : len(target) - back])
         ends = (*target[:open_at], middle, *target[len(target) - back :])
         return [[(frame, one, two, owner) for one, two in zip(pattern, ends, strict=True)]]
@@ -286,7 +294,12 @@ class Matcher:
         if node.op_type == ir.ONE_OF:
             return self._compare_one_of(frame, pattern, target, owner)
         if not isinstance(target, Value):
-            return self._no(owner, "an argument is not a tensor", pattern, target)
+            return self._no(
+                owner,
+                "an argument is not a tensor",
+                ir.argument_text(pattern),
+                ir.argument_text(target),
+            )
         if node.op_type == ir.INPUT:
             known = frame.inputs.get(pattern)
             if known is not None and known is not target:
@@ -338,7 +351,7 @@ class Matcher:
             return self._named(frame, pattern.name, pattern, target, owner, refusal)
         assert isinstance(target, (tuple, list))
         if pattern.name in frame.lists:
-            known = tuple(frame.lists[pattern.name])
+            known = tuple(value for value, _ in frame.lists[pattern.name])
             if known != tuple(target):
                 return self._no(owner, f"{pattern!r} is another argument", known, target)
             return [[]]
@@ -366,7 +379,9 @@ class Matcher:
         if name not in names:
             self._bound.set(names, name, target)
         elif not _same_argument(names[name], target, self._same):
-            return self._no(owner, f"{pattern!r} is another argument", names[name], target)
+            known = ir.argument_text(names[name])
+            reason = f"{pattern!r} is another argument"
+            return self._no(owner, reason, known, ir.argument_text(target))
         return [[]]
 
     # Nodes
@@ -474,6 +489,11 @@ class Matcher:
             else dialect.same(left, right)
         )
 
+    def _differs(self, owner: Node, pattern: object, target: object) -> _Choices:
+        return self._no(
+            owner, "an argument differs", ir.argument_text(pattern), ir.argument_text(target)
+        )
+
     def _no(self, node: Node, reason: str, expected: object = "", got: object = "") -> _Choices:
         self.refuse(node, reason, text(expected), text(got))
         return []
@@ -519,11 +539,11 @@ def _alternatives_text(node: Node) -> str:
     shown = [
         item.node.op_type
         if isinstance(item, Value) and item.node.op_type != ir.INPUT
-        else text(item)
+        else ir.argument_text(item)
         for item in node.arguments
     ]
     return " or ".join(shown)
 
 
 def _kind_text(target: object) -> str:
-    return target.node.op_type if isinstance(target, Value) else text(target)
+    return target.node.op_type if isinstance(target, Value) else ir.argument_text(target)

@@ -101,6 +101,8 @@ class Pattern:
         self.capture_names: dict[str, ir.Value] = {}
         self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
         self.choices: dict[str, ir.Node] = {}
+        self.compiled: tuple[object, object] | None = None
+        """What `program_of` made of it, and of what state."""
         self.names = _check(self)
 
     def capture_tensor(
@@ -197,6 +199,7 @@ def _value_of(tensor: object, index: int | None) -> object:
     return node.outputs[index]
 
 
+_MOST_ALTERNATIVES = 256
 _NOT_MATCHED = (ir.INPUT, ir.OUTPUT, ir.ONE_OF)
 
 
@@ -244,6 +247,7 @@ def _check(pattern: Pattern) -> dict[str, str]:
     graph = pattern.graph
     if not graph.outputs:
         raise PassError(f"pattern {pattern.name!r} has no output")
+    _check_alternatives(pattern)
     for value in graph.outputs:
         _check_output(pattern, value)
     for index, value in enumerate(graph.inputs):
@@ -251,6 +255,19 @@ def _check(pattern: Pattern) -> dict[str, str]:
             raise PassError(f"input {index} of pattern {pattern.name!r} is used nowhere in it")
     _check_needed(pattern)
     return _check_names(pattern)
+
+
+def _check_alternatives(pattern: Pattern) -> None:
+    """How many alternatives a choice has in the end, choices among them opened, is bounded."""
+    counts: dict[ir.Node, int] = {}
+    for node in pattern.graph.find(ir.ONE_OF):
+        items = [item.node if isinstance(item, ir.Value) else None for item in node.arguments]
+        counts[node] = sum(counts.get(item, 1) if item is not None else 1 for item in items)
+        if counts[node] > _MOST_ALTERNATIVES:
+            raise PassError(
+                f"pattern {pattern.name!r} has more than {_MOST_ALTERNATIVES} alternatives at "
+                f"{node.name!r}"
+            )
 
 
 def _check_output(pattern: Pattern, value: ir.Value) -> None:

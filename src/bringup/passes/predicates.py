@@ -67,7 +67,7 @@ def any_value_refusal(item: AnyValue, target: object, same: Same) -> Refusal | N
     if fits and item.bounded:
         number = isinstance(target, (int, float)) and not isinstance(target, bool)
         fits = number and item.at_least <= target <= item.at_most  # type: ignore[operator]
-    return None if fits else Refusal("an argument differs", repr(item), text(target))
+    return None if fits else Refusal("an argument differs", repr(item), ir.argument_text(target))
 
 
 def _kind(target: object) -> str:
@@ -94,7 +94,7 @@ def list_refusal(item: Variadic, target: object) -> Refusal | None:
     """Whether an argument is a list of values as long as asked for."""
     is_list = isinstance(target, (tuple, list)) and all(isinstance(one, ir.Value) for one in target)
     if not is_list:
-        return Refusal("an argument is not a list of values", repr(item), text(target))
+        return Refusal("an argument is not a list of values", repr(item), ir.argument_text(target))
     number = len(target)  # type: ignore[arg-type]
     if number < item.at_least or (item.at_most is not None and number > item.at_most):
         return Refusal("a list has another length", repr(item), f"{number} values")
@@ -110,20 +110,20 @@ def constant_refusal(item: Constant, target: object, dialect: ir.Dialect | None)
         fits = not item.values or (item.shape is None and _close(item, item.values[0], target))
         return None if fits else Refusal("a constant differs", repr(item), repr(target))
     if not is_constant(target):
-        return Refusal("an argument is not a constant", repr(item), text(target))
+        return Refusal("an argument is not a constant", repr(item), ir.argument_text(target))
     assert isinstance(target, ir.Value)
     if not item.values and item.shape is None:
         return None
     data = _data(target.node, dialect)
     found = None if data is None else _elements(data)
     if data is None or found is None:
-        return Refusal("the data of a constant is not known", repr(item), text(target))
+        return Refusal("the data of a constant is not known", repr(item), ir.argument_text(target))
     if item.shape is not None and item.shape != data.shape:
         return Refusal("a constant has another shape", repr(item), str(ir.Shape(data.shape)))
     index = _first_difference(item, found, data.dtype)
     if index is None:
         return None
-    got = f"{found[index].item()!r} at element {index} of {text(target)}"
+    got = f"{found[index].item()!r} at element {index} of {ir.argument_text(target)}"
     return Refusal("a constant differs", repr(item), got)
 
 
@@ -142,13 +142,17 @@ def data_refusal(pattern: ir.Node, target: ir.Node, dialect: ir.Dialect | None) 
     found = _data(target, dialect)
     if found is None:
         return Refusal(
-            "the data of a constant is not known", _data_text(wanted), text(target.output)
+            "the data of a constant is not known",
+            _data_text(wanted),
+            ir.argument_text(target.output),
         )
     if (wanted.dtype, wanted.shape) != (found.dtype, found.shape):
         return Refusal("a constant has another form", _data_text(wanted), _data_text(found))
     if wanted.data != found.data:
         return Refusal(
-            "the elements of a constant differ", text(pattern.output), text(target.output)
+            "the elements of a constant differ",
+            ir.argument_text(pattern.output),
+            ir.argument_text(target.output),
         )
     return None
 

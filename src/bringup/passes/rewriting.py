@@ -10,6 +10,7 @@ from bringup.errors import PassError, PassSkipException
 from bringup.passes.base import DecomposePass, PatternFusionPass, pattern_methods
 from bringup.passes.events import EventKind
 from bringup.passes.matcher import Candidate, Matcher
+from bringup.passes.native_matcher import NativeMatcher, make_matcher
 from bringup.passes.patterns import Pattern, PatternInputs
 from bringup.passes.report import NearMiss
 from bringup.passes.rewriter import as_graph, replace
@@ -80,18 +81,17 @@ class Rewriting:
         return sweep
 
     def _sweep_pattern(self, pattern: Pattern) -> None:
-        matcher = Matcher(pattern, self._graph, self._storages)
-        for target in matcher.candidates():
+        if self._is_spent():
+            return
+        matcher = make_matcher(pattern, self._graph, self._storages)
+        for candidate in matcher.matches():
+            self._rewrite(matcher, candidate)
             if self._is_spent():
                 break
-            if self._graph.owns(target):
-                candidate = matcher.match_at(target)
-                if candidate is not None:
-                    self._rewrite(matcher, candidate)
         if matcher.near_miss is not None:
             self._result.near_misses.append(matcher.near_miss)
 
-    def _rewrite(self, matcher: Matcher, candidate: Candidate) -> None:
+    def _rewrite(self, matcher: NativeMatcher | Matcher, candidate: Candidate) -> None:
         match = candidate.result
         nodes = match.get_matched_nodes()
         names = [node.name for node in nodes]
@@ -150,7 +150,7 @@ class Rewriting:
             )
             return None
         if undone:
-            self._storages.rebuild(self._graph)
+            self._storages.rebuild()
         self._result.refused += 1
         return reason
 

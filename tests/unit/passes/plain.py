@@ -7,6 +7,8 @@ whose names end in a number have that many outputs (`t::split2`).
 import struct
 
 from bringup import ir, passes
+from bringup.passes.matcher import Matcher
+from bringup.passes.native_matcher import NativeMatcher
 
 
 class PlainDialect:
@@ -22,6 +24,7 @@ class PlainDialect:
             output_count=int(name[-1]) if name[-1].isdigit() else 1,
             mutates=frozenset({0}) if name == "write" else frozenset(),
             random=name == "random",
+            commutes=name in ("add", "mul"),
         )
         return operator, (*map(_tuples, arguments), *map(_tuples, keywords.values()))
 
@@ -142,11 +145,38 @@ def matches(pattern, graph):
 
 
 def candidates(pattern, graph):
-    from bringup.passes.matcher import Matcher
+    """Every match and the near miss, on which the native matcher and the reference agree."""
+    found, miss = answers(NativeMatcher, pattern, graph)
+    expected, near_miss = answers(Matcher, pattern, graph)
+    assert list(map(facts, found)) == list(map(facts, expected))
+    assert miss == near_miss
+    return found, miss
 
-    matcher = Matcher(pattern, graph, ir.Storages(graph))
-    found = [matcher.match_at(target) for target in matcher.candidates()]
-    return [item for item in found if item is not None], matcher.near_miss
+
+def answers(kind, pattern, graph):
+    """What one kind of matcher finds without rewriting: candidates, and the near miss."""
+    matcher = kind(pattern, graph, ir.Storages(graph))
+    return list(matcher.matches()), matcher.near_miss
+
+
+def facts(candidate):
+    """All that a hook may learn of a candidate."""
+    hoisted = [node.name for node in candidate.hoist]
+    return candidate.before.name, hoisted, result_facts(candidate.result)
+
+
+def result_facts(result):
+    pattern = result._pattern
+    frame = result._frame
+    return (
+        [node.name for node in result.get_matched_nodes()],
+        [value and value.name for value in result.inputs],
+        [result.value(value).name for value in pattern.graph.outputs if result.has(value)],
+        {name: result.chosen(name) for name in pattern.choices},
+        {name: ir.argument_text(item) for name, item in frame.names.items()},
+        frame.sizes,
+        {name: list(map(result_facts, result.each(name))) for name in frame.lists},
+    )
 
 
 def only(pattern, graph):

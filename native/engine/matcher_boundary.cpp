@@ -1,0 +1,157 @@
+// Whether what was matched can be taken out of the graph, and where its replacement would stand.
+#include <algorithm>
+
+#include "engine/matcher.h"
+#include "engine/matcher_refusal.h"
+#include "engine/order.h"
+#include "engine/text.h"
+
+namespace bringup::engine {
+namespace {
+
+// Nodes, for quick questions whether one is among them.
+class NodeSet {
+ public:
+  explicit NodeSet(std::vector<NodeId> nodes) : nodes_(std::move(nodes)) {
+    std::sort(nodes_.begin(), nodes_.end());
+  }
+  bool contains(NodeId node) const {
+    return std::binary_search(nodes_.begin(), nodes_.end(), node);
+  }
+  std::span<const NodeId> all() const { return nodes_; }
+
+ private:
+  std::vector<NodeId> nodes_;
+};
+
+// The first in graph order of the readers of a value that are not matched; kNoNode: none.
+NodeId outside_reader(const Graph& graph, ValueId value, const NodeSet& matched) {
+  NodeId first = kNoNode;
+  for (const NodeId user : graph.users(value)) {
+    if (matched.contains(user)) continue;
+    if (first == kNoNode || graph.is_before(user, first)) first = user;
+  }
+  return first;
+}
+
+std::vector<NodeId> in_order(const Graph& graph, const TakenNodes& taken) {
+  std::vector<NodeId> nodes;
+  for (const auto& [node, pattern_node] : taken.all()) nodes.push_back(node);
+  std::sort(nodes.begin(), nodes.end(),
+            [&](NodeId one, NodeId other) { return graph.is_before(one, other); });
+  return nodes;
+}
+
+// What the replacement may read: inputs of the pattern, and values in captured arguments.
+std::vector<ValueId> values_taken_in(const Bindings& bound) {
+  std::vector<ValueId> values;
+  for (const uint32_t frame : bound.frames()) {
+    const SubPattern& sub = bound.sub(frame);
+    for (uint32_t i = 0; i < sub.inputs.size(); ++i) {
+      const ValueId value = bound.input(frame, i);
+      if (value.node != kNoNode) values.push_back(value);
+    }
+    std::vector<uint32_t> slots(sub.names.size());
+    for (uint32_t i = 0; i < slots.size(); ++i) slots[i] = i;
+    std::sort(slots.begin(), slots.end(), [&](uint32_t one, uint32_t other) {
+      return Strings::text(sub.names[one]) < Strings::text(sub.names[other]);
+    });
+    for (const uint32_t slot : slots) {
+      const Captured& captured = bound.name(frame, slot);
+      if (!captured.bound) continue;
+      for_each_value(captured.span(), [&](ValueId value) { values.push_back(value); });
+    }
+  }
+  std::vector<ValueId> unique;
+  std::unordered_map<ValueId, bool> seen;
+  for (const ValueId value : values) {
+    if (seen.try_emplace(value, true).second) unique.push_back(value);
+  }
+  return unique;
+}
+
+}  // namespace
+
+std::optional<Candidate> Matcher::accept() {
+  Candidate found;
+  found.bound = &bound_;
+  found.nodes = in_order(graph_, bound_.taken());
+  const NodeSet matched(found.nodes);
+  std::vector<ValueId> outputs;
+  for (const uint32_t term : program_->root().outputs) outputs.push_back(*bound_.resolve(0, term));
+  const std::vector<ValueId> taken_in = values_taken_in(bound_);
+
+  for (const NodeId node : found.nodes) {
+    if (graph_.type(node) == Operators::constant()->type) continue;
+    for (uint32_t i = 0; i < graph_.output_count(node); ++i) {
+      if (std::find(outputs.begin(), outputs.end(), ValueId{node, i}) != outputs.end()) continue;
+      const NodeId outside = outside_reader(graph_, {node, i}, matched);
+      if (outside == kNoNode) continue;
+      refuse_with(node, [&] {
+        return Refusal{
+            concat({"its output ", std::to_string(i), " is used outside of the match by ",
+                    quoted(graph_.name_text(outside)), "; make it an output of the pattern"})};
+      });
+      return std::nullopt;
+    }
+  }
+  for (const ValueId value : taken_in) {
+    if (!matched.contains(value.node)) continue;
+    if (graph_.type(value.node) == Operators::constant()->type) continue;
+    refuse_with(value.node, [] {
+      return Refusal{"an input of the pattern would be computed inside the match"};
+    });
+    return std::nullopt;
+  }
+  for (const ValueId value : outputs) {
+    const NodeId writer = storages_.writer_of(value);
+    if (writer == kNoNode) continue;
+    refuse_with(value.node, [&] {
+      return Refusal{concat({"its memory is written by ", quoted(graph_.name_text(writer)),
+                             ", so it is not replaced"})};
+    });
+    return std::nullopt;
+  }
+
+  NodeId reader = kNoNode;
+  for (const ValueId value : outputs) {
+    const NodeId first = outside_reader(graph_, value, matched);
+    if (first != kNoNode && (reader == kNoNode || graph_.is_before(first, reader))) reader = first;
+  }
+  const NodeId last = found.nodes.back();
+  if (reader == kNoNode || graph_.is_before(last, reader)) {
+    found.before = graph_.next(last);
+  } else {
+    found.before = reader;
+    auto plan = hoist_plan(graph_, taken_in, reader, matched.all(), storages_);
+    if (auto* reason = std::get_if<std::string>(&plan)) {
+      refuse_with(reader, [&] { return Refusal{*reason}; });
+      return std::nullopt;
+    }
+    found.hoist = std::get<std::vector<NodeId>>(std::move(plan));
+  }
+  return may_run_at(found.before, found.nodes) ? std::optional(std::move(found)) : std::nullopt;
+}
+
+// Whether what the matched nodes read is unwritten between them and the replacement.
+bool Matcher::may_run_at(NodeId before, std::span<const NodeId> nodes) {
+  if (storages_.quiet()) return true;
+  for (const NodeId node : nodes) {
+    const bool is_before = graph_.is_before(node, before);
+    const NodeId first = is_before ? node : before;
+    const NodeId last = is_before ? before : node;
+    NodeId writer = kNoNode;
+    for_each_value(graph_.all_arguments(node), [&](ValueId value) {
+      if (writer == kNoNode) writer = storages_.writer_between(value, first, last);
+    });
+    if (writer == kNoNode) continue;
+    refuse_with(node, [&] {
+      return Refusal{concat({quoted(graph_.name_text(writer)),
+                             " writes what it reads between it and the replacement"})};
+    });
+    return false;
+  }
+  return true;
+}
+
+}  // namespace bringup::engine

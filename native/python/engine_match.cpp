@@ -1,0 +1,254 @@
+#include "engine_match.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+
+#include "engine_handles.h"
+#include "engine_pattern.h"
+
+namespace nb = nanobind;
+
+namespace bringup::python {
+namespace {
+
+nb::object take(Ref ref) { return nb::steal(ref.release()); }
+
+en::NodeId node_of(const GraphCore& core, nb::handle object) {
+  NodeHandle* node = as_node(object.ptr());
+  if (node == nullptr) throw nb::type_error("expected a node");
+  if (node->core != &core) throw nb::value_error("the node belongs to another graph");
+  return node->id;
+}
+
+en::ValueId value_of(const GraphCore& core, nb::handle object) {
+  ValueHandle* value = as_value(object.ptr());
+  if (value == nullptr) throw nb::type_error("expected a value");
+  if (value->core != &core) throw nb::value_error("the value belongs to another graph");
+  return value->id;
+}
+
+nb::object text(en::StringId id) { return take(python_text(id)); }
+
+// Storages
+
+struct StoragesCore {
+  StoragesCore(GraphCore& core, bool track_views)
+      : core(core), track_views(track_views), storages(std::in_place, core.graph, track_views) {}
+  GraphCore& core;
+  bool track_views;
+  std::optional<en::Storages> storages;
+
+  nb::object node(en::NodeId id) {
+    return id == en::kNoNode ? nb::none() : take(node_handle(core, id));
+  }
+};
+
+void bind_storages(nb::module_& module) {
+  nb::class_<StoragesCore>(module, "StoragesCore")
+      .def(nb::init<GraphCore&, bool>(), nb::keep_alive<1, 2>())
+      .def("rebuild",
+           [](StoragesCore& self) { self.storages.emplace(self.core.graph, self.track_views); })
+      .def_prop_ro("quiet", [](StoragesCore& self) { return self.storages->quiet(); })
+      .def("root",
+           [](StoragesCore& self, nb::handle value) {
+             return self.node(self.storages->root(value_of(self.core, value)));
+           })
+      .def("writer_between",
+           [](StoragesCore& self, nb::handle value, nb::handle first, nb::handle last) {
+             return self.node(self.storages->writer_between(
+                 value_of(self.core, value), node_of(self.core, first), node_of(self.core, last)));
+           })
+      .def("writer_of",
+           [](StoragesCore& self, nb::handle value) {
+             return self.node(self.storages->writer_of(value_of(self.core, value)));
+           })
+      .def("replaced",
+           [](StoragesCore& self, nb::handle old, nb::handle now) {
+             self.storages->replaced(value_of(self.core, old), value_of(self.core, now));
+           })
+      .def("record", [](StoragesCore& self, nb::handle node) {
+        self.storages->record(node_of(self.core, node));
+      });
+}
+
+// Programs
+
+struct ProgramCore {
+  ProgramCore() = default;
+  ProgramCore(ProgramCore&&) = default;
+  ProgramCore(const ProgramCore&) = delete;
+
+  std::shared_ptr<const en::Program> program;
+  std::vector<Ref> objects;  // the opaque host arguments of the program
+};
+
+ProgramCore compile(const PatternCore& pattern) {
+  ProgramCore made;
+  made.program = en::Program::compile(pattern.pattern);
+  for (const en::Program::Object& object : made.program->objects()) {
+    const auto core = std::find_if(pattern.graphs.begin(), pattern.graphs.end(),
+                                   [&](GraphCore* one) { return &one->graph == object.graph; });
+    made.objects.push_back(Ref::borrowed((*core)->objects.at(object.number)));
+  }
+  return made;
+}
+
+uintptr_t address(const en::Pattern* pattern) { return reinterpret_cast<uintptr_t>(pattern); }
+
+nb::list texts(const std::vector<en::StringId>& ids) {
+  nb::list all;
+  for (const en::StringId id : ids) all.append(text(id));
+  return all;
+}
+
+// For each pattern in a program, its address and the names of its slots.
+nb::list layout(const ProgramCore& self) {
+  nb::list all;
+  for (const en::SubPattern& sub : self.program->subs()) {
+    all.append(
+        nb::make_tuple(address(sub.pattern), texts(sub.names), texts(sub.sizes), texts(sub.lists)));
+  }
+  return all;
+}
+
+// Matchers
+
+nb::object python_dim(const en::Dim& dim) {
+  return dim.is_static() ? nb::cast(dim.number) : text(dim.symbol);
+}
+
+class MatcherCore {
+ public:
+  MatcherCore(const ProgramCore& program, GraphCore& core, StoragesCore& storages)
+      : core_(core),
+        matcher_(program.program, core.graph, *storages.storages, objects_in(program, core)) {}
+
+  nb::object next() {
+    std::optional<en::Candidate> found;
+    {
+      const nb::gil_scoped_release released;
+      found = matcher_.next();
+    }
+    return found ? shown(*found) : nb::none();
+  }
+
+  nb::object match_at(nb::handle target) {
+    const en::NodeId node = node_of(core_, target);
+    std::optional<en::Candidate> found;
+    {
+      const nb::gil_scoped_release released;
+      found = matcher_.match_at(node);
+    }
+    return found ? shown(*found) : nb::none();
+  }
+
+  nb::object candidates() { return take(node_tuple(core_, matcher_.candidates())); }
+
+  void refuse(nb::handle node, std::string reason) {
+    matcher_.refuse(node.is_none() ? en::kNoNode : node_of(core_, node), std::move(reason));
+  }
+
+  nb::object near_miss() const {
+    const std::optional<en::NearMiss>& miss = matcher_.near_miss();
+    if (!miss) return nb::none();
+    return nb::make_tuple(miss->pattern, miss->node, miss->reason, miss->expected, miss->got,
+                          miss->matched, miss->size);
+  }
+
+ private:
+  static std::vector<uint32_t> objects_in(const ProgramCore& program, GraphCore& core) {
+    std::vector<uint32_t> numbers;
+    for (const Ref& object : program.objects) numbers.push_back(core.objects.intern(object.get()));
+    return numbers;
+  }
+
+  // (frames, the node in front of which the replacement goes, the nodes to move there)
+  nb::object shown(const en::Candidate& found) {
+    nb::list frames;
+    for (const uint32_t frame : found.bound->frames()) frames.append(shown(*found.bound, frame));
+    return nb::make_tuple(frames, take(node_handle(core_, found.before)),
+                          take(node_tuple(core_, found.hoist)));
+  }
+
+  // (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists); what is unbound is
+  // None.
+  nb::object shown(const en::Bindings& bound, uint32_t frame) {
+    const en::SubPattern& sub = bound.sub(frame);
+    nb::list nodes, inputs, choices, names, sizes, lists;
+    for (uint32_t i = 0; i < sub.nodes.size(); ++i) {
+      const en::NodeId node = bound.node(frame, i);
+      nodes.append(node == en::kNoNode ? nb::none() : take(node_handle(core_, node)));
+    }
+    for (uint32_t i = 0; i < sub.inputs.size(); ++i) {
+      const en::ValueId value = bound.input(frame, i);
+      inputs.append(value.node == en::kNoNode ? nb::none() : take(value_handle(core_, value)));
+    }
+    for (uint32_t i = 0; i < sub.choices.size(); ++i) {
+      const uint32_t choice = bound.choice(frame, i);
+      choices.append(choice == en::kNoSlot ? nb::none() : nb::cast(choice));
+    }
+    for (uint32_t i = 0; i < sub.names.size(); ++i) names.append(captured(bound.name(frame, i)));
+    for (uint32_t i = 0; i < sub.sizes.size(); ++i) {
+      const std::optional<en::Dim>& dim = bound.size(frame, i);
+      sizes.append(dim ? python_dim(*dim) : nb::none());
+    }
+    for (uint32_t i = 0; i < sub.lists.size(); ++i) lists.append(listed(bound.list(frame, i)));
+    const uint32_t parent = bound.frame(frame).parent;
+    return nb::make_tuple(frame, bound.frame(frame).sub,
+                          parent == en::kNoSlot ? nb::none() : nb::cast(parent), nodes, inputs,
+                          choices, names, sizes, lists);
+  }
+
+  // A tuple of the one argument, since it may be None.
+  nb::object captured(const en::Captured& captured) {
+    if (!captured.bound) return nb::none();
+    if (captured.is_list) {
+      return nb::make_tuple(take(python_arguments(core_, captured.span(), captured.count)));
+    }
+    return nb::make_tuple(take(python_argument(core_, captured.span())));
+  }
+
+  // (value, frame) of each item.
+  nb::object listed(const en::ListBinding& list) {
+    if (!list.bound) return nb::none();
+    nb::list items;
+    for (uint32_t i = 0; i < list.count; ++i) {
+      items.append(nb::make_tuple(take(value_handle(core_, list.first[i].value)), list.frames[i]));
+    }
+    return items;
+  }
+
+  GraphCore& core_;
+  en::Matcher matcher_;
+};
+
+}  // namespace
+
+void bind_matching(nb::module_& module) {
+  bind_storages(module);
+  nb::class_<PatternCore>(module, "PatternCore")
+      .def("__init__",
+           [](PatternCore* self, GraphCore& core, std::string_view name, bool constant_values,
+              bool attributes, nb::handle open, nb::handle constraints, nb::handle choices,
+              nb::handle captures) {
+             new (self) PatternCore(make_pattern(core, name, constant_values, attributes, open,
+                                                 constraints, choices, captures));
+           })
+      .def_prop_ro("address", [](const PatternCore& self) { return address(self.pattern.get()); });
+  nb::class_<ProgramCore>(module, "ProgramCore")
+      .def("__init__", [](ProgramCore* self,
+                          const PatternCore& pattern) { new (self) ProgramCore(compile(pattern)); })
+      .def("layout", &layout);
+  nb::class_<MatcherCore>(module, "MatcherCore")
+      .def(nb::init<const ProgramCore&, GraphCore&, StoragesCore&>(), nb::keep_alive<1, 3>(),
+           nb::keep_alive<1, 4>())
+      .def("next", &MatcherCore::next)
+      .def("match_at", &MatcherCore::match_at)
+      .def("candidates", &MatcherCore::candidates)
+      .def("refuse", &MatcherCore::refuse, nb::arg().none(), nb::arg())
+      .def("near_miss", &MatcherCore::near_miss);
+}
+
+}  // namespace bringup::python

@@ -1,0 +1,21 @@
+// A pattern of Python as the engine knows it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "engine/matcher.h"
+#include "engine_core.h"
+
+namespace bringup::python {
+
+struct PatternCore {
+  std::shared_ptr<en::Pattern> pattern;
+  std::vector<GraphCore*> graphs;  // of this pattern and of those in its lists; kept by `pattern`
+};
+
+// The members of a bringup.passes.Pattern, which says in Python what they mean.
+PatternCore make_pattern(GraphCore& core, std::string_view name, bool constant_values,
+                         bool attributes, nanobind::handle open, nanobind::handle constraints,
+                         nanobind::handle choices, nanobind::handle captures);
+
+}  // namespace bringup::python
