@@ -8,11 +8,16 @@
 namespace bringup::engine {
 
 enum class ErrorCode {
-  kInvalid,  // an argument that makes no sense here
-  kMissing,  // no such node, name, value
-  kBusy,     // a transaction is open, or none is
-  kPass,     // an edit that a pass must not make
-  kExpired,  // a node that was erased
+  kInvalid,     // an argument that makes no sense here
+  kMissing,     // no such node, name, value
+  kBusy,        // a transaction is open, or none is
+  kPass,        // an edit that a pass must not make
+  kExpired,     // a node that was erased
+  kDuplicate,   // a name and version that are taken
+  kNoProvider,  // nobody answers what is asked; the message names the provider
+  kSchema,      // arguments that do not fit their operator
+  kFailed,      // a pass, a provider or a library failed
+  kInternal,
 };
 
 class EngineError : public std::runtime_error {

@@ -23,6 +23,8 @@ class Host {
   virtual std::optional<ConstantData> constant(const Graph& graph, NodeId node) = 0;
   // Whether this call of a random operator draws numbers (a dropout of 0 does not).
   virtual bool draws_random(const Graph& graph, NodeId node) = 0;
+  // Whether there is an opaque argument of this number.
+  virtual bool has_object(const Graph&, uint32_t) { return true; }
   // An opaque argument in words.
   virtual std::string text(const Graph& graph, uint32_t object) = 0;
 };

@@ -109,16 +109,17 @@ struct Table {
   }
 
   std::string_view keep(std::string_view text) {
-    if (text.empty()) return {};
-    if (text.size() > free) {
-      const size_t size = text.size() > kBlock ? text.size() : kBlock;
+    const size_t needed = text.size() + 1;  // with a NUL, for the C API
+    if (needed > free) {
+      const size_t size = needed > kBlock ? needed : kBlock;
       blocks.push_back(std::make_unique_for_overwrite<char[]>(size));
       free = size;
       end = blocks.back().get() + size;
     }
     char* start = end - free;
-    std::memcpy(start, text.data(), text.size());
-    free -= text.size();
+    if (!text.empty()) std::memcpy(start, text.data(), text.size());
+    start[text.size()] = '\0';
+    free -= needed;
     return {start, text.size()};
   }
 
@@ -154,7 +155,7 @@ std::optional<StringId> Strings::find(std::string_view text) {
 }
 
 std::string_view Strings::text(StringId id) noexcept {
-  return id == kNoString ? std::string_view() : table().text(id);
+  return id == kNoString ? std::string_view("") : table().text(id);
 }
 
 }  // namespace bringup::engine

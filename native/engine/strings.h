@@ -19,7 +19,7 @@ class Strings {
   static StringId intern(std::string_view text);
   // The id of `text` if anybody interned it.
   static std::optional<StringId> find(std::string_view text);
-  // The text of an id that `intern` gave out.
+  // The text of an id that `intern` gave out (of kNoString: ""). A NUL follows it.
   static std::string_view text(StringId id) noexcept;
 };
 

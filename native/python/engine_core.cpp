@@ -8,7 +8,11 @@ constexpr const char* kExpired = "graph handle has expired: ";
 const char* exception_of(en::ErrorCode code) {
   switch (code) {
     case en::ErrorCode::kPass:
+    case en::ErrorCode::kFailed:
+    case en::ErrorCode::kNoProvider:
       return "PassError";
+    case en::ErrorCode::kSchema:
+      return "SchemaError";
     case en::ErrorCode::kExpired:
       return "ExpiredHandleError";
     default:

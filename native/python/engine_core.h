@@ -54,6 +54,7 @@ class Ref {
 class ObjectTable {
  public:
   uint32_t intern(PyObject* object);
+  size_t size() const { return objects_.size(); }
   PyObject* at(uint32_t number) const { return objects_[number].get(); }  // borrowed
   // The object that stands for a symbolic integer; the first of equal ones.
   void keep_symbol(en::StringId expression, PyObject* object);

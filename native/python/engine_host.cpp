@@ -115,6 +115,11 @@ bool PythonHost::draws_random(const en::Graph&, en::NodeId node) {
   });
 }
 
+bool PythonHost::has_object(const en::Graph&, uint32_t object) {
+  const nb::gil_scoped_acquire acquired;
+  return object < core_.objects.size();
+}
+
 std::string PythonHost::text(const en::Graph&, uint32_t object) {
   return asking([&] {
     const Ref shown = Ref::checked(PyObject_Repr(core_.objects.at(object)));

@@ -37,11 +37,12 @@ __all__ = [
 ]
 
 _PREFIX = "bringup_plugin_"
+LIBRARY_SUFFIX = ".so"
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plugin on disk: a Python file, or a package folder.
+    """A plugin on disk: a Python file, a package folder, or a shared library.
 
     Attributes:
         path: the file, or the package's `__init__.py`.
@@ -52,6 +53,11 @@ class PluginFile:
     digest: str
 
     @property
+    def is_library(self) -> bool:
+        """Whether it is a shared library, which its room loads."""
+        return self.path.suffix == LIBRARY_SUFFIX
+
+    @property
     def module_name(self) -> str:
         """The private name under which it is imported: never in anyone's way."""
         stem = self.path.parent.name if self.path.name == "__init__.py" else self.path.stem
@@ -59,18 +65,22 @@ class PluginFile:
         return f"{_PREFIX}{stem}_{place}"
 
 
-def plugin_files(places: Sequence[Path]) -> tuple[list[PluginFile], list[PluginError]]:
+def plugin_files(
+    places: Sequence[Path], *, libraries: bool = False
+) -> tuple[list[PluginFile], list[PluginError]]:
     """The plugins in folders, packages and files, each once, in the order of `places`, then by
     name.
 
-    A folder gives its `.py` files and packages whose names do not begin with `_`; a folder with an
-    `__init__.py` is one package. What cannot be read is an error in the second list.
+    A folder gives its `.py` files and packages whose names do not begin with `_`, and its shared
+    libraries (`.so`) where `libraries` are plugins too; a folder with an `__init__.py` is one
+    package. What cannot be read is an error in the second list.
     """
+    suffixes = (".py", LIBRARY_SUFFIX) if libraries else (".py",)
     found: dict[Path, PluginFile] = {}
     errors: list[PluginError] = []
     for place in places:
         try:
-            for path in _paths_in(place):
+            for path in _paths_in(place, suffixes):
                 resolved = path.resolve()
                 found.setdefault(resolved, PluginFile(resolved, _digest(resolved)))
         except (OSError, ValueError) as error:
@@ -170,6 +180,7 @@ class _Loaded:
     names: tuple[str, ...]
     file: PluginFile | None = None
     modules: tuple[str, ...] = ()
+    close: Callable[[], None] | None = None
 
 
 class PluginLoader:
@@ -183,6 +194,8 @@ class PluginLoader:
             registered within it there; an exception takes all of that back.
         forget: takes back what a plugin registered under a name; no error when it is gone.
         locked: a context in which no other thread registers; by default a lock of the loader's own.
+        open_library: loads a shared library, raising `PluginError`, and returns what closes it;
+            None where libraries are no plugins.
     """
 
     def __init__(
@@ -193,12 +206,14 @@ class PluginLoader:
         transaction: Callable[[], AbstractContextManager[list[str]]],
         forget: Callable[[str], None],
         locked: Callable[[], AbstractContextManager[object]] | None = None,
+        open_library: Callable[[Path], Callable[[], None]] | None = None,
     ) -> None:
         own = threading.RLock()
         self._group = group
         self._path = path
         self._transaction = transaction
         self._forget = forget
+        self._open_library = open_library
         self._locked = (lambda: own) if locked is None else locked
         self._explicit: dict[Path, None] = {}
         self._state: dict[str, _Loaded] = {}
@@ -216,7 +231,9 @@ class PluginLoader:
         report = PluginReport()
         with self._locked():
             self._explicit.update(dict.fromkeys(Path(place) for place in places))
-            files, report.errors = plugin_files((*self._explicit, *self._path()))
+            files, report.errors = plugin_files(
+                (*self._explicit, *self._path()), libraries=self._open_library is not None
+            )
             self._drop_stale(files)
             for file in files:
                 self._load(str(file.path), file, report)
@@ -224,12 +241,13 @@ class PluginLoader:
                 self._load(f"{entry.name} = {entry.value}", entry, report)
         return report
 
-    def unload(self) -> None:
+    def unload(self, *, keep_libraries: bool = False) -> None:
         """Forgets what plugins registered, explicit places, and the modules of plugin files."""
         with self._locked():
             self._explicit.clear()
-            for key in list(self._state):
-                self._unload(key)
+            for key, loaded in list(self._state.items()):
+                if not (keep_libraries and loaded.close is not None):
+                    self._unload(key)
 
     def _drop_stale(self, files: list[PluginFile]) -> None:
         current = {str(file.path): file for file in files}
@@ -253,20 +271,26 @@ class PluginLoader:
 
     def _loaded(self, source: PluginFile | EntryPoint) -> _Loaded:
         before = set(sys.modules)
+        close = None
         with self._transaction() as names:
-            if isinstance(source, PluginFile):
-                load_file(source)
-            else:
+            if not isinstance(source, PluginFile):
                 load_entry_point(source)
+            elif source.is_library:
+                assert self._open_library is not None, "plugin_files gives none otherwise"
+                close = self._open_library(source.path)
+            else:
+                load_file(source)
         if isinstance(source, PluginFile):
-            return _Loaded(tuple(names), source)
+            return _Loaded(tuple(names), source, close=close)
         return _Loaded(tuple(names), modules=tuple(_modules_since(source, before)))
 
     def _unload(self, key: str) -> None:
         loaded = self._state.pop(key)
         for name in loaded.names:
             self._forget(name)
-        if loaded.file is not None:
+        if loaded.close is not None:
+            loaded.close()
+        elif loaded.file is not None:
             unload_file(loaded.file)
         for module in loaded.modules:
             sys.modules.pop(module, None)
@@ -300,10 +324,11 @@ def _execute(plugin: PluginFile, module: ModuleType) -> None:
     exec(code, vars(module))
 
 
-def _paths_in(place: Path) -> Iterator[Path]:
+def _paths_in(place: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     if place.is_file():
-        if place.suffix != ".py":
-            raise ValueError("expected a .py file, a folder or a package")
+        if place.suffix not in suffixes:
+            files = " or ".join(suffixes)
+            raise ValueError(f"expected a {files} file, a folder or a package")
         yield place
     elif not place.is_dir():
         raise FileNotFoundError("no such file or folder")
@@ -313,7 +338,7 @@ def _paths_in(place: Path) -> Iterator[Path]:
         for item in sorted(place.iterdir()):
             if item.name.startswith(("_", ".")):
                 continue
-            if item.suffix == ".py" and item.is_file():
+            if item.suffix in suffixes and item.is_file():
                 yield item
             elif (item / "__init__.py").is_file():
                 yield item / "__init__.py"

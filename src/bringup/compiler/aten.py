@@ -135,6 +135,23 @@ class AtenDialect:
             raise TypeError(f"a constant must be a torch.Tensor, got {type(payload).__name__}")
         return self._mode_for(()).from_tensor(payload, static_shapes=True)
 
+    def constant_of(self, data: ir.ConstantData) -> object:
+        """See `ir.Dialect.constant_of`: a tensor on cpu."""
+        dtype = getattr(torch, data.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise PassError(f"there is no dtype {data.dtype!r}")
+        with ordinary_torch():
+            made = torch.empty(data.shape, dtype=dtype)
+            room, given = made.numel() * made.element_size(), len(bytes(data.data))
+            if room != given:
+                raise PassError(
+                    f"a constant of {data.dtype}{list(data.shape)} has {room} bytes, got {given}"
+                )
+            if given:
+                flat = torch.frombuffer(bytearray(data.data), dtype=dtype)
+                made.copy_(flat.reshape(data.shape))
+            return made
+
     def constant_data(self, payload: object) -> ir.ConstantData | None:
         """See `ir.Dialect.constant_data`. Unknown for fake and for quantised or sparse tensors."""
         if not isinstance(payload, torch.Tensor) or isinstance(payload, FakeTensor):

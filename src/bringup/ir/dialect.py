@@ -130,6 +130,9 @@ class Dialect(Protocol):
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant."""
 
+    def constant_of(self, data: ConstantData) -> object:
+        """A payload with these data: what `constant_data` gives back."""
+
     def constant_data(self, payload: object) -> ConstantData | None:
         """What a constant holds, by value; None when that is not known."""
 

@@ -49,6 +49,12 @@ class Graph(GraphTree):
         self._core = GraphCore(name)
         self._core.attach(self)
 
+    @property
+    def core(self) -> GraphCore:
+        """The graph of the native engine, for other parts of bringup that are native too."""
+        self._live()
+        return self._core
+
     # Reading
 
     @property
@@ -415,16 +421,38 @@ class Graph(GraphTree):
         return (None,) * count
 
     def _check_replacement(self, old: Value, new: Value) -> None:
-        if self.dialect is None or old.meta is None or new.meta is None:
-            return
-        difference = self.dialect.difference(old.meta, new.meta)
+        difference = self.why_not(old, new)
         if difference is not None:
             raise PassError(
                 f"{self._rule or 'the edit'} would replace {old!r} ({old.node.op_type}) by "
                 f"{new!r} ({new.node.op_type}): {difference}"
             )
-        if not self.dialect.same_layout(old.meta, new.meta):
+
+    def why_not(self, old: Value, new: Value) -> str | None:
+        """Why `new` cannot stand where `old` does; None when it can. Then readers of `old` are
+        shaped again where the strides differ.
+        """
+        if self.dialect is None or old.meta is None or new.meta is None:
+            return None
+        difference = self.dialect.difference(old.meta, new.meta)
+        if difference is None and not self.dialect.same_layout(old.meta, new.meta):
             self._relaid.update(dict.fromkeys(old.users))
+        return difference
+
+    def shape_again(self, node: Node) -> None:
+        """Infer the outputs of a node that was made or changed without doing so."""
+        self._own(node)
+        if any(value.meta is not None for value in node.outputs):
+            self._relaid[node] = None
+            return
+        metas = self._metas_of(node, len(node.outputs))
+        if len(metas) != len(node.outputs):
+            raise PassError(
+                f"{node.op_type} has {len(metas)} outputs here, {node.name!r} was made with "
+                f"{len(node.outputs)}"
+            )
+        for value, meta in zip(node.outputs, metas, strict=True):
+            self.set_meta(value, meta)
 
     def set_meta(self, value: Value, meta: object) -> None:
         """Let the dialect's description of a value be this one; undone with the transaction."""

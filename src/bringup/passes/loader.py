@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from bringup import plugins, settings
 from bringup.passes import registry
+from bringup.passes.native import load_library
 from bringup.plugins import PluginReport
 
 __all__ = [
@@ -42,7 +43,11 @@ def _forget(label: str) -> None:
 
 # The loader's own lock is not the registry's: who registers passes never waits for a plugin.
 _loader = plugins.PluginLoader(
-    ENTRY_POINT_GROUP, settings.pass_path, transaction=_whole_or_nothing, forget=_forget
+    ENTRY_POINT_GROUP,
+    settings.pass_path,
+    transaction=_whole_or_nothing,
+    forget=_forget,
+    open_library=load_library,
 )
 
 
@@ -53,14 +58,17 @@ def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
     file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone
     is unloaded. `places` are more files, folders and packages; they come first and stay until
     `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
-    report; the others load.
+    report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
     """
     return _loader.load(places)
 
 
-def unload_pass_plugins() -> None:
-    """Forget all passes that came from plugins, and the modules that brought them."""
-    _loader.unload()
+def unload_pass_plugins(*, keep_libraries: bool = False) -> None:
+    """Forget all passes that came from plugins, and the modules that brought them.
+
+    With `keep_libraries` passes of C and C++ libraries stay.
+    """
+    _loader.unload(keep_libraries=keep_libraries)
 
 
 def shutdown() -> None:

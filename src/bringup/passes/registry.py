@@ -94,9 +94,8 @@ def add(descriptor: PassDescriptor) -> None:
 
     Raises `ValueError` when name and version are taken by another; the first stays.
     """
-    descriptor = dataclasses.replace(
-        descriptor, source_digest=_source_digest(descriptor.pass_class)
-    )
+    digest = descriptor.source_digest or _source_digest(descriptor.pass_class)
+    descriptor = dataclasses.replace(descriptor, source_digest=digest)
     key = (descriptor.pass_name, version_key(descriptor.version))
     with _LOCK:
         first = _PASSES.setdefault(key, descriptor)

@@ -1,0 +1,183 @@
+// The part of a graph that a Boundary describes: what is in it, and whether it can be replaced.
+#include <algorithm>
+#include <unordered_set>
+
+#include "engine/error.h"
+#include "engine/order.h"
+#include "engine/rewriter.h"
+
+namespace bringup::engine {
+namespace {
+
+using Values = std::vector<std::optional<ValueId>>;
+
+void put(Values& values, uint32_t index, ValueId value, const char* what) {
+  constexpr uint32_t kMost = 1 << 16;
+  if (index >= kMost) {
+    throw EngineError(ErrorCode::kInvalid, std::string("the boundary cannot have an ") + what +
+                                               " number " + std::to_string(index));
+  }
+  if (index >= values.size()) values.resize(index + 1);
+  if (values[index]) {
+    throw EngineError(ErrorCode::kInvalid, std::string("the boundary has an ") + what + " number " +
+                                               std::to_string(index) + " already");
+  }
+  values[index] = value;
+}
+
+std::vector<ValueId> complete(const Values& values, const char* what) {
+  std::vector<ValueId> all;
+  for (const std::optional<ValueId>& value : values) {
+    if (!value) {
+      throw EngineError(ErrorCode::kInvalid, std::string("the boundary has no ") + what +
+                                                 " number " + std::to_string(all.size()));
+    }
+    all.push_back(*value);
+  }
+  return all;
+}
+
+bool contains(const Values& values, ValueId value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+void Boundary::add_input(uint32_t index, std::span<const Place> places) {
+  std::optional<ValueId> entering;
+  for (const Place& place : places) {
+    std::vector<ValueId> reads;
+    for_each_value(graph_.all_arguments(place.node),
+                   [&](ValueId value) { reads.push_back(value); });
+    if (!graph_.alive(place.node) || place.position >= reads.size()) {
+      throw EngineError(ErrorCode::kInvalid, "node " + quoted(graph_.name_text(place.node)) +
+                                                 " reads " + std::to_string(reads.size()) +
+                                                 " values, there is no number " +
+                                                 std::to_string(place.position));
+    }
+    const ValueId value = reads[place.position];
+    if (entering && !(*entering == value)) {
+      throw EngineError(ErrorCode::kInvalid,
+                        "input " + std::to_string(index) + " of the boundary would be " +
+                            quoted(graph_.name_text(entering->node)) + " and " +
+                            quoted(graph_.name_text(value.node)) + ": one input, one value");
+    }
+    entering = value;
+  }
+  if (!entering) {
+    throw EngineError(ErrorCode::kInvalid,
+                      "input " + std::to_string(index) + " of the boundary enters nowhere");
+  }
+  put(inputs_, index, *entering, "input");
+}
+
+void Boundary::add_output(uint32_t index, ValueId value) {
+  if (!graph_.has(value)) {
+    throw EngineError(ErrorCode::kInvalid, "output " + std::to_string(index) +
+                                               " of the boundary is no value of graph " +
+                                               quoted(graph_.name()));
+  }
+  if (contains(outputs_, value)) {
+    throw EngineError(ErrorCode::kInvalid, quoted(graph_.name_text(value.node)) +
+                                               " is an output of the boundary already");
+  }
+  put(outputs_, index, value, "output");
+}
+
+// Backwards from the outputs to the inputs; every node is visited once.
+std::vector<NodeId> Boundary::inner_nodes() const {
+  std::unordered_set<NodeId> seen;
+  std::vector<NodeId> agenda;
+  for (const std::optional<ValueId>& value : outputs_) agenda.push_back(value->node);
+  while (!agenda.empty()) {
+    const NodeId node = agenda.back();
+    agenda.pop_back();
+    if (!seen.insert(node).second) continue;
+    if (&graph_.op(node) == Operators::input()) {
+      throw EngineError(ErrorCode::kPass,
+                        "the boundary is not closed: " + quoted(graph_.name_text(node)) +
+                            " enters it, but is no input of it");
+    }
+    if (!graph_.pure(node)) {
+      throw EngineError(
+          ErrorCode::kPass,
+          quoted(graph_.name_text(node)) + " writes memory or is random, so it is never replaced");
+    }
+    for_each_value(graph_.all_arguments(node), [&](ValueId value) {
+      if (!contains(inputs_, value)) agenda.push_back(value.node);
+    });
+  }
+  std::vector<NodeId> nodes(seen.begin(), seen.end());
+  std::sort(nodes.begin(), nodes.end(),
+            [&](NodeId one, NodeId other) { return graph_.is_before(one, other); });
+  return nodes;
+}
+
+void Boundary::check_self_contained(std::span<const NodeId> nodes) const {
+  const std::unordered_set<NodeId> inner(nodes.begin(), nodes.end());
+  for (const NodeId node : nodes) {
+    for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
+      if (contains(outputs_, ValueId{node, index})) continue;
+      for (const NodeId user : graph_.sorted_users(ValueId{node, index})) {
+        if (inner.contains(user)) continue;
+        throw EngineError(ErrorCode::kPass,
+                          "the boundary is not self-contained: output " + std::to_string(index) +
+                              " of " + quoted(graph_.name_text(node)) + " is used outside by " +
+                              quoted(graph_.name_text(user)) + "; make it an output");
+      }
+    }
+  }
+}
+
+void Boundary::place(Part& part, const Storages& storages) const {
+  const std::unordered_set<NodeId> inner(part.nodes.begin(), part.nodes.end());
+  NodeId reader = kNoNode;
+  for (const ValueId value : part.outputs) {
+    for (const NodeId user : graph_.users(value)) {
+      if (inner.contains(user)) continue;
+      if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
+    }
+  }
+  const NodeId last = part.nodes.back();
+  if (reader == kNoNode || graph_.is_before(last, reader)) {
+    part.before = graph_.next(last);
+    return;
+  }
+  part.before = reader;
+  auto plan = hoist_plan(graph_, part.inputs, reader, part.nodes, storages);
+  if (const std::string* reason = std::get_if<std::string>(&plan)) {
+    throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced: " + *reason);
+  }
+  part.hoist = std::get<std::vector<NodeId>>(std::move(plan));
+}
+
+Boundary::Part Boundary::resolve(const Storages& storages) const {
+  Part part;
+  part.inputs = complete(inputs_, "input");
+  part.outputs = complete(outputs_, "output");
+  if (part.outputs.empty()) throw EngineError(ErrorCode::kInvalid, "the boundary has no output");
+  part.nodes = inner_nodes();
+  check_self_contained(part.nodes);
+  place(part, storages);
+  for (const ValueId value : part.outputs) {
+    if (const NodeId writer = storages.writer_of(value); writer != kNoNode) {
+      throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(value.node)) + " is written by " +
+                                              quoted(graph_.name_text(writer)) +
+                                              ", so it is not replaced");
+    }
+  }
+  for (const NodeId node : part.nodes) {
+    const bool earlier = graph_.is_before(node, part.before);
+    for_each_value(graph_.all_arguments(node), [&](ValueId value) {
+      const NodeId writer = storages.writer_between(value, earlier ? node : part.before,
+                                                    earlier ? part.before : node);
+      if (writer == kNoNode) return;
+      throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(writer)) + " writes what " +
+                                              quoted(graph_.name_text(node)) +
+                                              " reads between it and the replacement");
+    });
+  }
+  return part;
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,80 @@
+// Which passes there are. Two versions of a pass may stand side by side.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/creation.h"
+
+namespace bringup::engine {
+
+using Versions =
+    std::map<std::string, std::string, std::less<>>;  // pass name -> the version wanted
+
+class Registry {
+ public:
+  // The registry of the process.
+  static Registry& instance();
+
+  // Adds a pass, or does nothing when the same definition (descriptor with a known digest) is there
+  // already: then false. EngineError(kDuplicate) when name and version are taken; the first stays.
+  // While a Batch is open on this thread, the pass is seen by others only after its commit.
+  bool add(Registration registration);
+
+  // Every registered pass in running order, versions of one name from old to new.
+  std::vector<RegistrationPtr> all() const;
+  // By name, the newest or the given version; by descriptor key, the newest. nullptr: none.
+  RegistrationPtr find(std::string_view name, std::string_view version = "") const;
+  RegistrationPtr find_by_key(std::string_view key) const;
+
+  // What shall run, in running order: of each name the newest version or the one that `versions`
+  // names; of all passes, or of those in `names`. EngineError(kMissing) for what is not there.
+  std::vector<RegistrationPtr> select(const std::vector<std::string>* names,
+                                      const Versions& versions) const;
+
+  // Forget passes; how many were forgotten. Without a version: every one.
+  size_t remove(std::string_view name, std::string_view version = "");
+  // Forgets exactly these registrations, if they still stand.
+  size_t remove(std::span<const RegistrationPtr> registrations);
+  void clear();
+
+ private:
+  friend class Batch;
+  using Table = std::map<std::pair<std::string, Version>, RegistrationPtr>;
+
+  static bool insert(Table& table, RegistrationPtr registration);
+
+  mutable std::mutex mutex_;
+  Table passes_;
+};
+
+// Collects what this thread registers, and makes it visible all at once or, without commit, not at
+// all. No lock is held meanwhile. Batches nest; each stands for itself.
+class Batch {
+ public:
+  explicit Batch(Registry& registry);
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  // Registers all; returns those that are new. EngineError(kDuplicate), and none is registered,
+  // when another thread took a name meanwhile.
+  std::vector<RegistrationPtr> commit();
+
+ private:
+  friend class Registry;
+  Registry& registry_;
+  Batch* outer_;
+  Registry::Table added_;
+};
+
+// Puts selected passes in the order in which they run: by stage, `requires_all` and `after`,
+// priority, name. EngineError when a required pass is missing or the constraints contradict.
+std::vector<RegistrationPtr> running_order(std::vector<RegistrationPtr> selected);
+
+}  // namespace bringup::engine

@@ -1,0 +1,187 @@
+#include "engine/rewriter.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/error.h"
+#include "engine/making.h"
+
+namespace bringup::engine {
+namespace {
+
+std::string counted(size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+// One replacement being copied into a graph.
+class Copy {
+ public:
+  Copy(Graph& graph, const Graph& replacement, const Site& site, Storages& storages,
+       const Providers& providers)
+      : graph_(graph),
+        replacement_(replacement),
+        site_(site),
+        storages_(storages),
+        providers_(providers) {}
+
+  std::vector<NodeId> run() {
+    check_counts();
+    collect_attributes();
+    const std::vector<ValueId> inputs = replacement_.inputs();
+    for (size_t index = 0; index < inputs.size(); ++index) {
+      copies_[inputs[index]] = site_.inputs[index];
+    }
+    for (NodeId node = replacement_.first(); node != replacement_.last();
+         node = replacement_.next(node)) {
+      if (&replacement_.op(node) != Operators::input()) copy_node(node);
+    }
+    const std::vector<ValueId> outputs = replacement_.outputs();
+    for (size_t index = 0; index < outputs.size(); ++index) {
+      const ValueId now = mapped(outputs[index]);
+      exchange(graph_, site_.outputs[index], now, providers_);
+      storages_.replaced(site_.outputs[index], now);
+    }
+    graph_.erase_dead(site_.nodes);
+    return std::move(made_);
+  }
+
+ private:
+  void check_counts() const {
+    const size_t inputs = replacement_.inputs().size();
+    if (inputs > site_.inputs.size()) {
+      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+                                              " has " + counted(inputs, "input") +
+                                              ", what it replaces has " +
+                                              std::to_string(site_.inputs.size()));
+    }
+    const size_t outputs = replacement_.outputs().size();
+    if (outputs != site_.outputs.size()) {
+      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+                                              " has " + counted(outputs, "output") +
+                                              ", what it replaces has " +
+                                              std::to_string(site_.outputs.size()));
+    }
+  }
+
+  // What the replaced nodes agree on.
+  void collect_attributes() {
+    for (const NodeId node : site_.nodes) {
+      for (const Attribute& attribute : graph_.attributes(node)) {
+        if (attribute.name == origin_attribute()) continue;
+        const auto [place, is_new] = heritage_.try_emplace(
+            attribute.name, std::vector<Argument>(attribute.item.begin(), attribute.item.end()));
+        if (is_new) givers_[attribute.name] = node;
+        if (is_new || same(place->second, attribute.item)) continue;
+        throw EngineError(ErrorCode::kPass,
+                          "nodes " + quoted(graph_.name_text(givers_[attribute.name])) + " and " +
+                              quoted(graph_.name_text(node)) + " differ in their attribute " +
+                              quoted(Strings::text(attribute.name)) +
+                              ", so one replacement cannot stand for both");
+      }
+    }
+  }
+
+  void copy_node(NodeId original) {
+    const bool is_constant = &replacement_.op(original) == Operators::constant();
+    if (!is_constant) check_writes(original);
+    const NodeId node = is_constant ? copy_constant(original) : insert(original);
+    if (!is_constant) {
+      own_.push_back(original);
+      for (const auto& [name, item] : heritage_) graph_.set_attribute(node, name, item);
+    }
+    for (const Attribute& attribute : replacement_.attributes(original)) {
+      graph_.set_attribute(node, attribute.name, attribute.item);
+    }
+    for (uint32_t index = 0; index < replacement_.output_count(original); ++index) {
+      copies_[{original, index}] = {node, index};
+    }
+    made_.push_back(node);
+    if (!is_constant || providers_.adopted) complete(node, original);
+    storages_.record(node);
+  }
+
+  NodeId copy_constant(NodeId original) {
+    const StringId base = replacement_.name(original);
+    const ConstantData* data = replacement_.payload(original);
+    if (providers_.adopted || data == nullptr) return graph_.add_constant(base);
+    return insert_constant(graph_, base, *data, providers_);
+  }
+
+  NodeId insert(NodeId original) {
+    const std::vector<Argument> items = mapped(replacement_.arguments(original));
+    const std::vector<Argument> keywords = mapped(replacement_.keywords(original));
+    return graph_.insert(&replacement_.op(original), base_name_of(replacement_.type(original)),
+                         {items, replacement_.argument_count(original), keywords},
+                         replacement_.output_count(original), site_.before);
+  }
+
+  void check_writes(NodeId original) const {
+    for (const uint32_t index : replacement_.op(original).mutates) {
+      for_each_value(item(replacement_.arguments(original), index), [&](ValueId value) {
+        if (std::find(own_.begin(), own_.end(), value.node) != own_.end()) return;
+        throw EngineError(ErrorCode::kPass,
+                          "the replacement writes " + quoted(replacement_.name_text(value.node)) +
+                              ", which it did not make itself (" +
+                              std::string(Strings::text(replacement_.type(original))) +
+                              "): others read it too");
+      });
+    }
+  }
+
+  ValueId mapped(ValueId value) const {
+    const auto place = copies_.find(value);
+    if (place != copies_.end()) return place->second;
+    throw EngineError(ErrorCode::kPass,
+                      "the replacement " + quoted(replacement_.name()) + " reads a value before " +
+                          quoted(replacement_.name_text(value.node)) + " computes it");
+  }
+
+  std::vector<Argument> mapped(ArgumentSpan arguments) const {
+    std::vector<Argument> items(arguments.begin(), arguments.end());
+    for (Argument& argument : items) {
+      if (argument.tag == Tag::kValue) argument.value = mapped(argument.value);
+    }
+    return items;
+  }
+
+  // What the host does not complete, the engine does.
+  void complete(NodeId node, NodeId original) {
+    if (providers_.adopted) {
+      return providers_.adopted(graph_, node, replacement_, original, site_.nodes);
+    }
+    ArgumentList names;
+    names.open(Tag::kList);
+    for (const NodeId replaced : site_.nodes) {
+      names.put(Argument::of_string(graph_.name(replaced)));
+    }
+    names.close();
+    graph_.set_attribute(node, origin_attribute(), names.items());
+    infer_if_known(graph_, node, providers_);
+  }
+
+  Graph& graph_;
+  const Graph& replacement_;
+  const Site& site_;
+  Storages& storages_;
+  const Providers& providers_;
+  std::unordered_map<ValueId, ValueId> copies_;
+  std::unordered_map<StringId, std::vector<Argument>> heritage_;
+  std::unordered_map<StringId, NodeId> givers_;
+  std::vector<NodeId> own_;  // nodes of the replacement whose memory is its own
+  std::vector<NodeId> made_;
+};
+
+}  // namespace
+
+std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Site& site,
+                            Storages& storages, const Providers& providers) {
+  return Copy(graph, replacement, site, storages, providers).run();
+}
+
+std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Boundary::Part& part,
+                            Storages& storages, const Providers& providers) {
+  for (const NodeId node : part.hoist) graph.move_before(node, part.before);
+  return replace(graph, replacement, part.site(), storages, providers);
+}
+
+}  // namespace bringup::engine

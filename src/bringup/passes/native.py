@@ -1,0 +1,257 @@
+"""Passes of C and C++ libraries: ordinary pass classes whose hooks call those of the library.
+
+The session, its statuses and checks are those of every pass; the library's code runs without the
+GIL. `include/bringup/engine.h` is the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bringup import ir
+from bringup._native import core
+from bringup.errors import PassError, PluginError
+from bringup.passes import registry
+from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
+from bringup.passes.context import PassContext
+from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.elements import any_value
+from bringup.passes.match import MatchResult
+from bringup.passes.patterns import Pattern
+from bringup.passes.stages import PassStage
+
+__all__ = ["load_library"]
+
+
+def load_library(path: Path) -> Callable[[], None]:
+    """Load a library with passes and register them, all or none.
+
+    Loading it again, unchanged, changes nothing. Returns what forgets its passes; the library is
+    closed when no run uses it any more. Raises `PluginError` when it cannot be loaded or one of its
+    names is taken.
+    """
+    try:
+        registrations = core().load_pass_library(str(path))
+        for registration in registrations:
+            registry.add(_descriptor(registration))
+    except (RuntimeError, ValueError, KeyError) as error:
+        core().unload_pass_library(str(path))
+        raise PluginError(f"library {path}: {error}") from error
+
+    def unload() -> None:
+        core().unload_pass_library(str(path))
+
+    return unload
+
+
+def _descriptor(registration: Any) -> PassDescriptor:
+    facts = registration.describe()
+    base = _BASES[facts["kind"]]
+    pass_class = type(
+        facts["class_qualname"],
+        (base,),
+        {
+            "__module__": facts["module_name"],
+            "__qualname__": facts["class_qualname"],
+            "__doc__": f"A pass of {facts['module_name']}.",
+            "_registration": registration,
+            "op_types": facts["op_types"],
+        },
+    )
+    return PassDescriptor(
+        pass_name=facts["pass_name"],
+        kind=facts["kind"],
+        stage=PassStage(facts["stage"]),
+        priority=facts["priority"],
+        module_name=facts["module_name"],
+        class_qualname=facts["class_qualname"],
+        op_types=facts["op_types"],
+        version=facts["version"],
+        requires=facts["requires"],
+        after=facts["after"],
+        max_rewrites=facts["max_rewrites"] or None,
+        repeat_until_stable=facts["repeat_until_stable"],
+        on_error=ErrorPolicy(facts["on_error"]),
+        source_digest=facts["digest"],
+        pass_class=pass_class,
+    )
+
+
+class _Native:
+    """What the three kinds share: one native instance, made when the first hook is called."""
+
+    _registration: Any
+    instance_id: int
+    _made: Any = None
+
+    def _instance(self, context: PassContext | None = None) -> Any:
+        if self._made is None:
+            self._made = core().NativeInstance(self._registration, self.instance_id)
+        if context is not None:
+            self._made.set_options(dict(context.options))
+        return self._made
+
+
+class _NativeGraphPass(_Native, FusionBasePass):
+    def run(self, graph: ir.Graph, context: PassContext) -> int:
+        status: int = self._instance(context).run(graph.core, _Answers(graph))
+        return status
+
+
+class _NativeDecomposePass(_Native, DecomposePass):
+    def meet_requirements(self, node: ir.Node, context: PassContext) -> bool:  # type: ignore[override]
+        graph = node.graph
+        met: bool = self._instance(context).meet_node(graph.core, _Answers(graph), node)
+        return met
+
+    def replacement(self, node: ir.Node, context: PassContext) -> ir.Graph:  # type: ignore[override]
+        graph = node.graph
+        made = self._instance(context).replace_node(graph.core, _Answers(graph), node)
+        return _Imported(made, graph.dialect).graph
+
+
+class _NativePatternPass(_Native, PatternFusionPass):
+    def patterns(self) -> list[Pattern]:
+        self._imported: dict[str, _ImportedPattern] = {}
+        for exported in self._instance().patterns():
+            imported = _ImportedPattern(exported)
+            if imported.pattern.name in self._imported:
+                raise PassError(f"two patterns are called {imported.pattern.name!r}")
+            self._imported[imported.pattern.name] = imported
+        return [imported.pattern for imported in self._imported.values()]
+
+    def meet_requirements(self, match_result: MatchResult, context: PassContext) -> bool:  # type: ignore[override]
+        graph = match_result.get_matched_nodes()[0].graph
+        found = self._found(match_result)
+        met: bool = self._instance(context).meet_match(graph.core, _Answers(graph), found)
+        return met
+
+    def replacement(self, match_result: MatchResult, context: PassContext) -> ir.Graph:  # type: ignore[override]
+        graph = match_result.get_matched_nodes()[0].graph
+        found = self._found(match_result)
+        made = self._instance(context).replace_match(graph.core, _Answers(graph), found)
+        return _Imported(made, graph.dialect).graph
+
+    def _found(self, match: MatchResult) -> dict[str, object]:
+        imported = self._imported[match.pattern_name]
+        places = {place: value for place, value in imported.values.items() if match.has(value)}
+        return {
+            "name": match.pattern_name,
+            "nodes": match.get_matched_nodes(),
+            "values": {place: match.value(value) for place, value in places.items()},
+            "captured": [match.get_captured_tensor(index) for index in range(imported.captured)],
+            "named": {name: match[name] for name in imported.names},
+        }
+
+
+class _ImportedPattern:
+    """A pattern of a library, with what its hooks may ask a match for."""
+
+    def __init__(self, exported: Any) -> None:
+        name, graph, captured, names = exported
+        imported = _Imported(graph, ir.current_dialect())
+        self.pattern = Pattern(imported.graph, name)
+        self.values = imported.values
+        self.captured = len(captured)
+        self.names = [*imported.open_names, *names]
+        by_place = {place[1:]: key for key, place in names.items()}
+        for _, node, index in captured:
+            name = by_place.get((node, index), "")
+            self.pattern.capture_tensor(imported.values[node, index], name)
+
+
+_BASES: dict[str, type[FusionBasePass]] = {
+    "fusion_base": _NativeGraphPass,
+    "pattern_fusion": _NativePatternPass,
+    "decompose": _NativeDecomposePass,
+}
+
+
+class _Answers:
+    """What the engine asks while a library edits a graph of Python."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+
+    def bind(self, op_type: str, arguments: tuple[object, ...]) -> tuple[ir.Operator, Any]:
+        """The operator and all its arguments in schema order."""
+        dialect = self._graph.dialect
+        if dialect is None:
+            return ir.Operator(op_type), arguments
+        return dialect.bind(op_type, arguments, {})
+
+    def infer(self, node: ir.Node) -> None:
+        """Describe the outputs of a node that is new or has another argument."""
+        self._graph.shape_again(node)
+
+    def supports(self, node: ir.Node) -> tuple[bool, str]:
+        """Whether the node can be executed, and if not, why."""
+        dialect = self._graph.dialect
+        return (True, "") if dialect is None else dialect.supports(node)
+
+    def constant(self, node: ir.Node, data: tuple[str, tuple[int, ...], bytes]) -> None:
+        """Give a constant that the library made its payload and meta."""
+        dialect = self._graph.dialect
+        payload = _payload(dialect, data)
+        node.payload = payload
+        if dialect is not None:
+            self._graph.set_meta(node.output, dialect.constant_meta(payload))
+
+    def difference(self, old: ir.Value, new: ir.Value) -> str | None:
+        """Why one value cannot stand where the other did."""
+        return self._graph.why_not(old, new)
+
+
+def _payload(dialect: ir.Dialect | None, data: tuple[str, tuple[int, ...], bytes]) -> object:
+    constant = ir.ConstantData(*data)
+    return constant if dialect is None else dialect.constant_of(constant)
+
+
+class _Imported:
+    """A graph that a library made, as an `ir.Graph`.
+
+    Its `values` are listed by node number and output of the former, `open_names` are those of open
+    arguments.
+    """
+
+    def __init__(self, exported: Any, dialect: ir.Dialect | None) -> None:
+        name, nodes, outputs = exported
+        self.graph = ir.Graph(name, dialect)
+        self.values: dict[tuple[int, int], ir.Value] = {}
+        self.open_names: list[str] = []
+        for node in nodes:
+            self._add(*node)
+        self.graph.set_outputs(*(self._argument(value) for value in outputs))
+
+    def _add(
+        self,
+        number: int,
+        op_type: str,
+        name: str,
+        arguments: tuple[object, ...],
+        output_count: int,
+        data: tuple[str, tuple[int, ...], bytes] | None,
+    ) -> None:
+        if op_type == ir.INPUT:
+            self.values[number, 0] = self.graph.add_input(name)
+        elif op_type == ir.CONSTANT:
+            assert data is not None, "a library gives every constant its data"
+            payload = _payload(self.graph.dialect, data)
+            self.values[number, 0] = self.graph.add_constant(payload, name=name)
+        else:
+            given = tuple(self._argument(argument) for argument in arguments)
+            node = self.graph.insert(op_type, given, output_count=output_count)
+            self.values.update({(number, value.index): value for value in node.outputs})
+
+    def _argument(self, argument: object) -> object:
+        if isinstance(argument, list):
+            return tuple(self._argument(item) for item in argument)
+        if isinstance(argument, tuple) and argument[0] == "value":
+            return self.values[argument[1], argument[2]]
+        if isinstance(argument, tuple) and argument[0] == "any":
+            if argument[1] and argument[1] not in self.open_names:
+                self.open_names.append(argument[1])
+            return any_value(argument[1])
+        return argument
