@@ -80,11 +80,15 @@ def plugin_files(
     errors: list[PluginError] = []
     for place in places:
         try:
-            for path in _paths_in(place, suffixes):
-                resolved = path.resolve()
-                found.setdefault(resolved, PluginFile(resolved, _digest(resolved)))
+            paths = [path.resolve() for path in _paths_in(place, suffixes)]
         except (OSError, ValueError) as error:
             errors.append(PluginError(f"plugin path {place}: {error}"))
+            continue
+        for path in paths:
+            try:
+                found.setdefault(path, PluginFile(path, _digest(path)))
+            except (OSError, ValueError) as error:
+                errors.append(PluginError(f"plugin {str(path)!r}: {error}"))
     return list(found.values()), errors
 
 
@@ -108,9 +112,12 @@ def load_file(plugin: PluginFile) -> ModuleType:
             # compiled here and now: a cached .pyc is trusted by time and size, a plugin by its
             # content
             _execute(plugin, module)
-    except Exception as error:
+    except KeyboardInterrupt:
         unload_file(plugin)
-        raise PluginError(f"plugin {plugin.path} raised {type(error).__name__}: {error}") from error
+        raise
+    except BaseException as error:  # also what ends the program, as sys.exit()
+        unload_file(plugin)
+        raise PluginError(f"plugin {plugin.path} raised {_told(error)}") from error
     return module
 
 
@@ -135,7 +142,7 @@ def entry_object(entry: EntryPoint) -> object:
     before = set(sys.modules)
     try:
         return entry.load()
-    except Exception as error:
+    except BaseException as error:
         _forget_modules(entry, before)
         raise _entry_error(entry, error) from error
 
@@ -151,7 +158,7 @@ def load_entry_point(entry: EntryPoint) -> None:
         return
     try:
         loaded()  # type: ignore[operator]
-    except Exception as error:
+    except BaseException as error:
         _forget_modules(entry, before)
         raise _entry_error(entry, error) from error
 
@@ -296,11 +303,20 @@ class PluginLoader:
             sys.modules.pop(module, None)
 
 
-def _entry_error(entry: EntryPoint, error: Exception) -> PluginError:
+def _entry_error(entry: EntryPoint, error: BaseException) -> PluginError:
+    """The error for a plugin that raised, for sys.exit() too; Ctrl-C is no fault of a plugin's."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     return PluginError(
-        f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised "
-        f"{type(error).__name__}: {error}"
+        f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised {_told(error)}"
     )
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as second:
+        return f"{type(error).__name__}, whose text raised {type(second).__name__}"
 
 
 def _forget_modules(entry: EntryPoint, before: set[str]) -> None:

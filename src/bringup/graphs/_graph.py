@@ -17,6 +17,7 @@ from bringup.graphs._slots import (
     name_slots,
     resolve,
 )
+from bringup.ops._held import hold
 
 __all__ = ["CapturedGraph", "Content", "Slot", "UpdateReport"]
 
@@ -52,6 +53,7 @@ class Content:
 
     def __init__(self, native: Any) -> None:
         self.native = native
+        self._held = [hold(op) for op in {row[1] for row in native.nodes()}]  # nodes have handles
         calls = [
             UpdatableCall(node, op, scope, native.host_values(node), native.is_kernel(node))
             for node, op, scope in native.updatable()

@@ -232,7 +232,10 @@ def parse_call(
         raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}") from None
     if not isinstance(call, ast.Call) or call.keywords:
         raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}")
-    return tuple(_Reader(signature, where, tvm_ffi, node).parameter() for node in call.args)
+    try:
+        return tuple(_Reader(signature, where, tvm_ffi, node).parameter() for node in call.args)
+    except RecursionError:
+        raise ValueError(f"{where}: it is nested too deeply to be read") from None
 
 
 class _Reader:

@@ -53,11 +53,13 @@ class Symbols:
 
     Attributes:
         exported: names that it defines.
+        data: those of them that are variables, not functions.
         wanted: names that it expects others to define.
         libraries: what it is linked with.
     """
 
     exported: frozenset[str]
+    data: frozenset[str]
     wanted: frozenset[str]
     libraries: frozenset[str]
 
@@ -70,6 +72,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DYNAMIC = struct.Struct("<QQ")
 _DYNAMIC_SECTION, _DYNSYM_SECTION = 6, 11
+_DATA_TYPES = (1, 5, 6)  # STT_OBJECT, STT_COMMON, STT_TLS
 _NEEDED = 1
 
 
@@ -91,6 +94,7 @@ def _read_symbols(content: bytes) -> Symbols:
     size, count = struct.unpack_from("<HH", content, 58)
     sections = [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]
     exported: set[str] = set()
+    data: set[str] = set()
     wanted: set[str] = set()
     libraries: set[str] = set()
     for _, kind, _, _, start, length, link, _, _, _ in sections:
@@ -99,12 +103,17 @@ def _read_symbols(content: bytes) -> Symbols:
         texts = sections[link][4]
         table = content[start : start + length]
         if kind == _DYNSYM_SECTION:
-            for name, _, _, section, _, _ in _SYMBOL.iter_unpack(table):
-                (exported if section else wanted).add(_text(content, texts + name))
+            for place, info, _, section, _, _ in _SYMBOL.iter_unpack(table):
+                name = _text(content, texts + place)
+                (exported if section else wanted).add(name)
+                if section and info & 15 in _DATA_TYPES:
+                    data.add(name)
         else:
             entries = _DYNAMIC.iter_unpack(table)
             libraries |= {_text(content, texts + value) for tag, value in entries if tag == _NEEDED}
-    return Symbols(frozenset(exported - {""}), frozenset(wanted - {""}), frozenset(libraries))
+    exported.discard("")
+    wanted.discard("")
+    return Symbols(*map(frozenset, (exported, data, wanted, libraries)))
 
 
 def _text(content: bytes, start: int) -> str:

@@ -16,6 +16,7 @@ from bringup.jit._signature import Argument, address_of, dtype_number, strides_o
 
 __all__ = ["Item", "parse_items"]
 
+_MAX_DIGITS = 9  # of a dimension; a 32-bit number
 _ITEM = re.compile(r"(?P<word>\w+)\s*(?:\(\s*(?P<name>\w+)\s*(?:,\s*(?P<index>-?\d+)\s*)?\))?\Z")
 _LISTS = ("int[]", "bool[]", "float[]", "Tensor[]")
 _GRAMMAR = (
@@ -150,6 +151,8 @@ class _Reader:
             needed = "names a dimension, as in" if function.indexed else "takes no dimension:"
             shown = f"{word}({name},0)" if function.indexed else f"{word}({name})"
             raise self._error(f"{word} {needed} {shown}")
+        if index is not None and len(index) > _MAX_DIGITS:
+            raise self._error("there is no such dimension")
         dimension = None if index is None else int(index)
         return self._made(word, argument, dimension, "int64_t", function.code.format(**code_of))
 

@@ -44,6 +44,8 @@ def check_symbol(source: Source) -> None:
     symbols = symbols_of(str(source.path))
     if symbols is None:
         raise ValueError(f"{source} is no shared library (it is no ELF file)")
+    if source.symbol in symbols.data:
+        raise ValueError(f"{source} exports {source.symbol!r} as a variable, not as a function")
     if source.symbol in symbols.exported:
         return
     raise ValueError(f"{source} exports no function {source.symbol!r}{_hint(source, symbols)}")
@@ -57,7 +59,8 @@ def _hint(source: Source, symbols: Symbols) -> str:
                 f', but C++\'s {name!r}: declare the function extern "C" where the library is '
                 "built, or pass the mangled name as entry="
             )
-    exported = [name for name in sorted(symbols.exported) if not name.startswith("_Z")]
+    functions = sorted(symbols.exported - symbols.data)
+    exported = [name for name in functions if not name.startswith("_Z")]
     prefix = "__tvm_ffi_" if source.abi == "tvm_ffi" else ""
     near = difflib.get_close_matches(source.symbol, exported, 3, 0.5)
     near += [name for name in exported if source.entry.lower() in name.lower()]

@@ -21,6 +21,7 @@ from bringup.ops._backward import formula_of, match
 from bringup.ops._custom_op import find_custom_operator
 from bringup.ops._defined import note
 from bringup.ops._facts import find_overload, is_dispatched
+from bringup.ops._held import hold
 from bringup.ops._kernel_op import definition_of
 from bringup.ops._keys import AUTOGRAD_KEYS, autocast_key, device_key
 from bringup.ops._outputs import BoundOutput
@@ -57,14 +58,25 @@ class AdoptedOperator(Verbs):
         super().__init__(operator, torch.library.Library(operator.namespace, "FRAGMENT"))
         self.schema = str(operator._schema)
         self.__name__ = self._bare
+        self._held = hold(self.qualified_name)  # else the call could lead anywhere
         self._call = operator._op  # what the overload calls; Dynamo knows the overload only
         self._ours: set[str] = set()
         self._former: set[str] = set()
         self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the operator."""
-        return self.overload(*args, **kwargs) if _is_compiling() else self._call(*args, **kwargs)
+        """Runs the operator. `ExpiredHandleError` when nobody defines it any more."""
+        if _is_compiling():
+            return self.overload(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(error, ExpiredHandleError) or is_dispatched(self.qualified_name):
+                raise
+            raise ExpiredHandleError(
+                f"{self.qualified_name} was removed by whoever had defined it; define it again, "
+                "and adopt that"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<adopted operator {self.qualified_name}>"
@@ -311,6 +323,7 @@ def _check_known(name: str) -> None:
 
 def _near(name: str) -> str:
     known = [full.removesuffix(".default") for full in torch._C._dispatch_get_all_op_names()]
+    known = [full for full in known if full != name]  # registered for, but not defined
     overloads = [full for full in known if full.startswith(f"{name}.")]
     if overloads:
         return f"; its overloads are {', '.join(sorted(overloads))}"

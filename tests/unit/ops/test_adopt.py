@@ -318,3 +318,46 @@ def test_a_c_plus_plus_operator_is_adopted_too() -> None:
         add.register_autograd(lambda ctx, grad: (grad, grad, None))
     with pytest.raises(SchemaError, match=r"aten::add\.Tensor has a fake already"):
         add.register_fake(torch.empty_like)
+
+
+def removed(vendor: Vendor) -> list[torch.library.Library]:
+    """Takes the vendor's operator away, and puts others where torch had kept it."""
+    vendor.library._destroy()
+    others = [torch.library.Library(f"{vendor.namespace}_{i}", "DEF") for i in range(20)]
+    for other in others:
+        other.define("other(Tensor x, int n) -> Tensor")
+    return others
+
+
+def test_call_of_an_operator_that_was_removed_says_so_and_runs_no_other(vendor: Vendor) -> None:
+    """torch frees the operator's entry; a handle that is left leads to whatever came there."""
+    scale = ops.adopt(vendor.name)
+    others = removed(vendor)
+    with pytest.raises(ExpiredHandleError, match=r"::scale was removed by whoever had defined it"):
+        scale(torch.ones(2))
+    with pytest.raises(SchemaError, match="there is no such operator; nothing is registered in"):
+        ops.adopt(vendor.name)
+    for other in others:
+        other._destroy()
+
+
+def test_operator_that_was_defined_again_is_called_as_it_is_now(vendor: Vendor) -> None:
+    ops.adopt(vendor.name)
+    vendor.library._destroy()
+    vendor.library = torch.library.Library(vendor.namespace, "DEF")
+    vendor.library.define("scale(Tensor x) -> Tensor")
+    vendor.library.impl("scale", lambda x: x * 9, "CPU")
+    assert ops.adopt(vendor.name)(torch.ones(1)).tolist() == [9]
+
+
+def test_replay_after_the_operator_was_removed_raises_and_names_it(vendor: Vendor) -> None:
+    """The node has a handle: without its entry a replay was a crash."""
+    x = torch.ones(2)
+    graph = graphs.CapturedGraph()
+    with torch.no_grad(), graphs.capture(graph):
+        vendor.operator(x)
+    others = removed(vendor)
+    with pytest.raises(NotImplementedError, match=rf"{vendor.name}"):
+        graph.replay()
+    for other in others:
+        other._destroy()

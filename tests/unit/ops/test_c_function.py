@@ -419,6 +419,9 @@ def test_a_library_without_the_function_names_what_is_near(define: Define, build
     mangled = build(RMS.replace('extern "C"', ""), suffix=".cpp")
     with pytest.raises(SchemaError, match=r"but C\+\+'s '_Z3rms.*declare the function extern"):
         define(SIGNATURE, source=mangled, **options)
+    variable = build("int rms = 3;\n")
+    with pytest.raises(SchemaError, match="exports 'rms' as a variable, not as a function"):
+        define(SIGNATURE, source=variable, **options)
     text = library.with_name("libtext.so")
     text.write_text("no library")
     with pytest.raises(SchemaError, match="is no shared library"):
@@ -657,3 +660,25 @@ def test_functions_are_called_without_the_native_torch_library_too(build: Build)
     """
     argv = [sys.executable, "-c", textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS]
     subprocess.run(argv, env={**os.environ, "BRINGUP_NATIVE": "0"}, check=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ("size(x, 99999999999999999999)", "there is no such dimension"),
+        ("+".join(["1"] * 500), "nested too deeply|nested deeper"),
+    ],
+    ids=["dimension", "sum"],
+)
+def test_args_beyond_what_can_be_read_are_refused_by_name(
+    define: Define, build: Build, args: str, told: str
+) -> None:
+    library = build("int f(long n) { return 0; }")
+    with pytest.raises(SchemaError, match=told):
+        define(
+            "one(Tensor x) -> Tensor",
+            source=library,
+            entry="f",
+            args=args,
+            outputs=ops.empty_like("x"),
+        )

@@ -172,3 +172,65 @@ def test_missing_place_is_an_error_and_the_others_load(
     assert "nowhere: no such file or folder" in str(error)
     assert is_defined("twice")
     ops.unload_op_plugins()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import sys; sys.exit(3)", "raised SystemExit: 3"),
+        ("class Stop(BaseException): pass\nraise Stop('now')", "raised Stop: now"),
+        (
+            "class Odd(Exception):\n    def __str__(self): raise OSError\nraise Odd",
+            "raised Odd, whose text raised OSError",
+        ),
+    ],
+    ids=["exit", "base", "without text"],
+)
+def test_plugin_that_ends_the_program_is_isolated_like_any_broken_one(
+    folder: Path, text: str, told: str
+) -> None:
+    """It would take every other plugin, `bringup doctor` and the user's program with it."""
+    write(folder / "a.py", "twice")
+    broken = folder / "b.py"
+    broken.write_text(f"{CUSTOM.format(name='half', factor=2)}\n{text}\n")
+    write(folder / "c.py", "thrice", 3)
+    report = ops.load_op_plugins()
+    (error,) = report.errors
+    assert str(error).startswith(f"plugin {broken} {told}\n")
+    assert list(report.loaded) == [str(folder / "a.py"), str(folder / "c.py")]
+    assert not is_defined("half")
+
+
+def test_ctrl_c_in_a_plugin_reaches_the_user_and_leaves_nothing(folder: Path) -> None:
+    (folder / "a.py").write_text(f"{CUSTOM.format(name='half', factor=2)}\nraise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        ops.load_op_plugins()
+    assert not is_defined("half")
+    assert not [name for name in sys.modules if name.startswith("bringup_plugin_a_")]
+
+
+def test_entry_point_that_exits_is_isolated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, monkeypatch, "raise SystemExit('no licence')\n")
+    (error,) = ops.load_op_plugins().errors
+    assert "= plugin_package.ops of group 'bringup.ops' raised SystemExit: no licence" in str(error)
+
+
+def test_file_that_cannot_be_read_does_not_hide_those_after_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "a.py", "twice")
+    write(folder / "b.py", "thrice", 3)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "a.py":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    report = ops.load_op_plugins()
+    (error,) = report.errors
+    assert f"plugin '{folder / 'a.py'}': [Errno 13] Permission denied" in str(error)
+    assert list(report.loaded) == [str(folder / "b.py")]

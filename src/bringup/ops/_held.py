@@ -1,0 +1,43 @@
+"""Keeping the dispatcher's entry of an operator that something calls by its handle.
+
+torch frees the entry with the last registration for the operator, and a call through a handle that
+is left then runs whatever came to lie there. Operators defined in C++ stay; those defined in Python
+go with their library.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import torch
+
+__all__ = ["Held", "hold"]
+
+# Any registration keeps the entry. No tensor has this key, so nothing runs otherwise for it.
+_KEY = "TESTING_ONLY_GenericWrapper"
+
+_held: weakref.WeakValueDictionary[str, Held] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+class Held:
+    """A registration that does nothing; it goes with this object."""
+
+    def __init__(self, name: str) -> None:
+        namespace, _, bare = name.partition("::")
+        self._library = torch.library.Library(namespace, "FRAGMENT")
+        self._library.m.impl(bare, _KEY, torch.library.fallthrough_kernel, False)
+
+
+def hold(name: str) -> Held | None:
+    """Keeps the entry of `ns::name` or `ns::name.overload` as long as the result is held; None for
+    one that nobody can take away. A call finds the operator without a kernel once it was removed.
+    """
+    if name not in torch.library._defs:
+        return None
+    with _lock:
+        held = _held.get(name)
+        if held is None:
+            held = _held[name] = Held(name)
+        return held
