@@ -208,7 +208,10 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _build(recipe: Recipe) -> Path:
-    draft = Path(tempfile.mkdtemp(prefix=f".{recipe.folder.name}.", dir=recipe.folder.parent))
+    prefix = f".{recipe.folder.name}."
+    for left in recipe.folder.parent.glob(f"{prefix}*"):  # by a build that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    draft = Path(tempfile.mkdtemp(prefix=prefix, dir=recipe.folder.parent))
     try:
         reason = _compile(recipe, draft)
         made = next(iter(sorted((draft / "lib").glob(recipe.product))), None)

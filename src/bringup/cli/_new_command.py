@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 import shutil
@@ -21,7 +22,10 @@ Kind = Literal["kernel", "pass"]
 _TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".tmpl"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = frozenset({"aten", "bringup", "numpy", "prim", "prims", "pytest", "torch", "triton"})
+_TAKEN = frozenset({
+    "aten", "bringup", "numpy", "packaging", "pip", "prim", "prims", "pytest", "setuptools",
+    "test", "torch", "triton", "wheel",
+})  # fmt: skip
 
 Name = Annotated[str, typer.Argument(help="Of the package and of what is in it: lower_case.")]
 Into = Annotated[Path, typer.Option("--into", help="The folder in which NAME/ is made.")]
@@ -52,7 +56,7 @@ def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
         FileExistsError: there is something of that name already.
         OSError: it cannot be written.
     """
-    if problem := _name_problem(name):
+    if problem := _name_problem(name) or _clash(kind, name):
         raise typer.BadParameter(f"{name!r}: {problem}", param_hint="NAME")
     if not into.is_dir():
         raise typer.BadParameter(f"{into} is no folder: make it first", param_hint="--into")
@@ -83,11 +87,28 @@ def _name_problem(name: str) -> str:
     return ""
 
 
+def _clash(kind: Kind, name: str) -> str:
+    """Why the package's own files cannot say this name, or ""."""
+    used: set[str] = set()
+    for template in (_TEMPLATES / kind).rglob(f"*.py{_SUFFIX}"):
+        for node in ast.walk(ast.parse(_filled(template.read_text(), "name_of_the_package"))):
+            if isinstance(node, ast.Name):
+                used.add(node.id)
+            elif isinstance(node, (ast.arg, ast.alias)):
+                used.add(node.arg if isinstance(node, ast.arg) else node.asname or node.name)
+    if used.isdisjoint((name, _words(name))):
+        return ""
+    return "is a name that the package's own files use for something else; choose another"
+
+
+def _words(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 def _filled(text: str, name: str) -> str:
-    words = "".join(word.capitalize() for word in name.split("_"))
     return (
         text.replace("@name@", name)
-        .replace("@Name@", words)
+        .replace("@Name@", _words(name))
         .replace("@dist@", name.strip("_").replace("_", "-"))
     )
 

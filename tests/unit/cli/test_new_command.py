@@ -55,6 +55,9 @@ def test_what_is_there_is_not_overwritten(
         ("lambda", "is a word of Python"),
         ("torch", "is the name of another package"),
         ("json", "is the name of another package"),
+        ("setuptools", "is the name of another package"),
+        ("passes", "is a name that the package's own files use"),
+        ("x", "is a name that the package's own files use"),
     ],
 )
 def test_bad_names_exit_2_with_the_reason(

@@ -137,6 +137,16 @@ def test_an_interrupted_build_leaves_nothing_and_is_no_failure(
     assert left_over(recipe) == ["abc.lock"]
 
 
+def test_what_a_killed_build_has_left_goes_with_the_next_one(recipe: Recipe) -> None:
+    """kill -9 leaves a draft folder, which nobody would ever look for again."""
+    left = recipe.folder.parent / ".abc.killed"
+    (left / "build").mkdir(parents=True)
+    other = recipe.folder.parent / ".other.draft"
+    other.mkdir()
+    _build.obtain(recipe)
+    assert left_over(recipe) == [".other.draft", "abc", "abc.lock"]
+
+
 @pytest.mark.slow
 def test_the_real_library_is_built_into_the_cache_and_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
