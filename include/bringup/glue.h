@@ -225,6 +225,19 @@ struct is_void<void> {
   static constexpr bool value = true;
 };
 
+template <class Result>
+struct is_floating {
+  static constexpr bool value = false;
+};
+template <>
+struct is_floating<float> {
+  static constexpr bool value = true;
+};
+template <>
+struct is_floating<double> {
+  static constexpr bool value = true;
+};
+
 /* What a call gives as a status; a function that returns nothing cannot fail. */
 template <class Call>
 int32_t status(const Call& call) {
@@ -232,6 +245,8 @@ int32_t status(const Call& call) {
     call();
     return 0;
   } else {
+    static_assert(!is_floating<decltype(call())>::value,
+                  "the function returns a floating-point number, which is no status");
     return static_cast<int32_t>(call());
   }
 }
@@ -257,8 +272,15 @@ uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hid
 #define BRINGUP_GLUE_PARAMS(p) ((const void*)(p))
 #define BRINGUP_GLUE_CAN_IMPLEMENT(p) (can_implement != NULL ? can_implement(p) : NULL)
 #define BRINGUP_GLUE_WORKSPACE_SIZE(p) (workspace_size != NULL ? workspace_size(p) : 0)
-#define BRINGUP_GLUE_STATUS(call) \
-  __builtin_choose_expr(__builtin_types_compatible_p(__typeof__(call), void), ((call), 0), (call))
+#define BRINGUP_GLUE_RETURNS(call, type) __builtin_types_compatible_p(__typeof__(call), type)
+#define BRINGUP_GLUE_STATUS(call)                                                              \
+  ((void)sizeof(struct {                                                                       \
+     _Static_assert(!BRINGUP_GLUE_RETURNS(call, float) && !BRINGUP_GLUE_RETURNS(call, double), \
+                    "the function returns a floating-point number, which is no status");       \
+     int unused;                                                                               \
+   }),                                                                                         \
+   __builtin_choose_expr(__builtin_types_compatible_p(__typeof__(call), void), ((call), 0),    \
+                         (call)))
 #define BRINGUP_GLUE_ADDRESS(address) (address)
 
 #endif

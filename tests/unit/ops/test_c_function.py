@@ -662,6 +662,24 @@ def test_functions_are_called_without_the_native_torch_library_too(build: Build)
     subprocess.run(argv, env={**os.environ, "BRINGUP_NATIVE": "0"}, check=True)
 
 
+@pytest.mark.parametrize("name", ["f.c", "f.cpp"])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_a_number_that_is_no_status_is_refused_by_the_compiler(
+    define: Define, name: str, kind: str
+) -> None:
+    """0.5 would be a success, 3.5 a failure with status 3."""
+    text = f"{kind} f(float* out, const float* x) {{ return 0; }}"
+    text = f'extern "C" {text}' if name == "f.cpp" else text
+    operator = define(
+        "one(Tensor x) -> Tensor",
+        source=jit.Source(text=text, name=name, entry="f"),
+        args="ptr(out), ptr(x)",
+        outputs=ops.empty_like("x"),
+    )
+    with pytest.raises(CompileError, match="returns a floating-point number, which is no status"):
+        operator(torch.ones(1))
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
