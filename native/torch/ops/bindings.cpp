@@ -10,6 +10,7 @@
 
 #include "torch/common/errors.h"
 #include "torch/module.h"
+#include "torch/ops/adopted_call.h"
 #include "torch/ops/autograd.h"
 #include "torch/ops/boxed.h"
 #include "torch/ops/fast_call.h"
@@ -216,6 +217,9 @@ void translate_exception(const std::exception_ptr& exception, void*) {
 
 void bind_ops(nanobind::module_& module) {
   if (!init_kernel_function_type()) throw nb::python_error();
+  PyTypeObject* adopted_call = adopted_call_type();
+  if (adopted_call == nullptr) throw nb::python_error();
+  module.attr("AdoptedCall") = nb::borrow(reinterpret_cast<PyObject*>(adopted_call));
   install_parallel_for();
   nb::register_exception_translator(&translate_exception);
   module.def("define", &define);

@@ -7,6 +7,7 @@ What is registered through it is in `_verbs`.
 from __future__ import annotations
 
 import difflib
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bringup._native import has_torch_library, torch_library
 from bringup.errors import ExpiredHandleError, SchemaError
 from bringup.ops._autograd import autograd_kernel
 from bringup.ops._backward import formula_of, match
@@ -46,7 +48,10 @@ class AdoptedOperator(Verbs):
     is true; what the handle itself has registered may be replaced at any time. All of it goes with
     the handle: with `undefine()`, or when nobody holds it any more. The operator is then as it was.
 
-    A call is one of the overload in `torch.ops`, which a lookup of its name would find.
+    A call does what a call of the overload in `torch.ops` does. It goes to the dispatcher without
+    Python in between where the arguments have the schema's own types (exact tensors, numbers,
+    strings, lists of these), and calls the overload in every other case, in a torch-function mode
+    and without the native library.
 
     Attributes:
         schema: the schema as registered.
@@ -64,7 +69,7 @@ class AdoptedOperator(Verbs):
         self._former: set[str] = set()
         self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the operator. `ExpiredHandleError` when nobody defines it any more."""
         if _is_compiling():
             return self.overload(*args, **kwargs)
@@ -263,7 +268,7 @@ class _Expired:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         raise ExpiredHandleError(
             f"the handle on {self._name} was given back by undefine(); adopt the operator again"
         )
@@ -298,10 +303,31 @@ def adopt(operator: str | Any) -> AdoptedOperator:
     known = _handles.get(name)
     if known is not None and known.overload is find_overload(name):
         return known
-    handle = AdoptedOperator(find_overload(name))
+    handle = _handle_type()(find_overload(name))
     _handles[name] = handle
     note(handle)
     return handle
+
+
+@functools.cache
+def _handle_type() -> type[AdoptedOperator]:
+    """`AdoptedOperator`, with native calls where the library is there."""
+    if not has_torch_library():
+        return AdoptedOperator
+    base: Any = torch_library().ops.AdoptedCall
+
+    class NativelyAdopted(AdoptedOperator, base):  # type: ignore[misc]
+        """A handle whose calls begin in C++; Dynamo traces `__call__` instead."""
+
+        def __init__(self, operator: Any) -> None:
+            super().__init__(operator)
+            self._open(operator._schema.name, operator._schema.overload_name)
+
+        def undefine(self) -> None:
+            self._close()
+            super().undefine()
+
+    return NativelyAdopted
 
 
 def adopted_names() -> list[str]:

@@ -1,0 +1,558 @@
+#include "torch/ops/adopted_call.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/jit_type.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/Size.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "torch/common/errors.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// What an argument must be for the native call; torch's own conversions take more than that.
+enum class Kind {
+  kTensor,
+  kInt,
+  kFloat,
+  kBool,
+  kNumber,
+  kString,
+  kDtype,
+  kDevice,
+  kLayout,
+  kMemoryFormat,
+  kTensorList,
+  kOptionalTensorList,
+  kIntList,
+  kFloatList,
+  kBoolList,
+  kOther,
+};
+
+struct AdoptedArgument {
+  Kind kind = Kind::kOther;
+  bool optional = false;
+  PyObject* interned_name = nullptr;  // never freed: interned strings of schemas
+  std::optional<c10::IValue> default_value;
+};
+
+// --- A schema, read once.
+
+Kind list_kind_of(const c10::Type& element) {
+  switch (element.kind()) {
+    case c10::TypeKind::TensorType:
+      return Kind::kTensorList;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return Kind::kIntList;
+    case c10::TypeKind::FloatType:
+      return Kind::kFloatList;
+    case c10::TypeKind::BoolType:
+      return Kind::kBoolList;
+    case c10::TypeKind::OptionalType: {
+      const auto& type = *element.expectRef<c10::OptionalType>().getElementType();
+      return type.kind() == c10::TypeKind::TensorType ? Kind::kOptionalTensorList : Kind::kOther;
+    }
+    default:
+      return Kind::kOther;
+  }
+}
+
+Kind kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return Kind::kTensor;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return Kind::kInt;
+    case c10::TypeKind::FloatType:
+      return Kind::kFloat;
+    case c10::TypeKind::BoolType:
+      return Kind::kBool;
+    case c10::TypeKind::NumberType:
+      return Kind::kNumber;
+    case c10::TypeKind::StringType:
+      return Kind::kString;
+    case c10::TypeKind::ScalarTypeType:
+      return Kind::kDtype;
+    case c10::TypeKind::DeviceObjType:
+      return Kind::kDevice;
+    case c10::TypeKind::LayoutType:
+      return Kind::kLayout;
+    case c10::TypeKind::MemoryFormatType:
+      return Kind::kMemoryFormat;
+    case c10::TypeKind::ListType:
+      return list_kind_of(*type.expectRef<c10::ListType>().getElementType());
+    default:
+      return Kind::kOther;
+  }
+}
+
+AdoptedArgument argument_of(const c10::Argument& declared) {
+  AdoptedArgument result;
+  c10::TypePtr type = declared.real_type();
+  result.optional = type->kind() == c10::TypeKind::OptionalType;
+  if (result.optional) type = type->expectRef<c10::OptionalType>().getElementType();
+  result.kind = kind_of(*type);
+  result.interned_name = PyUnicode_InternFromString(declared.name().c_str());
+  if (result.interned_name == nullptr) raise_current_python_error();
+  result.default_value = declared.default_value();
+  return result;
+}
+
+// Whether `wrap` knows what an operator returns: it is asked before the call, as there is no other
+// way after it.
+bool is_wrapped(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::StringType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return is_wrapped(*type.expectRef<c10::OptionalType>().getElementType());
+    case c10::TypeKind::ListType:
+      return is_wrapped(*type.expectRef<c10::ListType>().getElementType());
+    default:
+      return false;
+  }
+}
+
+// --- An operator as its handle calls it.
+
+struct AdoptedOp {
+  // The dispatcher keeps an operator's entry as long as anybody has registered something of that
+  // name, so `handle` stays valid when the operator goes.
+  explicit AdoptedOp(const c10::OperatorHandle& found)
+      : handle(found),
+        name(c10::toString(found.operator_name())),
+        held(c10::Dispatcher::singleton().registerName(found.operator_name())) {
+    const c10::FunctionSchema& schema = found.schema();
+    for (const c10::Argument& argument : schema.arguments()) {
+      arguments.push_back(argument_of(argument));
+      positional += argument.kwarg_only() ? 0 : 1;
+    }
+    native = !schema.is_vararg();
+    for (const c10::Argument& result : schema.returns()) native &= is_wrapped(*result.real_type());
+  }
+
+  const c10::OperatorHandle handle;
+  const std::string name;
+  const c10::RegistrationHandleRAII held;
+  std::vector<AdoptedArgument> arguments;
+  Py_ssize_t positional = 0;
+  bool native = false;  // whether the native call knows all that it returns
+  std::atomic<bool> removed{false};
+};
+
+// All that are open, so that each learns of the end of its operator. The dispatcher calls the
+// listener under a lock of its own, which is therefore never taken under this one.
+struct OpenOps {
+  std::mutex mutex;
+  std::unordered_set<AdoptedOp*> ops;
+};
+
+OpenOps& open_ops() {
+  static OpenOps* const open = new OpenOps;  // outlives the dispatcher
+  return *open;
+}
+
+class Removals final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    OpenOps& open = open_ops();
+    const std::lock_guard lock(open.mutex);
+    for (AdoptedOp* adopted : open.ops) {
+      if (adopted->handle == op) adopted->removed.store(true, std::memory_order_release);
+    }
+  }
+};
+
+void listen_once() {
+  static const auto* const listening = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Removals>()));
+  (void)listening;
+}
+
+// --- Python objects onto the stack. False: the slow path converts or refuses.
+
+bool as_tensor(PyObject* object, at::Tensor& value) {
+  if (!THPVariable_CheckExact(object)) return false;
+  value = THPVariable_Unpack(object);
+  return true;
+}
+
+bool as_int(PyObject* object, int64_t& value) {
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow == 0;
+}
+
+bool as_float(PyObject* object, double& value) {
+  if (PyFloat_CheckExact(object)) {
+    value = PyFloat_AS_DOUBLE(object);
+    return true;
+  }
+  int64_t integer = 0;
+  constexpr int64_t kExact = int64_t{1} << 53;
+  if (!as_int(object, integer) || integer > kExact || integer < -kExact) return false;
+  value = static_cast<double>(integer);
+  return true;
+}
+
+bool as_bool(PyObject* object, bool& value) {
+  value = object == Py_True;
+  return PyBool_Check(object);
+}
+
+bool as_optional_tensor(PyObject* object, std::optional<at::Tensor>& value) {
+  if (object == Py_None) return true;
+  return as_tensor(object, value.emplace());
+}
+
+template <class T>
+bool push_list(PyObject* object, torch::jit::Stack& stack, bool (*as_item)(PyObject*, T&)) {
+  // A torch.Size is a tuple in all that matters here.
+  if (!PyList_CheckExact(object) && !PyTuple_CheckExact(object) && !THPSize_Check(object)) {
+    return false;
+  }
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
+  PyObject** items = PySequence_Fast_ITEMS(object);
+  c10::List<T> list;
+  list.reserve(size);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    T item{};
+    if (!as_item(items[i], item)) return false;
+    list.push_back(std::move(item));
+  }
+  stack.emplace_back(std::move(list));
+  return true;
+}
+
+template <class T>
+bool push_item(PyObject* object, torch::jit::Stack& stack, bool (*as_item)(PyObject*, T&)) {
+  T item{};
+  if (!as_item(object, item)) return false;
+  stack.emplace_back(std::move(item));
+  return true;
+}
+
+bool push_number(PyObject* object, torch::jit::Stack& stack) {
+  if (PyFloat_CheckExact(object)) return push_item(object, stack, as_float);
+  return push_item(object, stack, as_int);
+}
+
+bool push_string(PyObject* object, torch::jit::Stack& stack) {
+  if (!PyUnicode_CheckExact(object)) return false;
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object, &size);
+  if (text == nullptr) {
+    PyErr_Clear();  // a lone surrogate
+    return false;
+  }
+  stack.emplace_back(std::string(text, static_cast<size_t>(size)));
+  return true;
+}
+
+// The small objects of torch that stand for a number or a device.
+bool push_constant(Kind kind, PyObject* object, torch::jit::Stack& stack) {
+  if (kind == Kind::kDtype && THPDtype_Check(object)) {
+    stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
+  } else if (kind == Kind::kDevice && THPDevice_Check(object)) {
+    stack.emplace_back(reinterpret_cast<THPDevice*>(object)->device);
+  } else if (kind == Kind::kLayout && THPLayout_Check(object)) {
+    stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPLayout*>(object)->layout));
+  } else if (kind == Kind::kMemoryFormat && THPMemoryFormat_Check(object)) {
+    const auto format = reinterpret_cast<THPMemoryFormat*>(object)->memory_format;
+    stack.emplace_back(static_cast<int64_t>(format));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool push(const AdoptedArgument& argument, PyObject* object, torch::jit::Stack& stack) {
+  if (object == Py_None) {
+    stack.emplace_back();
+    return argument.optional;
+  }
+  switch (argument.kind) {
+    case Kind::kTensor:
+      return push_item(object, stack, as_tensor);
+    case Kind::kInt:
+      return push_item(object, stack, as_int);
+    case Kind::kFloat:
+      return push_item(object, stack, as_float);
+    case Kind::kBool:
+      return push_item(object, stack, as_bool);
+    case Kind::kNumber:
+      return push_number(object, stack);
+    case Kind::kString:
+      return push_string(object, stack);
+    case Kind::kTensorList:
+      return push_list(object, stack, as_tensor);
+    case Kind::kOptionalTensorList:
+      return push_list(object, stack, as_optional_tensor);
+    case Kind::kIntList:
+      return push_list(object, stack, as_int);
+    case Kind::kFloatList:
+      return push_list(object, stack, as_float);
+    case Kind::kBoolList:
+      return push_list(object, stack, as_bool);
+    default:
+      return push_constant(argument.kind, object, stack);
+  }
+}
+
+// The value that a call's keywords have for a name, or null. Names in a call are interned nearly
+// always, as ours are, so their texts are compared only when none of them is the same object.
+PyObject* keyword(PyObject* name, PyObject* const* values, PyObject* kwnames) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    if (PyTuple_GET_ITEM(kwnames, k) == name) return values[k];
+  }
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    if (PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, k), name) == 0) return values[k];
+  }
+  return nullptr;
+}
+
+// All arguments in the schema's order. False: the call does not fit, or not natively.
+bool push_arguments(const AdoptedOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                    torch::jit::Stack& stack) {
+  if (nargs > op.positional) return false;
+  stack.reserve(op.arguments.size());
+  Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
+  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const AdoptedArgument& argument = op.arguments[i];
+    PyObject* given = i < nargs ? args[i] : nullptr;
+    if (given == nullptr && num_keywords > 0) {
+      given = keyword(argument.interned_name, args + nargs, kwnames);
+      num_keywords -= given != nullptr ? 1 : 0;
+    }
+    if (given != nullptr) {
+      if (!push(argument, given, stack)) return false;
+    } else {
+      if (!argument.default_value.has_value()) return false;
+      stack.push_back(*argument.default_value);
+    }
+  }
+  return num_keywords == 0;  // none that is unknown or given twice
+}
+
+// --- Results as the overload gives them. Null with a Python exception set when that fails.
+
+PyObject* wrap(c10::IValue&& value);
+
+PyObject* wrap_list(const c10::IValue& value) {
+  const c10::ArrayRef<c10::IValue> items = value.toListRef();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
+  for (size_t i = 0; list != nullptr && i < items.size(); ++i) {
+    PyObject* item = wrap(c10::IValue(items[i]));
+    if (item == nullptr) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), item);
+  }
+  return list;
+}
+
+PyObject* wrap(c10::IValue&& value) {
+  if (C10_LIKELY(value.isTensor())) return THPVariable_Wrap(std::move(value).toTensor());
+  if (value.isNone()) return Py_NewRef(Py_None);
+  if (value.isBool()) return PyBool_FromLong(value.toBool());
+  if (value.isInt()) return PyLong_FromLongLong(value.toInt());
+  if (value.isDouble()) return PyFloat_FromDouble(value.toDouble());
+  if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+  }
+  if (value.isList()) return wrap_list(value);
+  PyErr_Format(PyExc_RuntimeError, "an operator returned %s, which its schema does not say",
+               value.tagKind().c_str());
+  return nullptr;
+}
+
+PyObject* wrap_results(torch::jit::Stack& stack) {
+  if (stack.empty()) return Py_NewRef(Py_None);
+  if (stack.size() == 1) return wrap(std::move(stack[0]));
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(stack.size()));
+  for (size_t i = 0; results != nullptr && i < stack.size(); ++i) {
+    PyObject* result = wrap(std::move(stack[i]));
+    if (result == nullptr) {
+      Py_DECREF(results);
+      return nullptr;
+    }
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
+  }
+  return results;
+}
+
+// --- The call.
+
+struct AdoptedCall {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  AdoptedOp* op;  // null until it is opened; freed with this, as a call may be in it
+  bool closed;
+};
+
+// Lets other Python threads in, as torch does around every call of an operator.
+class GilRelease {
+ public:
+  GilRelease() : thread_(PyEval_SaveThread()) {}
+  ~GilRelease() { PyEval_RestoreThread(thread_); }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
+
+// Null without a Python exception: take the slow path; nothing has happened yet.
+PyObject* call_natively(const AdoptedOp& op, PyObject* const* args, Py_ssize_t nargs,
+                        PyObject* kwnames) {
+  if (C10_UNLIKELY(op.removed.load(std::memory_order_acquire))) {
+    raise_error(
+        "ExpiredHandleError",
+        op.name + " was removed by whoever had defined it; define it again, and adopt that");
+  }
+  if (C10_UNLIKELY(!op.native || at::impl::torch_function_mode_enabled())) return nullptr;
+  torch::jit::Stack stack;
+  if (!push_arguments(op, args, nargs, kwnames, stack)) return nullptr;
+  {
+    const GilRelease released;
+    op.handle.callBoxed(stack);
+  }
+  return wrap_results(stack);
+}
+
+PyObject* call_overload(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  PyObject* overload = PyObject_GetAttrString(self, "overload");
+  if (overload == nullptr) return nullptr;
+  PyObject* result =
+      PyObject_Vectorcall(overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+  Py_DECREF(overload);
+  return result;
+}
+
+PyObject* adopted_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* call = reinterpret_cast<AdoptedCall*>(self);
+  if (C10_LIKELY(call->op != nullptr && !call->closed)) {
+    try {
+      PyObject* result = call_natively(*call->op, args, PyVectorcall_NARGS(nargsf), kwnames);
+      if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
+    } catch (...) {
+      set_python_error_from_current_exception();
+      return nullptr;
+    }
+  }
+  return call_overload(self, args, nargsf, kwnames);
+}
+
+// --- The type.
+
+std::unique_ptr<AdoptedOp> open_op(const char* name, const char* overload_name) {
+  listen_once();
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload_name);
+  auto op = std::make_unique<AdoptedOp>(handle);
+  OpenOps& open = open_ops();
+  const std::lock_guard lock(open.mutex);
+  open.ops.insert(op.get());
+  // Removed by another thread before the listener knew of it.
+  if (!handle.hasSchema()) op->removed.store(true, std::memory_order_release);
+  return op;
+}
+
+PyObject* open_method(PyObject* self, PyObject* args) {
+  const char* name = nullptr;
+  const char* overload_name = nullptr;
+  if (PyArg_ParseTuple(args, "ss:_open", &name, &overload_name) == 0) return nullptr;
+  auto* call = reinterpret_cast<AdoptedCall*>(self);
+  if (call->op != nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "an adopted operator is opened once");
+    return nullptr;
+  }
+  try {
+    call->op = open_op(name, overload_name).release();
+  } catch (...) {
+    set_python_error_from_current_exception();
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* close_method(PyObject* self, PyObject*) {
+  reinterpret_cast<AdoptedCall*>(self)->closed = true;
+  Py_RETURN_NONE;
+}
+
+// Python takes the vector call from a class that has a __call__ of its own.
+PyObject* init_subclass(PyObject* type, PyObject*) {
+  reinterpret_cast<PyTypeObject*>(type)->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  PyType_Modified(reinterpret_cast<PyTypeObject*>(type));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kMethods[] = {
+    {"_open", open_method, METH_VARARGS, "Looks the operator up. Calls are native from then on."},
+    {"_close", close_method, METH_NOARGS, "Ends native calls. One that runs finishes."},
+    {"__init_subclass__", init_subclass, METH_NOARGS | METH_CLASS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyObject* make(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self != nullptr) reinterpret_cast<AdoptedCall*>(self)->vectorcall = adopted_call;
+  return self;
+}
+
+void deallocate(PyObject* self) {
+  const std::unique_ptr<AdoptedOp> op(reinterpret_cast<AdoptedCall*>(self)->op);
+  if (op != nullptr) {
+    OpenOps& open = open_ops();
+    const std::lock_guard lock(open.mutex);
+    open.ops.erase(op.get());
+  }
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyTypeObject make_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "bringup.ops.AdoptedCall";
+  type.tp_basicsize = sizeof(AdoptedCall);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_vectorcall_offset = offsetof(AdoptedCall, vectorcall);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_methods = kMethods;
+  type.tp_new = make;
+  type.tp_dealloc = deallocate;
+  return type;
+}
+
+PyTypeObject g_type = make_type();
+
+}  // namespace
+
+PyTypeObject* adopted_call_type() { return PyType_Ready(&g_type) == 0 ? &g_type : nullptr; }
+
+}  // namespace bringup::torch_ext
