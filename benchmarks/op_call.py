@@ -1,21 +1,24 @@
 """Rows: one call of a kernel operator on small tensors on cpu, where host overhead is everything.
 
-Peers are operators of torch itself on the same tensors, and, for a call with 14 arguments, tvm-ffi
-where it is installed (dependency group `bench`). The kernel is a plain loop over 16 floats.
+Peers are operators of torch itself on the same tensors, and the other ways to an operator of
+`_op_peers`; tvm-ffi where it is installed (dependency group `bench`). The kernel is a plain loop
+over 16 floats.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 
 import torch
 
+from benchmarks import _op_peers
 from benchmarks._harness import Row, compare
-from bringup import devices, jit, ops
+from bringup import devices, jit, ops, settings
+from bringup._native import torch_library
 
 _numbers = itertools.count()
 
@@ -44,7 +47,6 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   return 0;
 }
 """
-_TENSORS = "abcdefgh"  # the last one is written
 _MANY = """
 #include "bringup/kernel.h"
 BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
@@ -55,18 +57,6 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   for (int64_t i = 0; i < out.size(0); ++i) out(i) = (first(i) + last(i)) * factor + shift;
   return 0;
 }
-"""
-_TVM_MANY = f"""
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/function.h>
-using tvm::ffi::TensorView;
-void many({", ".join(f"TensorView {name}" for name in _TENSORS)}, int64_t i, int64_t, int64_t,
-          int64_t, double u, double) {{
-  const auto* first = static_cast<const float*>(a.data_ptr());
-  const auto* last = static_cast<const float*>(g.data_ptr());
-  auto* out = static_cast<float*>(h.data_ptr());
-  for (int64_t k = 0; k < h.size(0); ++k) out[k] = (first[k] + last[k]) * u + i;
-}}
 """
 
 
@@ -93,39 +83,112 @@ def _with_custom_op(x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
     return partial(custom_add, x, y)
 
 
-def _many_arguments(rounds: int) -> list[Row]:
+def _many_arguments(library: ModuleType, rounds: int) -> Row:
     """8 tensors, 4 integers, 2 floats; both sides write into the eighth tensor."""
-    if importlib.util.find_spec("tvm_ffi") is None:
-        return []
-    import tvm_ffi.cpp
-
-    inputs = ", ".join(f"Tensor {name}" for name in _TENSORS[:-1])
+    inputs = ", ".join(f"Tensor {name}" for name in _op_peers.TENSORS[:-1])
     many = ops.kernel_op(
         f"bringup_benchmark::many({inputs}, Tensor(a!) h, int i, int j, int k, int l, float u,"
         " float v) -> ()",
         source=jit.Source(text=_MANY, name="many.cpp"),
         checks=ops.kernel_checks(),  # none, as on the other side
     )
-    ours = [torch.randn(16) for _ in _TENSORS]
+    ours = [torch.randn(16) for _ in _op_peers.TENSORS]
     theirs = [*ours[:-1], torch.empty(16)]
     numbers = (1, 2, 3, 4, 0.5, 0.25)
-    with tempfile.TemporaryDirectory() as folder:
-        library = tvm_ffi.cpp.load_inline(
-            "many", cpp_sources=_TVM_MANY, functions=["many"], build_directory=folder
-        )
-        many(*ours, *numbers)
-        library.many(*theirs, *numbers)
-        torch.testing.assert_close(ours[-1], theirs[-1])
+    many(*ours, *numbers)
+    library.many(*theirs, *numbers)
+    torch.testing.assert_close(ours[-1], theirs[-1])
+    return compare(
+        "op call, 14 arguments",
+        partial(many, *ours, *numbers),
+        partial(library.many, *theirs, *numbers),
+        peer_name="tvm-ffi",
+        budget=0.6,
+        rounds=rounds,
+    )
+
+
+def _beside_tvm(
+    add_out: ops.KernelOperator, x: torch.Tensor, y: torch.Tensor, rounds: int
+) -> list[Row]:
+    """Rows against tvm-ffi, whose functions write what they are given."""
+    with _op_peers.tvm_functions() as library:
+        if library is None:
+            return []
+        out = torch.empty_like(x)
         return [
             compare(
-                "op call, 14 arguments",
-                partial(many, *ours, *numbers),
-                partial(library.many, *theirs, *numbers),
+                "op call, out variant",
+                lambda: add_out(x, y, out=out),
+                lambda: library.add_out(x, y, out),
                 peer_name="tvm-ffi",
-                budget=0.6,
                 rounds=rounds,
-            )
+            ),
+            _many_arguments(library, rounds),
         ]
+
+
+def _beside_cpp(
+    add: ops.KernelOperator,
+    mul: ops.KernelOperator,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    rounds: int,
+) -> list[Row]:
+    """Rows against operators that torch's C++ interface makes."""
+    x, y = tensors
+    gx, gy = x.clone().requires_grad_(), y.clone().requires_grad_()
+    peers = _op_peers.cpp_operators()
+    torch.testing.assert_close(peers.add(x, y), add(x, y))
+    torch.testing.assert_close(peers.mul(gx, gy), mul(gx, gy))
+    return [
+        compare(
+            "op call, 2 tensors -> new tensor",
+            partial(add, x, y),
+            partial(peers.add.default, x, y),
+            peer_name="TORCH_LIBRARY",
+            rounds=rounds,
+        ),
+        compare(
+            "op call recording autograd",
+            partial(mul, gx, gy),
+            partial(peers.mul.default, gx, gy),
+            peer_name="autograd::Function",
+            rounds=rounds,
+        ),
+    ]
+
+
+@contextmanager
+def _unpooled() -> Iterator[None]:
+    """Memory of small outputs comes from torch's allocator in this block."""
+    torch_library().ops.set_output_pool(False)
+    try:
+        yield
+    finally:
+        torch_library().ops.set_output_pool(settings.ops_pool())
+
+
+def _new_output(
+    add: ops.KernelOperator, x: torch.Tensor, y: torch.Tensor, rounds: int
+) -> list[Row]:
+    """A call with a fresh output, with memory of either kind, and against other ways."""
+    call, torch_add = partial(add, x, y), partial(torch.add, x, y)
+    with _unpooled():
+        unpooled = compare(
+            "op call, 2 tensors -> new tensor, no pool",
+            call,
+            torch_add,
+            peer_name="torch.add",
+            budget=0.50,
+            rounds=rounds,
+        )
+    pooled = partial(compare, "op call, 2 tensors -> new tensor", call, rounds=rounds)
+    return [
+        unpooled,
+        pooled(torch_add, peer_name="torch.add", budget=0.38),
+        pooled(_with_custom_op(x, y), peer_name="custom_op"),
+        pooled(partial(_op_peers.library_impl(), x, y), peer_name="Library.impl"),
+    ]
 
 
 def _within_autocast(
@@ -209,8 +272,8 @@ def _definitions(rounds: int) -> list[Row]:
             _defined(_define_ours),
             _defined(definition),
             peer_name=peer,
-            rounds=rounds,
-            calls=20,
+            rounds=min(rounds, 15),
+            calls=5,
         )
         for peer, definition in peers.items()
     ]
@@ -232,16 +295,8 @@ def run(*, quick: bool = False) -> list[Row]:
 
     x, y, out = torch.randn(16), torch.randn(16), torch.empty(16)
     gx, gy = x.clone().requires_grad_(), y.clone().requires_grad_()
-    torch_add = partial(torch.add, x, y)
     return [
-        compare(
-            "op call, 2 tensors -> new tensor",
-            partial(add, x, y),
-            torch_add,
-            peer_name="torch.add",
-            budget=0.50,
-            rounds=rounds,
-        ),
+        *_new_output(add, x, y, rounds),
         compare(
             "op call, out variant",
             lambda: add_out(x, y, out=out),
@@ -259,21 +314,15 @@ def run(*, quick: bool = False) -> list[Row]:
             rounds=rounds,
         ),
         compare(
-            "op call, torch.library.custom_op",
-            partial(add, x, y),
-            _with_custom_op(x, y),
-            peer_name="custom_op",
-            rounds=rounds,
-        ),
-        compare(
             "op call through torch.ops",
             partial(add.overload, x, y),
-            torch_add,
+            partial(torch.add, x, y),
             peer_name="torch.add",
             rounds=rounds,
         ),
         *_within_autocast(add, x, y, rounds),
         *_definitions(rounds),
-        *_many_arguments(rounds),
+        *_beside_tvm(add_out, x, y, rounds),
+        *([] if quick else _beside_cpp(add, mul, (x, y), rounds)),  # built from torch's headers
         *_on_the_npu(rounds),
     ]
