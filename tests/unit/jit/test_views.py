@@ -88,14 +88,16 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 WIDEN = """
 #include "bringup/kernel.h"
 BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
-  const bringup::View<const T, 1> x(args[0]);
+  const bringup::View<const uint16_t, 1> bits(args[0]);
   const bringup::View<float, 2> out(args[1]);
-  for (int64_t i = 0; i < x.size(0); ++i) {
-    out(0, i) = x(i);
+  for (int64_t i = 0; i < bits.size(0); ++i) {
+    T x;
+    x.bits = bits(i);
+    out(0, i) = x;
 #ifdef BITS
-    out(1, i) = bringup::half::decode_bits(x(i).bits);
+    out(1, i) = bringup::half::decode_bits(x.bits);
 #else
-    out(1, i) = x(i);
+    out(1, i) = x;
 #endif
   }
   return 0;
