@@ -57,11 +57,12 @@ class Mirror:
 
         The module is not recompiled: that is done once, after all passes.
         """
-        for edit in edits:
+        listed = list(edits)
+        for edit in listed:
             self._check(edit)
-        for edit in edits:
+        for edit in listed:
             self._repeat(edit)
-        self.changed = self.changed or bool(edits)
+        self.changed = self.changed or bool(listed)
 
     def finish(self) -> None:
         """After the last pass: write changed metas back, recompile, expire all handles."""
@@ -150,6 +151,11 @@ class Mirror:
 
     def _rewire(self, edit: ir.Rewire) -> None:
         fx_node = edit.node.handle
+        swapped = _one_exchange(edit)
+        if swapped is not None and len(self._fx_values(swapped[0])) == 1:
+            before, after = swapped
+            fx_node.replace_input_with(self._fx_value(before), self._fx_value(after))
+            return
         if isinstance(fx_node.target, torch._ops.OpOverload) and edit.node._operator.parameters:
             fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, edit.arguments)
             return
@@ -273,6 +279,28 @@ def _is_default(default: object, given: object) -> bool:
     if next(ir.values_in(given), None) is not None:
         return False
     return type(default) is type(given) and default == given
+
+
+def _one_exchange(edit: ir.Rewire) -> tuple[ir.Value, ir.Value] | None:
+    """The value read before and the one read now, when this is all that a rewiring changed: every
+    read of the one became a read of the other.
+    """
+    if edit.old_keywords or edit.keywords or len(edit.old_arguments) != len(edit.arguments):
+        return None
+    found: tuple[ir.Value, ir.Value] | None = None
+    kept: list[object] = []
+    for before, after in zip(edit.old_arguments, edit.arguments, strict=True):
+        if isinstance(before, ir.Value) and isinstance(after, ir.Value) and before is not after:
+            if found is not None and found != (before, after):
+                return None
+            found = before, after
+        elif before is after or (type(before) is type(after) and before == after):
+            kept.append(before)
+        else:
+            return None
+    if found is None or any(value is found[0] for value in ir.values_in(kept)):
+        return None
+    return found
 
 
 def _free_name(module: Any, base: str) -> str:

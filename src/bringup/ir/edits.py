@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, overload
 
@@ -78,6 +78,10 @@ class Journal(Sequence[Edit]):
         if self._open:
             return self._core.edit_count()
         return 0 if self._committed is None else len(self._committed)
+
+    def __iter__(self) -> Iterator[Edit]:
+        for index in range(len(self)):
+            yield _edit(*self._core.edit_at(index, self._committed))
 
     @overload
     def __getitem__(self, index: int) -> Edit: ...
