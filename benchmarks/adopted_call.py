@@ -11,6 +11,20 @@ import torch
 from benchmarks._harness import Row, compare
 from bringup import ops
 
+_NEW_TENSOR = "2 tensors -> new tensor"
+
+
+def _against_overload(what: str, handle: ops.AdoptedOperator, rounds: int, *args, **options) -> Row:
+    """The handle's call against the call of the overload that it adopted."""
+    return compare(
+        f"adopted call, {what}",
+        partial(handle, *args, **options),
+        partial(handle.overload, *args, **options),
+        peer_name="torch.ops",
+        budget=0.7 if what == _NEW_TENSOR else None,
+        rounds=rounds,
+    )
+
 
 def run(*, quick: bool = False) -> list[Row]:
     """The rows; ratios to `torch.ops` and to `torch` on the same tensors."""
@@ -23,42 +37,17 @@ def run(*, quick: bool = False) -> list[Row]:
     total = ops.adopt("aten::sum.dim_IntList")
     nothing = ops.adopt("bringup_benchmark_adopted::nothing")
     rows = [
+        _against_overload(_NEW_TENSOR, add, rounds, x, y),
         compare(
-            "adopted call, 2 tensors -> new tensor",
-            partial(add, x, y),
-            partial(add.overload, x, y),
-            peer_name="torch.ops",
-            budget=0.7,
-            rounds=rounds,
-        ),
-        compare(
-            "adopted call, 2 tensors -> new tensor",
+            f"adopted call, {_NEW_TENSOR}",
             partial(add, x, y),
             partial(torch.add, x, y),
             peer_name="torch.add",
             rounds=rounds,
         ),
-        compare(
-            "adopted call, out variant",
-            partial(add_out, x, y, out=out),
-            partial(add_out.overload, x, y, out=out),
-            peer_name="torch.ops",
-            rounds=rounds,
-        ),
-        compare(
-            "adopted call, a list and a bool",
-            partial(total, x, [0], True),
-            partial(total.overload, x, [0], True),
-            peer_name="torch.ops",
-            rounds=rounds,
-        ),
-        compare(
-            "adopted call, a kernel in Python",
-            partial(nothing, x, 3.0, n=2),
-            partial(nothing.overload, x, 3.0, n=2),
-            peer_name="torch.ops",
-            rounds=rounds,
-        ),
+        _against_overload("out variant", add_out, rounds, x, y, out=out),
+        _against_overload("a list and a bool", total, rounds, x, [0], True),
+        _against_overload("a kernel in Python", nothing, rounds, x, 3.0, n=2),
     ]
     for handle in (add, add_out, total, nothing):
         handle.undefine()

@@ -39,26 +39,26 @@ def _source(name: str) -> jit.Source:
     return jit.Source(Path(__file__).parent / "csrc" / f"{name}.cpp", kind="device")
 
 
+_NORM_CHECKS = (
+    ops.dtype("x", *_FLOATS),
+    ops.same_dtype("x", "residual", "weight"),
+    ops.same_shape("x", "residual"),
+    ops.shape("weight", "x.shape[-1]"),
+)
+
+_LAYER_NORM_CHECKS = (
+    *_NORM_CHECKS,
+    ops.same_dtype("x", "bias"),
+    ops.shape("bias", "x.shape[-1]"),
+)
+
 add_layer_norm = ops.kernel_op(
     "bringup::add_layer_norm(Tensor x, Tensor residual, Tensor weight, Tensor bias, "
     "float eps=1e-05) -> Tensor",
     source=_source("add_layer_norm"),
     dtypes={"SCALAR": "x"},
     outputs=ops.empty_like("x"),
-    checks=(
-        ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "residual", "weight", "bias"),
-        ops.same_shape("x", "residual"),
-        ops.shape("weight", "x.shape[-1]"),
-        ops.shape("bias", "x.shape[-1]"),
-    ),
-)
-
-_NORM_CHECKS = (
-    ops.dtype("x", *_FLOATS),
-    ops.same_dtype("x", "residual", "weight"),
-    ops.same_shape("x", "residual"),
-    ops.shape("weight", "x.shape[-1]"),
+    checks=_LAYER_NORM_CHECKS,
 )
 
 add_layer_norm_sum = ops.kernel_op(
@@ -67,7 +67,7 @@ add_layer_norm_sum = ops.kernel_op(
     source=_source("add_layer_norm_sum"),
     dtypes={"SCALAR": "x"},
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
-    checks=(*_NORM_CHECKS, ops.same_dtype("x", "bias"), ops.shape("bias", "x.shape[-1]")),
+    checks=_LAYER_NORM_CHECKS,
 )
 
 rms_norm = ops.kernel_op(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
-from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING
+from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING, each
 
 from bringup import devices, ops
 from bringup._native import has_torch_library
@@ -96,7 +96,19 @@ def add(define: Define) -> ops.KernelOperator:
 
 
 @pytest.fixture
-def mul(define: Define) -> ops.KernelOperator:
+def product(define: Define) -> ops.KernelOperator:
+    """x * y, without a backward."""
+    return define(
+        "mul(Tensor x, Tensor y) -> Tensor",
+        source=MUL,
+        outputs=ops.empty_like("x"),
+        checks=ELEMENTWISE,
+        dtypes={"T": "x"},
+    )
+
+
+@pytest.fixture
+def mul(define: Define, product: ops.KernelOperator) -> ops.KernelOperator:
     """x * y, with a backward that has none of its own."""
     backward = define(
         "mul_backward(Tensor grad, Tensor x, Tensor y) -> (Tensor, Tensor)",
@@ -105,12 +117,16 @@ def mul(define: Define) -> ops.KernelOperator:
         checks=[ops.same_shape("grad", "x", "y"), ops.same_dtype("grad", "x", "y")],
         dtypes={"T": "x"},
     )
-    operator = define(
-        "mul(Tensor x, Tensor y) -> Tensor",
-        source=MUL,
-        outputs=ops.empty_like("x"),
-        checks=ELEMENTWISE,
+    product.register_backward(backward.qualified_name, save=("x", "y"))
+    return product
+
+
+@pytest.fixture
+def pair(define: Define) -> ops.KernelOperator:
+    """(2 * x, 3 * x), without a backward."""
+    return define(
+        "pair(Tensor x) -> (Tensor, Tensor)",
+        source=each("DATA(1)[i] = 2 * DATA(0)[i]; DATA(2)[i] = 3 * DATA(0)[i];"),
+        outputs=(ops.empty_like("x"), ops.empty_like("x")),
         dtypes={"T": "x"},
     )
-    operator.register_backward(backward.qualified_name, save=("x", "y"))
-    return operator

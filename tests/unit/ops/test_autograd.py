@@ -67,7 +67,9 @@ def test_numbers_named_outputs_and_chosen_gradients(define: Define, path: Path) 
 
 
 @PATHS
-def test_undefined_gradients_of_several_outputs_are_zeros(define: Define, path: Path) -> None:
+def test_undefined_gradients_of_several_outputs_are_zeros(
+    define: Define, pair: ops.KernelOperator, path: Path
+) -> None:
     backward = define(
         "both_backward(Tensor grad_a, Tensor grad_b) -> Tensor",
         source=each("DATA(2)[i] = 2 * DATA(0)[i] + 3 * DATA(1)[i];"),
@@ -75,16 +77,10 @@ def test_undefined_gradients_of_several_outputs_are_zeros(define: Define, path: 
         checks=ops.same_shape("grad_a", "grad_b"),
         dtypes={"T": "grad_a"},
     )
-    both = define(
-        "both(Tensor x) -> (Tensor, Tensor)",
-        source=each("DATA(1)[i] = 2 * DATA(0)[i]; DATA(2)[i] = 3 * DATA(0)[i];"),
-        outputs=(ops.empty_like("x"), ops.empty_like("x")),
-        dtypes={"T": "x"},
-    )
-    both.register_backward(backward.qualified_name)
+    pair.register_backward(backward.qualified_name)
     x = doubles(3)
     for used, factor in [((0,), 2), ((1,), 3), ((0, 1), 5)]:
-        outputs = path(both)(x)
+        outputs = path(pair)(x)
         loss = torch.stack([outputs[i].sum() for i in used]).sum()
         (grad,) = torch.autograd.grad(loss, x)
         assert grad.tolist() == [factor] * 3

@@ -117,7 +117,7 @@ def test_a_backward_that_gives_the_wrong_number_of_gradients_is_named(
 
 
 @pytest.fixture
-def masked(define: Define) -> ops.KernelOperator:
+def masked(define: Define, product: ops.KernelOperator) -> ops.KernelOperator:
     """x * y; the backward computes what is wanted, and a wrong number for the rest."""
     backward = define(
         "masked_backward(Tensor grad, Tensor x, Tensor y, bool[2] output_mask)"
@@ -134,15 +134,8 @@ def masked(define: Define) -> ops.KernelOperator:
         checks=ops.same_shape("grad", "x", "y"),
         dtypes={"T": "x"},
     )  # fmt: skip
-    operator = define(
-        "masked(Tensor x, Tensor y) -> Tensor",
-        source=MUL,
-        outputs=ops.empty_like("x"),
-        checks=ELEMENTWISE,
-        dtypes={"T": "x"},
-    )
-    operator.register_backward(backward.qualified_name, save=("x", "y"))
-    return operator
+    product.register_backward(backward.qualified_name, save=("x", "y"))
+    return product
 
 
 @PATHS
@@ -161,7 +154,7 @@ def test_a_mask_says_which_gradients_are_wanted(masked: ops.KernelOperator, path
 
 @PATHS
 def test_an_undefined_gradient_is_none_where_the_backward_takes_none(
-    define: Define, path: Path
+    define: Define, pair: ops.KernelOperator, path: Path
 ) -> None:
     """`set_materialize_grads(False)` in the words of a schema: `Tensor?` instead of `Tensor`."""
     backward = define(
@@ -172,12 +165,6 @@ def test_an_undefined_gradient_is_none_where_the_backward_takes_none(
         ),
         outputs=ops.empty_like("x"),
         checks=ops.kernel_checks(),
-        dtypes={"T": "x"},
-    )
-    pair = define(
-        "pair(Tensor x) -> (Tensor, Tensor)",
-        source=each("DATA(1)[i] = 2 * DATA(0)[i]; DATA(2)[i] = 3 * DATA(0)[i];"),
-        outputs=[ops.empty_like("x")] * 2,
         dtypes={"T": "x"},
     )
     pair.register_backward(backward.qualified_name, save=("x",))

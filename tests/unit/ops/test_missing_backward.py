@@ -24,8 +24,21 @@ def npu(simulator: object) -> None:
     """The device is there."""
 
 
+def _scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+def _add_(x: torch.Tensor, y: torch.Tensor) -> None:
+    x += y
+
+
 @contextlib.contextmanager
-def _kernel_op(name: str) -> Iterator[Any]:
+def _undefined_after(operator: Any) -> Iterator[Any]:
+    yield operator
+    operator.undefine()
+
+
+def _kernel_op(name: str) -> contextlib.AbstractContextManager[Any]:
     operator = ops.kernel_op(
         f"{name}(Tensor x, float factor) -> Tensor",
         source=SCALE,
@@ -33,33 +46,10 @@ def _kernel_op(name: str) -> Iterator[Any]:
         dtypes={"T": "x"},
         kind="device",
     )
-    yield operator
-    operator.undefine()
+    return _undefined_after(operator)
 
 
-@contextlib.contextmanager
-def _custom_op(name: str) -> Iterator[Any]:
-    @ops.custom_op(name)
-    def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
-        return x * factor
-
-    yield scale
-    scale.undefine()
-
-
-@contextlib.contextmanager
-def _library(name: str) -> Iterator[Any]:
-    namespace, _, bare = name.partition("::")
-    library = ops.Library(namespace, "FRAGMENT")
-    library.define(f"{bare}(Tensor x, float factor) -> Tensor")
-    for key in ("CPU", "NPU"):
-        library.impl(bare, lambda x, factor: x * factor, key)
-    yield getattr(getattr(torch.ops, namespace), bare).default
-    library._destroy()
-
-
-@contextlib.contextmanager
-def _writing_kernel_op(name: str) -> Iterator[Any]:
+def _writing_kernel_op(name: str) -> contextlib.AbstractContextManager[Any]:
     operator = ops.kernel_op(
         f"{name}(Tensor(a!) x, Tensor y) -> ()",
         source=ADD_INPLACE,
@@ -67,33 +57,34 @@ def _writing_kernel_op(name: str) -> Iterator[Any]:
         dtypes={"T": "x"},
         kind="device",
     )
-    yield operator
-    operator.undefine()
+    return _undefined_after(operator)
+
+
+def _custom_op(name: str) -> contextlib.AbstractContextManager[Any]:
+    return _undefined_after(ops.custom_op(name)(_scale))
+
+
+def _writing_custom_op(name: str) -> contextlib.AbstractContextManager[Any]:
+    return _undefined_after(ops.custom_op(name, mutates_args=("x",))(_add_))
 
 
 @contextlib.contextmanager
-def _writing_custom_op(name: str) -> Iterator[Any]:
-    @ops.custom_op(name, mutates_args=("x",))
-    def add_(x: torch.Tensor, y: torch.Tensor) -> None:
-        x += y
-
-    yield add_
-    add_.undefine()
-
-
-@contextlib.contextmanager
-def _writing_library(name: str) -> Iterator[Any]:
+def _in_a_library(name: str, signature: str, function: Callable[..., Any]) -> Iterator[Any]:
     namespace, _, bare = name.partition("::")
     library = ops.Library(namespace, "FRAGMENT")
-    library.define(f"{bare}(Tensor! x, Tensor y) -> ()")
-
-    def add_(x: torch.Tensor, y: torch.Tensor) -> None:
-        x += y
-
+    library.define(f"{bare}{signature}")
     for key in ("CPU", "NPU"):
-        library.impl(bare, add_, key)
+        library.impl(bare, function, key)
     yield getattr(getattr(torch.ops, namespace), bare).default
     library._destroy()
+
+
+def _library(name: str) -> contextlib.AbstractContextManager[Any]:
+    return _in_a_library(name, "(Tensor x, float factor) -> Tensor", _scale)
+
+
+def _writing_library(name: str) -> contextlib.AbstractContextManager[Any]:
+    return _in_a_library(name, "(Tensor! x, Tensor y) -> ()", _add_)
 
 
 WAYS = pytest.mark.parametrize("way", [_kernel_op, _custom_op, _library])
