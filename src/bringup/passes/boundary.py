@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.bindings import Bindings, resolve
 from bringup.passes.match import MatchResult
-from bringup.passes.placement import Refusal, stand
+from bringup.passes.placement import Part, Refusal, stand
 
 __all__ = ["Candidate", "accept"]
 
@@ -44,7 +44,7 @@ class _Boundary:
     def accept(self) -> Candidate | None:
         if not (self._is_self_contained() and self._is_unwritten()):
             return None
-        place = stand(self._matched, self._taken_in, self._outputs, self._storages)
+        place = stand(Part(self._matched, self._taken_in, self._outputs), self._storages)
         if isinstance(place, Refusal):
             self._refuse(place.node, place.reason)
             return None

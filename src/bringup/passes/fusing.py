@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.context import PassContext
-from bringup.passes.placement import Refusal, place
+from bringup.passes.placement import Part, Refusal, place
 from bringup.passes.rewriter import heritage
 
 __all__ = ["FuseCheckResult", "can_fuse", "check_node_support", "report_fuse"]
@@ -76,7 +76,7 @@ def _why_not_one(nodes: list[ir.Node]) -> str | None:
     matched = frozenset(nodes)
     inputs = [value for node in nodes for value in node.inputs if value.node not in matched]
     outputs = [value for node in nodes for value in node.outputs]
-    found = place(matched, inputs, outputs, ir.Storages(nodes[0].graph))
+    found = place(Part(matched, inputs, outputs), ir.Storages(nodes[0].graph))
     return found.reason if isinstance(found, Refusal) else None
 
 

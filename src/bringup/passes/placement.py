@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bringup import ir
 
-__all__ = ["Placement", "Refusal", "place", "stand"]
+__all__ = ["Part", "Placement", "Refusal", "place", "stand"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The nodes of a graph that a replacement would take the place of."""
+
+    nodes: frozenset[ir.Node]
+    inputs: Sequence[ir.Value]  # what they read and the replacement will
+    outputs: Sequence[ir.Value]  # what is read of theirs, and will be computed by it
 
 
 @dataclass(frozen=True)
@@ -26,39 +35,28 @@ class Refusal:
     reason: str
 
 
-def place(
-    nodes: Iterable[ir.Node],
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    storages: ir.Storages,
-) -> Placement | Refusal:
-    """Where a replacement of `nodes` may stand, or the reason why there is no such place.
+def place(part: Part, storages: ir.Storages) -> Placement | Refusal:
+    """Where a replacement of `part` may stand, or the reason why there is no such place.
 
     The nodes must be one part of the graph: what they compute is used by themselves or is among
-    `outputs`, they only compute, and no input depends on an output.
+    the outputs, they only compute, and no input depends on an output.
     """
-    matched = frozenset(nodes)
-    refusal = _why_not_replaceable(matched, inputs, outputs, storages)
-    return refusal or stand(matched, inputs, outputs, storages)
+    return _why_not_replaceable(part, storages) or stand(part, storages)
 
 
-def stand(
-    matched: frozenset[ir.Node],
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    storages: ir.Storages,
-) -> Placement | Refusal:
+def stand(part: Part, storages: ir.Storages) -> Placement | Refusal:
     """The same for nodes that are known to be replaceable: behind all they read, in front of all
     that read them, with no write of what they read in between.
     """
-    readers = {user for value in outputs for user in value.users if user not in matched}
+    matched = part.nodes
+    readers = {user for value in part.outputs for user in value.users if user not in matched}
     last = max(matched, key=lambda node: node.order)
     first_reader = min(readers, key=lambda node: node.order, default=None)
     if first_reader is None or last.is_before(first_reader):
         assert last.next is not None, "only the output node is the last, and it is no operator"
         placement = Placement(last.next, ())
     else:
-        plan = ir.hoist_plan(inputs, first_reader, matched, storages)
+        plan = ir.hoist_plan(part.inputs, first_reader, matched, storages)
         if isinstance(plan, str):
             return Refusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))
@@ -82,13 +80,9 @@ def _why_not_at(
     return None
 
 
-def _why_not_replaceable(
-    matched: frozenset[ir.Node],
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    storages: ir.Storages,
-) -> Refusal | None:
-    returned = set(outputs)
+def _why_not_replaceable(part: Part, storages: ir.Storages) -> Refusal | None:
+    matched = part.nodes
+    returned = set(part.outputs)
     for node in sorted(matched, key=lambda node: node.order):
         if node.op_type in (ir.INPUT, ir.OUTPUT):
             words = f"{node.name!r} is an input or the result of the graph, not an operator"
@@ -103,7 +97,7 @@ def _why_not_replaceable(
             if outside is not None and value not in returned:
                 words = f"{value.name!r} is used outside by {outside.name!r}"
                 return Refusal(node, f"{words}: it must be an output too")
-    inside = next((value for value in inputs if value.node in matched), None)
+    inside = next((value for value in part.inputs if value.node in matched), None)
     if inside is not None:
         return Refusal(inside.node, f"the input {inside.name!r} is computed inside")
     return None

@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.context import PassContext
 from bringup.passes.fusing import can_fuse
-from bringup.passes.placement import Refusal, place
+from bringup.passes.placement import Part, Refusal, place
 from bringup.passes.rewriter import replace
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def _replace(
         if not context.get_pass_name():
             raise PassError("a fusion cannot be reported without the name of the pass")
     storages = ir.Storages(graph)
-    found = place(nodes, inputs, outputs, storages)
+    found = place(Part(frozenset(nodes), inputs, outputs), storages)
     if isinstance(found, Refusal):
         raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
     for node in found.hoist:
