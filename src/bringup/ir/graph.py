@@ -194,20 +194,6 @@ class Graph(GraphTree):
         self._core.place(node, before, metas)
         return node
 
-    def adopt(
-        self,
-        name: str,
-        operator: Operator,
-        arguments: tuple[object, ...],
-        keywords: Mapping[str, object],
-        metas: tuple[object, ...],
-    ) -> Node:
-        """Append a node as it is: how another graph is mirrored."""
-        self._live()
-        node = self._core.draft(operator, name, arguments, keywords)
-        self._core.place(node, self._core.output_node(), metas)
-        return node
-
     def mirror(
         self,
         graph: object,
