@@ -46,6 +46,11 @@ def _rms_norm(x: Any, weight: Any, eps: float) -> Any:
     return _aten.mul.Tensor(weight, _aten.mul.Tensor(x, inverse))
 
 
+def _epsilons(count: int) -> list[float]:
+    """So many different ones that are not in the graph."""
+    return [(number + 2) * 1e-6 for number in range(count)]
+
+
 def _fused(x: Any, weight: Any) -> Any:
     return torch.ops.bringup.rms_norm.default(x, weight, _EPS)
 
@@ -88,9 +93,10 @@ def bringup_mirror(module: Any) -> None:
     compiler.apply_passes(module, [])
 
 
-def bringup_many(module: Any, count: int) -> None:
-    """So many patterns, none of which matches."""
-    compiler.apply_passes(module, [_register((number + 2) * 1e-6) for number in range(count)])
+def bringup_many(count: int) -> Callable[[Any], Any]:
+    """Runs so many passes of one pattern each, none of which matches."""
+    names = [_register(eps) for eps in _epsilons(count)]
+    return lambda module: compiler.apply_passes(module, names)
 
 
 # torch.fx
@@ -107,15 +113,19 @@ def _apply_fx(module: Any, eps: float) -> int:
     return len(fx.subgraph_rewriter.replace_pattern(module, _fx_pattern(eps), _fused))
 
 
-def fx_many(module: Any, count: int) -> None:
-    """So many matchers, none of which finds anything."""
+def fx_many(count: int) -> Callable[[Any], Any]:
+    """Runs so many matchers, none of which finds anything."""
     from torch.fx.passes.utils.matcher_utils import SubgraphMatcher
 
-    for number in range(count):
-        pattern = fx.symbolic_trace(_fx_pattern((number + 2) * 1e-6)).graph
-        SubgraphMatcher(pattern, match_output=False, remove_overlapping_matches=True).match(
-            module.graph
+    matchers = [
+        SubgraphMatcher(
+            fx.symbolic_trace(_fx_pattern(eps)).graph,
+            match_output=False,
+            remove_overlapping_matches=True,
         )
+        for eps in _epsilons(count)
+    ]
+    return lambda module: [matcher.match(module.graph) for matcher in matchers]
 
 
 # Inductor
@@ -157,9 +167,10 @@ def _apply_tree(module: Any, eps: float) -> int:
     return int(count)
 
 
-def inductor_many(module: Any, count: int) -> None:
-    """One table of so many trees, none of which matches."""
-    _tree_pass([(number + 2) * 1e-6 for number in range(count)]).apply(module.graph)
+def inductor_many(count: int) -> Callable[[Any], Any]:
+    """Runs one table of so many trees, none of which matches."""
+    table = _tree_pass(_epsilons(count))
+    return lambda module: table.apply(module.graph)
 
 
 def _apply_registered(module: Any, eps: float) -> int:

@@ -34,6 +34,10 @@ class AtenDialect:
     def __init__(self, fake_mode: Any = None) -> None:
         self._fake_mode = fake_mode
 
+    def detached(self) -> AtenDialect:
+        """See `ir.Dialect`: one that shares nothing with any graph."""
+        return AtenDialect()
+
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[ir.Operator, tuple[object, ...]]:

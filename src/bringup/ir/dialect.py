@@ -76,7 +76,10 @@ class Operator:
 class Dialect(Protocol):
     """Answers what the operators of one vocabulary are.
 
-    `meta` is the dialect's own description of a value; a graph only carries it.
+    `meta` is the dialect's own description of a value; a graph only carries it. A dialect may have
+    a method `detached()`, which returns one of its class and name that belongs to no graph: what is
+    built with that one (a pattern) is kept, and serves the graphs of all dialects of this class and
+    name.
     """
 
     @property

@@ -40,9 +40,11 @@ def program_of(pattern: Pattern) -> Program:
     Raises `PassError` when the engine cannot take it as a pattern.
     """
     state = (pattern.attributes, pattern.constant_values, pattern.graph.dialect)
-    if pattern.compiled is None or pattern.compiled[0] != state:
-        pattern.compiled = (state, _compile(pattern))
-    program = pattern.compiled[1]
+    known = pattern.compiled
+    if known is None or known[0] != state:
+        known = (state, _compile(pattern))
+        pattern.compiled = known
+    program = known[1]
     assert isinstance(program, Program)
     return program
 

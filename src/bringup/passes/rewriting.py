@@ -9,9 +9,10 @@ from bringup import ir
 from bringup.errors import PassError, PassSkipException
 from bringup.passes.base import DecomposePass, PatternFusionPass, pattern_methods
 from bringup.passes.events import EventKind
+from bringup.passes.expressions import configure, pattern_of
 from bringup.passes.matcher import Candidate, Matcher
 from bringup.passes.native_matcher import NativeMatcher, make_matcher
-from bringup.passes.patterns import Pattern, PatternInputs
+from bringup.passes.patterns import Pattern
 from bringup.passes.report import NearMiss
 from bringup.passes.rewriter import as_graph, replace
 
@@ -177,25 +178,19 @@ class Rewriting:
     def _patterns(self, instance: PatternFusionPass) -> list[Pattern]:
         methods = pattern_methods(type(instance))
         if methods:
-            patterns = [_pattern_of_method(instance, name) for name in methods]
-        else:
-            given = instance.patterns()
-            listed = given if isinstance(given, (tuple, list)) else [given]
-            patterns = [item if isinstance(item, Pattern) else Pattern(item) for item in listed]  # type: ignore[arg-type]
+            return [pattern_of(instance, name, self._graph.dialect) for name in methods]
+        given = instance.patterns()
+        listed = given if isinstance(given, (tuple, list)) else [given]
+        patterns = [item if isinstance(item, Pattern) else Pattern(item) for item in listed]  # type: ignore[arg-type]
         if not patterns:
             raise PassError(f"{type(instance).__qualname__}.patterns() returned no pattern")
-        config = instance.matcher_config
         for pattern in patterns:
             if not pattern.is_valid():
                 raise PassError(
                     f"{type(instance).__qualname__}.patterns() returned the pattern "
                     f"{pattern.name!r}, which was released"
                 )
-            if self._graph.dialect is not None:
-                pattern.bind(self._graph.dialect)
-            if config is not None:
-                pattern.attributes = config.ir_attr_match
-                pattern.constant_values = config.const_value_match
+            configure(pattern, self._graph.dialect, instance.matcher_config)
         return patterns
 
     # Decompose
@@ -259,24 +254,3 @@ class Rewriting:
 
 class _RefusedError(Exception):
     """A match is left alone; its text says why."""
-
-
-def _pattern_of_method(instance: PatternFusionPass, name: str) -> Pattern:
-    builder = ir.GraphBuilder(name)
-    inputs = PatternInputs(builder)
-    returned = getattr(instance, name)(inputs)
-    where = f"{type(instance).__qualname__}.{name}"
-    listed = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if any(isinstance(item, ir.Graph) for item in listed):
-        kind = "a Graph" if listed is not returned else "a list of Graphs"
-        raise TypeError(
-            f"@pattern {where} must return the holder(s) of its outputs, got {kind}; use "
-            "patterns(): a @pattern method makes a single pattern only"
-        )
-    graph = as_graph(returned, where)
-    pattern = Pattern(graph, name)
-    for holder in inputs.made():
-        pattern.capture_tensor(holder)
-    for value in graph.outputs:
-        pattern.capture_tensor(value)
-    return pattern
