@@ -6,17 +6,13 @@ Values are read when asked for, not at import, so a test or a notebook may chang
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeAlias, TypeVar
 
-import platformdirs
-
+from bringup import _settings
+from bringup._settings import NativeChoice, Setting, size
 from bringup.errors import SettingError
 
 __all__ = [
@@ -54,167 +50,19 @@ __all__ = [
     "table",
 ]
 
-T = TypeVar("T")
-NativeChoice: TypeAlias = Literal["auto", "required", "none"]
 
+def _default_cache_dir() -> Path:
+    import platformdirs  # not at import: not every user of settings asks for this one
 
-@dataclass(frozen=True)
-class Setting(Generic[T]):
-    """One environment variable: its name, meaning, default (in words) and parser."""
-
-    variable: str
-    meaning: str
-    default_text: str
-    default: Callable[[], T]
-    parse: Callable[[str], T]
-
-    def get(self) -> T:
-        """The current value; `SettingError` naming the variable when its text cannot be parsed."""
-        text = os.environ.get(self.variable)
-        if text is None or text == "":
-            return self.default()
-        try:
-            return self.parse(text)
-        except ValueError as error:
-            raise SettingError(f"{self.variable}={text!r}: {error}") from error
-
-
-def _switch(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in {"1", "true", "on", "yes"}:
-        return True
-    if lowered in {"0", "false", "off", "no"}:
-        return False
-    raise ValueError("expected 1 or 0 (also on/off, true/false, yes/no)")
-
-
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
-_EVENTS = "json"
-
-
-def _log_levels(text: str) -> dict[str, int]:
-    """Level by logger name, from `warning`, `jit:debug,passes:info` or `passes:json` (events)."""
-    levels = {}
-    for part in text.split(","):
-        room, _, level = part.strip().rpartition(":")
-        if room and level.lower() == _EVENTS:
-            levels[f"bringup.{room}.events"] = logging.INFO
-            continue
-        if level.lower() not in _LEVELS:
-            raise ValueError(
-                f"expected {', '.join(_LEVELS)}, also as room:level, got {part.strip()!r}"
-            )
-        levels[f"bringup.{room}" if room else "bringup"] = _LEVELS[level.lower()]
-    return levels
-
-
-def _count(text: str) -> int | None:
-    """A number; None for no limit."""
-    if not text.strip().isdecimal():
-        raise ValueError("expected a number; 0: no limit")
-    return int(text) or None
-
-
-def _number(text: str) -> int | None:
-    if not text.strip().isdecimal():
-        raise ValueError("expected a number from 0 on")
-    return int(text)
-
-
-def _path(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
-
-
-def _optional_path(text: str) -> Path | None:
-    return _path(text)
-
-
-def _paths(text: str) -> tuple[Path, ...]:
-    return tuple(_path(part) for part in text.split(os.pathsep) if part)
-
-
-def _native_choice(text: str) -> NativeChoice:
-    lowered = text.strip().lower()
-    if lowered == "auto":
-        return "auto"
-    try:
-        return "required" if _switch(lowered) else "none"
-    except ValueError:
-        raise ValueError("expected auto, 1 or 0") from None
-
-
-def _engine(text: str) -> str:
-    if text.strip().lower() not in {"native", "python"}:
-        raise ValueError("expected native or python")
-    return text.strip().lower()
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _switches(text: str) -> dict[str, bool]:
-    """On or off by name, from `ALL:off,Name:on` or from a JSON file, also in GE's form."""
-    if text.strip().endswith(".json"):
-        return _switch_file(_path(text.strip()))
-    switches = {}
-    for part in _words(text):
-        name, separator, state = part.rpartition(":")
-        if not separator or not name:
-            raise ValueError(f"expected Name:on or Name:off, ALL for all others, got {part!r}")
-        switches[name] = _switch(state)
-    return switches
-
-
-def _switch_file(path: Path) -> dict[str, bool]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
-    for key in ("Switch", "GraphFusion"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
-        raise ValueError(f'{path} must hold an object such as {{"ALL": "off", "Name": "on"}}')
-    return {name: _switch(state) for name, state in found.items()}
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise ValueError("expected a number of seconds above 0")
-    return seconds
-
-
-def size(text: str) -> int | None:
-    """A number of bytes, also with K, M or G behind it; None for 0: no limit. Raises
-    `ValueError`.
-    """
-    number, unit = text.strip()[:-1], text.strip()[-1:].upper()
-    shift = {"K": 10, "M": 20, "G": 30}.get(unit)
-    digits = number if shift else text.strip()
-    if not digits.isascii() or not digits.isdigit():
-        raise ValueError("expected a number of bytes, also with K, M or G behind it; 0: no limit")
-    return int(digits) << (shift or 0) or None
+    return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
 
 
 _CACHE_DIR = Setting(
     "BRINGUP_CACHE_DIR",
     "folder of the kernel cache",
     "the user's cache folder, e.g. ~/.cache/bringup",
-    lambda: Path(platformdirs.user_cache_dir("bringup", appauthor=False)),
-    _path,
+    _default_cache_dir,
+    _settings.path,
 )
 _CACHE_MAX_BYTES = Setting(
     "BRINGUP_CACHE_MAX_BYTES",
@@ -222,14 +70,14 @@ _CACHE_MAX_BYTES = Setting(
     "number with K, M or G; 0: no limit",
     "2G",
     lambda: 2 * 2**30,
-    size,
+    _settings.size,
 )
 _CACHE_MAX_ENTRIES = Setting(
     "BRINGUP_CACHE_MAX_ENTRIES",
     "how many kernels the cache may hold before those used longest ago are removed; 0: no limit",
     "10000",
     lambda: 10_000,
-    _count,
+    _settings.count,
 )
 _CACHE_REMOTE = Setting(
     "BRINGUP_CACHE_REMOTE",
@@ -243,7 +91,7 @@ _CACHE_REMOTE_TIMEOUT = Setting(
     "seconds that one request to the shared kernel cache may take",
     "2",
     lambda: 2.0,
-    _seconds,
+    _settings.seconds,
 )
 _JIT_CXX = Setting(
     "BRINGUP_JIT_CXX",
@@ -258,31 +106,35 @@ _JIT_DEBUG = Setting(
     "separated by commas",
     "none",
     lambda: (),
-    _words,
+    _settings.words,
 )
 _JIT_TIMEOUT = Setting(
-    "BRINGUP_JIT_TIMEOUT", "seconds that a compiler may run", "300", lambda: 300.0, _seconds
+    "BRINGUP_JIT_TIMEOUT",
+    "seconds that a compiler may run",
+    "300",
+    lambda: 300.0,
+    _settings.seconds,
 )
 _JIT_MEMORY = Setting(
     "BRINGUP_JIT_MEMORY",
     "address space of each process of a compiler: bytes, or a number with K, M or G; 0: no limit",
     "16G",
     lambda: 16 * 2**30,
-    size,
+    _settings.size,
 )
 _JIT_FILE_SIZE = Setting(
     "BRINGUP_JIT_FILE_SIZE",
     "size of each file that a compiler writes: bytes, or a number with K, M or G; 0: no limit",
     "4G",
     lambda: 4 * 2**30,
-    size,
+    _settings.size,
 )
 _JIT_PROGRESS = Setting(
     "BRINGUP_JIT_PROGRESS",
     "0: say nothing on stderr while kernels are compiled or waited for",
     "1",
     lambda: True,
-    _switch,
+    _settings.switch,
 )
 _JIT_AUTOTUNE = Setting(
     "BRINGUP_JIT_AUTOTUNE",
@@ -290,7 +142,7 @@ _JIT_AUTOTUNE = Setting(
     "0: each template's default",
     "1, but 0 where CI is set",
     lambda: os.environ.get("CI", "").strip().lower() in {"", "0", "false"},
-    _switch,
+    _settings.switch,
 )
 _DRIVER = Setting(
     "BRINGUP_DRIVER",
@@ -304,14 +156,14 @@ _PASS_PATH = Setting(
     "folders and files with graph passes, separated like PATH",
     "none",
     lambda: (),
-    _paths,
+    _settings.paths,
 )
 _ASCEND_PASS_PATH = Setting(
     "ASCEND_GE_PY_PASS_PATH",
     "the same for passes written for GE; read after BRINGUP_PASS_PATH",
     "none",
     lambda: (),
-    _paths,
+    _settings.paths,
 )
 _PASS_SWITCH = Setting(
     "BRINGUP_PASS_SWITCH",
@@ -319,42 +171,42 @@ _PASS_SWITCH = Setting(
     'JSON file such as {"ALL": "off", "Name": "on"}',
     "all on",
     dict[str, bool],
-    _switches,
+    _settings.switches,
 )
 _PASS_VERIFY = Setting(
     "BRINGUP_PASS_VERIFY",
     "1: every rewrite of a pass is run against what it replaces, on random inputs (slow)",
     "0",
     lambda: False,
-    _switch,
+    _settings.switch,
 )
 _PASS_DUMP = Setting(
     "BRINGUP_PASS_DUMP",
     "folder for the graph before and after every pass that changed it, as text and DOT",
     "none",
     lambda: None,
-    _optional_path,
+    _settings.optional_path,
 )
 _PASS_LIMIT = Setting(
     "BRINGUP_PASS_LIMIT",
     "how many rewrites passes may make in this process, to find a wrong one",
     "no limit",
     lambda: None,
-    _number,
+    _settings.number,
 )
 _OPS_PATH = Setting(
     "BRINGUP_OPS_PATH",
     "folders and files that define operators, separated like PATH; read by `ops.load_op_plugins()`",
     "none",
     lambda: (),
-    _paths,
+    _settings.paths,
 )
 _DRIVER_PATH = Setting(
     "BRINGUP_DRIVER_PATH",
     "folders in which `devices.load_driver(name)` looks for lib<name>.so, separated like PATH",
     "none",
     lambda: (),
-    _paths,
+    _settings.paths,
 )
 _NATIVE = Setting(
     "BRINGUP_NATIVE",
@@ -362,7 +214,7 @@ _NATIVE = Setting(
     "1 (no operators without it), 0 (done without: operators run through Python)",
     "auto",
     lambda: "auto",
-    _native_choice,
+    _settings.native_choice,
 )
 _ENGINE = Setting(
     "BRINGUP_ENGINE",
@@ -370,7 +222,7 @@ _ENGINE = Setting(
     "(slow)",
     "native",
     lambda: "native",
-    _engine,
+    _settings.engine,
 )
 _LOG = Setting(
     "BRINGUP_LOG",
@@ -378,14 +230,14 @@ _LOG = Setting(
     "jit:debug,passes:info; passes:json prints what passes do as one line of JSON an event",
     "warning",
     dict[str, int],
-    _log_levels,
+    _settings.log_levels,
 )
 _LAUNCH_BLOCKING = Setting(
     "BRINGUP_LAUNCH_BLOCKING",
     "1: wait for the device after every launch, so that an error is raised where it was caused",
     "0",
     lambda: False,
-    _switch,
+    _settings.switch,
 )
 _OPS_DEBUG = Setting(
     "BRINGUP_OPS_DEBUG",
@@ -393,7 +245,7 @@ _OPS_DEBUG = Setting(
     "read when `bringup.ops` is imported",
     "0",
     lambda: False,
-    _switch,
+    _settings.switch,
 )
 _OPS_POOL = Setting(
     "BRINGUP_OPS_POOL",
@@ -401,7 +253,7 @@ _OPS_POOL = Setting(
     "ones; read when the first operator is defined",
     "1",
     lambda: True,
-    _switch,
+    _settings.switch,
 )
 # The simulated NPU's library reads these two itself, once, when it is loaded.
 _SIM_MEMORY = Setting(
@@ -416,7 +268,7 @@ _SIM_ISOLATED = Setting(
     "1: the host cannot touch simulated device memory, as on most hardware (read by the driver)",
     "0",
     lambda: False,
-    _switch,
+    _settings.switch,
 )
 
 _ALL: tuple[Setting[object], ...] = (

@@ -145,7 +145,7 @@ def test_no_room_reads_the_environment_but_settings() -> None:
         for path in package.rglob("*.py")
         if "os.environ.get(" in path.read_text() or "os.getenv(" in path.read_text()
     ]
-    assert readers == ["settings.py"]
+    assert sorted(readers) == ["_settings.py", "settings.py"]
 
 
 def test_headers_and_libraries_are_where_config_says() -> None:

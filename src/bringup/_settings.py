@@ -1,0 +1,200 @@
+"""What a setting is, and how the texts of environment variables are read.
+
+A parser raises `ValueError` for a text that it does not take, and says what it expected.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from bringup.errors import SettingError
+
+__all__ = [
+    "NativeChoice",
+    "Setting",
+    "count",
+    "engine",
+    "log_levels",
+    "native_choice",
+    "number",
+    "optional_path",
+    "path",
+    "paths",
+    "seconds",
+    "size",
+    "switch",
+    "switches",
+    "words",
+]
+
+T = TypeVar("T")
+NativeChoice: TypeAlias = Literal["auto", "required", "none"]
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable: its name, meaning, default (in words) and parser."""
+
+    variable: str
+    meaning: str
+    default_text: str
+    default: Callable[[], T]
+    parse: Callable[[str], T]
+
+    def get(self) -> T:
+        """The current value; `SettingError` naming the variable when its text cannot be parsed."""
+        text = os.environ.get(self.variable)
+        if text is None or text == "":
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{self.variable}={text!r}: {error}") from error
+
+
+def switch(text: str) -> bool:
+    """1 or 0, in words too."""
+    lowered = text.strip().lower()
+    if lowered in {"1", "true", "on", "yes"}:
+        return True
+    if lowered in {"0", "false", "off", "no"}:
+        return False
+    raise ValueError("expected 1 or 0 (also on/off, true/false, yes/no)")
+
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_EVENTS = "json"
+
+
+def log_levels(text: str) -> dict[str, int]:
+    """Level by logger name, from `warning`, `jit:debug,passes:info` or `passes:json` (events)."""
+    levels = {}
+    for part in text.split(","):
+        room, _, level = part.strip().rpartition(":")
+        if room and level.lower() == _EVENTS:
+            levels[f"bringup.{room}.events"] = logging.INFO
+            continue
+        if level.lower() not in _LEVELS:
+            raise ValueError(
+                f"expected {', '.join(_LEVELS)}, also as room:level, got {part.strip()!r}"
+            )
+        levels[f"bringup.{room}" if room else "bringup"] = _LEVELS[level.lower()]
+    return levels
+
+
+def count(text: str) -> int | None:
+    """A number; None for no limit."""
+    if not text.strip().isdecimal():
+        raise ValueError("expected a number; 0: no limit")
+    return int(text) or None
+
+
+def number(text: str) -> int | None:
+    """A number."""
+    if not text.strip().isdecimal():
+        raise ValueError("expected a number from 0 on")
+    return int(text)
+
+
+def path(text: str) -> Path:
+    """A path; `~` is the home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
+
+
+def optional_path(text: str) -> Path | None:
+    """A path, for a setting that may have none."""
+    return path(text)
+
+
+def paths(text: str) -> tuple[Path, ...]:
+    """Paths separated like those of PATH."""
+    return tuple(path(part) for part in text.split(os.pathsep) if part)
+
+
+def native_choice(text: str) -> NativeChoice:
+    """What `BRINGUP_NATIVE` asks for."""
+    lowered = text.strip().lower()
+    if lowered == "auto":
+        return "auto"
+    try:
+        return "required" if switch(lowered) else "none"
+    except ValueError:
+        raise ValueError("expected auto, 1 or 0") from None
+
+
+def engine(text: str) -> str:
+    """native or python."""
+    if text.strip().lower() not in {"native", "python"}:
+        raise ValueError("expected native or python")
+    return text.strip().lower()
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words separated by commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def switches(text: str) -> dict[str, bool]:
+    """On or off by name, from `ALL:off,Name:on` or from a JSON file, also in GE's form."""
+    if text.strip().endswith(".json"):
+        return _switch_file(path(text.strip()))
+    states = {}
+    for part in words(text):
+        name, separator, state = part.rpartition(":")
+        if not separator or not name:
+            raise ValueError(f"expected Name:on or Name:off, ALL for all others, got {part!r}")
+        states[name] = switch(state)
+    return states
+
+
+def _switch_file(file: Path) -> dict[str, bool]:
+    import json
+
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as JSON: {error}") from None
+    for key in ("Switch", "GraphFusion"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
+        raise ValueError(f'{file} must hold an object such as {{"ALL": "off", "Name": "on"}}')
+    return {name: switch(state) for name, state in found.items()}
+
+
+def seconds(text: str) -> float:
+    """A number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise ValueError("expected a number of seconds above 0")
+    return value
+
+
+def size(text: str) -> int | None:
+    """A number of bytes, also with K, M or G behind it; None for 0: no limit. Raises
+    `ValueError`.
+    """
+    digits, unit = text.strip()[:-1], text.strip()[-1:].upper()
+    shift = {"K": 10, "M": 20, "G": 30}.get(unit)
+    if shift is None:
+        digits = text.strip()
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError("expected a number of bytes, also with K, M or G behind it; 0: no limit")
+    return int(digits) << (shift or 0) or None
