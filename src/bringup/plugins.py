@@ -8,7 +8,6 @@ gives a `PluginLoader` what its plugins register.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -17,11 +16,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from bringup.errors import PluginError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "PluginFile",
@@ -130,7 +132,9 @@ def unload_file(plugin: PluginFile) -> None:
 
 def entry_points(group: str) -> list[EntryPoint]:
     """The installed entry points of a group, by name."""
-    return sorted(importlib.metadata.entry_points(group=group), key=lambda item: item.name)
+    from importlib import metadata  # it loads the parser of mail headers
+
+    return sorted(metadata.entry_points(group=group), key=lambda item: item.name)
 
 
 def entry_object(entry: EntryPoint) -> object:

@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from bringup import settings
-from bringup._native import _build, _find
+from bringup._native import _find
 from bringup.errors import NativeLibraryError
+
+if TYPE_CHECKING:
+    from bringup._native import _build
 
 __all__ = [
     "TorchLibrary",
@@ -139,6 +143,8 @@ def torch_library_status() -> TorchLibrary:
     module, refused = _load_first(key)
     if module is not None:
         return TorchLibrary(str(key), module)
+    from bringup._native import _build
+
     recipe, problem = _recipe(key)
     if recipe is not None:
         problem = _build.remembered_failure(recipe) or "it is built at first use"
@@ -207,6 +213,8 @@ def _recipe(key: _find.Key) -> tuple[_build.Recipe | None, str]:
         return None, f"this installation has no sources to build it from: {_REBUILD}"
     if not sources.is_relative_to(Path(__file__).resolve().parents[1]):
         return None, "this is a checkout of the sources: `make build` builds it"
+    from bringup._native import _build  # only here, as it loads what starts programs
+
     if missing := _build.missing_tools():
         return None, f"it cannot be built here: {missing}"
     import torch
@@ -220,6 +228,8 @@ def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
     recipe, problem = _recipe(key)
     if recipe is None:
         return None, problem
+    from bringup._native import _build
+
     try:
         path = _build.obtain(recipe)
         if distrust := _find.distrust(path.parent):

@@ -7,7 +7,6 @@ and the cache, where one is built when neither fits.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.machinery
 import importlib.util
 import os
@@ -147,6 +146,8 @@ def source_folder() -> Path | None:
 @cache
 def source_digest(sources: Path) -> str:
     """SHA-256 over names and contents of everything that a library is built from."""
+    import hashlib  # it loads OpenSSL
+
     digest = hashlib.sha256()
     for name in _SOURCES:
         place = sources / name

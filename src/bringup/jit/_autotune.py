@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -170,6 +169,8 @@ def _measure(
     if not runs:
         assert first is not None, "a template with tiles has candidates"
         raise first
+    import statistics  # it loads decimal and fractions
+
     return {tile: statistics.median(samples) for tile, samples in _samples(runs).items()}
 
 

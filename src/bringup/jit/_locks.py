@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,11 +53,11 @@ def _owner(path: Path) -> Owner:
 
 
 def _is_here(record: dict[str, object]) -> bool:
-    return record["host"] == socket.gethostname()
+    return record["host"] == os.uname().nodename
 
 
 def _sign(descriptor: int) -> None:
-    record = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    record = {"pid": os.getpid(), "host": os.uname().nodename, "since": time.time()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(record).encode(), 0)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
@@ -110,11 +109,11 @@ class _Job:
 
 def _home() -> tuple[str, str]:
     """Machine and folder of the cache in use: who shares both needs nothing sent."""
-    return platform.node(), str(_compile.cache().root)
+    return os.uname().nodename, str(_compile.cache().root)
 
 
 def _worker_name() -> str:
-    return f"{platform.node()}:{os.getpid()}"
+    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def _request(spec: Spec) -> Request:

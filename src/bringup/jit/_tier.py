@@ -17,7 +17,6 @@ import posixpath
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -136,7 +135,7 @@ class Tier:
     def _write(self, name: str, content: bytes) -> None:
         filesystem, root = self._open()
         path = posixpath.join(root, name)
-        draft = f"{path}.{uuid.uuid4().hex}"
+        draft = f"{path}.{os.urandom(16).hex()}"
         filesystem.makedirs(posixpath.dirname(path), exist_ok=True)
         filesystem.pipe_file(draft, content)
         filesystem.mv(draft, path)

@@ -8,7 +8,6 @@ itself is Python. Owns that text and the compiler; what launches a kernel is som
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import re
@@ -228,7 +227,9 @@ def _installed() -> tuple[str, str]:
             f"no compiler for target 'triton': the triton package is not installed in "
             f"{sys.prefix}. Get it with: {_GET}"
         )
-    return importlib.metadata.version("triton"), str(libraries[0])
+    from importlib import metadata  # it loads the parser of mail headers
+
+    return metadata.version("triton"), str(libraries[0])
 
 
 register_target(TritonTarget())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -74,7 +73,7 @@ def processor_model() -> str:
             name, _, value = line.partition(":")
             found.setdefault(name.strip(), value.strip())
     arm = [found[name] for name in ("CPU implementer", "CPU part", "CPU variant") if name in found]
-    return found.get("model name") or " ".join(arm) or platform.processor() or platform.machine()
+    return found.get("model name") or " ".join(arm) or os.uname().machine
 
 
 @dataclass(frozen=True)

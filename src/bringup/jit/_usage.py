@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -83,7 +82,7 @@ def try_lock(descriptor: int) -> bool | None:
 
 def _open_mark(layout: Layout, keys: set[str]) -> _Mark:
     while True:
-        name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         path = layout.folder(_IN_USE) / name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
@@ -128,7 +127,7 @@ def _is_alive(path: Path, descriptor: int) -> bool:
     locked = try_lock(descriptor)
     if locked is False:
         return True
-    if host != socket.gethostname():
+    if host != os.uname().nodename:
         return time.time() - os.fstat(descriptor).st_mtime < _FOREIGN_SECONDS
     return locked is None and os.path.exists(f"/proc/{pid}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -161,6 +160,8 @@ def _split(name: object, versions: dict[str, str]) -> str:
 
 
 def _unknown(name: str, by_name: Mapping[str, PassDescriptor]) -> ValueError:
+    import difflib  # for a wrong name only
+
     known = list(by_name)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

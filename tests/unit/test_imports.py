@@ -1,0 +1,54 @@
+"""What importing a room does not bring along: a start-up must not pay for what it may never use.
+
+Modules and not times are checked, so these tests do not depend on the load of the machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_METADATA = ("importlib.metadata", "email", "zipfile")  # what packages are installed
+_PROGRAMS = ("subprocess", "bringup._native._build")  # starting them
+_NEVER = ("numpy", "rich", "typer", "triton", "tvm_ffi", "transformers", "onnx", "fsspec")
+_COMPILER = ("torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "sympy")
+
+_WITHOUT_TORCH = {
+    "bringup": ("dataclasses", "logging", "hashlib", "json", *_METADATA, *_PROGRAMS),
+    "bringup.settings": ("hashlib", "json", "platformdirs", "tempfile", *_METADATA, *_PROGRAMS),
+    "bringup.ir": ("hashlib", "platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
+    "bringup.passes": ("platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
+    "bringup.jit": ("importlib.metadata", "email", "statistics", "uuid", "platform", "socket"),
+}
+_BESIDE_TORCH = ("bringup.ops", "bringup.devices", "bringup.graphs", "bringup.kernels")
+
+
+def _imported_by(statements: str) -> set[str]:
+    """The modules of a fresh interpreter after these statements that were not there before."""
+    program = (
+        f"import sys\nbefore = set(sys.modules)\n{statements}\n"
+        "print(*(name for name in sys.modules if name not in before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("room", _WITHOUT_TORCH)
+def test_import_of_a_room_without_torch_leaves_out_what_it_may_not_need(room: str) -> None:
+    imported = _imported_by(f"import {room}")
+    assert room in imported
+    unwanted = {"torch", *_NEVER, *_WITHOUT_TORCH[room]}
+    assert sorted(unwanted & imported) == []
+
+
+def test_rooms_beside_torch_add_no_compiler_and_no_program_to_its_import() -> None:
+    imported = _imported_by(
+        f"import torch\nbefore = set(sys.modules)\nimport {', '.join(_BESIDE_TORCH)}"
+    )
+    assert set(_BESIDE_TORCH) <= imported
+    unwanted = {*_NEVER, *_COMPILER, "bringup._native._build", "statistics", "importlib.metadata"}
+    assert sorted(unwanted & imported) == []
