@@ -237,6 +237,19 @@ template <>
 struct is_floating<double> {
   static constexpr bool value = true;
 };
+template <>
+struct is_floating<long double> {
+  static constexpr bool value = true;
+};
+
+template <class Result>
+struct is_pointer {
+  static constexpr bool value = false;
+};
+template <class Pointed>
+struct is_pointer<Pointed*> {
+  static constexpr bool value = true;
+};
 
 /* What a call gives as a status; a function that returns nothing cannot fail. */
 template <class Call>
@@ -247,6 +260,8 @@ int32_t status(const Call& call) {
   } else {
     static_assert(!is_floating<decltype(call())>::value,
                   "the function returns a floating-point number, which is no status");
+    static_assert(!is_pointer<decltype(call())>::value,
+                  "the function returns a pointer, which is no status");
     return static_cast<int32_t>(call());
   }
 }
@@ -272,15 +287,21 @@ uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hid
 #define BRINGUP_GLUE_PARAMS(p) ((const void*)(p))
 #define BRINGUP_GLUE_CAN_IMPLEMENT(p) (can_implement != NULL ? can_implement(p) : NULL)
 #define BRINGUP_GLUE_WORKSPACE_SIZE(p) (workspace_size != NULL ? workspace_size(p) : 0)
-#define BRINGUP_GLUE_RETURNS(call, type) __builtin_types_compatible_p(__typeof__(call), type)
-#define BRINGUP_GLUE_STATUS(call)                                                              \
-  ((void)sizeof(struct {                                                                       \
-     _Static_assert(!BRINGUP_GLUE_RETURNS(call, float) && !BRINGUP_GLUE_RETURNS(call, double), \
-                    "the function returns a floating-point number, which is no status");       \
-     int unused;                                                                               \
-   }),                                                                                         \
-   __builtin_choose_expr(__builtin_types_compatible_p(__typeof__(call), void), ((call), 0),    \
-                         (call)))
+#define BRINGUP_GLUE_IS_VOID(call) __builtin_types_compatible_p(__typeof__(call), void)
+/* GCC's number for the kind of its type (clang has the same ones); an integer for none at all. */
+#define BRINGUP_GLUE_KIND(call) \
+  __builtin_classify_type(__builtin_choose_expr(BRINGUP_GLUE_IS_VOID(call), 0, (call)))
+#define BRINGUP_GLUE_POINTER 5
+#define BRINGUP_GLUE_FLOATING 8
+#define BRINGUP_GLUE_STATUS(call)                                                        \
+  ((void)sizeof(struct {                                                                 \
+     _Static_assert(BRINGUP_GLUE_KIND(call) != BRINGUP_GLUE_FLOATING,                    \
+                    "the function returns a floating-point number, which is no status"); \
+     _Static_assert(BRINGUP_GLUE_KIND(call) != BRINGUP_GLUE_POINTER,                     \
+                    "the function returns a pointer, which is no status");               \
+     int unused;                                                                         \
+   }),                                                                                   \
+   __builtin_choose_expr(BRINGUP_GLUE_IS_VOID(call), ((call), 0), (call)))
 #define BRINGUP_GLUE_ADDRESS(address) (address)
 
 #endif

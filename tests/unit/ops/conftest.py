@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.unit.ops.c_functions import Build
 from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING, each
 
 from bringup import devices, ops
@@ -130,3 +133,20 @@ def pair(define: Define) -> ops.KernelOperator:
         outputs=(ops.empty_like("x"), ops.empty_like("x")),
         dtypes={"T": "x"},
     )
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """`build(text)`: a library that plain `cc` has made, of no header and no tool of ours."""
+    numbers = itertools.count()
+
+    def compile_library(text: str, name: str = "", suffix: str = ".c") -> Path:
+        source = tmp_path / f"library{next(numbers)}{suffix}"
+        source.write_text(text)
+        library = tmp_path / (name or f"lib{source.stem}.so")
+        compiler = "cc" if suffix == ".c" else "c++"
+        command = [compiler, "-O1", "-shared", "-fPIC", f"-o{library}", str(source), "-lm"]
+        subprocess.run(command, check=True)
+        return library
+
+    return compile_library

@@ -4,29 +4,34 @@ its function is called with.
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.ops.c_functions import (
+    ARGS,
+    CONTRACT,
+    LIBRARY_ARGS,
+    RMS,
+    SIGNATURE,
+    Build,
+    expected,
+)
 from tests.unit.ops.conftest import Define
 
 from bringup import devices, graphs, jit, ops
-from bringup.errors import CompileError, ContractError, KernelError, SchemaError
+from bringup.errors import ContractError, KernelError, SchemaError
 
 PATHS = pytest.mark.parametrize(
     "path", [lambda op: op, lambda op: op.overload], ids=["fast", "slow"]
 )
 DEVICES = pytest.mark.parametrize("device", ["cpu", "npu"])
 FORMS = pytest.mark.parametrize("form", ["c", "c++", "library"])
-
-Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,59 +40,11 @@ def npu() -> devices.DriverInfo:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Build:
-    """`build(text)`: a library that plain `cc` has made, of no header and no tool of ours."""
-    numbers = itertools.count()
-
-    def compile_library(text: str, name: str = "", suffix: str = ".c") -> Path:
-        source = tmp_path / f"library{next(numbers)}{suffix}"
-        source.write_text(text)
-        library = tmp_path / (name or f"lib{source.stem}.so")
-        compiler = "cc" if suffix == ".c" else "c++"
-        command = [compiler, "-O1", "-shared", "-fPIC", f"-o{library}", str(source), "-lm"]
-        subprocess.run(command, check=True)
-        return library
-
-    return compile_library
-
-
-RMS = """
-#include <math.h>
-#include <stdint.h>
-#ifdef __cplusplus
-extern "C"
-#endif
-int rms(float* out, const float* x, const float* w, int64_t rows, int64_t n, float eps,
-        void* stream) {
-  (void)stream;
-  if (n == 13) return 7;
-  for (int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += x[r * n + i] * x[r * n + i];
-    const float k = 1 / sqrtf(sum / n + eps);
-    for (int64_t i = 0; i < n; ++i) out[r * n + i] = x[r * n + i] * k * w[i];
-  }
-  return 0;
-}
-"""
-SIGNATURE = "rms(Tensor x, Tensor w, float eps=1e-6) -> Tensor"
-CONTRACT = {"outputs": ops.empty_like("x"), "checks": ops.shape("w", "x.shape[1]"), "entry": "rms"}
-ARGS = "ptr(out), ptr(x), ptr(w), size(x,0), size(x,1), eps, stream"
-LIBRARY_ARGS = (
-    "ptr(out, float32), ptr(x, float32), ptr(w, float32), size(x,0), size(x,1), f32(eps), stream"
-)
-
-
-@pytest.fixture
 def rms(define: Define, build: Build, form: str) -> ops.KernelOperator:
     if form == "library":
         return define(SIGNATURE, source=build(RMS), args=LIBRARY_ARGS, **CONTRACT)
     source = jit.Source(text=RMS, name="rms.c" if form == "c" else "rms.cpp")
     return define(SIGNATURE, source=source, args=ARGS, **CONTRACT)
-
-
-def expected(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * w
 
 
 @FORMS
@@ -319,254 +276,6 @@ def test_a_source_for_several_dtypes_keeps_its_macro(define: Define) -> None:
         assert torch.equal(twice(x, x), 2 * x)
 
 
-X = "f(Tensor x, int n=1) -> Tensor"
-ONE = {"outputs": ops.empty_like("x")}
-F = "#include <stdint.h>\nint f(float* out, const float* x, int64_t n) { return 0; }\n"
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    (F, {"args": "ptr(out), ptr(z), numel(x)"}, "there is no argument 'z' (there are x, n, out)"),
-    (F, {"args": "ptr(out), ptr(x), m"}, "there is no argument 'm'"),
-    (F, {"args": "ptr(out), ptr(x)"},
-     "f(float* out, const float* x, int64_t n) takes 3 parameters, args= has 2: ptr(out), ptr(x)"),
-    (F, {"args": "ptr(out), ptr(x), x"}, "x is Tensor: write ptr(x), size(x,0), ..."),
-    (F, {"args": "ptr(out), ptr(n), n"}, "n is int, which has no address to pass"),
-    (F, {"args": "ptr(out), ptr(x), size(x)"}, "size names a dimension, as in size(x,0)"),
-    (F, {"args": "ptr(out), ptr(x), numel(x,0)"}, "numel takes no dimension: numel(x)"),
-    (F, {"args": "ptr(out), ptr(x), len(x)"}, "x is Tensor, expected int[]"),
-    (F, {"args": "ptr(out), ptr(x), i32(1.5)"}, "1.5 is not a whole number"),
-    (F, {"args": "ptr(out), ptr(x), f32(n)"}, "n is not a float"),
-    (F, {"args": "ptr(out), ptr(x), n / 2"}, "whole numbers are combined with + - * and //"),
-    (F, {"args": "ptr(out), ptr(x), n + 'a'"}, "'a' is no whole number"),
-    (F, {"args": "ptr(out), ptr(x), ptr(x) + 1"}, "ptr(x) is no whole number"),
-    (F, {"args": "ptr(out), ptr(x), workspace()"}, "workspace() takes one argument"),
-    (F, {"args": "ptr(out), ptr(x), ref(ptr(x))"}, "ref() is of a number"),
-    (F, {"args": "ptr(out), ptr(x), i32(ref(n))"}, "ref() stands around the whole parameter"),
-    (F, {"args": "ptr(out), ptr(x, single), n"}, "single is no dtype that a kernel takes (float64"),
-    (F, {"args": "ptr(out), ptr(x), 1 << 3"}, "whole numbers are combined with + - * and //"),
-    (F, {"args": f"ptr(out), ptr(x), {2**70}"}, "is no number that C has in 64 bits"),
-    (F, {"args": "ptr(out), ptr(x), n" + " - (n" * 20 + ")" * 20}, "nested deeper than 16"),
-    (F, {"args": "ptr(out), ptr(x), n; exit"}, "cannot be read"),
-    (F, {"args": "ptr(out), ptr(x), n=3"}, "cannot be read"),
-    (F, {"args": "ptr(out), ptr(x), 'a\\0b'"}, "ends at its first NUL"),
-    (F, {"args": ""}, "say what the function gets"),
-    (F, {"args": 3}, "args=3: expected a text, got int"),
-    (F, {"entry": "g", "args": "ptr(out)"}, "has no function 'g' (it has f); name it with entry="),
-    (F, {"returns": "void", "args": "ptr(out), ptr(x), n"},
-     "is for functions of a library; a source says itself"),
-    (F, {"returns": "void"}, "is for a function with args="),
-    (F, {"args": "ptr(out, float64), ptr(x), n"},
-     "the function takes x as torch.float32, and as torch.float64"),
-    (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=torch.int32)},
-     "output out is allocated as torch.int32, and the function takes torch.float32"),
-    (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=ops.promote("x", "n"))},
-     "allocated as what arguments are promoted to, and the function takes torch.float32"),
-    (F.replace("const float*", "const void*"),
-     {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=torch.float32)},
-     "passes the address of x, and nothing says which dtype the function takes there: write "
-     "ptr(x, float32)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "options", "words"), REFUSED)
-def test_a_wrong_definition_is_refused_by_name(
-    define: Define, text: str, options: dict[str, Any], words: str
-) -> None:
-    given = {**ONE, "source": jit.Source(text=text, name="f.c"), "entry": "f", **options}
-    with pytest.raises(SchemaError) as failure:
-        define(X, **given)
-    assert words in str(failure.value)
-    assert "::f: " in str(failure.value)
-
-
-DTYPES_TOLD: list[dict[str, Any]] = [
-    {"checks": ops.dtype("x", torch.float32, torch.float64)},
-    {"args": "ptr(out), ptr(x, int16), n"},
-    {"args": "ptr(out), ptr(x), dtype(x)"},
-    {"args": "ptr(out), ptr(x), dtype_bits(x)"},
-    {"checks": ops.kernel_checks()},
-]
-
-
-@pytest.mark.parametrize("options", DTYPES_TOLD)
-def test_each_way_to_say_the_dtype_of_an_address_will_do(
-    define: Define, options: dict[str, Any]
-) -> None:
-    text = F.replace("const float*", "const void*").replace("float*", "void*")
-    source = jit.Source(text=text, name="f.c")
-    given = {**ONE, "args": "ptr(out), ptr(x), n", **options}
-    dtype = torch.int16 if "int16" in given["args"] else torch.float32
-    assert define(X, source=source, entry="f", **given)(torch.ones(2, dtype=dtype)).shape == (2,)
-
-
-def test_what_the_compiler_finds_is_shown_with_the_function(define: Define) -> None:
-    """Where the text does not show the declaration, the compiler knows it."""
-    hidden = '#define NAME f\nextern "C" int NAME(const float* x, long n) { return 0; }\n'
-    source = jit.Source(text=hidden, name="hidden.cpp")
-    options: dict[str, Any] = {"source": source, "entry": "f", **ONE}
-    operator = define(X, args="ptr(x, float32), n, n", **options)
-    with pytest.raises(CompileError, match="too many arguments to function"):
-        operator(torch.ones(1))
-
-
-def test_a_library_without_the_function_names_what_is_near(define: Define, build: Build) -> None:
-    """Row 23: the missing symbol."""
-    options = {"args": LIBRARY_ARGS, **CONTRACT}
-    library = build(RMS.replace("int rms(", "int rms_norm_f32("))
-    with pytest.raises(SchemaError, match="exports no function 'rms'; did you mean 'rms_norm_f32'"):
-        define(SIGNATURE, source=library, **options)
-    other = build("int one(void) { return 1; }\nint two(void) { return 2; }\n")
-    with pytest.raises(SchemaError, match=r"no function 'rms'; it exports .*one, two"):
-        define(SIGNATURE, source=other, **options)
-    mangled = build(RMS.replace('extern "C"', ""), suffix=".cpp")
-    with pytest.raises(SchemaError, match=r"but C\+\+'s '_Z3rms.*declare the function extern"):
-        define(SIGNATURE, source=mangled, **options)
-    variable = build("int rms = 3;\n")
-    with pytest.raises(SchemaError, match="exports 'rms' as a variable, not as a function"):
-        define(SIGNATURE, source=variable, **options)
-    text = library.with_name("libtext.so")
-    text.write_text("no library")
-    with pytest.raises(SchemaError, match="is no shared library"):
-        define(SIGNATURE, source=text, **options)
-    with pytest.raises(FileNotFoundError, match=r"no source file 'libnowhere\.so'"):
-        define(SIGNATURE, source="libnowhere.so", **options)
-
-
-LIBRARY_REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"dtypes": {"T": "x"}}, "is built already: macros and flags cannot change it"),
-    ({"macros": {"N": 1}}, "is built already"),
-    ({"flags": ["-O3"]}, "is built already"),
-    ({"kind": "device"}, "a library is a host entry"),
-    ({"returns": "int"}, "expected 'status' or 'void'"),
-    ({"args": ARGS}, "nothing says which dtype the function takes there"),
-]
-
-
-@pytest.mark.parametrize(("options", "words"), LIBRARY_REFUSED)
-def test_what_a_library_cannot_have_is_refused(
-    define: Define, build: Build, options: dict[str, Any], words: str
-) -> None:
-    given = {"args": LIBRARY_ARGS, **CONTRACT, **options}
-    with pytest.raises(SchemaError, match=words):
-        define(SIGNATURE, source=build(RMS), **given)
-
-
-def test_a_library_with_an_entry_of_kernel_h_needs_no_args(define: Define, build: Build) -> None:
-    library = build(
-        "#include <stdint.h>\ntypedef struct { double* data; } tensor;\n"
-        "int32_t one(void** args, int32_t n, const void* ctx) {\n"
-        "  ((tensor*)args[1])->data[0] = 1 + ((tensor*)args[0])->data[0] + n;\n  return 0;\n}\n"
-    )
-    one = define(
-        "one(Tensor x) -> Tensor", source=library, entry="one", outputs=ops.empty_like("x")
-    )
-    assert one(torch.ones(1, dtype=torch.float64)).item() == 4
-    assert one(torch.ones(1, dtype=torch.float64).to("npu")).item() == 4
-
-
-def test_a_library_needs_no_compiler(
-    define: Define, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A machine with kernels and without a compiler is the one that libraries are for."""
-    library = build(RMS)
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "unused"))
-    rms = define(SIGNATURE, source=library, args=LIBRARY_ARGS, **CONTRACT)
-    with jit.frozen():
-        x, w = torch.randn(3, 4), torch.randn(4)
-        torch.testing.assert_close(rms(x, w), expected(x, w))
-    assert not (tmp_path / "unused").exists()
-
-
-SEVEN = "int seven(long* out) {{ *out = {0}; return 0; }}\n"
-SEVEN_OPTIONS: dict[str, Any] = {
-    "entry": "seven",
-    "args": "ptr(out)",
-    "outputs": ops.empty(1, dtype=torch.int64),
-}
-
-
-def test_a_new_build_of_a_library_is_another_one(define: Define, build: Build) -> None:
-    """The content of a library is its identity; the loader would take the path for it."""
-    library = build(SEVEN.format(7), "renamed.so")
-    first = define("a(Tensor x) -> Tensor", source=library, **SEVEN_OPTIONS)
-    x = torch.ones(1)
-    assert first(x).item() == 7
-    build(SEVEN.format(8), "new.so").rename(library)
-    second = define("b(Tensor x) -> Tensor", source=library, **SEVEN_OPTIONS)
-    assert second(x).item() == 8
-    assert first(x).item() == 7
-
-
-def test_a_library_that_is_written_over_while_loaded_is_refused(
-    define: Define, build: Build
-) -> None:
-    """Its old code would go on running, or half of it."""
-    library = build(SEVEN.format(17), "over.so")
-    assert define("a(Tensor x) -> Tensor", source=library, **SEVEN_OPTIONS)(torch.ones(1)) == 17
-    other = build(SEVEN.format(18), "other.so").read_bytes()
-    with library.open("r+b") as file:
-        file.write(other)
-    late = define("b(Tensor x) -> Tensor", source=library, **SEVEN_OPTIONS)
-    with pytest.raises(CompileError, match="was written over while this process had it loaded"):
-        late(torch.ones(1))
-
-
-def test_a_library_that_does_not_load_says_why(define: Define, build: Build) -> None:
-    library = build("int absent(void);\nint seven(long* out) { return absent(); }\n")
-    operator = define("a(Tensor x) -> Tensor", source=library, **SEVEN_OPTIONS)
-    with pytest.raises(CompileError, match=r"cannot be loaded: .*undefined symbol: absent"):
-        operator(torch.ones(1))
-    library.unlink()
-    with pytest.raises(FileNotFoundError, match="no such kernel source"):
-        operator(torch.ones(1))
-
-
-def test_entries_of_functions_are_used_again(build: Build) -> None:
-    """A kernel's entry has no room for whose it is, so there is a fixed number of them."""
-    from bringup import _native
-
-    template = jit.Template(build(SEVEN.format(7)), abi="function", params="n", entry="seven")
-    binding = template.bind([jit.Argument("n", "int")]).binding
-    assert binding is not None
-    for _ in range(3000):
-        kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.spec())
-        assert _native.core().release_kernel(kernel)
-    held: list[int] = []
-
-    def hold_all() -> None:
-        for _ in range(3000):
-            kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.spec())
-            held.append(kernel)
-
-    with pytest.raises(RuntimeError, match="has bound 2048 functions, more than there are"):
-        hold_all()
-    for kernel in held:
-        _native.core().release_kernel(kernel)
-
-
-def test_an_unused_function_is_closed_by_unload(build: Build) -> None:
-    template = jit.Template(build(SEVEN.format(9)), abi="function", params="ptr(x)", entry="seven")
-    params = jit.params(template, x=torch.ones(1))
-    binary = template.compile(params)
-    assert binary.kernel_id == binary.kernel_id
-    assert binary.key in jit.cache().unload().closed
-
-
-def test_a_library_has_nothing_to_prebuild(define: Define, build: Build) -> None:
-    """Row 21: the kernels of a run as values, libraries among them."""
-    rms = define(SIGNATURE, source=build(RMS), args=LIBRARY_ARGS, **CONTRACT)
-    params = rms.params(torch.randn(2, 4), torch.randn(4))
-    assert [field.item for field in params.fields][3:] == [
-        "size(x,0)",
-        "size(x,1)",
-        "eps",
-        "stream",
-    ]
-    report = jit.prebuild([params])
-    assert (len(report.hits), len(report.failed)) == (1, 0)
-    with pytest.raises(ValueError, match="is built already: macros and flags cannot change it"):
-        jit.compile(params.template.source, macros={"N": 1})
-
-
 def test_a_template_may_be_a_function_too(define: Define) -> None:
     template = jit.Template(text=RMS, name="rms.c", entry="rms", abi="function", params=ARGS)
     rms = define(SIGNATURE, source=template, outputs=CONTRACT["outputs"], checks=CONTRACT["checks"])
@@ -660,43 +369,3 @@ def test_functions_are_called_without_the_native_torch_library_too(build: Build)
     """
     argv = [sys.executable, "-c", textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS]
     subprocess.run(argv, env={**os.environ, "BRINGUP_NATIVE": "0"}, check=True)
-
-
-@pytest.mark.parametrize("name", ["f.c", "f.cpp"])
-@pytest.mark.parametrize("kind", ["float", "double"])
-def test_a_number_that_is_no_status_is_refused_by_the_compiler(
-    define: Define, name: str, kind: str
-) -> None:
-    """0.5 would be a success, 3.5 a failure with status 3."""
-    text = f"{kind} f(float* out, const float* x) {{ return 0; }}"
-    text = f'extern "C" {text}' if name == "f.cpp" else text
-    operator = define(
-        "one(Tensor x) -> Tensor",
-        source=jit.Source(text=text, name=name, entry="f"),
-        args="ptr(out), ptr(x)",
-        outputs=ops.empty_like("x"),
-    )
-    with pytest.raises(CompileError, match="returns a floating-point number, which is no status"):
-        operator(torch.ones(1))
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        ("size(x, 99999999999999999999)", "there is no such dimension"),
-        ("+".join(["1"] * 500), "nested too deeply|nested deeper"),
-    ],
-    ids=["dimension", "sum"],
-)
-def test_args_beyond_what_can_be_read_are_refused_by_name(
-    define: Define, build: Build, args: str, told: str
-) -> None:
-    library = build("int f(long n) { return 0; }")
-    with pytest.raises(SchemaError, match=told):
-        define(
-            "one(Tensor x) -> Tensor",
-            source=library,
-            entry="f",
-            args=args,
-            outputs=ops.empty_like("x"),
-        )
