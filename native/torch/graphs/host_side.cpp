@@ -21,7 +21,7 @@ OperatorNode::Call HostSide::translate(const std::string& name, OperatorNode::Ca
   if (!call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     throw CaptureFailure(name + " has no kernel on the device, and none on cpu to run instead");
   }
-  const auto& arguments = call.op.schema().arguments();
+  const auto& arguments = call.schema->arguments();
   try {
     for (size_t i = 0; i < call.args.size(); ++i) {
       c10::IValue& value = call.args[i];

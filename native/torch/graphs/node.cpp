@@ -39,7 +39,7 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
 
 KernelNode::KernelNode(std::string op, std::string scope, Call call,
                        std::shared_ptr<const runtime::Kernel> kernel)
-    : Node(std::move(op), std::move(scope)),
+    : Node(std::move(op), std::move(scope), call.schema),
       run_(kernel->run),
       block_(pack_launch_block(call.kernel_op, call.inputs, call.outputs)),
       call_(std::move(call)),
@@ -65,18 +65,17 @@ void KernelNode::run(Replay&) {
 }
 
 void KernelNode::visit_accesses(const AccessVisitor& visit) const {
-  visit_arguments(call_.handle.schema(), call_.inputs, visit);
+  visit_arguments(*schema(), call_.inputs, visit);
   for (const at::Tensor& output : call_.outputs) visit(output, true);
 }
 
 std::optional<HostValue> KernelNode::host_value(size_t index) const {
-  if (index >= call_.handle.schema().arguments().size()) return std::nullopt;
+  if (index >= schema()->arguments().size()) return std::nullopt;
   const void* argument = args_[index];
   switch (block_.kind(static_cast<int32_t>(index))) {
     case runtime::ArgKind::kInt: {
       const int64_t value = *static_cast<const int64_t*>(argument);
-      const bool is_bool =
-          call_.handle.schema().arguments()[index].type()->kind() == c10::TypeKind::BoolType;
+      const bool is_bool = schema()->arguments()[index].type()->kind() == c10::TypeKind::BoolType;
       return is_bool ? c10::IValue(value != 0) : c10::IValue(value);
     }
     case runtime::ArgKind::kFloat:
@@ -112,14 +111,14 @@ void KernelNode::set_host_value(size_t index, const HostValue& value) {
 }
 
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
-    : Node(std::move(op), std::move(scope)), call_(std::move(call)) {
+    : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
   choose_method();
 }
 
 void OperatorNode::choose_method() {
   // Another value could mean another shape: the functional form tells.
   if (!call_.out || call_.updatable) return;
-  if (call_.outputs.size() != call_.op.schema().returns().size()) return;
+  if (call_.outputs.size() != schema()->returns().size()) return;
   // Nothing between autograd and the kernel, such as a lazy conjugation.
   if (call_.keys != c10::DispatchKeySet(c10::DispatchKey::CPU)) return;
   const bool all_fresh = std::none_of(call_.outputs.begin(), call_.outputs.end(),
@@ -219,7 +218,7 @@ const char* OperatorNode::method() const {
 }
 
 void OperatorNode::visit_accesses(const AccessVisitor& visit) const {
-  visit_arguments(call_.op.schema(), call_.args, visit);
+  visit_arguments(*schema(), call_.args, visit);
   for (const Output& output : call_.outputs) {
     if (!output.fixed) visit(output.tensor, true);
   }

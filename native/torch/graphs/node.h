@@ -38,9 +38,14 @@ struct Change {
   HostValue value;
 };
 
+// Of an operator, and kept for as long as a node needs it: the dispatcher's own goes with the
+// operator's definition.
+using SchemaPtr = std::shared_ptr<const c10::FunctionSchema>;
+
 class Node {
  public:
-  Node(std::string op, std::string scope) : op_(std::move(op)), scope_(std::move(scope)) {}
+  Node(std::string op, std::string scope, SchemaPtr schema)
+      : op_(std::move(op)), scope_(std::move(scope)), schema_(std::move(schema)) {}
   virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -55,8 +60,6 @@ class Node {
   virtual const char* kind() const = 0;
   // How it keeps its results at fixed addresses, in a word; for people.
   virtual const char* method() const = 0;
-  // The operator whose schema names the arguments; null when there is none.
-  virtual const c10::FunctionSchema* schema() const { return nullptr; }
   // Whether `update` may write host arguments of it.
   virtual bool updatable() const { return false; }
   // The value of schema argument `index` now, or none when it is not a host value that can be
@@ -72,17 +75,20 @@ class Node {
 
   const std::string& op() const { return op_; }  // "aten::add.Tensor"
   const std::string& scope() const { return scope_; }
+  // What names the arguments; null when there are none.
+  const c10::FunctionSchema* schema() const { return schema_.get(); }
 
  private:
   std::string op_;
   std::string scope_;
+  SchemaPtr schema_;
 };
 
 // A call of a kernel from a launch block with fixed addresses: a plain C call on replay.
 class KernelNode final : public Node {
  public:
   struct Call {
-    c10::OperatorHandle handle;
+    SchemaPtr schema;
     const KernelOp& kernel_op;
     std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
     std::vector<at::Tensor> outputs;  // fresh ones
@@ -102,7 +108,6 @@ class KernelNode final : public Node {
   bool updatable() const override { return true; }
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
-  const c10::FunctionSchema* schema() const override { return &call_.handle.schema(); }
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
   void check_host_values(const std::vector<const Change*>& changes) const override;
@@ -129,6 +134,7 @@ class OperatorNode final : public Node {
   };
   struct Call {
     c10::OperatorHandle op;
+    SchemaPtr schema;
     c10::DispatchKeySet keys;
     std::vector<c10::IValue> args;
     std::vector<Output> outputs;
@@ -147,7 +153,6 @@ class OperatorNode final : public Node {
   bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
-  const c10::FunctionSchema* schema() const override { return &call_.op.schema(); }
   std::optional<HostValue> host_value(size_t index) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
@@ -167,7 +172,7 @@ class ConstantNode final : public Node {
  public:
   // `content` and `target` are byte tensors of one size.
   ConstantNode(std::string scope, at::Tensor content, at::Tensor target)
-      : Node("constant", std::move(scope)),
+      : Node("constant", std::move(scope), nullptr),
         content_(std::move(content)),
         target_(std::move(target)) {}
 

@@ -193,6 +193,7 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
 
   OperatorTraits traits;
   traits.name = c10::toString(op.operator_name());
+  traits.schema = std::make_shared<const c10::FunctionSchema>(schema);
   traits.of_torch = of_torch;
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
@@ -219,7 +220,7 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
 
 void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& op,
                       c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
-  const c10::FunctionSchema& schema = op.schema();
+  const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
   if (traits.kernel != nullptr) {
     // Still recorded: the copy is a node of its own.
@@ -234,7 +235,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
   const bool becomes_node = !traits.view && !traits.blank;
-  if (becomes_node) check_arguments(traits, schema, args);
+  if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);
 
   std::vector<Allocation> allocations;
@@ -256,12 +257,12 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   if (!becomes_node || only_passed_on(traits, args, results, allocations)) return;
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
   if (node == nullptr) return;
-  mark_written(traits, schema, args, results);
+  mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
 }
 
-void Recorder::check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                               const std::vector<c10::IValue>& args) {
+void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args) {
+  const c10::FunctionSchema& schema = *traits.schema;
   if (traits.host_result) {
     for (const c10::IValue& arg : args) {
       for_each_tensor(arg,
@@ -342,8 +343,7 @@ void Recorder::check_gradient(const OperatorTraits& traits,
   }
 }
 
-void Recorder::mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                            const std::vector<c10::IValue>& args,
+void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                             c10::ArrayRef<c10::IValue> results) {
   const auto mark = [&](const at::Tensor& tensor) {
     if (!tensor.has_storage()) return;
@@ -353,7 +353,7 @@ void Recorder::mark_written(const OperatorTraits& traits, const c10::FunctionSch
     block->writer = nodes_.size();
   };
   for (size_t i = 0; i < args.size(); ++i) {
-    if (writes(schema.arguments()[i])) for_each_tensor(args[i], mark);
+    if (writes(traits.schema->arguments()[i])) for_each_tensor(args[i], mark);
   }
   for (const c10::IValue& result : results) for_each_tensor(result, mark);
   if (traits.mutates && restorer_.moved()) {
@@ -413,7 +413,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   }
   if (!real || (outputs.empty() && !traits.mutates && !traits.asserts)) return nullptr;
   if (traits.kernel != nullptr) {
-    return make_kernel_node(traits, op, std::move(args), outputs, on_device);
+    return make_kernel_node(traits, std::move(args), outputs, on_device);
   }
   for (c10::IValue& arg : args) {
     arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
@@ -421,9 +421,14 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
                                                           c10::DispatchKey::ADInplaceOrView))
                                   .remove(c10::DispatchKey::Python);
-  OperatorNode::Call call{
-      op,         below_autograd,  std::move(args), std::move(outputs), std::move(allocations),
-      traits.out, traits.updatable};
+  OperatorNode::Call call{op,
+                          traits.schema,
+                          below_autograd,
+                          std::move(args),
+                          std::move(outputs),
+                          std::move(allocations),
+                          traits.out,
+                          traits.updatable};
   if (on_device) {
     call.allocations.clear();
     call = host_side_.translate(traits.name, std::move(call), *device_);
@@ -432,7 +437,6 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
 }
 
 std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
-                                                 const c10::OperatorHandle& op,
                                                  std::vector<c10::IValue> args,
                                                  const std::vector<OperatorNode::Output>& outputs,
                                                  bool on_device) {
@@ -447,7 +451,8 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
   const int64_t grid = grid_for(*traits.kernel, args);
   auto node = std::make_unique<KernelNode>(
       traits.name, scope_,
-      KernelNode::Call{op, *traits.kernel, std::move(args), std::move(fresh), grid}, kernel);
+      KernelNode::Call{traits.schema, *traits.kernel, std::move(args), std::move(fresh), grid},
+      kernel);
   if (!on_device) return node;
   if (!launched_by_driver(*kernel)) {
     throw CaptureFailure(

@@ -25,6 +25,7 @@ namespace bringup::torch_ext::graphs {
 // What the recorder must know about an operator; looked up once a capture.
 struct OperatorTraits {
   std::string name;          // "aten::add.Tensor"
+  SchemaPtr schema;          // never null
   bool of_torch = false;     // one of the operators that torch defines
   bool composite = false;    // made of other operators wherever a backend has no kernel of its own
   bool random = false;       // draws numbers, and is made of operators that are given a generator
@@ -90,20 +91,18 @@ class Recorder {
 
  private:
   OperatorTraits look_up(const c10::OperatorHandle& op) const;
-  void check_arguments(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                       const std::vector<c10::IValue>& args);
+  void check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;
   void about_to_write(const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
-  void mark_written(const OperatorTraits& traits, const c10::FunctionSchema& schema,
-                    const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
+  void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+                    c10::ArrayRef<c10::IValue> results);
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
                                   c10::DispatchKeySet keys, std::vector<c10::IValue> args,
                                   c10::ArrayRef<c10::IValue> results,
                                   std::vector<Allocation> allocations);
   std::unique_ptr<Node> make_kernel_node(const OperatorTraits& traits,
-                                         const c10::OperatorHandle& op,
                                          std::vector<c10::IValue> args,
                                          const std::vector<OperatorNode::Output>& outputs,
                                          bool on_device);

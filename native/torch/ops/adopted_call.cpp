@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "torch/common/errors.h"
+#include "torch/ops/exact_numbers.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -199,30 +200,6 @@ bool as_tensor(PyObject* object, at::Tensor& value) {
   return true;
 }
 
-bool as_int(PyObject* object, int64_t& value) {
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return overflow == 0;
-}
-
-bool as_float(PyObject* object, double& value) {
-  if (PyFloat_CheckExact(object)) {
-    value = PyFloat_AS_DOUBLE(object);
-    return true;
-  }
-  int64_t integer = 0;
-  constexpr int64_t kExact = int64_t{1} << 53;
-  if (!as_int(object, integer) || integer > kExact || integer < -kExact) return false;
-  value = static_cast<double>(integer);
-  return true;
-}
-
-bool as_bool(PyObject* object, bool& value) {
-  value = object == Py_True;
-  return PyBool_Check(object);
-}
-
 bool as_optional_tensor(PyObject* object, std::optional<at::Tensor>& value) {
   if (object == Py_None) return true;
   return as_tensor(object, value.emplace());
@@ -302,7 +279,7 @@ bool push(const AdoptedArgument& argument, PyObject* object, torch::jit::Stack& 
     case Kind::kFloat:
       return push_item(object, stack, as_float);
     case Kind::kBool:
-      return push_item(object, stack, as_bool);
+      return push_item<bool>(object, stack, as_bool);
     case Kind::kNumber:
       return push_number(object, stack);
     case Kind::kString:
@@ -316,7 +293,7 @@ bool push(const AdoptedArgument& argument, PyObject* object, torch::jit::Stack& 
     case Kind::kFloatList:
       return push_list(object, stack, as_float);
     case Kind::kBoolList:
-      return push_list(object, stack, as_bool);
+      return push_list<bool>(object, stack, as_bool);
     default:
       return push_constant(argument.kind, object, stack);
   }

@@ -11,6 +11,7 @@
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
 #include "torch/ops/autograd.h"
+#include "torch/ops/exact_numbers.h"
 #include "torch/ops/frame.h"
 
 namespace bringup::torch_ext {
@@ -33,30 +34,6 @@ bool take_tensor(PyObject* object, int i, Frame& frame, c10::DispatchKeySet& key
   keys = keys | tensor.key_set();
   frame.set_tensor(i, tensor);
   return true;
-}
-
-bool as_int(PyObject* object, int64_t& value) {
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return overflow == 0;
-}
-
-bool as_float(PyObject* object, double& value) {
-  if (PyFloat_CheckExact(object)) {
-    value = PyFloat_AS_DOUBLE(object);
-    return true;
-  }
-  int64_t integer = 0;
-  constexpr int64_t kExact = int64_t{1} << 53;
-  if (!as_int(object, integer) || integer > kExact || integer < -kExact) return false;
-  value = static_cast<double>(integer);
-  return true;
-}
-
-bool as_bool(PyObject* object, int64_t& value) {
-  value = object == Py_True ? 1 : 0;
-  return PyBool_Check(object);
 }
 
 bool take_list(const Argument& argument, PyObject* object, int i, Frame& frame,

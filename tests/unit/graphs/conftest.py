@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bringup import jit, ops
+from bringup.graphs import _handlers
 
 AFFINE = """
 #include "bringup/kernel.h"
@@ -51,6 +52,15 @@ Affine = Callable[..., torch.Tensor]
 def _without_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Handlers that a test registers are gone after it."""
+    former = dict(_handlers._registry)
+    yield
+    _handlers._registry.clear()
+    _handlers._registry.update(former)
 
 
 def _operator(signature: str, text: str, **options: Any) -> Iterator[ops.KernelOperator]:

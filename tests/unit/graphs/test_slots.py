@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -12,18 +11,8 @@ from torch import Tensor, nn
 
 from bringup import graphs, ops
 from bringup.errors import CaptureError, KernelError, UpdateError
-from bringup.graphs import _handlers
 
 Operator = ops.KernelOperator
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Handlers that a test registers are gone after it."""
-    former = dict(_handlers._registry)
-    yield
-    _handlers._registry.clear()
-    _handlers._registry.update(former)
 
 
 class Block(nn.Module):
