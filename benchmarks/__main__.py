@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def row_names() -> list[str]:
 
 
 def _time(nanoseconds: float) -> str:
+    if math.isnan(nanoseconds):
+        return "-"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
@@ -37,7 +40,7 @@ def table(rows: list[Row]) -> Table:
             _time(row.ours_ns),
             row.peer,
             _time(row.peer_ns),
-            f"{row.ratio:.3g}",
+            "-" if math.isnan(row.ratio) else f"{row.ratio:.3g}",
             budget,
             verdict,
         )
@@ -58,7 +61,11 @@ def main() -> int:
     rows: list[Row] = []
     for name in options.rows or names:
         rows += importlib.import_module(f"benchmarks.{name}").run(quick=options.quick)
-    Console(width=150).print(table(rows))
+    console = Console(width=150)
+    console.print(table(rows))
+    for row in rows:
+        if row.note:
+            console.print(f"{row.name}, {row.peer}: {row.note}")
     if options.json:
         options.json.write_text(json.dumps([row.as_dict() for row in rows], indent=2) + "\n")
     return 0

@@ -8,12 +8,13 @@ once before timing, and garbage collection is off while a sample is taken.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Row", "compare", "interleave", "paired", "row"]
+__all__ = ["Row", "compare", "interleave", "missing", "paired", "row"]
 
 _MIN_SAMPLE_NS = 200_000
 
@@ -36,8 +37,12 @@ class Row:
         return None if self.budget is None else self.ratio <= self.budget
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON-able values."""
-        return {**asdict(self), "within": self.within}
+        """The row as JSON-able values; null for what was not measured."""
+        values = {**asdict(self), "within": self.within}
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in values.items()
+        }
 
 
 def _sample(fn: Callable[[], object], calls: int) -> float:
@@ -96,6 +101,11 @@ def row(
     """A row from samples of both sides taken in the same rounds."""
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     return Row(name, peer, ratio, statistics.median(ours), statistics.median(theirs), budget, note)
+
+
+def missing(name: str, peer: str, reason: str) -> Row:
+    """The row of a peer that is not here: no figures, and why."""
+    return Row(name, peer, math.nan, math.nan, math.nan, note=f"not measured: {reason}")
 
 
 def paired(

@@ -1,15 +1,17 @@
 """Other ways to an operator on cpu, each adding or multiplying two small tensors: `Library.impl` in
-Python, `TORCH_LIBRARY` and `autograd::Function` in C++, tvm-ffi. Those in C++ are built once, and
-come from the cache of jit afterwards.
+Python, `TORCH_LIBRARY` and `autograd::Function` in C++, tvm-ffi, nanobind. Those in C++ are built
+once, and come from the cache of jit afterwards.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -18,9 +20,10 @@ from torch.utils import cpp_extension
 
 from bringup import jit
 
-__all__ = ["TENSORS", "cpp_operators", "library_impl", "tvm_functions"]
+__all__ = ["TENSORS", "cpp_operators", "library_impl", "nanobind_functions", "tvm_functions"]
 
-_SOURCE = Path(__file__).parent / "csrc" / "op_peers.cpp"
+_SOURCES = Path(__file__).parent / "csrc"
+_NANOBIND = "bringup_benchmark_nanobind"
 
 TENSORS = "abcdefgh"  # of the call with 14 arguments; the last one is written
 _TVM = f"""
@@ -66,12 +69,44 @@ def cpp_operators() -> ModuleType:
     headers = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
     flags = ["-std=c++20", "-O2", *headers, "-Wl,--no-as-needed", *libraries]
     binary = jit.compile(
-        jit.Source(_SOURCE, entry="op_peers", abi="function"),
+        jit.Source(_SOURCES / "op_peers.cpp", entry="op_peers", abi="function"),
         flags=[*flags, "-lc10", "-ltorch_cpu"],
     )
     torch.ops.load_library(binary.path)
     namespace: ModuleType = torch.ops.bringup_benchmark_cpp
     return namespace
+
+
+@cache
+def nanobind_functions() -> ModuleType | None:
+    """A nanobind module with `add` and `add_out`; None where nanobind is not installed.
+
+    Raises:
+        CompileError: its headers or those of Python do not compile here.
+    """
+    if importlib.util.find_spec("nanobind") is None:
+        return None
+    import nanobind
+
+    sources = Path(nanobind.source_dir())
+    folders = [
+        nanobind.include_dir(),
+        sources,
+        sources.parent / "ext" / "robin_map" / "include",
+        sysconfig.get_path("include"),
+    ]
+    headers = [f"-isystem{folder}" for folder in folders]
+    binary = jit.compile(
+        jit.Source(_SOURCES / "nanobind_peer.cpp", entry=f"PyInit_{_NANOBIND}", abi="function"),
+        # what is undefined is in the interpreter that loads it
+        flags=["-std=c++20", "-DNDEBUG", "-fno-strict-aliasing", "-Wl,-z,undefs", *headers],
+    )
+    loader = ExtensionFileLoader(_NANOBIND, str(binary.path))
+    spec = importlib.util.spec_from_file_location(_NANOBIND, binary.path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 @contextmanager

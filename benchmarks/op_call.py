@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 
 from benchmarks import _op_peers
-from benchmarks._harness import Row, compare
+from benchmarks._harness import Row, compare, missing
 from bringup import devices, jit, ops, settings
 from bringup._native import torch_library
 
@@ -114,7 +114,10 @@ def _beside_tvm(
     """Rows against tvm-ffi, whose functions write what they are given."""
     with _op_peers.tvm_functions() as library:
         if library is None:
-            return []
+            return [
+                missing(name, "tvm-ffi", "pip install apache-tvm-ffi")
+                for name in ("op call, out variant", "op call, 14 arguments")
+            ]
         out = torch.empty_like(x)
         return [
             compare(
@@ -126,6 +129,33 @@ def _beside_tvm(
             ),
             _many_arguments(library, rounds),
         ]
+
+
+def _beside_nanobind(
+    add: ops.KernelOperator,
+    add_out: ops.KernelOperator,
+    tensors: tuple[torch.Tensor, torch.Tensor],
+    rounds: int,
+) -> list[Row]:
+    """Rows against functions over nb::ndarray, which are no operators: no dispatcher, no fake."""
+    names = ("op call, 2 tensors -> new tensor", "op call, out variant")
+    functions = _op_peers.nanobind_functions()
+    if functions is None:
+        return [missing(name, "nanobind", "pip install nanobind") for name in names]
+    x, y = tensors
+    out, theirs = torch.empty_like(x), torch.empty_like(x)
+    functions.add_out(x, y, theirs)
+    torch.testing.assert_close(functions.add(x, y), add(x, y))
+    torch.testing.assert_close(theirs, add_out(x, y, out=out))
+    peer = partial(compare, peer_name="nanobind", rounds=rounds)
+    return [
+        peer(names[0], partial(add, x, y), partial(functions.add, x, y)),
+        peer(
+            names[1],
+            lambda: add_out(x, y, out=out),
+            lambda: functions.add_out(x, y, theirs),
+        ),
+    ]
 
 
 def _beside_cpp(
@@ -140,6 +170,9 @@ def _beside_cpp(
     peers = _op_peers.cpp_operators()
     torch.testing.assert_close(peers.add(x, y), add(x, y))
     torch.testing.assert_close(peers.mul(gx, gy), mul(gx, gy))
+    for product in (peers.mul, mul):
+        gradients = torch.autograd.grad(product(gx, gy).sum(), (gx, gy))
+        torch.testing.assert_close(gradients, (y, x))
     return [
         compare(
             "op call, 2 tensors -> new tensor",
@@ -155,6 +188,17 @@ def _beside_cpp(
             peer_name="autograd::Function",
             rounds=rounds,
         ),
+    ]
+
+
+def _built_peers(
+    add: ops.KernelOperator, add_out: ops.KernelOperator, mul: ops.KernelOperator, rounds: int
+) -> list[Row]:
+    """Rows against what is compiled for half a minute, once."""
+    tensors = torch.randn(16), torch.randn(16)
+    return [
+        *_beside_nanobind(add, add_out, tensors, rounds),
+        *_beside_cpp(add, mul, tensors, rounds),
     ]
 
 
@@ -323,6 +367,6 @@ def run(*, quick: bool = False) -> list[Row]:
         *_within_autocast(add, x, y, rounds),
         *_definitions(rounds),
         *_beside_tvm(add_out, x, y, rounds),
-        *([] if quick else _beside_cpp(add, mul, (x, y), rounds)),  # built from torch's headers
+        *([] if quick else _built_peers(add, add_out, mul, rounds)),
         *_on_the_npu(rounds),
     ]

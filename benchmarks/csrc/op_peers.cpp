@@ -42,7 +42,8 @@ struct Mul : torch::autograd::Function<Mul> {
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
-    return {product(grads[0], saved[1]), product(grads[0], saved[0])};
+    const at::Tensor grad = grads[0].contiguous();  // that of a sum, for one, is expanded
+    return {product(grad, saved[1]), product(grad, saved[0])};
   }
 };
 
