@@ -38,13 +38,13 @@ Versions versions_of(const bringup_run_options& options) {
 }
 
 std::vector<RegistrationPtr> select(const bringup_run_options& options) {
-  const Versions versions = versions_of(options);
-  if (options.names == nullptr) return Registry::instance().select(nullptr, versions);
-  std::vector<std::string> names;
-  for (uint32_t index = 0; index < options.name_count; ++index) {
-    names.emplace_back(text_given(options.names[index], "the name of a pass"));
+  Selection selection;
+  selection.versions = versions_of(options);
+  if (options.names != nullptr) selection.names.emplace();
+  for (uint32_t index = 0; options.names != nullptr && index < options.name_count; ++index) {
+    selection.names->emplace_back(text_given(options.names[index], "the name of a pass"));
   }
-  return Registry::instance().select(&names, versions);
+  return Registry::instance().select(selection);
 }
 
 int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_options,

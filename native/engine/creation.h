@@ -17,6 +17,7 @@ struct Registration {
   Creator create = nullptr;
   std::shared_ptr<void> definition;  // what the creator builds from: a class, a table of hooks
   std::shared_ptr<void> library;     // the library with the code of all that; released last
+  bool of_host = false;  // written in the host's language: runs on graphs of that host alone
 
   ~Registration() { definition.reset(); }
 };

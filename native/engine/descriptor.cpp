@@ -67,6 +67,18 @@ Version version_of(std::string_view text) {
   return numbers;
 }
 
+std::string label_of(const PassDescriptor& descriptor) {
+  const Version version = version_of(descriptor.version);
+  if (version == Version{1}) return descriptor.pass_name;
+  std::string text = descriptor.pass_name;
+  char separator = '@';
+  for (const uint32_t number : version) {
+    text += separator + std::to_string(number);
+    separator = '.';
+  }
+  return text;
+}
+
 void check(const PassDescriptor& descriptor) {
   if (descriptor.pass_name.empty()) refuse(descriptor, "its name is empty");
   if (descriptor.class_qualname.empty()) refuse(descriptor, "the name of its class is empty");

@@ -62,6 +62,9 @@ struct PassDescriptor {
 using Version = std::vector<uint32_t>;
 Version version_of(std::string_view text);
 
+// What reports call one version of a pass: its name, with `@version` unless that is 1.
+std::string label_of(const PassDescriptor& descriptor);
+
 // Throws EngineError when a field is missing or fields contradict each other.
 void check(const PassDescriptor& descriptor);
 

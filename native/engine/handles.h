@@ -128,6 +128,7 @@ class LentContext {
 
 // Errors between C code and the engine, on this thread.
 const char* last_error();
+void clear_last_error();
 void set_hook_error(const char* message);
 void clear_hook_error();
 std::string take_hook_error();

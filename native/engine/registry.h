@@ -10,32 +10,32 @@
 #include <vector>
 
 #include "engine/creation.h"
+#include "engine/selection.h"
 
 namespace bringup::engine {
-
-using Versions =
-    std::map<std::string, std::string, std::less<>>;  // pass name -> the version wanted
 
 class Registry {
  public:
   // The registry of the process.
   static Registry& instance();
 
-  // Adds a pass, or does nothing when the same definition (descriptor with a known digest) is there
-  // already: then false. EngineError(kDuplicate) when name and version are taken; the first stays.
-  // While a Batch is open on this thread, the pass is seen by others only after its commit.
+  // Adds a pass, or does nothing when the same definition (an equal descriptor, and a digest that
+  // is known or the same class) is there already: then false. EngineError(kDuplicate) when name and
+  // version are taken; the first stays. While a Batch is open on this thread, the pass is seen by
+  // others only after its commit.
+  bool add(RegistrationPtr registration);
   bool add(Registration registration);
 
-  // Every registered pass in running order, versions of one name from old to new.
+  // Every registered pass by stage, priority and name, versions of one name from new to old.
   std::vector<RegistrationPtr> all() const;
-  // By name, the newest or the given version; by descriptor key, the newest. nullptr: none.
+  // By name or by descriptor key, the newest or the given version. nullptr: none.
   RegistrationPtr find(std::string_view name, std::string_view version = "") const;
-  RegistrationPtr find_by_key(std::string_view key) const;
+  RegistrationPtr find_by_key(std::string_view key, std::string_view version = "") const;
 
-  // What shall run, in running order: of each name the newest version or the one that `versions`
-  // names; of all passes, or of those in `names`. EngineError(kMissing) for what is not there.
-  std::vector<RegistrationPtr> select(const std::vector<std::string>* names,
-                                      const Versions& versions) const;
+  // What of all() shall run, in running order; see selection.h.
+  std::vector<RegistrationPtr> select(const Selection& selection = {}) const {
+    return engine::select(all(), selection);
+  }
 
   // Forget passes; how many were forgotten. Without a version: every one.
   size_t remove(std::string_view name, std::string_view version = "");
@@ -47,7 +47,7 @@ class Registry {
   friend class Batch;
   using Table = std::map<std::pair<std::string, Version>, RegistrationPtr>;
 
-  static bool insert(Table& table, RegistrationPtr registration);
+  static bool insert(Table& table, const RegistrationPtr& registration);
 
   mutable std::mutex mutex_;
   Table passes_;
@@ -72,9 +72,5 @@ class Batch {
   Batch* outer_;
   Registry::Table added_;
 };
-
-// Puts selected passes in the order in which they run: by stage, `requires_all` and `after`,
-// priority, name. EngineError when a required pass is missing or the constraints contradict.
-std::vector<RegistrationPtr> running_order(std::vector<RegistrationPtr> selected);
 
 }  // namespace bringup::engine

@@ -7,6 +7,7 @@
 #include "python/engine_graph.h"
 #include "python/engine_match.h"
 #include "python/engine_passes.h"
+#include "python/engine_registry.h"
 #include "python/host_call.h"
 #include "runtime/c_function.h"
 #include "runtime/call_record.h"
@@ -103,5 +104,6 @@ NB_MODULE(_core, module) {
   module.def("take_last_error", &rt::take_last_error);
   bringup::python::bind_graph(module);
   bringup::python::bind_matching(module);
+  bringup::python::bind_registry(module);
   bringup::python::bind_passes(module);
 }

@@ -14,15 +14,12 @@
 #include "engine/session.h"
 #include "engine/status.h"
 #include "engine_handles.h"
+#include "engine_registry.h"
 
 namespace nb = nanobind;
 
 namespace bringup::python {
 namespace {
-
-struct NativeRegistration {
-  en::RegistrationPtr registration;
-};
 
 nb::object take(Ref ref) { return nb::steal(ref.release()); }
 
@@ -322,7 +319,7 @@ en::Options options_of(nb::dict given) {
 // One instance of a pass, for one session.
 class NativeInstance {
  public:
-  NativeInstance(const NativeRegistration& given, uint64_t instance_id)
+  NativeInstance(const PassRegistration& given, uint64_t instance_id)
       : registration_(given.registration),
         context_{registration_->descriptor, instance_id, options_, no_providers_, ""} {
     instance_ = call_hook([&] { return en::make_instance(*registration_); });
@@ -407,41 +404,20 @@ class NativeInstance {
   std::unique_ptr<en::Pass> instance_;
 };
 
-std::vector<NativeRegistration> load_library(const std::string& path) {
-  std::vector<NativeRegistration> found;
-  for (en::RegistrationPtr& pass : en::PluginLoader::instance().load(path)) {
-    found.push_back({std::move(pass)});
+nb::list load_library(const std::string& path) {
+  std::vector<en::RegistrationPtr> passes;
+  {
+    const nb::gil_scoped_release released;
+    passes = en::PluginLoader::instance().load(path);
   }
-  return found;
-}
-
-nb::dict describe(const NativeRegistration& given) {
-  const en::PassDescriptor& descriptor = given.registration->descriptor;
-  nb::dict all;
-  all["pass_name"] = descriptor.pass_name;
-  all["kind"] = std::string(en::name_of(descriptor.kind));
-  all["stage"] = std::string(en::name_of(descriptor.stage));
-  all["module_name"] = descriptor.module_name;
-  all["class_qualname"] = descriptor.class_qualname;
-  all["op_types"] = nb::tuple(nb::cast(descriptor.op_types));
-  all["version"] = descriptor.version;
-  all["priority"] = descriptor.priority;
-  all["on_error"] = std::string(en::name_of(descriptor.policy));
-  all["requires"] = nb::tuple(nb::cast(descriptor.requires_all));
-  all["after"] = nb::tuple(nb::cast(descriptor.after));
-  all["max_rewrites"] = descriptor.max_rewrites;
-  all["repeat_until_stable"] = descriptor.repeat_until_stable;
-  all["digest"] = descriptor.digest;
-  return all;
+  return as_list(std::move(passes));
 }
 
 }  // namespace
 
 void bind_passes(nb::module_& module) {
-  nb::class_<NativeRegistration>(module, "NativeRegistration")
-      .def("describe", &describe, "The fields of its descriptor.");
   nb::class_<NativeInstance>(module, "NativeInstance")
-      .def(nb::init<const NativeRegistration&, uint64_t>())
+      .def(nb::init<const PassRegistration&, uint64_t>())
       .def("set_options", &NativeInstance::set_options)
       .def("run", &NativeInstance::run)
       .def("patterns", &NativeInstance::patterns)
@@ -450,7 +426,6 @@ void bind_passes(nb::module_& module) {
       .def("meet_node", &NativeInstance::meet_node)
       .def("replace_node", &NativeInstance::replace_node);
   module.def("load_pass_library", &load_library, nb::arg("path"),
-             nb::call_guard<nb::gil_scoped_release>(),
              "Loads a library with passes once, whole or not at all; its registrations.");
   module.def(
       "unload_pass_library",

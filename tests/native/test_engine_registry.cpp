@@ -13,6 +13,18 @@ namespace {
 
 class Nothing : public Pass {};
 
+Selection of_names(std::vector<std::string> names) {
+  Selection selection;
+  selection.names = std::move(names);
+  return selection;
+}
+
+Selection of_version(const std::string& name, const std::string& version) {
+  Selection selection;
+  selection.versions[name] = version;
+  return selection;
+}
+
 Registration registration(const std::string& name, const std::string& version = "1",
                           const std::string& class_name = "Class") {
   Registration made;
@@ -38,7 +50,7 @@ TEST(another_class_with_a_taken_name_and_version_is_refused_and_the_first_stays)
   Registry registry;
   CHECK(registry.add(registration("P")));
   CHECK_THROWS(registry.add(registration("P", "1", "Other")), EngineError,
-               "a pass named 'P' (version 1) is registered already, by tests.Class; it stays");
+               "a pass named 'P' is registered already, by tests.Class; it stays");
   CHECK_EQ(registry.find("P")->descriptor.class_qualname, "Class");
   CHECK_EQ(registry.all().size(), 1u);
 }
@@ -66,10 +78,10 @@ TEST(newest_version_runs_unless_one_is_named) {
   CHECK_EQ(registry.find("P", "1.9.0")->descriptor.class_qualname, "Old");
   CHECK(registry.find("P", "2") == nullptr);
   CHECK_EQ(registry.find_by_key("tests:Old:P")->descriptor.version, "1.9");
-  CHECK_EQ(registry.select(nullptr, {})[0]->descriptor.version, "1.10");
-  CHECK_EQ(registry.select(nullptr, {{"P", "1.9"}})[0]->descriptor.version, "1.9");
-  CHECK_THROWS(registry.select(nullptr, {{"P", "2"}}), EngineError,
-               "no pass named 'P' of version 2 is registered");
+  CHECK_EQ(registry.select()[0]->descriptor.version, "1.10");
+  CHECK_EQ(registry.select(of_version("P", "1.9"))[0]->descriptor.version, "1.9");
+  CHECK_THROWS(registry.select(of_version("P", "2")), EngineError,
+               "pass 'P' has no version '2'; there are ['1.10', '1.9']");
   CHECK_EQ(registry.remove("P", "1.10"), 1u);
   CHECK_EQ(registry.find("P")->descriptor.version, "1.9");
 }
@@ -77,8 +89,8 @@ TEST(newest_version_runs_unless_one_is_named) {
 TEST(selection_names_a_pass_that_is_missing) {
   Registry registry;
   registry.add(registration("P"));
-  const std::vector<std::string> wanted = {"P", "Z"};
-  CHECK_THROWS(registry.select(&wanted, {}), EngineError, "no pass named 'Z' is registered");
+  const Selection both = of_names({"P", "Z"});
+  CHECK_THROWS(registry.select(both), EngineError, "no pass named 'Z' is registered");
 }
 
 // RP: wrong stage; kind and policy likewise.
@@ -121,7 +133,7 @@ TEST(order_is_by_stage_constraints_priority_and_name) {
   add("urgent", Stage::kAfterInferShape, 5, {"b", "absent"});
   add("early", Stage::kBeforeInferShape, 0);
   add("needy", Stage::kAfterInferShape, 7, {}, {"early", "a"});
-  CHECK_EQ(names(registry.select(nullptr, {})), "early a needy b urgent late ");
+  CHECK_EQ(names(registry.select()), "early a needy b urgent late ");
 }
 
 TEST(contradicting_constraints_are_refused) {
@@ -131,15 +143,14 @@ TEST(contradicting_constraints_are_refused) {
   b.descriptor.after = {"a"};
   registry.add(a);
   registry.add(b);
-  CHECK_THROWS(registry.select(nullptr, {}), EngineError,
-               "passes cannot be ordered, each is to run after another one: 'a', 'b'");
-  const std::vector<std::string> one = {"a"};
-  CHECK_EQ(names(registry.select(&one, {})), "a ");
+  CHECK_THROWS(registry.select(), EngineError,
+               "these passes shall run after each other in a circle: a -> b -> a");
+  CHECK_EQ(names(registry.select(of_names({"a"}))), "a ");
   registry.clear();
   a.descriptor.after = {};
   a.descriptor.requires_all = {"gone"};
   registry.add(a);
-  CHECK_THROWS(registry.select(nullptr, {}), EngineError, "pass 'a' requires pass 'gone', which");
+  CHECK_THROWS(registry.select(), EngineError, "pass 'a' requires 'gone', which is not");
   registry.clear();
   a.descriptor.requires_all = {};
   a.descriptor.after = {"b"};
@@ -147,8 +158,38 @@ TEST(contradicting_constraints_are_refused) {
   b.descriptor.after = {};
   registry.add(a);
   registry.add(b);
-  CHECK_THROWS(registry.select(nullptr, {}), EngineError,
-               "cannot run after 'b' of the later stage");
+  CHECK_THROWS(registry.select(), EngineError,
+               "shall run after 'b', which runs in the later stage");
+}
+
+TEST(required_pass_is_selected_too_and_cannot_be_switched_off_alone) {
+  Registry registry;
+  Registration a = registration("a"), b = registration("b"), c = registration("c");
+  b.descriptor.requires_all = {"a"};
+  c.descriptor.after = {"a"};
+  for (const Registration& pass : {a, b, c}) registry.add(pass);
+  CHECK_EQ(names(registry.select(of_names({"b"}))), "a b ");
+  CHECK_EQ(names(registry.select(of_names({"c"}))), "c ");
+  Selection switched = of_names({"b"});
+  switched.switches = {{"ALL", false}, {"b", true}};
+  CHECK_THROWS(registry.select(switched), EngineError,
+               "pass 'b' requires 'a', which is switched off: switch 'b' off too");
+  switched.switches = {{"b", false}};
+  CHECK_EQ(names(registry.select(switched)), "");
+}
+
+TEST(passes_of_the_host_run_on_its_graphs_only) {
+  Registry registry;
+  Registration mine = registration("mine");
+  mine.of_host = true;
+  registry.add(mine);
+  registry.add(registration("any"));
+  CHECK_EQ(names(registry.select()), "any ");
+  CHECK_THROWS(registry.select(of_names({"mine"})), EngineError,
+               "pass 'mine' belongs to the host program and runs only on graphs of that");
+  Selection all;
+  all.on_host_graphs = true;
+  CHECK_EQ(names(registry.select(all)), "any mine ");
 }
 
 // EX: a duplicate name rolls back all registrations of a plugin.
@@ -222,7 +263,7 @@ TEST(threads_register_one_definition_once) {
     threads.emplace_back([&] {
       for (int number = 0; number < 50; ++number) {
         if (registry.add(registration("P" + std::to_string(number)))) ++added;
-        (void)registry.select(nullptr, {});
+        (void)registry.select();
       }
     });
   }

@@ -7,10 +7,30 @@ from typing import TYPE_CHECKING
 from bringup._native import core
 
 if TYPE_CHECKING:
-    from bringup._native._core import MatcherCore, PatternCore, ProgramCore
+    import bringup._native._core as native
+    from bringup._native._core import (
+        MatcherCore,
+        NativeInstance,
+        PassBatch,
+        PassRegistration,
+        PatternCore,
+        ProgramCore,
+    )
 else:
-    MatcherCore = core().MatcherCore
-    PatternCore = core().PatternCore
-    ProgramCore = core().ProgramCore
+    native = core()
+    MatcherCore = native.MatcherCore
+    NativeInstance = native.NativeInstance
+    PassBatch = native.PassBatch
+    PassRegistration = native.PassRegistration
+    PatternCore = native.PatternCore
+    ProgramCore = native.ProgramCore
 
-__all__ = ["MatcherCore", "PatternCore", "ProgramCore"]
+__all__ = [
+    "MatcherCore",
+    "NativeInstance",
+    "PassBatch",
+    "PassRegistration",
+    "PatternCore",
+    "ProgramCore",
+    "native",
+]

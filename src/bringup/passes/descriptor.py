@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from bringup.passes._engine import PassRegistration
 from bringup.passes.base import FusionBasePass
 from bringup.passes.stages import PassStage
 
-__all__ = ["ErrorPolicy", "PassDescriptor", "version_key"]
+__all__ = ["ErrorPolicy", "PassDescriptor"]
 
 
 class ErrorPolicy(str, Enum):
@@ -44,6 +45,8 @@ class PassDescriptor:
         on_error: what a failure does.
         source_digest: of the file that defines it, "" when there is none; part of what a compile
             depends on.
+        pass_class: its class; of a library's pass one whose hooks call those of the library.
+        registration: what the engine's registry holds of it; None before it is registered.
     """
 
     pass_name: str
@@ -61,6 +64,7 @@ class PassDescriptor:
     on_error: ErrorPolicy = ErrorPolicy.FAIL
     source_digest: str = ""
     pass_class: type[FusionBasePass] = field(default=FusionBasePass, compare=False, repr=False)
+    registration: PassRegistration | None = field(default=None, compare=False, repr=False)
 
     @property
     def descriptor_key(self) -> str:
@@ -85,17 +89,3 @@ class PassDescriptor:
             "repeat_until_stable": self.repeat_until_stable,
             "on_error": self.on_error.value,
         }
-
-
-def version_key(version: str) -> tuple[int, ...]:
-    """A version as numbers, to compare: `1.10` is newer than `1.9`, `1` and `1.0` are the same.
-
-    Raises `ValueError` when it is not made of numbers and dots.
-    """
-    parts = version.split(".")
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ValueError(f"a version is made of numbers and dots, such as '1.2', got {version!r}")
-    numbers = [int(part) for part in parts]
-    while len(numbers) > 1 and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)

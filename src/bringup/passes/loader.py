@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from bringup import plugins, settings
 from bringup.passes import registry
-from bringup.passes.native import load_library
+from bringup.passes._engine import PassRegistration, native
+from bringup.passes.native import load_library, unload_library
 from bringup.plugins import PluginReport
 
 __all__ = [
@@ -21,24 +23,28 @@ __all__ = [
 
 ENTRY_POINT_GROUP = "bringup.passes"
 
-_registered: dict[str, registry.PassKey] = {}
+_registered: dict[str, PassRegistration] = {}
 
 
 @contextmanager
 def _whole_or_nothing() -> Iterator[list[str]]:
     labels: list[str] = []
-    with registry.collecting() as keys:
+    with registry.collecting() as registrations:
         yield labels
-    for key in keys:
-        label = registry.label(key)
-        _registered[label] = key
-        labels.append(label)
+    for registration in registrations:
+        _registered[registration.label] = registration
+        labels.append(registration.label)
 
 
 def _forget(label: str) -> None:
-    key = _registered.pop(label, None)
-    if key is not None:
-        registry.forget(key)
+    registration = _registered.pop(label, None)
+    if registration is not None:
+        native.forget_passes([registration])
+
+
+def _open_library(path: Path) -> Callable[[], None]:
+    registry.note(load_library(path))
+    return lambda: unload_library(path)
 
 
 # The loader's own lock is not the registry's: who registers passes never waits for a plugin.
@@ -47,7 +53,7 @@ _loader = plugins.PluginLoader(
     settings.pass_path,
     transaction=_whole_or_nothing,
     forget=_forget,
-    open_library=load_library,
+    open_library=_open_library,
 )
 
 

@@ -6,52 +6,44 @@ GIL. `include/bringup/engine.h` is the contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bringup import ir
-from bringup._native import core
 from bringup.errors import PassError, PluginError
-from bringup.passes import registry
+from bringup.passes._engine import NativeInstance, PassRegistration, native
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.context import PassContext
-from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.elements import any_value
 from bringup.passes.match import MatchResult
 from bringup.passes.patterns import Pattern
-from bringup.passes.stages import PassStage
 
-__all__ = ["load_library"]
+__all__ = ["load_library", "native_pass_class", "unload_library"]
 
 
-def load_library(path: Path) -> Callable[[], None]:
-    """Load a library with passes and register them, all or none.
+def load_library(path: Path) -> list[PassRegistration]:
+    """Load a library with passes, which registers them, all or none; returns them.
 
-    Loading it again, unchanged, changes nothing. Returns what forgets its passes; the library is
-    closed when no run uses it any more. Raises `PluginError` when it cannot be loaded or one of its
-    names is taken.
+    Loading it again, unchanged, changes nothing. Raises `PluginError` when it cannot be loaded or
+    one of its names is taken.
     """
     try:
-        registrations = core().load_pass_library(str(path))
-        for registration in registrations:
-            registry.add(_descriptor(registration))
+        return native.load_pass_library(str(path))
     except (RuntimeError, ValueError, KeyError) as error:
-        core().unload_pass_library(str(path))
         raise PluginError(f"library {path}: {error}") from error
 
-    def unload() -> None:
-        core().unload_pass_library(str(path))
 
-    return unload
+def unload_library(path: Path) -> None:
+    """Forget the passes of a library; it is closed when no run uses it any more."""
+    native.unload_pass_library(str(path))
 
 
-def _descriptor(registration: Any) -> PassDescriptor:
+def native_pass_class(registration: PassRegistration) -> type[FusionBasePass]:
+    """The class that stands for a library's pass in Python."""
     facts = registration.describe()
-    base = _BASES[facts["kind"]]
-    pass_class = type(
+    return type(
         facts["class_qualname"],
-        (base,),
+        (_BASES[facts["kind"]],),
         {
             "__module__": facts["module_name"],
             "__qualname__": facts["class_qualname"],
@@ -59,23 +51,6 @@ def _descriptor(registration: Any) -> PassDescriptor:
             "_registration": registration,
             "op_types": facts["op_types"],
         },
-    )
-    return PassDescriptor(
-        pass_name=facts["pass_name"],
-        kind=facts["kind"],
-        stage=PassStage(facts["stage"]),
-        priority=facts["priority"],
-        module_name=facts["module_name"],
-        class_qualname=facts["class_qualname"],
-        op_types=facts["op_types"],
-        version=facts["version"],
-        requires=facts["requires"],
-        after=facts["after"],
-        max_rewrites=facts["max_rewrites"] or None,
-        repeat_until_stable=facts["repeat_until_stable"],
-        on_error=ErrorPolicy(facts["on_error"]),
-        source_digest=facts["digest"],
-        pass_class=pass_class,
     )
 
 
@@ -88,7 +63,7 @@ class _Native:
 
     def _instance(self, context: PassContext | None = None) -> Any:
         if self._made is None:
-            self._made = core().NativeInstance(self._registration, self.instance_id)
+            self._made = NativeInstance(self._registration, self.instance_id)
         if context is not None:
             self._made.set_options(dict(context.options))
         return self._made

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from bringup import ir
 from bringup.passes import registry
+from bringup.passes._engine import native
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.context import PassContext
-from bringup.passes.descriptor import ErrorPolicy, PassDescriptor, version_key
+from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.hooks import check_arity
 from bringup.passes.stages import PassStage
 
@@ -198,7 +199,7 @@ def _checked_settings(name: str, given: PassSettings) -> dict[str, Any]:
     for field, kind in (("priority", int), ("version", str), ("repeat_until_stable", bool)):
         if not isinstance(settings[field], kind):
             raise TypeError(f"{where}{field} must be {kind.__name__}, got {settings[field]!r}")
-    version_key(settings["version"])
+    native.version_of(settings["version"])
     for field in ("requires", "after"):
         settings[field] = _names(field, settings[field], where)
         if name in settings[field]:

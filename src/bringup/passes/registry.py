@@ -1,39 +1,40 @@
-"""Which passes there are."""
+"""Which passes there are: the engine's registry, as Python sees it.
+
+Passes of C and C++ libraries stand in it beside those of Python, under the same rules.
+"""
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import hashlib
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeAlias
+from weakref import WeakValueDictionary
 
-from bringup.passes.descriptor import PassDescriptor, version_key
+from bringup.passes._engine import PassBatch, PassRegistration, native
+from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.native import native_pass_class
 from bringup.passes.stages import PassStage
 
 __all__ = [
-    "PassKey",
     "add",
     "clear_registered_passes",
     "collecting",
-    "forget",
+    "descriptors_of",
     "get_registered_pass_by_descriptor_key",
     "get_registered_pass_dicts",
     "get_registered_passes",
-    "label",
+    "note",
     "unregister_pass",
 ]
 
-PassKey: TypeAlias = tuple[str, tuple[int, ...]]
-"""A pass's name and its version as numbers."""
-
-_LOCK = threading.Lock()
-_PASSES: dict[PassKey, PassDescriptor] = {}
-_COLLECTED: ContextVar[list[PassKey] | None] = ContextVar("bringup_collected_passes", default=None)
+_KNOWN: WeakValueDictionary[int, PassDescriptor] = WeakValueDictionary()
+"""By the address of the registration, which the descriptor keeps."""
+_NOTED: ContextVar[list[PassRegistration] | None] = ContextVar("bringup_noted_passes", default=None)
 
 
 def get_registered_passes() -> tuple[PassDescriptor, ...]:
@@ -41,12 +42,7 @@ def get_registered_passes() -> tuple[PassDescriptor, ...]:
 
     They run in this order, except that `requires` and `after` come first.
     """
-    stages = list(PassStage)
-    with _LOCK:
-        listed = sorted(_PASSES.values(), key=lambda item: version_key(item.version), reverse=True)
-    return tuple(
-        sorted(listed, key=lambda item: (stages.index(item.stage), -item.priority, item.pass_name))
-    )
+    return descriptors_of(native.registered_passes())
 
 
 def get_registered_pass_dicts() -> list[dict[str, object]]:
@@ -59,34 +55,28 @@ def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) 
 
     Raises `KeyError` that lists the keys when there is none.
     """
-    found = [item for item in get_registered_passes() if item.descriptor_key == key]
-    if version is not None:
-        wanted = version_key(version)
-        found = [item for item in found if version_key(item.version) == wanted]
-    if not found:
+    found = native.find_pass(key, _checked(version))
+    if found is None:
         known = [f"{item.descriptor_key} {item.version}" for item in get_registered_passes()]
         asked = key if version is None else f"{key} {version}"
         raise KeyError(f"no pass is registered as {asked!r}; there are {known}")
-    return found[0]
+    return _descriptor_of(found)
 
 
 def unregister_pass(name: str, version: str | None = None) -> None:
     """Forget a pass, in all versions or in one; `KeyError` when there is none."""
-    wanted = None if version is None else version_key(version)
-    with _LOCK:
-        found = [key for key in _PASSES if key[0] == name and wanted in (None, key[1])]
-        if not found:
-            asked = name if version is None else f"{name}@{version}"
-            known = sorted({key[0] for key in _PASSES})
-            raise KeyError(f"no pass named {asked!r} is registered; there are {known}")
-        for key in found:
-            del _PASSES[key]
+    if not native.remove_passes(name, _checked(version)):
+        asked = name if version is None else f"{name}@{version}"
+        known = sorted({item.pass_name for item in get_registered_passes()})
+        raise KeyError(f"no pass named {asked!r} is registered; there are {known}")
 
 
 def clear_registered_passes() -> None:
     """Forget all passes."""
-    with _LOCK:
-        _PASSES.clear()
+    native.clear_passes()
+
+
+atexit.register(clear_registered_passes)  # their classes belong to an interpreter that ends
 
 
 def add(descriptor: PassDescriptor) -> None:
@@ -95,53 +85,63 @@ def add(descriptor: PassDescriptor) -> None:
     Raises `ValueError` when name and version are taken by another; the first stays.
     """
     digest = descriptor.source_digest or _source_digest(descriptor.pass_class)
-    descriptor = dataclasses.replace(descriptor, source_digest=digest)
-    key = (descriptor.pass_name, version_key(descriptor.version))
-    with _LOCK:
-        first = _PASSES.setdefault(key, descriptor)
-    if first is descriptor:
-        collected = _COLLECTED.get()
-        if collected is not None:
-            collected.append(key)
-    elif first != descriptor or not (
-        descriptor.source_digest or first.pass_class is descriptor.pass_class
-    ):
-        raise ValueError(
-            f"a pass named {label(key)!r} is registered already, by "
-            f"{first.module_name}.{first.class_qualname}; it stays. Give "
-            f"{descriptor.module_name}.{descriptor.class_qualname} another name or version, or "
-            "call passes.unregister_pass first"
-        )
+    registration = PassRegistration(dataclasses.replace(descriptor, source_digest=digest))
+    native.register_pass(registration)
 
 
-def label(key: PassKey) -> str:
-    """What reports call one version of a pass: its name, with `@version` unless that is 1."""
-    name, version = key
-    return name if version == (1,) else f"{name}@{'.'.join(map(str, version))}"
-
-
-def forget(key: PassKey) -> PassDescriptor | None:
-    """Forget one version of a pass if it is there, and return it."""
-    with _LOCK:
-        return _PASSES.pop(key, None)
+def note(registrations: Iterable[PassRegistration]) -> None:
+    """Let `collecting` list passes that a library registered in its block."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted.extend(registrations)
 
 
 @contextmanager
-def collecting() -> Iterator[list[PassKey]]:
-    """Collects what is registered in this block by this thread; an exception takes it back.
+def collecting() -> Iterator[list[PassRegistration]]:
+    """Collects what is registered in this block by this thread, and makes it visible at its end,
+    all at once; an exception leaves nothing of it.
 
     No lock is held meanwhile: the block may import modules that register passes themselves.
     """
-    keys: list[PassKey] = []
-    token = _COLLECTED.set(keys)
+    noted: list[PassRegistration] = []
+    token = _NOTED.set(noted)
     try:
-        yield keys
-    except BaseException:
-        for key in keys:
-            forget(key)
-        raise
+        with PassBatch() as batch:
+            yield noted
+            noted.extend(batch.commit())
     finally:
-        _COLLECTED.reset(token)
+        _NOTED.reset(token)
+
+
+def descriptors_of(registrations: Iterable[PassRegistration]) -> tuple[PassDescriptor, ...]:
+    """What Python knows about registered passes."""
+    return tuple(_descriptor_of(item) for item in registrations)
+
+
+def _descriptor_of(registration: PassRegistration) -> PassDescriptor:
+    known = _KNOWN.get(registration.address)
+    if known is None:
+        known = _KNOWN.setdefault(registration.address, _made(registration))
+    return known
+
+
+def _made(registration: PassRegistration) -> PassDescriptor:
+    facts = registration.describe()
+    facts["stage"] = PassStage(facts["stage"])
+    facts["on_error"] = ErrorPolicy(facts["on_error"])
+    return PassDescriptor(
+        **facts,
+        pass_class=registration.pass_class or native_pass_class(registration),
+        registration=registration,
+    )
+
+
+def _checked(version: str | None) -> str:
+    """A version as the registry takes it; `ValueError` when it is none."""
+    if version is None:
+        return ""
+    native.version_of(version)
+    return version
 
 
 def _source_digest(cls: type) -> str:

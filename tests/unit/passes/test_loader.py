@@ -290,3 +290,15 @@ def test_shutdown_forgets_everything_and_is_harmless_twice(folder):
     assert not [name for name in sys.modules if name.startswith("bringup_plugin_a")]
     passes.load_pass_plugins()
     assert registered_names() == ["A"]
+
+
+def test_passes_of_a_plugin_are_seen_when_all_of_it_has_loaded(folder):
+    """A plugin becomes visible in one step: nobody runs half of it."""
+    (folder / "a.py").write_text(
+        PLUGIN.format(name="First")
+        + "seen = [item.pass_name for item in passes.get_registered_passes()]\n"
+        + PLUGIN.format(name="Second")
+        + "assert seen == [], seen\n"
+    )
+    assert passes.load_pass_plugins().errors == []
+    assert registered_names() == ["First", "Second"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.unit.passes.support import STAGE, registered_names
 
-from bringup import compiler, passes
+from bringup import compiler, ir, passes
 from bringup._native import include_dir
 from bringup.errors import PassError
 
@@ -327,6 +327,19 @@ def test_name_taken_by_a_python_pass_refuses_the_whole_library(folder):
     (error,) = passes.load_pass_plugins().errors
     assert "a pass named 'TanhInC' is registered already" in str(error)
     assert registered_names() == ["TanhInC"]
+
+
+def test_library_that_a_library_loads_stands_in_the_same_registry(folder):
+    """One registry: what the engine registers is there for Python, whoever loaded it."""
+    good = build(LIBRARIES / "good.c", folder.parent / "good.so")
+    write_and_build(folder, "Loads", f'return engine->load_library("{good}", nullptr);')
+    assert passes.load_pass_plugins().errors == []
+    (loads,) = passes.get_registered_passes()
+    passes.run_passes(ir.Graph("g"), [loads])
+    assert registered_names() == ["CountInC", "Loads", "TanhInC"]
+    passes.unregister_pass("CountInC")
+    passes.unregister_pass("TanhInC")
+    assert registered_names() == ["Loads"]
 
 
 def test_unloading_python_passes_may_leave_native_ones(folder):
