@@ -104,6 +104,7 @@ class PassContext:
     def expire(self) -> None:
         """End the life of this handle."""
         self._expired = True
+        self._on_fusion = None  # what it belongs to need not wait for the garbage collector
 
     def _live(self) -> None:
         if self._expired:
