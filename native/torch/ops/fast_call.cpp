@@ -153,23 +153,44 @@ bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject*
 
 // --- Would the dispatcher come to our kernel, and through nothing but our kernels?
 
-bool is_ours(const KernelOp& op, c10::DispatchKeySet keys, const c10::KernelFunction& ours) {
-  return op.entry.lookup(keys)._equalsBoxedAndUnboxed(ours);
+bool is_ours(const c10::KernelFunction* registered, const c10::KernelFunction& ours) {
+  return registered == nullptr || registered->_equalsBoxedAndUnboxed(ours);
 }
 
-bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_keys) {
-  c10::DispatchKeySet keys = effective_keys(op.entry, tensor_keys);
-  const c10::DispatchKey top = keys.highestFunctionalityKey();
-  if (C10_UNLIKELY(top > c10::DispatchKey::AutogradFunctionality)) return false;
-  if (top >= c10::DispatchKey::AutogradOther) {
-    if (C10_UNLIKELY(!is_ours(op, keys, op.autograd_trampoline))) return false;
+bool is_ours(const KernelOp& op, const Route& route) {
+  return is_ours(route.autograd, op.autograd_trampoline) &&
+         is_ours(route.inplace, op.inplace_trampoline) &&
+         is_ours(route.backend, op.backend_trampoline);
+}
+
+// False: somebody else's kernel stands on the way.
+bool find_route(const KernelOp& op, c10::DispatchKeySet keys, Route& route) {
+  route = {keys};
+  if (keys.highestFunctionalityKey() >= c10::DispatchKey::AutogradOther) {
+    route.autograd = &op.entry.lookup(keys);
+    if (!is_ours(route.autograd, op.autograd_trampoline)) return false;
     keys = keys & c10::after_autograd_keyset;
   }
   if (op.mutates && keys.has(c10::DispatchKey::ADInplaceOrView)) {
-    if (C10_UNLIKELY(!is_ours(op, keys, op.inplace_trampoline))) return false;
+    route.inplace = &op.entry.lookup(keys);
+    if (!is_ours(route.inplace, op.inplace_trampoline)) return false;
     keys = keys & c10::after_ADInplaceOrView_keyset;
   }
-  return is_ours(op, keys, op.backend_trampoline);
+  route.backend = &op.entry.lookup(keys);
+  return is_ours(route.backend, op.backend_trampoline);
+}
+
+bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_keys) {
+  const c10::DispatchKeySet keys = effective_keys(op.entry, tensor_keys);
+  const c10::DispatchKey top = keys.highestFunctionalityKey();
+  if (C10_UNLIKELY(top > c10::DispatchKey::AutogradFunctionality)) return false;
+  if (C10_LIKELY(op.route.keys == keys && op.route.backend != nullptr)) {
+    return is_ours(op, op.route);
+  }
+  Route route;
+  if (!find_route(op, keys, route)) return false;
+  op.route = route;
+  return true;
 }
 
 // What the tensors of a frame ask for beyond running the kernel.
@@ -319,7 +340,7 @@ PyObject* results_of(Frame& frame, PyObject* const* slots) {
 }
 
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
-PyObject* call_kernel(const KernelOp& op, PyObject* const* slots) {
+PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
   if (C10_UNLIKELY(at::impl::torch_function_mode_enabled())) return nullptr;
   // As the dispatcher asks; at::hasCallbacks() takes a lock.
   if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
@@ -357,7 +378,7 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
                   op.name + " was removed by undefine(); define it again to call it");
     }
     if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound)) {
-      PyObject* result = call_kernel(op, slots);
+      PyObject* result = call_fast(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
     }
   } catch (...) {

@@ -35,14 +35,27 @@ constexpr auto kDtypes = [] {
 
 constexpr int32_t kDlCpu = 1;
 constexpr int32_t kDlExtDev = 12;
+constexpr int32_t kDlOthers = 1 << 8;  // no kernel runs there, but devices can be told apart
+
+void look_at(const at::Tensor& tensor, DLTensor& descriptor) {
+  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const at::IntArrayRef sizes = impl.sizes();
+  descriptor.device = dlpack_device(impl.device());
+  descriptor.ndim = static_cast<int32_t>(sizes.size());
+  descriptor.dtype = dlpack_dtype(c10::typeMetaToScalarType(impl.dtype()));
+  descriptor.shape = const_cast<int64_t*>(sizes.data());
+  descriptor.strides = const_cast<int64_t*>(impl.strides().data());
+  descriptor.byte_offset = 0;
+}
 
 }  // namespace
 
 DLDataType dlpack_dtype(at::ScalarType dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
 
 DLDevice dlpack_device(c10::Device device) {
-  if (device.is_cpu()) return {kDlCpu, 0};
-  return {kDlExtDev, device.index()};
+  if (C10_LIKELY(device.is_cpu())) return {kDlCpu, 0};
+  if (device.is_privateuseone()) return {kDlExtDev, device.index()};
+  return {kDlOthers + static_cast<int32_t>(device.type()), device.index()};
 }
 
 Frame::Frame(const KernelOp& op) : op_(op), num_inputs_(static_cast<int32_t>(op.arguments.size())) {
@@ -199,25 +212,49 @@ void Frame::copy_refused_layouts() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     const bool is_list = elements_[i] != nullptr;
-    const at::Tensor** slot = is_list ? elements_[i] : &tensors_[i];
-    for (const at::Tensor** end = slot + (is_list ? list_size(i) : 1); slot != end; ++slot) {
-      if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), **slot))) continue;
+    for (int64_t k = 0; k < (is_list ? list_size(i) : 1); ++k) {
+      const at::Tensor*& slot = is_list ? elements_[i][k] : tensors_[i];
+      if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), *slot))) continue;
       if (op_.arguments[i].mutated) {
         raise_error("ContractError", op_.name + ": " + op_.arguments[i].name +
                                          " is written and must be contiguous, got strides " +
-                                         sizes_text((*slot)->strides()) + " for sizes " +
-                                         sizes_text((*slot)->sizes()) +
+                                         sizes_text(slot->strides()) + " for sizes " +
+                                         sizes_text(slot->sizes()) +
                                          "; pass a contiguous tensor or name it in strided=");
       }
-      *slot = &held_.emplace_front((*slot)->contiguous());
+      slot = &held_.emplace_front(slot->contiguous());
+      look_at(*slot, is_list ? *static_cast<DLTensor* const*>(values_[i].list.data)[k]
+                             : values_[i].tensor);
     }
   }
 }
 
-void Frame::describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor) {
-  const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const DLDataType dtype = dlpack_dtype(tensor.scalar_type());
-  if (C10_UNLIKELY(dtype.lanes == 0)) {
+void Frame::look() {
+  for (const int32_t i : op_.tensor_arguments) {
+    if (is_none(i)) continue;
+    if (C10_LIKELY(elements_[i] == nullptr)) {
+      look_at(*tensors_[i], values_[i].tensor);
+    } else {
+      look_at_list(i, list_size(i),
+                   [&](int64_t k) -> const at::Tensor& { return *elements_[i][k]; });
+    }
+  }
+}
+
+template <class At>
+DLTensor** Frame::look_at_list(int i, int64_t size, At tensor_at) {
+  auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
+  auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
+  for (int64_t k = 0; k < size; ++k) {
+    look_at(tensor_at(k), descriptors[k]);
+    pointers[k] = &descriptors[k];
+  }
+  values_[i].list = {pointers, size};
+  return pointers;
+}
+
+void Frame::read_data(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor) {
+  if (C10_UNLIKELY(descriptor.dtype.lanes == 0)) {
     const std::string what =
         i < num_inputs_ ? op_.arguments[i].name : "output " + std::to_string(i - num_inputs_);
     raise_error("ContractError", op_.name + ": kernels cannot take " +
@@ -227,23 +264,6 @@ void Frame::describe_tensor(const at::Tensor& tensor, bool written, int i, DLTen
   // A written tensor that shares memory lazily gets memory of its own here.
   descriptor.data =
       written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
-  descriptor.device = dlpack_device(impl.device());
-  descriptor.ndim = static_cast<int32_t>(impl.dim());
-  descriptor.dtype = dtype;
-  descriptor.shape = const_cast<int64_t*>(impl.sizes().data());
-  descriptor.strides = const_cast<int64_t*>(impl.strides().data());
-  descriptor.byte_offset = 0;
-}
-
-template <class At>
-void Frame::describe_list(int i, int64_t size, bool written, At tensor_at) {
-  auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
-  auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
-  for (int64_t k = 0; k < size; ++k) {
-    describe_tensor(tensor_at(k), written, i, descriptors[k]);
-    pointers[k] = &descriptors[k];
-  }
-  values_[i].list = {pointers, size};
 }
 
 void Frame::describe() {
@@ -251,11 +271,11 @@ void Frame::describe() {
     if (is_none(i)) continue;
     const bool written = op_.arguments[i].mutated;
     if (C10_LIKELY(elements_[i] == nullptr)) {
-      describe_tensor(*tensors_[i], written, i, values_[i].tensor);
-    } else {
-      describe_list(i, list_size(i), written,
-                    [&](int64_t k) -> const at::Tensor& { return *elements_[i][k]; });
+      read_data(*tensors_[i], written, i, values_[i].tensor);
+      continue;
     }
+    auto* const* items = static_cast<DLTensor* const*>(values_[i].list.data);
+    for (int64_t k = 0; k < list_size(i); ++k) read_data(*elements_[i][k], written, i, *items[k]);
   }
   describe_outputs();
 }
@@ -275,11 +295,12 @@ void Frame::describe_outputs() {
     const int i = num_inputs_ + output;
     const bool list = output < static_cast<int>(op_.outputs.size()) && op_.outputs[output].list;
     if (C10_LIKELY(!list)) {
-      describe_tensor(*next++, true, i, values_[i].tensor);
+      look_at(*next, values_[i].tensor);
+      read_data(*next++, true, i, values_[i].tensor);
     } else {
       const int64_t size = output_size(output);
-      describe_list(i, size, true, [&](int64_t k) -> const at::Tensor& { return next[k]; });
-      next += size;
+      auto** items = look_at_list(i, size, [&](int64_t k) -> const at::Tensor& { return next[k]; });
+      for (int64_t k = 0; k < size; ++k) read_data(*next++, true, i, *items[k]);
     }
     args_[i] = &values_[i];
   }

@@ -77,6 +77,20 @@ class Frame {
   }
   template <class Visit>
   void for_each_tensor(Visit visit) const;
+  // Reads dtype, device, sizes and strides of all inputs into their descriptors. Only for tensors
+  // that have them: the dispatcher was asked before.
+  void look();
+  // Once the frame has looked, as for_each_tensor: visit(descriptor).
+  template <class Visit>
+  void for_each_descriptor(int i, Visit visit) const {
+    if (is_none(i)) return;
+    if (C10_LIKELY(elements_[i] == nullptr)) {
+      visit(values_[i].tensor);
+      return;
+    }
+    const auto* items = static_cast<const DLTensor* const*>(values_[i].list.data);
+    for (int64_t k = 0; k < values_[i].list.size; ++k) visit(*items[k]);
+  }
   // The device on which the operator runs.
   c10::Device device() const;
   // An input as a dispatcher value.
@@ -92,7 +106,7 @@ class Frame {
   c10::SmallVectorImpl<at::Tensor>& outputs() { return outputs_; }
   // How many of these tensors are output number `output`: those of a list, or 1.
   int64_t output_size(int output) const;
-  // Reads data pointers into the descriptors. Nothing may be changed afterwards.
+  // Reads data pointers into the descriptors, after looking. Nothing may be changed afterwards.
   void describe();
   void** args() { return args_; }
   int32_t size() const { return num_inputs_ + num_outputs(); }
@@ -112,11 +126,12 @@ class Frame {
   void load_string(int i, const std::string& text);
   // Outputs as the kernel counts them: a list is one, and so are the counts.
   int32_t num_outputs() const;
-  void describe_tensor(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor);
+  // `i` is an input, or past them an output.
+  void read_data(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor);
   void describe_outputs();
-  // Points argument number `i` at a list of `size` tensors.
+  // Points argument number `i` at a list of `size` looked-at tensors.
   template <class At>
-  void describe_list(int i, int64_t size, bool written, At tensor_at);
+  DLTensor** look_at_list(int i, int64_t size, At tensor_at);
   void pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block);
   void* take(size_t bytes);
 

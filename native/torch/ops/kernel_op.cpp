@@ -141,6 +141,7 @@ runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IV
   Frame frame(op);
   frame.load(inputs);
   for (const at::Tensor& output : outputs) frame.add_output(output);
+  frame.look();
   frame.describe();
   return frame.pack();
 }

@@ -23,6 +23,16 @@ struct Backward;  // autograd.h
 // is worth it. torch.ops always does.
 enum class ReleaseGil : uint8_t { kAuto = 0, kAlways = 1, kNever = 2 };
 
+// The places in the dispatcher's table that a call with these keys comes through; null: not through
+// one of that kind. They stay where they are as long as the operator lives; what stands in them is
+// compared at every call.
+struct Route {
+  c10::DispatchKeySet keys;
+  const c10::KernelFunction* autograd = nullptr;
+  const c10::KernelFunction* inplace = nullptr;
+  const c10::KernelFunction* backend = nullptr;
+};
+
 struct KernelOp {
   explicit KernelOp(c10::OperatorHandle op);
   KernelOp(const KernelOp&) = delete;
@@ -59,6 +69,9 @@ struct KernelOp {
   PyObject* compile = nullptr;   // owned: (device type, values of key_fields) -> kernel id
 
   mutable std::atomic<int64_t> variant_count{0};
+  mutable Route route;  // of the last fast call; under the GIL
+  // The one variant of an operator without key_fields on the cpu, once it is known.
+  mutable std::atomic<const Variant*> only_variant{nullptr};
   std::atomic<const Backward*> backward{nullptr};
   // The operator whose autograd kernel takes over where an input has a tangent.
   std::atomic<const c10::OperatorName*> forward_mode{nullptr};
@@ -83,8 +96,9 @@ inline bool takes_layout_inline(const KernelOp& op, size_t argument, const at::T
   return declared == kAnyLayout || layout_among(tensor, declared, layout);
 }
 
-// Raises ContractError when the frame breaks the input contract: devices, checks, layout.
-void check_contract(const Frame& frame);
+// Looks at the inputs. Raises ContractError when the frame breaks the input contract: devices,
+// checks, layout.
+void check_contract(Frame& frame);
 // Allocates the fresh outputs by their rules, and the counts.
 void allocate_outputs(Frame& frame);
 // Once the kernel was started: waits for its counts, and cuts the outputs to them. Raises

@@ -134,32 +134,32 @@ std::string each_text(const Frame& frame, const std::vector<int32_t>& arguments,
 // Whether `same(first, other)` holds for the first tensor and every other one.
 template <class Same>
 bool all_same(const Frame& frame, const std::vector<int32_t>& arguments, Same same) {
-  const at::TensorImpl* first = nullptr;
+  const DLTensor* first = nullptr;
   bool holds = true;
   for (const int32_t argument : arguments) {
-    frame.for_each_tensor(argument, [&](int, const at::Tensor& tensor) {
-      const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      holds = holds && (first == nullptr || same(*first, *impl));
-      if (first == nullptr) first = impl;
+    frame.for_each_descriptor(argument, [&](const DLTensor& tensor) {
+      if (first == nullptr) first = &tensor;
+      holds &= same(*first, tensor);
     });
   }
   return holds;
 }
 
 // A loop: shapes are short, and memcmp is a call.
-bool equal_sizes(at::IntArrayRef a, at::IntArrayRef b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i] != b[i]) return false;
+constexpr auto kEqualShapes = [](const DLTensor& a, const DLTensor& b) {
+  if (a.ndim != b.ndim) return false;
+  for (int32_t i = 0; i < a.ndim; ++i) {
+    if (a.shape[i] != b.shape[i]) return false;
   }
   return true;
-}
+};
+
+constexpr auto kEqualDtypes = [](const DLTensor& a, const DLTensor& b) {
+  return a.dtype.code == b.dtype.code && a.dtype.bits == b.dtype.bits;
+};
 
 void verify_same_shape(const Frame& frame, const Check& check) {
-  const auto same = [](const at::TensorImpl& a, const at::TensorImpl& b) {
-    return equal_sizes(a.sizes(), b.sizes());
-  };
-  if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
+  if (C10_LIKELY(all_same(frame, check.arguments, kEqualShapes))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same shape, got " +
                             each_text(frame, check.arguments, [](const at::Tensor& tensor) {
                               return sizes_text(tensor.sizes());
@@ -167,10 +167,7 @@ void verify_same_shape(const Frame& frame, const Check& check) {
 }
 
 void verify_same_dtype(const Frame& frame, const Check& check) {
-  const auto same = [](const at::TensorImpl& a, const at::TensorImpl& b) {
-    return a.dtype() == b.dtype();
-  };
-  if (C10_LIKELY(all_same(frame, check.arguments, same))) return;
+  if (C10_LIKELY(all_same(frame, check.arguments, kEqualDtypes))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same dtype, got " +
                             each_text(frame, check.arguments,
                                       [](const at::Tensor& tensor) {
@@ -251,6 +248,20 @@ void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Siz
 
 namespace {
 
+// As at::detail::empty_generic, for sizes that a tensor has: none is negative.
+at::Tensor allocate_on_cpu(at::IntArrayRef sizes, at::ScalarType type) {
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
+  c10::Allocator* allocator = output_allocator();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       allocator->allocate(bytes), allocator,
+                                                       /*resizable=*/true);
+  constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+  at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
+      std::move(storage), kCpu, c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
 at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) {
@@ -293,7 +304,11 @@ at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& ar
 }  // namespace
 
 void OutputRule::allocate(Frame& frame, int output) const {
-  if (C10_LIKELY(!list)) return frame.add_output(allocate_one(frame, output));
+  const bool plain = like >= 0 && when < 0 && format == at::MemoryFormat::Contiguous;
+  if (C10_LIKELY(plain && !list && frame.device().is_cpu())) {
+    return frame.add_output(allocate_on_cpu(frame.tensor(like).sizes(), dtype_for(frame)));
+  }
+  if (!list) return frame.add_output(allocate_one(frame, output));
   frame.for_each_tensor(like, [&](int, const at::Tensor& tensor) {
     frame.add_output(allocate_contiguous(frame, tensor.sizes(), tensor.scalar_type()));
   });

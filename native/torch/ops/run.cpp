@@ -25,10 +25,16 @@ namespace {
 }
 
 void check_devices(const Frame& frame) {
-  const c10::Device device = frame.device();
-  frame.for_each_tensor([&](int, const at::Tensor& tensor) {
-    if (C10_UNLIKELY(tensor.device() != device)) raise_device_mismatch(frame);
-  });
+  const DLDevice device = dlpack_device(frame.device());
+  for (const int32_t i : frame.op().tensor_arguments) {
+    frame.for_each_descriptor(i, [&](const DLTensor& tensor) {
+      if (C10_LIKELY(tensor.device.device_type == device.device_type &&
+                     tensor.device.device_id == device.device_id)) {
+        return;
+      }
+      raise_device_mismatch(frame);
+    });
+  }
 }
 
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
@@ -103,7 +109,8 @@ void run_on_cpu(Frame& frame, const Variant& variant) {
 
 }  // namespace
 
-void check_contract(const Frame& frame) {
+void check_contract(Frame& frame) {
+  frame.look();
   check_devices(frame);
   for (const Check& check : frame.op().checks) check.verify(frame);
   if (C10_UNLIKELY(frame.op().mutates)) check_all_written(frame);

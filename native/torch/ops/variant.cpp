@@ -147,6 +147,19 @@ const Variant& publish_variant(const KernelOp& op, const runtime::Key128& key,
   return *static_cast<const Variant*>(present);
 }
 
+const Variant& variant_in_table(const KernelOp& op, const Frame& frame) {
+  const runtime::Key128 key = variant_key(op, frame);
+  if (const void* found = table().find(key); C10_LIKELY(found != nullptr)) {
+    return *static_cast<const Variant*>(found);
+  }
+  for (;;) {
+    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
+    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
+      return publish_variant(op, key, std::move(kernel));
+    }
+  }
+}
+
 }  // namespace
 
 int variant_field_bits() {
@@ -184,16 +197,14 @@ const Variant* find_variant(const KernelOp& op, const Frame& frame) {
 }
 
 const Variant& variant_for(const KernelOp& op, const Frame& frame) {
-  const runtime::Key128 key = variant_key(op, frame);
-  if (const void* found = table().find(key); C10_LIKELY(found != nullptr)) {
-    return *static_cast<const Variant*>(found);
+  const bool only = op.key_fields.empty() && frame.device().is_cpu();
+  if (only) {
+    const Variant* known = op.only_variant.load(std::memory_order_acquire);
+    if (C10_LIKELY(known != nullptr)) return *known;
   }
-  for (;;) {
-    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
-    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
-      return publish_variant(op, key, std::move(kernel));
-    }
-  }
+  const Variant& variant = variant_in_table(op, frame);
+  if (only) op.only_variant.store(&variant, std::memory_order_release);
+  return variant;
 }
 
 }  // namespace bringup::torch_ext

@@ -384,3 +384,10 @@ def test_one_source_serves_a_device_that_is_loaded_later() -> None:
         assert torch.equal(scale(x), 2 * x)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_an_output_larger_than_memory_has_addresses_is_refused(add: ops.KernelOperator) -> None:
+    """An expanded input may have more elements than bytes can be counted for."""
+    endless = torch.empty(1).expand(1 << 61)
+    with pytest.raises(RuntimeError, match="overflow"):
+        add(endless, endless)
