@@ -33,7 +33,22 @@ _TELL_S = 10.0
 _POLL_S = 0.1
 _LIMIT_S = 3600.0
 _LOG_LINES = 20
+_END_S = 10.0
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
+# Runs a command, and ends it with all that it has started once nobody holds the other end of this
+# shell's input any more: that is so after kill -9 too. ninja has a process group for each compiler,
+# which SIGTERM makes it end.
+_WHILE_WANTED = """\
+exec 3<&0 </dev/null
+"$@" 3<&- &
+build=$!
+{ read -r never; trap '' TERM; kill -TERM 0; } <&3 >/dev/null 2>&1 &
+watcher=$!
+wait $build
+status=$?
+kill $watcher 2>/dev/null
+exit $status
+"""
 
 
 @dataclass(frozen=True)
@@ -265,10 +280,10 @@ def _run(argv: list[str], log: Any, name: str, began: float) -> str:
     log.write(f"$ {' '.join(argv)}\n")
     log.flush()
     process = subprocess.Popen(
-        argv,
+        ["/bin/sh", "-c", _WHILE_WANTED, "sh", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         text=True,
         errors="replace",
         start_new_session=True,
@@ -286,11 +301,20 @@ def _run(argv: list[str], log: Any, name: str, began: float) -> str:
                 _tell(f"building {name}: step {step[1]} of {step[2]}, {now - began:.0f} s so far")
         status = process.wait()
     finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _end(process)
     return f"exit status {status}" if status else ""
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends what still runs of a build, as the end of this process would."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _remember(recipe: Recipe, draft: Path, reason: str) -> str:

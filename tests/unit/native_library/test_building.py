@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bringup._native import _build, _find
@@ -145,6 +149,50 @@ def test_what_a_killed_build_has_left_goes_with_the_next_one(recipe: Recipe) -> 
     other.mkdir()
     _build.obtain(recipe)
     assert left_over(recipe) == [".other.draft", "abc", "abc.lock"]
+
+
+# One compiler that never ends, and says which process it is.
+ENDLESS = """
+cmake_minimum_required(VERSION 3.25)
+project(endless NONE)
+add_custom_target(_torch COMMAND sh -c "echo $$ > {pid} && exec sleep 1000" VERBATIM)
+"""
+BUILD = """
+import sys
+from pathlib import Path
+from bringup._native._build import Recipe, obtain
+obtain(Recipe("the endless library", Path(sys.argv[1]), "_torch", "_torch*.so", Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_build_takes_its_compilers_along(recipe: Recipe, how: signal.Signals) -> None:
+    """kill -9 runs nothing of ours, and ninja keeps each compiler in a process group of its own."""
+    file = recipe.source / "pid"
+    (recipe.source / "CMakeLists.txt").write_text(ENDLESS.format(pid=file))
+    argv = [sys.executable, "-c", BUILD, str(recipe.source), str(recipe.folder)]
+    builder = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        compiler = psutil.Process(int(_until(lambda: file.exists() and file.read_text().strip())))
+        assert compiler.is_running()
+        builder.send_signal(how)
+        builder.wait(60)
+    finally:
+        builder.kill()
+        builder.wait()
+    gone, alive = psutil.wait_procs([compiler], timeout=60)
+    for process in alive:
+        process.kill()
+    assert gone == [compiler]
+
+
+def _until(condition: Callable[[], bool | str]) -> bool | str:
+    """What the condition gives once that is true."""
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+    return found
 
 
 @pytest.mark.slow
