@@ -8,6 +8,7 @@ gives a `PluginLoader` what its plugins register.
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -18,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bringup.errors import PluginError
 
@@ -131,10 +132,43 @@ def unload_file(plugin: PluginFile) -> None:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The installed entry points of a group, by name."""
+    """The installed entry points of a group, by name.
+
+    Reading those of every installed package takes milliseconds, so they are kept until a folder of
+    `sys.path` changes, as it does when a package is installed or removed.
+    """
+    state = _installation()
+    if state is None:
+        return _read_entry_points(group)
+    known = _ENTRY_POINTS.get(group)
+    if known is None or known[0] != state:
+        known = _ENTRY_POINTS[group] = state, _read_entry_points(group)
+    return list(known[1])
+
+
+_Installation: TypeAlias = tuple[tuple[str, int], ...]
+_ENTRY_POINTS: dict[str, tuple[_Installation, list[EntryPoint]]] = {}
+
+
+def _read_entry_points(group: str) -> list[EntryPoint]:
     from importlib import metadata  # it loads the parser of mail headers
 
     return sorted(metadata.entry_points(group=group), key=lambda item: item.name)
+
+
+def _installation() -> _Installation | None:
+    """What tells whether packages came or went; None where it cannot be told."""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if finders != [importlib.machinery.PathFinder]:
+        return None
+    return tuple([(place, _changed(Path(place))) for place in sys.path])
+
+
+def _changed(place: Path) -> int:
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def entry_object(entry: EntryPoint) -> object:

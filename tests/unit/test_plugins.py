@@ -1,6 +1,10 @@
 """The one discovery: files, packages and entry points, without knowing what is in them."""
 
+import importlib.metadata
+import os
+import shutil
 import sys
+import types
 
 import pytest
 
@@ -66,3 +70,48 @@ def test_broken_entry_point_leaves_no_module_of_its_package(tmp_path, monkeypatc
     with pytest.raises(PluginError, match="ZeroDivisionError"):
         plugins.entry_object(EntryPoint("half", "half_package", "bringup.ops"))
     assert not [name for name in sys.modules if name.startswith("half_package")]
+
+
+def install(folder, name):
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[bringup.test_group]\n{name} = {name}\n")
+
+
+def settle(folder):
+    os.utime(folder, (1_000_000_000, 1_000_000_000))
+
+
+def names_of_group():
+    return [entry.name for entry in plugins.entry_points("bringup.test_group")]
+
+
+def test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatch, tmp_path):
+    install(tmp_path, "first")
+    settle(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    reads = []
+    read = plugins._read_entry_points
+    monkeypatch.setattr(plugins, "_read_entry_points", lambda g: reads.append(g) or read(g))
+    assert names_of_group() == names_of_group() == ["first"]
+    assert len(reads) == 1
+    install(tmp_path, "second")
+    assert names_of_group() == ["first", "second"]
+    shutil.rmtree(tmp_path / "first-1.0.dist-info")
+    assert names_of_group() == ["second"]
+
+
+def test_entry_points_that_another_finder_gives_are_not_kept(monkeypatch):
+    class Finder:
+        @staticmethod
+        def find_distributions(context):
+            return found
+
+    found = []
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert names_of_group() == []
+    entry = importlib.metadata.EntryPoint("late", "late", "bringup.test_group")
+    points = importlib.metadata.EntryPoints([entry])
+    found.append(types.SimpleNamespace(_normalized_name="late", entry_points=points))
+    assert names_of_group() == ["late"]

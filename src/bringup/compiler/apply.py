@@ -97,8 +97,8 @@ def rewrite(
 def _bodies(module: Any) -> list[Any]:
     """The graphs that higher-order operators of a graph call, innermost first, each once."""
     found: dict[Any, None] = {}
-    for node in module.graph.nodes:
-        body = getattr(module, node.target, None) if node.op == "get_attr" else None
+    for node in module.graph.find_nodes(op="get_attr"):
+        body = getattr(module, node.target, None)
         if isinstance(body, fx.GraphModule):
             found.update(dict.fromkeys([*_bodies(body), body]))
     return list(found)

@@ -1,0 +1,279 @@
+"""What operators return: a run on fake tensors, remembered for calls that look the same.
+
+A model repeats its layers, so most calls of one compilation look like one before. Torch's fake
+kernels take a fraction of a millisecond each; a look and a new fake tensor take microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from bringup import ir
+from bringup.compiler.schema import overload_of, signature_of
+
+__all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of"]
+
+_MOST = 4096  # calls remembered by one dialect; then it begins again
+_PLAIN = frozenset(
+    {
+        *(bool, int, complex, str, type(None)),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    }
+)
+
+
+class Look(NamedTuple):
+    """What two tensors share that no consumer can tell apart; symbolic sizes as expressions."""
+
+    shape: tuple[object, ...]
+    dtype: torch.dtype
+    device: torch.device
+    strides: tuple[object, ...]
+
+
+class _Template(NamedTuple):
+    """What a new tensor is made from."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _UnlikeError(Exception):
+    """A call cannot be told from others by the look of its arguments."""
+
+
+class Inference:
+    """Infers what calls of operators return, under one fake mode. Adds no guard.
+
+    The result of a call is remembered under the operator and the look of its arguments (shape,
+    strides, offset, dtype, device of tensors, expressions of symbolic sizes, host arguments with
+    their types), and made anew for a call that looks the same: a tensor of its own, with its own
+    memory. Never remembered are results that share memory with an input or each other, those of
+    operators that write or alias by their schema, and whatever depends on data: unbacked sizes
+    and tensors whose data are known. Fake kernels are functions of their arguments.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self._known: dict[object, tuple[_Template, ...]] = {}
+
+    def outputs(self, node: ir.Node) -> tuple[object, ...]:
+        """The meta of every output of `node`, from those of its inputs. Raises what the operator
+        raises.
+        """
+        overload = overload_of(node.op_type)
+        key = self._key(node, overload)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            return tuple([self._made(template) for template in known])
+        metas = self._run(node, overload)
+        if key is not None:
+            self._remember(key, node, metas)
+        return metas
+
+    def _run(self, node: ir.Node, overload: Any) -> tuple[object, ...]:
+        metas = {value: value.meta for value in node.inputs}
+        arguments = [filled(argument, metas) for argument in node.arguments]
+        with _unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
+            return outputs_of(call(overload, arguments))
+
+    def _no_guards(self) -> contextlib.AbstractContextManager[None]:
+        return _no_guards(self.mode)
+
+    def _key(self, node: ir.Node, overload: Any) -> object:
+        """What calls that return the same have in common; None when that cannot be told."""
+        operator = node.operator
+        unusual = (
+            torch._C._is_any_autocast_enabled()
+            or torch.is_inference_mode_enabled()
+            or self.mode.propagate_real_tensors
+        )
+        if unusual or operator.mutates or operator.aliases:
+            return None
+        try:
+            looks = tuple([self._look(argument) for argument in node.arguments])
+        except _UnlikeError:
+            return None
+        return overload, torch.get_default_dtype(), looks
+
+    def _look(self, argument: object) -> object:
+        if isinstance(argument, ir.Value):
+            argument = argument.meta
+        kind = type(argument)
+        if kind is FakeTensor:
+            return self._tensor_look(argument)
+        if kind in _PLAIN:
+            return kind, argument
+        if kind is float:  # a text tells 0.0 from -0.0, and is equal for two NaNs
+            return kind, repr(argument)
+        if isinstance(argument, (tuple, list)):
+            return tuple([self._look(item) for item in argument])
+        if kind is torch.SymInt:
+            return kind, self._backed(argument)
+        raise _UnlikeError
+
+    def _tensor_look(self, tensor: Any) -> object:
+        if (
+            tensor.fake_mode is not self.mode
+            or tensor.constant is not None
+            or tensor.layout is not torch.strided
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or tensor._is_zerotensor()
+        ):
+            raise _UnlikeError
+        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        if tensor._has_symbolic_sizes_strides:
+            shape = tuple([self._backed(size) for size in shape])
+            strides = tuple([self._backed(stride) for stride in strides])
+            offset = self._backed(offset)
+        return shape, strides, offset, tensor.dtype, tensor.fake_device, tensor.requires_grad
+
+    def _backed(self, size: object) -> object:
+        """The expression of a size; not of one that only the data tell."""
+        if isinstance(size, torch.SymInt) and free_unbacked_symbols(size):
+            raise _UnlikeError
+        return expression(size)
+
+    def _remember(self, key: object, node: ir.Node, metas: Sequence[object]) -> None:
+        memory = {
+            value.meta.untyped_storage()._cdata
+            for value in node.inputs
+            if isinstance(value.meta, torch.Tensor)
+        }
+        templates: list[_Template] = []
+        for meta in metas:
+            if not isinstance(meta, FakeTensor) or not self._is_plain(meta):
+                return
+            place = meta.untyped_storage()._cdata
+            if place in memory:
+                return
+            memory.add(place)
+            template = _template(meta)
+            if not _same_memory_size(self._made(template), meta):
+                return
+            templates.append(template)
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[key] = tuple(templates)
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """Whether nothing but a template is needed to make another of the kind."""
+        return (
+            type(tensor) is FakeTensor
+            and tensor.fake_mode is self.mode
+            and tensor.layout is torch.strided
+            and tensor.constant is None
+            and tensor.real_tensor is None
+            and not tensor.requires_grad
+            and not tensor.is_quantized
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+            and not tensor._is_zerotensor()
+            and not free_unbacked_symbols(tensor)
+        )
+
+    def _made(self, template: _Template) -> FakeTensor:
+        shape, strides, dtype, device = template
+        symbolic = any(type(size) is torch.SymInt for size in (*shape, *strides))
+        with torch._C._DisableTorchDispatch():
+            if not symbolic:
+                empty = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            else:
+                with self._no_guards():
+                    empty = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            return FakeTensor(self.mode, empty, device)
+
+
+def look(meta: object) -> Look | None:
+    """How a tensor looks to its consumers; None for what is no tensor with strides."""
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
+        return None
+    shape, strides = tuple(meta.shape), meta.stride()
+    if not isinstance(meta, FakeTensor) or meta._has_symbolic_sizes_strides:
+        shape = tuple([expression(size) for size in shape])
+        strides = tuple([expression(stride) for stride in strides])
+    return Look(shape, meta.dtype, meta.device, strides)
+
+
+def expression(value: object) -> object:
+    """What a symbolic integer stands for, which can be compared without a guard."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def call(overload: Any, arguments: Sequence[object]) -> object:
+    """Call an operator with all its arguments in schema order."""
+    positional, keywords = [], {}
+    for slot, argument in zip(signature_of(overload), arguments, strict=True):
+        if slot.kwarg_only:
+            keywords[slot.name] = argument
+        else:
+            positional.append(argument)
+    return overload(*positional, **keywords)
+
+
+def filled(argument: object, replace: Mapping[ir.Value, object]) -> object:
+    """An argument of a node as torch takes it: values exchanged, lists for tuples."""
+    exchanged = ir.map_argument(argument, replace)
+    return list(exchanged) if isinstance(exchanged, tuple) else exchanged
+
+
+def outputs_of(result: object) -> tuple[object, ...]:
+    """What an operator returned, as one item an output."""
+    if result is None:
+        return ()
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _template(tensor: FakeTensor) -> _Template:
+    return _Template(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.fake_device)
+
+
+def _same_memory_size(left: Any, right: Any) -> bool:
+    sizes = [expression(tensor.untyped_storage().nbytes()) for tensor in (left, right)]
+    if all(isinstance(size, int) for size in sizes):
+        return sizes[0] == sizes[1]
+    return bool(sympy.expand(sizes[0]) == sympy.expand(sizes[1]))
+
+
+_RAISED: ContextVar[bool] = ContextVar("bringup_errors_are_raised", default=False)
+
+
+class _NotRaised(logging.Filter):
+    """Leaves out what torch logs about an error that reaches the caller anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _RAISED.get()
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotRaised())
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    token = _RAISED.set(True)
+    try:
+        yield
+    finally:
+        _RAISED.reset(token)
+
+
+@contextlib.contextmanager
+def _no_guards(mode: Any) -> Iterator[None]:
+    if mode.shape_env is None:
+        yield
+        return
+    with mode.shape_env.suppress_guards(), mode.shape_env.ignore_fresh_unbacked_symbols():
+        yield
