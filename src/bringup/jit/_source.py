@@ -24,6 +24,8 @@ _PREFIXES: Mapping[Abi, str] = {"ascendc": "aclrtlaunch_", "tvm_ffi": "__tvm_ffi
 # By file suffix; each target brings those that it builds.
 _languages: dict[str, str] = {}
 _LIBRARY = re.compile(r"\.so(\.\d+)*\Z")
+_ABIS = get_args(Abi)
+_KINDS = get_args(Kind)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -82,7 +84,7 @@ class Source:
         self._check()
 
     def _check(self) -> None:
-        if self.text is not None and (Path(self.name).name != self.name or '"' in self.name):
+        if self.text is not None and (os.path.basename(self.name) != self.name or '"' in self.name):
             raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
         if self.is_library:
             self._check_library()
@@ -96,13 +98,13 @@ class Source:
                 f"jit.Source(entry={self.entry!r}) of {self.name!r}: expected the name of a "
                 "C function"
             )
-        if self.abi not in get_args(Abi):
+        if self.abi not in _ABIS:
             raise ValueError(
-                f"jit.Source(abi={self.abi!r}) of {self.name!r}: expected one of {get_args(Abi)}"
+                f"jit.Source(abi={self.abi!r}) of {self.name!r}: expected one of {_ABIS}"
             )
-        if self.kind not in get_args(Kind):
+        if self.kind not in _KINDS:
             raise ValueError(
-                f"jit.Source(kind={self.kind!r}) of {self.name!r}: expected one of {get_args(Kind)}"
+                f"jit.Source(kind={self.kind!r}) of {self.name!r}: expected one of {_KINDS}"
             )
 
         if self.abi == "tvm_ffi" and self.kind == "device":

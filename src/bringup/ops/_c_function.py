@@ -57,6 +57,8 @@ class CFunction:
             raise ValueError(
                 "args=: say what the function gets, as in args='ptr(out), ptr(x), numel(x)'"
             )
+        if (entry, abi) == (source.entry, source.abi):
+            return source
         return replace(source, entry=entry, abi=abi)
 
 

@@ -525,7 +525,9 @@ def _template(
     plain = _source(schema, source, caller)
     _check_dtype_arguments(schema, dtypes)
     try:
-        plain = function.of(plain if kind is None else replace(plain, kind=kind))
+        if kind is not None and kind != plain.kind:
+            plain = replace(plain, kind=kind)
+        plain = function.of(plain)
         return template_of(plain, dtypes, macros, flags, function.args or "", function.returns)
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{name}: {error}") from error
