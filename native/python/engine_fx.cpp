@@ -1,30 +1,65 @@
 #include "python/engine_fx.h"
 
+#include <structmember.h>
+
 #include <memory>
 
 namespace bringup::python {
 namespace {
 
-// Names of attributes. The properties `args` and `kwargs` are Python code around two members of the
-// same meaning, which are used where they exist.
-struct Names {
-  explicit Names(PyObject* node_type)
-      : args(member_or(node_type, "_args", "args")),
-        kwargs(member_or(node_type, "_kwargs", "kwargs")) {}
-
-  static Ref member_or(PyObject* type, const char* member, const char* property) {
-    const bool has = PyObject_HasAttrString(type, member) != 0;
-    return Ref::checked(PyUnicode_InternFromString(has ? member : property));
+// An attribute of nodes. Where their type is written in C, it is a member whose place is asked
+// once; looking it up by name takes most of the time of a mirror otherwise.
+class Field {
+ public:
+  Field(PyObject* node_type, const char* name)
+      : type_(reinterpret_cast<PyTypeObject*>(node_type)),
+        name_(Ref::checked(PyUnicode_InternFromString(name))) {
+    const Ref found(PyObject_GetAttr(node_type, name_.get()));
+    if (!found) PyErr_Clear();
+    if (!found || Py_TYPE(found.get()) != &PyMemberDescr_Type) return;
+    const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(found.get())->d_member;
+    if (member->type == T_OBJECT_EX || member->type == T_OBJECT) offset_ = member->offset;
   }
 
-  Ref op{PyUnicode_InternFromString("op")};
-  Ref target{PyUnicode_InternFromString("target")};
-  Ref name{PyUnicode_InternFromString("name")};
-  Ref args;
-  Ref kwargs;
+  Ref of(PyObject* node) const {
+    if (offset_ >= 0 && Py_TYPE(node) == type_) {
+      PyObject* found = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node) + offset_);
+      if (found != nullptr) return Ref::borrowed(found);
+    }
+    return Ref::checked(PyObject_GetAttr(node, name_.get()));
+  }
+
+ private:
+  PyTypeObject* type_;
+  Ref name_;
+  Py_ssize_t offset_ = -1;
 };
 
-Ref get(PyObject* object, PyObject* name) { return Ref::checked(PyObject_GetAttr(object, name)); }
+// The properties `args` and `kwargs` are Python code around two members of the same meaning, which
+// are used where they exist.
+struct Fields {
+  explicit Fields(PyObject* type)
+      : op(type, "op"),
+        target(type, "target"),
+        name(type, "name"),
+        args(type, member_or(type, "_args", "args")),
+        kwargs(type, member_or(type, "_kwargs", "kwargs")) {}
+
+  static const char* member_or(PyObject* type, const char* member, const char* property) {
+    return PyObject_HasAttrString(type, member) != 0 ? member : property;
+  }
+
+  Field op;
+  Field target;
+  Field name;
+  Field args;
+  Field kwargs;
+};
+
+// Most strings that are compared here are one interned object.
+bool is_text(PyObject* text, PyObject* wanted) {
+  return text == wanted || PyUnicode_Compare(text, wanted) == 0;
+}
 
 Ref get(PyObject* object, const char* name) {
   return Ref::checked(PyObject_GetAttrString(object, name));
@@ -90,7 +125,7 @@ struct Target {
 class FxReading {
  public:
   FxReading(GraphCore& core, PyObject* node_type, PyObject* getitem, PyObject* reader)
-      : core_(core), names_(node_type), getitem_(getitem), reader_(reader) {
+      : core_(core), fields_(node_type), getitem_(getitem), reader_(reader) {
     core.fx_type = reinterpret_cast<PyTypeObject*>(node_type);
     core.fx_values = &values_;
   }
@@ -107,19 +142,19 @@ class FxReading {
   }
 
   void read(PyObject* fx_node) {
-    const Ref op = get(fx_node, names_.op.get());
-    const Ref target = get(fx_node, names_.target.get());
-    const Ref args = get(fx_node, names_.args.get());
+    const Ref op = fields_.op.of(fx_node);
+    const Ref target = fields_.target.of(fx_node);
+    const Ref args = fields_.args.of(fx_node);
     if (target.get() == getitem_ && take_item(fx_node, args.get())) return;
-    const Ref kwargs = get(fx_node, names_.kwargs.get());
+    const Ref kwargs = fields_.kwargs.of(fx_node);
     items_.clear();
     keywords_.clear();
-    if (is_output(op.get())) {
+    const bool call_function = is_text(op.get(), call_function_.get());
+    if (!call_function && is_text(op.get(), output_.get())) {
       put_plain(args.get(), kwargs.get());
       core_.graph.set_outputs(call());
       return core_.set_handle(core_.graph.last(), fx_node);
     }
-    const bool call_function = PyUnicode_CompareWithASCIIString(op.get(), "call_function") == 0;
     const Target& known = describe(fx_node, call_function ? target.get() : op.get());
     if (known.folds) return take_several(fx_node, known, args.get(), kwargs.get());
     put_arguments(fx_node, known, args.get(), kwargs.get());
@@ -127,10 +162,6 @@ class FxReading {
   }
 
  private:
-  static bool is_output(PyObject* op) {
-    return PyUnicode_CompareWithASCIIString(op, "output") == 0;
-  }
-
   en::Call call() const { return {items_.items(), items_.count(), keywords_.items()}; }
 
   // Indexing a node that was folded is one of its values.
@@ -182,13 +213,14 @@ class FxReading {
   void put_arguments(PyObject* fx_node, const Target& target, PyObject* args, PyObject* kwargs) {
     if (target.slots.empty()) return put_plain(args, kwargs);
     const Py_ssize_t given = PyTuple_GET_SIZE(args);
+    const bool named = PyDict_GET_SIZE(kwargs) > 0;
     Py_ssize_t used = 0;
     Py_ssize_t index = 0;
     for (const Slot& slot : target.slots) {
       PyObject* argument = nullptr;
       if (index < given && !slot.kwarg_only) {
         argument = PyTuple_GET_ITEM(args, index);
-      } else if ((argument = PyDict_GetItemWithError(kwargs, slot.name.get())) != nullptr) {
+      } else if (named && (argument = PyDict_GetItemWithError(kwargs, slot.name.get()))) {
         ++used;
       } else if (slot.has_default) {
         convert(core_, slot.fallback.get(), items_);
@@ -208,7 +240,7 @@ class FxReading {
   }
 
   en::NodeId insert(PyObject* fx_node, const en::Operator* op, uint32_t outputs) {
-    const en::StringId name = string_of(get(fx_node, names_.name.get()).get());
+    const en::StringId name = string_of(fields_.name.of(fx_node).get());
     const en::NodeId node = core_.graph.insert(op, name, call(), outputs, core_.graph.last());
     core_.set_handle(node, fx_node);
     return node;
@@ -239,7 +271,9 @@ class FxReading {
   }
 
   GraphCore& core_;
-  Names names_;
+  Fields fields_;
+  Ref call_function_ = Ref::checked(PyUnicode_InternFromString("call_function"));
+  Ref output_ = Ref::checked(PyUnicode_InternFromString("output"));
   PyObject* getitem_;
   PyObject* reader_;
   FxValues values_;

@@ -1,5 +1,8 @@
-// Reading a torch.fx graph into the engine's, through the C API of Python alone.
+// Reading a torch.fx graph into the engine's and repeating edits on it, through the C API of Python
+// alone.
 #pragma once
+
+#include <vector>
 
 #include "python/engine_core.h"
 
@@ -14,5 +17,16 @@ namespace bringup::python {
 // `inherited` are keys of fx_node.meta that `Node.meta` takes over, when somebody looks at it.
 void read_fx(GraphCore& core, PyObject* fx_graph, PyObject* node_type, PyObject* getitem,
              PyObject* reader, PyObject* inherited);
+
+// Repeats edits of the mirror on the FX graph; refuses what FX cannot repeat before the first one.
+// `writer` does what needs Python (bringup.compiler):
+//   create(node, fx_before, arguments) -> fx_node
+//   move(node, fx_before)
+//   rewire(node, old_arguments, old_keywords, arguments, keywords)   in any way; one value
+//   exchanged
+//       for another does not need it
+//   value(value) -> fx_node   of a node with several outputs
+void write_fx(GraphCore& core, const std::vector<en::Edit>& edits, PyObject* fx_graph,
+              PyObject* writer);
 
 }  // namespace bringup::python

@@ -186,6 +186,16 @@ std::vector<Ref>* items_of(GraphCore& core, en::ValueId value) {
   return found == core.mirrored->items.end() ? nullptr : &found->second;
 }
 
+// The edits of the open transaction, or those of one that was committed.
+void repeat_on_fx(GraphCore& core, nb::handle fx_graph, nb::handle writer,
+                  const EditList* committed) {
+  if (!core.mirrored) throw nb::value_error("the graph mirrors none");
+  const std::span<const en::Edit> journal = core.graph.journal();
+  const std::vector<en::Edit> edits =
+      committed != nullptr ? committed->edits : std::vector(journal.begin(), journal.end());
+  write_fx(core, edits, fx_graph.ptr(), writer.ptr());
+}
+
 // The nodes of the mirrored graph that stand for a value of a node with several.
 nb::list items(GraphCore& core, nb::handle value) {
   nb::list all;
@@ -317,6 +327,7 @@ void def_mirroring(nb::class_<GraphCore>& type) {
              read_fx(core, fx_graph.ptr(), node_type.ptr(), getitem.ptr(), reader.ptr(),
                      inherited.ptr());
            })
+      .def("write_fx", &repeat_on_fx, nb::arg(), nb::arg(), nb::arg().none() = nb::none())
       .def("items", &items)
       .def("add_item", &add_item)
       .def("take_changed", &take_changed);

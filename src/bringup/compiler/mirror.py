@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -14,7 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
 from bringup.compiler.schema import Slot, in_schema_order, overload_of, signature_of
-from bringup.errors import PassError
+
+if TYPE_CHECKING:
+    from bringup.ir._engine import GraphCore
 
 __all__ = ["Mirror"]
 
@@ -49,88 +51,112 @@ class Mirror:
             if node.handle.target in foldable:
                 node.payload = getattr(module, node.handle.target)
 
-    # ir to FX
-
-    def commit(self, edits: Sequence[ir.Edit]) -> None:
+    def commit(self, edits: ir.Journal) -> None:
         """Repeat edits of the mirror on the FX graph. Checks first, so that it fails before the
         first edit.
 
         The module is not recompiled: that is done once, after all passes.
         """
-        listed = list(edits)
-        for edit in listed:
-            self._check(edit)
-        for edit in listed:
-            self._repeat(edit)
-        self.changed = self.changed or bool(listed)
+        edits.repeat_on_fx(self.module.graph, _Writer(self.module, self._core))
+        self.changed = self.changed or bool(edits)
 
     def finish(self) -> None:
         """After the last pass: write changed metas back, recompile, expire all handles."""
         if self.changed:
+            writer = _Writer(self.module, self._core)
             for node in {value.node: None for value in self._core.take_changed()}:
-                self._write_meta(node, node.handle)
+                writer.write_meta(node, node.handle)
             self.module.recompile()
         self.graph.expire()
 
-    def _check(self, edit: ir.Edit) -> None:
-        if isinstance(edit, ir.Insert) and edit.node._operator.type == ir.INPUT:
-            raise PassError(
-                f"a pass cannot give a compiled graph a new input ({edit.node._name!r})"
-            )
-        if isinstance(edit, ir.Erase) and edit.node._operator.type == ir.INPUT:
-            raise PassError(
-                f"a pass cannot remove an input of a compiled graph ({edit.node._name!r})"
-            )
-        if isinstance(edit, ir.Rewire) and edit.node is self.graph.output_node:
-            before, after = (
-                len(list(ir.values_in(item))) for item in (edit.old_arguments, edit.arguments)
-            )
-            if before != after:
-                raise PassError(
-                    f"a compiled graph has {before} outputs; a pass cannot change that to {after}"
-                )
 
-    def _repeat(self, edit: ir.Edit) -> None:
-        if isinstance(edit, ir.Insert):
-            with self.module.graph.inserting_before(edit.before.handle):
-                edit.node.handle = self._create(edit.node, edit.arguments)
-        elif isinstance(edit, ir.Erase):
-            for item in self._items_of(edit.node):
-                self.module.graph.erase_node(item)
-            self.module.graph.erase_node(edit.node.handle)
-        elif isinstance(edit, ir.Move):
-            edit.before.handle.prepend(edit.node.handle)
-            for item in self._items_of(edit.node):
-                edit.node.handle.append(item)
-        else:
-            self._rewire(edit)
+class _Writer:
+    """Repeats on FX what needs Python; see native/python/engine_fx.h."""
 
-    def _create(self, node: ir.Node, given: tuple[object, ...]) -> Any:
-        graph = self.module.graph
-        if node._operator.type == ir.CONSTANT:
-            name = _free_name(self.module, node._name)
-            self.module.register_buffer(name, node.payload, persistent=False)
-            fx_node = graph.get_attr(name)
-        else:
-            overload = overload_of(node._operator.type)
-            arguments, keywords = self._call_arguments(overload, given)
-            fx_node = graph.call_function(overload, arguments, keywords, name=node._name)
-        fx_node.meta.update({key: node.meta[key] for key in _INHERITED if key in node.meta})
-        fx_node.meta["bringup"] = {
-            key: item for key, item in node.meta.items() if key not in _INHERITED
-        }
-        self._write_meta(node, fx_node)
-        return fx_node
+    def __init__(self, module: Any, core: GraphCore) -> None:
+        self._module = module
+        self._graph = module.graph
+        self._core = core
+        self._overloads: dict[str, Any] = {}
 
-    def _write_meta(self, node: ir.Node, fx_node: Any) -> None:
-        if node._operator.output_count == 1:
-            if node._outputs[0]._meta is not None:
-                fx_node.meta["val"] = node._outputs[0]._meta
-            return
-        fx_node.meta["val"] = tuple(value._meta for value in node._outputs)
+    def create(self, node: ir.Node, before: Any, given: tuple[object, ...]) -> Any:
+        """A new node in front of `before`."""
+        with self._graph.inserting_before(before):
+            is_constant = node._operator.type == ir.CONSTANT
+            made = self._constant(node) if is_constant else self._call(node, given)
+        meta = node.meta
+        made.meta.update({key: meta[key] for key in _INHERITED if key in meta})
+        made.meta["bringup"] = {key: item for key, item in meta.items() if key not in _INHERITED}
+        self.write_meta(node, made)
+        return made
+
+    def move(self, node: ir.Node, before: Any) -> None:
+        """Let a node, and what indexes it, stand in front of `before`."""
+        before.prepend(node.handle)
         for value in node._outputs:
             for item in self._core.items(value):
+                node.handle.append(item)
+
+    def rewire(
+        self,
+        node: ir.Node,
+        old_arguments: tuple[object, ...],
+        old_keywords: Mapping[str, object],
+        arguments: tuple[object, ...],
+        keywords: Mapping[str, object],
+    ) -> None:
+        """Give a node other arguments."""
+        fx_node = node.handle
+        if isinstance(fx_node.target, torch._ops.OpOverload) and node._operator.parameters:
+            fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, arguments)
+            return
+        old = [*ir.values_in(old_arguments), *ir.values_in(dict(old_keywords))]
+        new = [*ir.values_in(arguments), *ir.values_in(dict(keywords))]
+        exchange = {
+            former: self.value(after)
+            for before, after in zip(old, new, strict=True)
+            if before is not after
+            for former in self._values(before)
+        }
+        fx_node.args = fx.map_arg(fx_node.args, lambda item: exchange.get(item, item))
+        fx_node.kwargs = fx.map_arg(fx_node.kwargs, lambda item: exchange.get(item, item))
+
+    def value(self, value: ir.Value) -> Any:
+        """What stands for a value; made where there is none."""
+        found = self._values(value)
+        if found:
+            return found[0]
+        fx_node = value._node.handle
+        with self._graph.inserting_after(fx_node):
+            item = self._graph.call_function(operator.getitem, (fx_node, value._index))
+        item.meta["val"] = value._meta
+        self._core.add_item(value, item)
+        return item
+
+    def write_meta(self, node: ir.Node, fx_node: Any) -> None:
+        """Describe the values of a node."""
+        outputs = node._outputs
+        if node._operator.output_count == 1:
+            if outputs[0]._meta is not None:
+                fx_node.meta["val"] = outputs[0]._meta
+            return
+        fx_node.meta["val"] = tuple(value._meta for value in outputs)
+        for value in outputs:
+            for item in self._core.items(value):
                 item.meta["val"] = value._meta
+
+    def _constant(self, node: ir.Node) -> Any:
+        name = _free_name(self._module, node._name)
+        self._module.register_buffer(name, node.payload, persistent=False)
+        return self._graph.get_attr(name)
+
+    def _call(self, node: ir.Node, given: tuple[object, ...]) -> Any:
+        kind = node._operator.type
+        overload = self._overloads.get(kind)
+        if overload is None:
+            overload = self._overloads[kind] = overload_of(kind)
+        arguments, keywords = self._call_arguments(overload, given)
+        return self._graph.call_function(overload, arguments, keywords, name=node._name)
 
     def _call_arguments(
         self, overload: Any, arguments: tuple[object, ...]
@@ -140,7 +166,7 @@ class Mirror:
         keywords: dict[str, object] = {}
         needed = 0
         for slot, argument in zip(signature_of(overload), arguments, strict=True):
-            given = self._fx_argument(argument)
+            given = self._argument(argument)
             omitted = slot.has_default and _is_default(slot.default, argument)
             if not slot.kwarg_only:
                 positional.append(given)
@@ -149,52 +175,16 @@ class Mirror:
                 keywords[slot.name] = given
         return tuple(positional[:needed]), keywords
 
-    def _rewire(self, edit: ir.Rewire) -> None:
-        fx_node = edit.node.handle
-        swapped = _one_exchange(edit)
-        if swapped is not None and len(self._fx_values(swapped[0])) == 1:
-            before, after = swapped
-            fx_node.replace_input_with(self._fx_value(before), self._fx_value(after))
-            return
-        if isinstance(fx_node.target, torch._ops.OpOverload) and edit.node._operator.parameters:
-            fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, edit.arguments)
-            return
-        old = [*ir.values_in(edit.old_arguments), *ir.values_in(dict(edit.old_keywords))]
-        new = [*ir.values_in(edit.arguments), *ir.values_in(dict(edit.keywords))]
-        exchange = {
-            former: self._fx_value(after)
-            for before, after in zip(old, new, strict=True)
-            if before is not after
-            for former in self._fx_values(before)
-        }
-        fx_node.args = fx.map_arg(fx_node.args, lambda item: exchange.get(item, item))
-        fx_node.kwargs = fx.map_arg(fx_node.kwargs, lambda item: exchange.get(item, item))
-
-    def _fx_argument(self, argument: object) -> object:
+    def _argument(self, argument: object) -> object:
         if isinstance(argument, ir.Value):
-            return self._fx_value(argument)
+            return self.value(argument)
         if isinstance(argument, (tuple, list)):
-            return [self._fx_argument(item) for item in argument]
+            return [self._argument(item) for item in argument]
         return argument
 
-    def _fx_value(self, value: ir.Value) -> Any:
-        fx_values = self._fx_values(value)
-        if fx_values:
-            return fx_values[0]
-        fx_node = value._node.handle
-        with self.module.graph.inserting_after(fx_node):
-            item = self.module.graph.call_function(operator.getitem, (fx_node, value._index))
-        item.meta["val"] = value._meta
-        self._core.add_item(value, item)
-        return item
-
-    def _fx_values(self, value: ir.Value) -> list[Any]:
-        if value._node._operator.output_count == 1:
-            return [value._node.handle]
-        return self._core.items(value)
-
-    def _items_of(self, node: ir.Node) -> list[Any]:
-        return [item for value in node._outputs for item in self._core.items(value)]
+    def _values(self, value: ir.Value) -> list[Any]:
+        node = value._node
+        return [node.handle] if node._operator.output_count == 1 else self._core.items(value)
 
 
 class _Reader:
@@ -279,28 +269,6 @@ def _is_default(default: object, given: object) -> bool:
     if next(ir.values_in(given), None) is not None:
         return False
     return type(default) is type(given) and default == given
-
-
-def _one_exchange(edit: ir.Rewire) -> tuple[ir.Value, ir.Value] | None:
-    """The value read before and the one read now, when this is all that a rewiring changed: every
-    read of the one became a read of the other.
-    """
-    if edit.old_keywords or edit.keywords or len(edit.old_arguments) != len(edit.arguments):
-        return None
-    found: tuple[ir.Value, ir.Value] | None = None
-    kept: list[object] = []
-    for before, after in zip(edit.old_arguments, edit.arguments, strict=True):
-        if isinstance(before, ir.Value) and isinstance(after, ir.Value) and before is not after:
-            if found is not None and found != (before, after):
-                return None
-            found = before, after
-        elif before is after or (type(before) is type(after) and before == after):
-            kept.append(before)
-        else:
-            return None
-    if found is None or any(value is found[0] for value in ir.values_in(kept)):
-        return None
-    return found
 
 
 def _free_name(module: Any, base: str) -> str:

@@ -66,13 +66,18 @@ def overload_of(op_type: str) -> Any:
 
     Raises `SchemaError` when there is none.
     """
-    packet, overload = _packet_of(op_type)
-    name = overload or "default"
-    if name not in packet.overloads():
+    return _overload(*_packet_of(op_type))
+
+
+def _overload(packet: Any, name: str) -> Any:
+    name = name or "default"
+    found = getattr(packet, name, None)
+    if not isinstance(found, torch._ops.OpOverload):
         raise SchemaError(
-            f"operator {op_type!r} has no overload {name!r}; it has {sorted(packet.overloads())}"
+            f"operator {packet._qualified_op_name!r} has no overload {name!r}; it has "
+            f"{sorted(packet.overloads())}"
         )
-    return getattr(packet, name)
+    return found
 
 
 def _packet_of(op_type: str) -> tuple[Any, str]:
@@ -96,9 +101,11 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
     Raises `SchemaError` when there is no such operator or no overload takes the arguments.
     """
     packet, overload = _packet_of(op_type)
+    if overload:
+        return _overload(packet, overload)
     names = packet.overloads()
-    if overload or names == ["default"]:
-        return overload_of(op_type)
+    if names == ["default"]:
+        return packet.default
     given = [*arguments, *keywords.values()]
     if any(isinstance(argument, AnyValue) for argument in given):
         fitting = [

@@ -55,9 +55,6 @@ class Rewire:
 
 Edit: TypeAlias = Insert | Erase | Move | Rewire
 
-Committer: TypeAlias = Callable[[Sequence[Edit]], None]
-"""Repeats a successful pass's edits on the graph that the edited one mirrors."""
-
 
 class Journal(Sequence[Edit]):
     """The edits of one transaction: those made so far, and after it those that stayed.
@@ -73,6 +70,12 @@ class Journal(Sequence[Edit]):
     def close(self, committed: EditList | None) -> None:
         """The transaction is over; None when it was undone."""
         self._open, self._committed = False, committed
+
+    def repeat_on_fx(self, fx_graph: object, writer: object) -> None:
+        """Repeat the edits on the torch.fx graph that this one mirrors; refuse what it cannot have
+        before the first edit. See native/python/engine_fx.h for `writer`.
+        """
+        self._core.write_fx(fx_graph, writer, self._committed)
 
     def __len__(self) -> int:
         if self._open:
@@ -96,6 +99,10 @@ class Journal(Sequence[Edit]):
         if not -size <= index < size:
             raise IndexError(f"edit {index} of a journal of {size}")
         return _edit(*self._core.edit_at(index % size, self._committed))
+
+
+Committer: TypeAlias = Callable[[Journal], None]
+"""Repeats a successful pass's edits on the graph that the edited one mirrors."""
 
 
 def _edit(

@@ -105,14 +105,15 @@ class Rewriting:
                 self._call("replacement", match), f"{type(self._instance).__qualname__}.replacement"
             )
             self._permit(names)
-            self._verify(match.pattern_name, nodes, match.inputs, match.outputs, replacement)
+            inputs, outputs = match.inputs, match.outputs
+            self._verify(match.pattern_name, nodes, inputs, outputs, replacement)
             for node in candidate.hoist:
                 self._graph.move_before(node, candidate.before)
             return replace(
                 self._graph,
                 replacement,
-                inputs=match.inputs,
-                outputs=match.outputs,
+                inputs=inputs,
+                outputs=outputs,
                 nodes=nodes,
                 before=candidate.before,
                 storages=self._storages,

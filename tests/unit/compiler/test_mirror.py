@@ -142,3 +142,65 @@ def test_constant_of_a_replacement_becomes_a_buffer(traced):
     graph_pass(run)
     compiler.apply_passes(module)
     assert torch.equal(module(torch.zeros(3)), torch.full((3,), 2.0))
+
+
+def instead_of_relu(graph, op_type):
+    (relu,) = graph.find("aten::relu")
+    new = graph.inserting_before(relu).op(op_type, relu.inputs[0])
+    graph.replace_all_uses(relu.output, new)
+    graph.erase(relu)
+
+
+def other_operand(graph, value):
+    (node,) = graph.find("aten::sub.Tensor")
+    graph.set_argument(node, "other", value)
+
+
+def swap_operands(graph):
+    (node,) = graph.find("aten::sub.Tensor")
+    left, right = node.inputs
+    graph.set_argument(node, "self", right)
+    graph.set_argument(node, "other", left)
+
+
+@pytest.mark.parametrize(
+    ("function", "edit", "expected"),
+    [
+        (
+            lambda x: torch.cat([(r := x.relu()), x, r]),
+            lambda graph: instead_of_relu(graph, "aten::tanh"),
+            lambda x: torch.cat([x.tanh(), x, x.tanh()]),
+        ),
+        (
+            lambda x: (e := x.exp()) - e,
+            lambda graph: other_operand(graph, graph.inputs[0]),
+            lambda x: x.exp() - x,
+        ),
+        (
+            lambda x: x.exp() - x,
+            lambda graph: other_operand(graph, 2),
+            lambda x: x.exp() - 2,
+        ),
+        (lambda x: x.exp() - x, swap_operands, lambda x: x - x.exp()),
+    ],
+)
+def test_edits_of_what_a_node_reads_are_repeated_on_fx(traced, function, edit, expected):
+    x = torch.randn(2, 3)
+    module = traced(function, x)
+    graph_pass(lambda graph, context: edit(graph))
+    compiler.apply_passes(module)
+    module.graph.lint()
+    torch.testing.assert_close(module(x), expected(x))
+
+
+def test_nodes_whose_type_has_no_members_in_c_are_read_by_name(traced, monkeypatch):
+    """Where those members are is a matter of the version of torch."""
+    for name in ("op", "target", "name", "_args", "_kwargs"):
+        member = getattr(torch.fx.Node, name)
+        hidden = property(member.__get__, member.__set__)
+        monkeypatch.setattr(torch.fx.Node, name, hidden, raising=False)
+    x = torch.randn(2, 3)
+    module = traced(lambda x: torch.relu(x), x)
+    register_swap("aten::relu", "aten::tanh")
+    compiler.apply_passes(module)
+    assert torch.equal(module(x), torch.tanh(x))
