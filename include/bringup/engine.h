@@ -22,7 +22,7 @@
  * graph_release or until it is handed over (pattern_create, a replacement); it may be used from one
  * thread at a time. A node number is never used again in its graph; it means nothing in another
  * one. Strings belong to the engine and live as long as the process, if nothing else is said; lists
- * and other arrays live until the graph handle ends.
+ * and other arrays live until the graph handle ends, or graph_release_arrays.
  *
  * Thread rule: registering and running may happen on any thread. The hooks of one instance never
  * overlap; instances of one pass may run at the same time on different graphs.
@@ -78,7 +78,9 @@ typedef enum bringup_argument_kind {
   BRINGUP_ARGUMENT_LIST = 8,   /* of.items, count */
   BRINGUP_ARGUMENT_DICT = 9,   /* of.items, count: key, value, key, value, ... */
   BRINGUP_ARGUMENT_SLICE = 10, /* of.items, count 3: start, stop, step */
-  BRINGUP_ARGUMENT_ANY = 11    /* only in patterns: any argument. of.text: its name, "" for none */
+  BRINGUP_ARGUMENT_ANY = 11,   /* only in patterns: any argument. of.text: its name, "" for none */
+  BRINGUP_ARGUMENT_PIECE =
+      12 /* only in patterns: of.handle, as pattern_any and its like wrote it */
 } bringup_argument_kind;
 
 typedef struct bringup_argument {
@@ -116,6 +118,75 @@ typedef struct bringup_constant {
   const void* data;
   uint64_t bytes;
 } bringup_constant;
+
+/* --- pieces of patterns. What is left zero asks for nothing. All that a struct points to is
+ * copied. A name captures what it stands for; the same name means the same wherever it stands. */
+
+/* Any argument that fits. */
+typedef struct bringup_any_piece {
+  uint32_t struct_size;
+  uint32_t kinds; /* 1u << kind for each of NONE, BOOL, INT, FLOAT, STRING, VALUE, LIST; 0: any */
+  const char* name;
+  const bringup_argument* among; /* one of these, by kind and value; they hold no values */
+  uint32_t among_count;
+  const double* at_least; /* bounds of a number; with one, nothing else fits */
+  const double* at_most;
+} bringup_any_piece;
+
+/* A number in the call, or a constant of the graph. */
+typedef struct bringup_constant_piece {
+  uint32_t struct_size;
+  uint32_t value_count; /* 0: any constant */
+  const char* name;
+  const bringup_argument* values; /* BOOL, INT or FLOAT, in row-major order */
+  const int64_t* shape;           /* NULL: one value, which is that of every element */
+  int32_t rank;
+  double atol; /* |found - value| <= atol + rtol * |value|; NaN is NaN */
+  double rtol;
+} bringup_constant_piece;
+
+/* A list of values of any length; as an item of a list, all that its other items leave. */
+typedef struct bringup_list_piece {
+  uint32_t struct_size;
+  uint32_t at_least;
+  const uint32_t* at_most;
+  const char* name;        /* not NULL */
+  bringup_ir_pattern each; /* of one output, which every value must be; handed over. 0: any value */
+} bringup_list_piece;
+
+typedef enum bringup_size_kind {
+  BRINGUP_SIZE_NUMBER = 0,
+  BRINGUP_SIZE_NAMED = 1, /* the same name is the same size, compared as an expression */
+  BRINGUP_SIZE_ANY = 2,
+  BRINGUP_SIZE_REST = 3 /* any number of sizes; once in a shape */
+} bringup_size_kind;
+
+typedef struct bringup_size {
+  int32_t kind; /* of bringup_size_kind */
+  int64_t number;
+  const char* name;
+} bringup_size;
+
+/* What a tensor must look like. */
+typedef struct bringup_tensor_form {
+  uint32_t struct_size;
+  uint32_t size_count;
+  const bringup_size* sizes;  /* NULL: any shape */
+  const char* const* dtypes;  /* one of these; NULL-terminated; NULL: any */
+  const char* const* devices; /* the same; "npu" takes every device of this type */
+  const int32_t* ranks;       /* one of these */
+  uint32_t rank_count;
+} bringup_tensor_form;
+
+/* A part of a graph: what enters it, and what leaves it. Inside is all that the outputs need and
+ * the inputs do not give. */
+typedef struct bringup_boundary {
+  uint32_t struct_size;
+  uint32_t input_count;
+  const bringup_ir_value* inputs; /* the replacement's inputs, in order */
+  const bringup_ir_value* outputs;
+  uint32_t output_count;
+} bringup_boundary;
 
 /* --- passes */
 
@@ -414,7 +485,66 @@ typedef struct bringup_engine_api {
   /* Why the run failed, "" when it did not. */
   int32_t (*report_failure)(bringup_run_report report, const char** message);
   int32_t (*report_release)(bringup_run_report report);
+
+  /* --- pieces of patterns (this and all below: where BRINGUP_ENGINE_HAS says so). `graph` is one
+   * that becomes a pattern; a piece belongs to it. The first three write an argument for add_node,
+   * also inside of lists. */
+  int32_t (*pattern_any)(bringup_ir_graph graph, const bringup_any_piece* piece,
+                         bringup_argument* argument);
+  int32_t (*pattern_constant)(bringup_ir_graph graph, const bringup_constant_piece* piece,
+                              bringup_argument* argument);
+  int32_t (*pattern_list)(bringup_ir_graph graph, const bringup_list_piece* piece,
+                          bringup_argument* argument);
+  /* A value that is any one of the alternatives, two or more, tried in order: values (one at
+   * least), other arguments, pieces. `name`, which may be NULL, is for match_chosen. */
+  int32_t (*pattern_one_of)(bringup_ir_graph graph, const bringup_argument* alternatives,
+                            uint32_t count, const char* name, bringup_ir_value* value);
+  /* `present`, or where that is absent `otherwise`. NULL: the first value that the operator reads
+   * stands in its place; of an input, the argument may be NONE. match_chosen: 0 present, 1 absent.
+   * Inputs that only an absent part reads are NONE where the replacement reads them. */
+  int32_t (*pattern_optional)(bringup_ir_graph graph, bringup_ir_value present,
+                              const bringup_argument* otherwise, const char* name,
+                              bringup_ir_value* value);
+  /* What the tensor that a value stands for must look like; once for each value. */
+  int32_t (*pattern_where)(bringup_ir_graph graph, bringup_ir_value value,
+                           const bringup_tensor_form* form);
+  /* What a pattern compares, both unless this says 0: the data of constants where it knows them,
+   * and arguments that are no values. */
+  int32_t (*pattern_compare)(bringup_ir_pattern pattern, int32_t constant_values,
+                             int32_t attributes);
+
+  /* --- more about a match. match_named also gives a list (LIST) and a named size (INT, SYMBOL). */
+  /* Which alternative of this name matched; NOT_FOUND also when the match does not reach it. */
+  int32_t (*match_chosen)(bringup_match match, const char* name, uint32_t* alternative);
+  /* The matches of the items of a list that has `each`; they end with the hook. */
+  int32_t (*match_item_count)(bringup_match match, const char* name, uint32_t* count);
+  int32_t (*match_item)(bringup_match match, const char* name, uint32_t index, bringup_match* item);
+
+  /* In a replacement: a value that stands for `value` of the graph that is being rewritten, besides
+   * the replacement's inputs; an item of a list, for example. */
+  int32_t (*add_outer)(bringup_ir_graph replacement, bringup_ir_graph graph, bringup_ir_value value,
+                       bringup_ir_value* outer);
+
+  /* --- boundaries: replacing a part of a graph that a pass picked by hand */
+  /* The nodes inside, in order. FAILED says why the part cannot be replaced: it is not closed (it
+   * needs an input of the graph that is not among its inputs), a value inside is used outside, it
+   * writes memory or is random, or replacing it would make a cycle or cross a write. */
+  int32_t (*boundary_nodes)(bringup_ir_graph graph, const bringup_boundary* boundary,
+                            const bringup_ir_node** nodes, uint32_t* count);
+  /* Puts `replacement` (handed over) in the place of the part and writes the new nodes, unless
+   * `nodes` is NULL. FAILED as above, or when numbers of inputs or outputs differ, or the shape,
+   * dtype or device of an output. After a failure graph and replacement are as they were. */
+  int32_t (*boundary_replace)(bringup_ir_graph graph, const bringup_boundary* boundary,
+                              bringup_ir_graph replacement, const bringup_ir_node** nodes,
+                              uint32_t* count);
+
+  /* --- memory: ends all arrays that reading functions returned for this handle so far. */
+  int32_t (*graph_release_arrays)(bringup_ir_graph graph);
 } bringup_engine_api;
+
+/* Whether the engine that gave `api` has a function: the table of an older one is shorter. */
+#define BRINGUP_ENGINE_HAS(api, function) \
+  ((api)->struct_size >= offsetof(bringup_engine_api, function) + sizeof((api)->function))
 
 /* The table of this process, or NULL when the engine does not speak that version. */
 const bringup_engine_api* bringup_engine_get(uint32_t abi_version);

@@ -15,7 +15,9 @@ bringup_engine_api make_table() {
   fill_building_functions(table);
   fill_reading_functions(table);
   fill_changing_functions(table);
+  fill_pattern_functions(table);
   fill_matching_functions(table);
+  fill_boundary_functions(table);
   fill_running_functions(table);
   return table;
 }

@@ -12,7 +12,9 @@ void fill_pass_functions(bringup_engine_api& table);
 void fill_building_functions(bringup_engine_api& table);
 void fill_reading_functions(bringup_engine_api& table);
 void fill_changing_functions(bringup_engine_api& table);
+void fill_pattern_functions(bringup_engine_api& table);
 void fill_matching_functions(bringup_engine_api& table);
+void fill_boundary_functions(bringup_engine_api& table);
 void fill_running_functions(bringup_engine_api& table);
 
 }  // namespace bringup::engine

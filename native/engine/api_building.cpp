@@ -10,7 +10,7 @@ namespace {
 
 // What a provider of the program answered with a failure.
 void check_answer(int32_t status, const char* provider) {
-  const std::string why = take_hook_error();
+  const std::string why = take_hook_error(status);
   if (status == BRINGUP_ENGINE_OK) return;
   throw EngineError(status == BRINGUP_ENGINE_SCHEMA ? ErrorCode::kSchema : ErrorCode::kFailed,
                     std::string("the provider of ") + provider + " returned status " +
@@ -189,6 +189,10 @@ int32_t graph_release(bringup_ir_graph graph) {
   return guarded([&] { take_graph(graph); });
 }
 
+int32_t graph_release_arrays(bringup_ir_graph graph) {
+  return guarded([&] { graph_of(graph)->memory.release(); });
+}
+
 int32_t graph_set_providers(bringup_ir_graph graph, const bringup_engine_providers* providers) {
   return guarded([&] {
     const auto entry = graph_of(graph);
@@ -228,6 +232,26 @@ int32_t add_constant(bringup_ir_graph graph, const char* name, const bringup_con
   });
 }
 
+int32_t add_outer(bringup_ir_graph replacement, bringup_ir_graph graph, bringup_ir_value value,
+                  bringup_ir_value* outer) {
+  return guarded([&] {
+    const auto made = graph_of(replacement);
+    const auto entry = graph_of(graph);
+    given(outer, "outer");
+    if (made->lent || made->graph == entry->graph) {
+      throw EngineError(ErrorCode::kInvalid, "a replacement is a graph of its own");
+    }
+    const ValueId found = living(*entry, value);
+    ArgumentList said;
+    put_outer(said, *entry->graph, found);
+    const NodeId node = made->graph->insert(outer_operator(), entry->graph->name(found.node),
+                                            {said.items(), said.count()}, 1, made->graph->last());
+    const bool is_known = !entry->shapes_withheld && entry->graph->desc(found) != nullptr;
+    if (is_known) describe(*made->graph, {node, 0}, entry->graph->desc(found));
+    *outer = {node, 0};
+  });
+}
+
 // The operator of a new node, and its arguments as its schema has them.
 const Operator* bind(const GraphEntry& entry, StringId type, ArgumentList& arguments) {
   if (entry.providers->schema) return entry.providers->schema(*entry.graph, type, arguments);
@@ -247,7 +271,7 @@ int32_t add_node(bringup_ir_graph graph, const char* type, const bringup_argumen
     if (Strings::text(name).empty() || Strings::text(name).starts_with("ir::")) {
       throw EngineError(ErrorCode::kInvalid, quoted(type) + " is no type of an operator");
     }
-    ArgumentList list = list_of(arguments, count);
+    ArgumentList list = list_of(entry->pieces, arguments, count);
     check_objects(*entry, list.items());
     const Operator* op = bind(*entry, name, list);
     const uint32_t output_count =
@@ -282,10 +306,12 @@ int32_t set_outputs(bringup_ir_graph graph, const bringup_ir_value* values, uint
 void fill_building_functions(bringup_engine_api& table) {
   table.graph_create = graph_create;
   table.graph_release = graph_release;
+  table.graph_release_arrays = graph_release_arrays;
   table.graph_set_providers = graph_set_providers;
   table.add_input = add_input;
   table.add_constant = add_constant;
   table.add_node = add_node;
+  table.add_outer = add_outer;
   table.set_outputs = set_outputs;
 }
 

@@ -28,7 +28,7 @@ int32_t set_argument(bringup_ir_graph graph, bringup_ir_node node, uint32_t inde
     ArgumentList list;
     for (uint32_t other = 0; other < count; ++other) {
       if (other == index) {
-        put(list, given(argument, "argument"));
+        put(list, entry->pieces, given(argument, "argument"));
       } else {
         list.put_all(item(target.arguments(node), other));
       }

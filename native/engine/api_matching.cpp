@@ -1,9 +1,8 @@
-// The C API: patterns, and what a hook may ask a match.
+// The C API: what a hook may ask a match.
 #include "engine/access.h"
 #include "engine/api.h"
 #include "engine/marshal.h"
 #include "engine/match_handles.h"
-#include "engine/pattern.h"
 
 namespace bringup::engine {
 
@@ -25,67 +24,12 @@ LentMatch::LentMatch(const Match& match, const Providers& providers, bool shapes
       MatchEntry{&match, std::this_thread::get_id(), graph_.handle()}));
 }
 
-LentMatch::~LentMatch() { match_handles().take(handle_); }
+LentMatch::~LentMatch() {
+  const auto entry = match_handles().take(handle_);
+  for (const auto& [match, handle] : entry->items) match_handles().take(handle);
+}
 
 namespace {
-
-Handles<Pattern>& pattern_handles() {
-  static auto* const handles = new Handles<Pattern>("pattern");
-  return *handles;
-}
-
-// What the open arguments of a pattern's graph mean.
-void collect_open(Pattern& pattern) {
-  const Graph& graph = *pattern.graph;
-  for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
-    for (const Argument& argument : graph.all_arguments(node)) {
-      if (!is_open(argument)) continue;
-      OpenArgument open;
-      const std::string name(Strings::text(open_name(argument)));
-      open.text = name.empty() ? "any_value()" : "any_value(" + quoted(name) + ")";
-      open.what = AnyArgument{open_name(argument), 0, std::nullopt};
-      pattern.open.emplace(argument.id, std::move(open));
-    }
-  }
-}
-
-int32_t pattern_create(bringup_ir_graph graph, const char* name, bringup_ir_pattern* pattern) {
-  return guarded([&] {
-    given(pattern, "pattern");
-    auto made = std::make_shared<Pattern>();
-    made->graph = take_graph(graph)->graph;
-    made->name = name != nullptr ? name : std::string(made->graph->name());
-    collect_open(*made);
-    *pattern = pattern_handles().add(std::move(made));
-  });
-}
-
-int32_t pattern_release(bringup_ir_pattern pattern) {
-  return guarded([&] { pattern_handles().take(pattern); });
-}
-
-int32_t pattern_capture(bringup_ir_pattern pattern, bringup_ir_value value, const char* name) {
-  return guarded([&] {
-    const auto entry = pattern_handles().get(pattern);
-    const ValueId captured{value.node, value.index};
-    if (!entry->graph->has(captured)) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "pattern " + quoted(entry->name) + " can capture only its own values");
-    }
-    entry->captured.push_back(captured);
-    if (name != nullptr) entry->captured_names[Strings::intern(name)] = captured;
-  });
-}
-
-int32_t add_pattern(bringup_pass_context context, bringup_ir_pattern pattern) {
-  return guarded([&] {
-    const auto entry = context_of(context);
-    if (entry->patterns == nullptr) {
-      throw EngineError(ErrorCode::kInvalid, "patterns are added in the hook patterns");
-    }
-    entry->patterns->push_back(pattern_handles().take(pattern));
-  });
-}
 
 int32_t match_pattern(bringup_match match, const char** name) {
   return guarded([&] { given(name, "name") = kept(match_of(match)->match->pattern_name()); });
@@ -139,19 +83,70 @@ int32_t match_named(bringup_match match, const char* name, bringup_argument* arg
   });
 }
 
+int32_t match_chosen(bringup_match match, const char* name, uint32_t* alternative) {
+  return guarded([&] {
+    const auto entry = match_of(match);
+    const auto found = entry->match->chosen(text_given(name, "name"));
+    if (!found) {
+      throw EngineError(ErrorCode::kMissing, "this match of " +
+                                                 quoted(entry->match->pattern_name()) +
+                                                 " took no choice named " + quoted(name));
+    }
+    given(alternative, "alternative") = *found;
+  });
+}
+
+std::vector<const Match*> items_of(const MatchEntry& entry, const char* name) {
+  auto items = entry.match->items(text_given(name, "name"));
+  if (items) return std::move(*items);
+  throw EngineError(ErrorCode::kMissing, "pattern " + quoted(entry.match->pattern_name()) +
+                                             " matched no list of patterns named " + quoted(name));
+}
+
+int32_t match_item_count(bringup_match match, const char* name, uint32_t* count) {
+  return guarded([&] {
+    const auto entry = match_of(match);
+    given(count, "count") = static_cast<uint32_t>(items_of(*entry, name).size());
+  });
+}
+
+// The handle of an item's match: the same one for as long as the hook runs.
+bringup_match handle_of(MatchEntry& entry, const Match* item) {
+  MatchEntry& whole = entry.whole != nullptr ? *entry.whole : entry;
+  const auto place = whole.items.find(item);
+  if (place != whole.items.end()) return place->second;
+  const bringup_match handle = match_handles().add(
+      std::make_shared<MatchEntry>(MatchEntry{item, entry.lender, entry.graph, &whole}));
+  whole.items.emplace(item, handle);
+  return handle;
+}
+
+int32_t match_item(bringup_match match, const char* name, uint32_t index, bringup_match* item) {
+  return guarded([&] {
+    const auto entry = match_of(match);
+    given(item, "item");
+    const std::vector<const Match*> items = items_of(*entry, name);
+    if (index >= items.size()) {
+      throw EngineError(ErrorCode::kMissing,
+                        "list " + quoted(name) + " has " + std::to_string(items.size()) +
+                            " items, there is no number " + std::to_string(index));
+    }
+    *item = handle_of(*entry, items[index]);
+  });
+}
+
 }  // namespace
 
 void fill_matching_functions(bringup_engine_api& table) {
-  table.pattern_create = pattern_create;
-  table.pattern_release = pattern_release;
-  table.pattern_capture = pattern_capture;
-  table.add_pattern = add_pattern;
   table.match_pattern = match_pattern;
   table.match_graph = match_graph;
   table.match_nodes = match_nodes;
   table.match_value = match_value;
   table.match_captured = match_captured;
   table.match_named = match_named;
+  table.match_chosen = match_chosen;
+  table.match_item_count = match_item_count;
+  table.match_item = match_item;
 }
 
 }  // namespace bringup::engine

@@ -55,6 +55,8 @@ int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_o
     if (entry->lent) {
       throw EngineError(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
     }
+    check_has_no_pieces(*entry->graph, "graph");
+    check_has_no_outer(*entry->graph, "graph");
     bringup_run_options options{};
     if (given_options != nullptr) options = whole(given_options, "options");
     RunSettings settings;

@@ -71,6 +71,15 @@ void Boundary::add_input(uint32_t index, std::span<const Place> places) {
   put(inputs_, index, *entering, "input");
 }
 
+void Boundary::add_input_value(uint32_t index, ValueId value) {
+  if (!graph_.has(value)) {
+    throw EngineError(ErrorCode::kInvalid, "input " + std::to_string(index) +
+                                               " of the boundary is no value of graph " +
+                                               quoted(graph_.name()));
+  }
+  put(inputs_, index, value, "input");
+}
+
 void Boundary::add_output(uint32_t index, ValueId value) {
   if (!graph_.has(value)) {
     throw EngineError(ErrorCode::kInvalid, "output " + std::to_string(index) +
@@ -116,6 +125,7 @@ std::vector<NodeId> Boundary::inner_nodes() const {
 void Boundary::check_self_contained(std::span<const NodeId> nodes) const {
   const std::unordered_set<NodeId> inner(nodes.begin(), nodes.end());
   for (const NodeId node : nodes) {
+    if (&graph_.op(node) == Operators::constant()) continue;  // it stays for those outside
     for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
       if (contains(outputs_, ValueId{node, index})) continue;
       for (const NodeId user : graph_.sorted_users(ValueId{node, index})) {
@@ -138,27 +148,32 @@ void Boundary::place(Part& part, const Storages& storages) const {
       if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
     }
   }
-  const NodeId last = part.nodes.back();
-  if (reader == kNoNode || graph_.is_before(last, reader)) {
-    part.before = graph_.next(last);
-    return;
-  }
-  part.before = reader;
-  auto plan = hoist_plan(graph_, part.inputs, reader, part.nodes, storages);
+  const NodeId next = graph_.next(part.nodes.back());
+  const bool is_early = reader != kNoNode && graph_.is_before(reader, next);
+  const bool has_late_input =
+      std::any_of(part.inputs.begin(), part.inputs.end(),
+                  [&](ValueId value) { return !graph_.is_before(value.node, next); });
+  part.before = next;
+  if (!is_early && !has_late_input) return;
+  if (reader != kNoNode) part.before = reader;
+  auto plan = hoist_plan(graph_, part.inputs, part.before, part.nodes, storages);
   if (const std::string* reason = std::get_if<std::string>(&plan)) {
     throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced: " + *reason);
   }
   part.hoist = std::get<std::vector<NodeId>>(std::move(plan));
 }
 
-Boundary::Part Boundary::resolve(const Storages& storages) const {
-  Part part;
-  part.inputs = complete(inputs_, "input");
-  part.outputs = complete(outputs_, "output");
-  if (part.outputs.empty()) throw EngineError(ErrorCode::kInvalid, "the boundary has no output");
-  part.nodes = inner_nodes();
-  check_self_contained(part.nodes);
-  place(part, storages);
+// What enters cannot be computed inside: the replacement would need itself.
+void Boundary::check_inputs(const Part& part) const {
+  const std::unordered_set<NodeId> inner(part.nodes.begin(), part.nodes.end());
+  for (const ValueId value : part.inputs) {
+    if (!inner.contains(value.node)) continue;
+    throw EngineError(ErrorCode::kPass, "the input " + quoted(graph_.name_text(value.node)) +
+                                            " of the boundary is computed inside of it");
+  }
+}
+
+void Boundary::check_writers(const Part& part, const Storages& storages) const {
   for (const ValueId value : part.outputs) {
     if (const NodeId writer = storages.writer_of(value); writer != kNoNode) {
       throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(value.node)) + " is written by " +
@@ -177,6 +192,18 @@ Boundary::Part Boundary::resolve(const Storages& storages) const {
                                               " reads between it and the replacement");
     });
   }
+}
+
+Boundary::Part Boundary::resolve(const Storages& storages) const {
+  Part part;
+  part.inputs = complete(inputs_, "input");
+  part.outputs = complete(outputs_, "output");
+  if (part.outputs.empty()) throw EngineError(ErrorCode::kInvalid, "the boundary has no output");
+  part.nodes = inner_nodes();
+  check_inputs(part);
+  check_self_contained(part.nodes);
+  place(part, storages);
+  check_writers(part, storages);
   return part;
 }
 

@@ -30,7 +30,7 @@ class HookCall {
 
  private:
   void check(int32_t status) const {
-    const std::string why = take_hook_error();
+    const std::string why = take_hook_error(status);
     if (status == BRINGUP_ENGINE_OK) return;
     if (status == BRINGUP_ENGINE_SKIP) throw SkipPass(why.empty() ? where_ + " skipped" : why);
     const std::string said =
@@ -139,6 +139,7 @@ class CPass : public Pass {
           ErrorCode::kPass,
           std::string(hook) + " of " + quoted(context.descriptor.pass_name) + " returned no graph");
     }
+    check_has_no_pieces(*graph_of(made)->graph, "the replacement");
     return take_graph(made)->graph;
   }
 
@@ -165,7 +166,7 @@ std::unique_ptr<Pass> create_c_pass() {
       throw EngineError(ErrorCode::kFailed, where + " threw something that is no std::exception");
     }
     if (instance == nullptr) {
-      const std::string why = take_hook_error();
+      const std::string why = take_hook_error(BRINGUP_ENGINE_OK);
       throw EngineError(ErrorCode::kFailed,
                         where + " made no instance" + (why.empty() ? "" : ": " + why));
     }

@@ -6,6 +6,7 @@ namespace bringup::engine {
 namespace {
 
 thread_local std::string last_error_text;
+thread_local int32_t last_error_status = BRINGUP_ENGINE_OK;
 thread_local std::string hook_error_text;
 thread_local const PassContext* innermost_context = nullptr;
 
@@ -80,8 +81,17 @@ const PassContext* LentContext::current() { return innermost_context; }
 const char* last_error() { return last_error_text.c_str(); }
 void clear_last_error() { last_error_text.clear(); }
 void set_hook_error(const char* message) { hook_error_text = message != nullptr ? message : ""; }
-void clear_hook_error() { hook_error_text.clear(); }
-std::string take_hook_error() { return std::exchange(hook_error_text, {}); }
+
+void clear_hook_error() {
+  hook_error_text.clear();
+  last_error_status = BRINGUP_ENGINE_OK;
+}
+
+std::string take_hook_error(int32_t status) {
+  std::string said = std::exchange(hook_error_text, {});
+  const bool is_engines = status != BRINGUP_ENGINE_OK && status == last_error_status;
+  return said.empty() && is_engines ? last_error_text : said;
+}
 
 int32_t status_of(ErrorCode code) {
   switch (code) {
@@ -108,17 +118,18 @@ int32_t status_of(ErrorCode code) {
 }
 
 int32_t note_exception() noexcept {
+  last_error_status = BRINGUP_ENGINE_INTERNAL;
   try {
     throw;
   } catch (const EngineError& error) {
     last_error_text = error.what();
-    return status_of(error.code());
+    last_error_status = status_of(error.code());
   } catch (const std::exception& error) {
     last_error_text = error.what();
   } catch (...) {
     last_error_text = "an exception that is no std::exception";
   }
-  return BRINGUP_ENGINE_INTERNAL;
+  return last_error_status;
 }
 
 }  // namespace bringup::engine

@@ -18,6 +18,7 @@
 #include "engine/executor.h"
 #include "engine/graph.h"
 #include "engine/pass.h"
+#include "engine/pieces.h"
 #include "engine/providers.h"
 
 namespace bringup::engine {
@@ -71,6 +72,7 @@ struct GraphEntry {
   bool lent = false;             // to a hook, on the thread `lender`
   bool shapes_withheld = false;  // the hook runs before shape inference
   std::thread::id lender;
+  Pieces pieces;                               // of the pattern that it becomes
   std::pmr::monotonic_buffer_resource memory;  // of what was returned
 
   template <class T>
@@ -131,7 +133,8 @@ const char* last_error();
 void clear_last_error();
 void set_hook_error(const char* message);
 void clear_hook_error();
-std::string take_hook_error();
+// Why a hook failed: what it set, or else why the engine refused it with this status.
+std::string take_hook_error(int32_t status);
 // Notes the exception being handled as the last error and returns its status.
 int32_t note_exception() noexcept;
 

@@ -14,9 +14,10 @@ Tag nest_of(uint32_t kind) {
   return kind == BRINGUP_ARGUMENT_DICT ? Tag::kDict : Tag::kSlice;
 }
 
-void put_at(ArgumentList& list, const bringup_argument& argument, int depth);
+void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument, int depth);
 
-void put_nest(ArgumentList& list, const bringup_argument& argument, int depth) {
+void put_nest(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument,
+              int depth) {
   if (depth >= kDeepest) refuse("an argument is nested too deeply");
   if (argument.count > kLongest) refuse("an argument has too many items");
   if (argument.kind == BRINGUP_ARGUMENT_DICT && argument.count % 2 != 0) {
@@ -28,12 +29,12 @@ void put_nest(ArgumentList& list, const bringup_argument& argument, int depth) {
   if (argument.count > 0) given(argument.of.items, "items of an argument");
   list.open(nest_of(argument.kind));
   for (uint32_t index = 0; index < argument.count; ++index) {
-    put_at(list, argument.of.items[index], depth + 1);
+    put_at(list, pieces, argument.of.items[index], depth + 1);
   }
   list.close();
 }
 
-void put_at(ArgumentList& list, const bringup_argument& argument, int depth) {
+void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument, int depth) {
   switch (argument.kind) {
     case BRINGUP_ARGUMENT_NONE:
       return list.put(Argument::none());
@@ -50,7 +51,7 @@ void put_at(ArgumentList& list, const bringup_argument& argument, int depth) {
       return list.put(
           Argument::of_symbol(Strings::intern(text_given(argument.of.text, "a symbol"))));
     case BRINGUP_ARGUMENT_OPAQUE:
-      if (argument.of.handle >= kFirstOpen) refuse("there is no such object");
+      if (argument.of.handle >= kFirstPiece) refuse("there is no such object");
       return list.put(Argument::of_opaque(static_cast<uint32_t>(argument.of.handle)));
     case BRINGUP_ARGUMENT_VALUE:
       return list.put(Argument::of_value({argument.of.value.node, argument.of.value.index}));
@@ -58,10 +59,12 @@ void put_at(ArgumentList& list, const bringup_argument& argument, int depth) {
       const char* name = argument.of.text != nullptr ? argument.of.text : "";
       return list.put(Argument::of_opaque(kFirstOpen + Strings::intern(name)));
     }
+    case BRINGUP_ARGUMENT_PIECE:
+      return list.put(Argument::of_opaque(pieces.number_of(argument.of.handle)));
     case BRINGUP_ARGUMENT_LIST:
     case BRINGUP_ARGUMENT_DICT:
     case BRINGUP_ARGUMENT_SLICE:
-      return put_nest(list, argument, depth);
+      return put_nest(list, pieces, argument, depth);
     default:
       refuse("there is no kind of argument " + std::to_string(argument.kind));
   }
@@ -108,13 +111,15 @@ std::pair<int64_t*, const char**> arrays_of(GraphEntry& entry, const std::vector
 
 }  // namespace
 
-void put(ArgumentList& list, const bringup_argument& argument) { put_at(list, argument, 0); }
+void put(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument) {
+  put_at(list, pieces, argument, 0);
+}
 
-ArgumentList list_of(const bringup_argument* arguments, uint32_t count) {
+ArgumentList list_of(const Pieces& pieces, const bringup_argument* arguments, uint32_t count) {
   if (count > kLongest) refuse("too many arguments");
   if (count > 0) given(arguments, "arguments");
   ArgumentList list;
-  for (uint32_t index = 0; index < count; ++index) put(list, arguments[index]);
+  for (uint32_t index = 0; index < count; ++index) put(list, pieces, arguments[index]);
   return list;
 }
 
@@ -175,8 +180,8 @@ bringup_argument argument_of(GraphEntry& entry, ArgumentSpan found) {
       if (is_open(head)) {
         return text_argument(BRINGUP_ARGUMENT_ANY, Strings::text(open_name(head)));
       }
-      argument.kind = BRINGUP_ARGUMENT_OPAQUE;
-      argument.of.handle = head.id;
+      argument.kind = is_piece(head) ? BRINGUP_ARGUMENT_PIECE : BRINGUP_ARGUMENT_OPAQUE;
+      argument.of.handle = is_piece(head) ? entry.pieces.handle_of(head.id) : head.id;
       return argument;
     case Tag::kValue:
       argument.kind = BRINGUP_ARGUMENT_VALUE;

@@ -14,15 +14,9 @@ namespace bringup::engine {
 
 // All throw EngineError(kInvalid) for what is no argument, and copy what they are given.
 
-// An open argument of a pattern stands in its graph as an opaque object with a number of this kind.
-inline constexpr uint32_t kFirstOpen = 0xc0000000u;
-inline bool is_open(const Argument& argument) {
-  return argument.tag == Tag::kOpaque && argument.id >= kFirstOpen;
-}
-inline StringId open_name(const Argument& argument) { return argument.id - kFirstOpen; }
-
-void put(ArgumentList& list, const bringup_argument& argument);
-ArgumentList list_of(const bringup_argument* arguments, uint32_t count);
+// `pieces`: those of the graph that the arguments are for.
+void put(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument);
+ArgumentList list_of(const Pieces& pieces, const bringup_argument* arguments, uint32_t count);
 OptionValue option_of(const bringup_argument& argument);
 TensorDesc desc_of(const bringup_tensor_desc& desc);
 ConstantData constant_of(const bringup_constant& constant);

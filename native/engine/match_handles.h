@@ -10,6 +10,9 @@ struct MatchEntry {
   const Match* match = nullptr;
   std::thread::id lender;
   bringup_ir_graph graph = 0;
+  // Handles of matches of items, by match; all are in the entry of the whole match.
+  MatchEntry* whole = nullptr;  // of an item: the entry of the whole match, which outlives it
+  std::unordered_map<const Match*, bringup_match> items = {};
 };
 
 Handles<MatchEntry>& match_handles();

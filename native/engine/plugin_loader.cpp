@@ -13,6 +13,7 @@
 #include "engine/api.h"
 #include "engine/error.h"
 #include "engine/handles.h"
+#include "engine/sha256.h"
 #include "runtime/loader.h"
 
 namespace bringup::engine {
@@ -29,19 +30,18 @@ std::string real_path(const std::string& path) {
   return resolved;
 }
 
-// FNV-1a over the content: tells a changed file from the one that was loaded.
+// Tells a changed file from the one that was loaded.
 std::string digest_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  uint64_t digest = 0xcbf29ce484222325u;
+  Sha256 sha;
   char block[1 << 16];
   while (file.read(block, sizeof(block)) || file.gcount() > 0) {
-    for (std::streamsize index = 0; index < file.gcount(); ++index) {
-      digest = (digest ^ static_cast<unsigned char>(block[index])) * 0x100000001b3u;
-    }
+    sha.update(std::as_bytes(std::span(block, static_cast<size_t>(file.gcount()))));
   }
-  if (!file.eof())
+  if (!file.eof()) {
     throw EngineError(ErrorCode::kMissing, "cannot read library " + engine::quoted(path));
-  return std::to_string(digest);
+  }
+  return sha.finish();
 }
 
 // A library of this path that is still mapped would be opened again, whatever the file is now.
@@ -81,7 +81,7 @@ void call_entry(bringup_register_passes_fn entry, const std::string& path) {
   clear_last_error();
   try {
     status = entry(engine_api());
-    why = take_hook_error();
+    why = take_hook_error(status);
     if (why.empty()) why = last_error();   // entries pass on what the engine said
   } catch (const std::exception& error) {  // its class may live in the library
     status = BRINGUP_ENGINE_FAILED;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "engine/error.h"
 #include "engine/making.h"
+#include "engine/pieces.h"
 
 namespace bringup::engine {
 namespace {
@@ -38,6 +40,12 @@ class Copy {
     const std::vector<ValueId> outputs = replacement_.outputs();
     for (size_t index = 0; index < outputs.size(); ++index) {
       const ValueId now = mapped(outputs[index]);
+      if (now.node == kNoNode) {
+        throw EngineError(ErrorCode::kPass, "output " + std::to_string(index) +
+                                                " of the replacement " +
+                                                quoted(replacement_.name()) +
+                                                " is an input that stands for nothing here");
+      }
       exchange(graph_, site_.outputs[index], now, providers_);
       storages_.replaced(site_.outputs[index], now);
     }
@@ -82,17 +90,20 @@ class Copy {
   }
 
   void copy_node(NodeId original) {
+    if (&replacement_.op(original) == outer_operator()) {
+      copies_[{original, 0}] = outer_value(replacement_, original, graph_);
+      return;
+    }
     const bool is_constant = &replacement_.op(original) == Operators::constant();
-    if (!is_constant) check_writes(original);
     const NodeId node = is_constant ? copy_constant(original) : insert(original);
     if (!is_constant) {
-      own_.push_back(original);
+      own_.insert(node);
       for (const auto& [name, item] : heritage_) graph_.set_attribute(node, name, item);
     }
     for (const Attribute& attribute : replacement_.attributes(original)) {
       graph_.set_attribute(node, attribute.name, attribute.item);
     }
-    for (uint32_t index = 0; index < replacement_.output_count(original); ++index) {
+    for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
       copies_[{original, index}] = {node, index};
     }
     made_.push_back(node);
@@ -110,20 +121,28 @@ class Copy {
   NodeId insert(NodeId original) {
     const std::vector<Argument> items = mapped(replacement_.arguments(original));
     const std::vector<Argument> keywords = mapped(replacement_.keywords(original));
-    return graph_.insert(&replacement_.op(original), base_name_of(replacement_.type(original)),
-                         {items, replacement_.argument_count(original), keywords},
-                         replacement_.output_count(original), site_.before);
+    const Operator* op = &replacement_.op(original);
+    const StringId base = base_name_of(op->type);
+    uint32_t outputs = replacement_.output_count(original);
+    ArgumentList bound;
+    bound.put_all(items);
+    if (providers_.only_rewritten) {
+      // What was unchecked while it was made is bound now.
+      op = providers_.schema(graph_, op->type, bound);
+      if (op->output_count >= 0) outputs = static_cast<uint32_t>(op->output_count);
+    }
+    check_writes(*op, bound.items());
+    return graph_.insert(op, base, {bound.items(), bound.count(), keywords}, outputs, site_.before);
   }
 
-  void check_writes(NodeId original) const {
-    for (const uint32_t index : replacement_.op(original).mutates) {
-      for_each_value(item(replacement_.arguments(original), index), [&](ValueId value) {
-        if (std::find(own_.begin(), own_.end(), value.node) != own_.end()) return;
+  void check_writes(const Operator& op, ArgumentSpan items) const {
+    for (const uint32_t index : op.mutates) {
+      for_each_value(item(items, index), [&](ValueId value) {
+        if (own_.contains(value.node)) return;
         throw EngineError(ErrorCode::kPass,
-                          "the replacement writes " + quoted(replacement_.name_text(value.node)) +
+                          "the replacement writes " + quoted(graph_.name_text(value.node)) +
                               ", which it did not make itself (" +
-                              std::string(Strings::text(replacement_.type(original))) +
-                              "): others read it too");
+                              std::string(Strings::text(op.type)) + "): others read it too");
       });
     }
   }
@@ -139,7 +158,9 @@ class Copy {
   std::vector<Argument> mapped(ArgumentSpan arguments) const {
     std::vector<Argument> items(arguments.begin(), arguments.end());
     for (Argument& argument : items) {
-      if (argument.tag == Tag::kValue) argument.value = mapped(argument.value);
+      if (argument.tag != Tag::kValue) continue;
+      const ValueId now = mapped(argument.value);
+      argument = now.node == kNoNode ? Argument::none() : Argument::of_value(now);
     }
     return items;
   }
@@ -167,7 +188,7 @@ class Copy {
   std::unordered_map<ValueId, ValueId> copies_;
   std::unordered_map<StringId, std::vector<Argument>> heritage_;
   std::unordered_map<StringId, NodeId> givers_;
-  std::vector<NodeId> own_;  // nodes of the replacement whose memory is its own
+  std::unordered_set<NodeId> own_;  // new nodes whose memory is their own
   std::vector<NodeId> made_;
 };
 

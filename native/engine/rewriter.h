@@ -14,7 +14,8 @@ namespace bringup::engine {
 
 // Where a replacement goes.
 struct Site {
-  std::span<const ValueId> inputs;   // what the replacement's inputs stand for, in order
+  // What the replacement's inputs stand for, in order; kNoNode: nothing, which is read as None.
+  std::span<const ValueId> inputs;
   std::span<const ValueId> outputs;  // what its outputs replace, in order
   std::span<const NodeId> nodes;     // what is taken out, in graph order; not empty
   NodeId before = kNoNode;           // the new nodes stand in front of it
@@ -45,6 +46,8 @@ class Boundary {
     uint32_t position;
   };
   void add_input(uint32_t index, std::span<const Place> places);
+  // Input `index` is this value, wherever it enters. EngineError when the index is taken.
+  void add_input_value(uint32_t index, ValueId value);
   // Output `index` is this value. EngineError when the index or the value is taken.
   void add_output(uint32_t index, ValueId value);
 
@@ -65,6 +68,8 @@ class Boundary {
  private:
   std::vector<NodeId> inner_nodes() const;
   void check_self_contained(std::span<const NodeId> nodes) const;
+  void check_inputs(const Part& part) const;
+  void check_writers(const Part& part, const Storages& storages) const;
   void place(Part& part, const Storages& storages) const;
 
   const Graph& graph_;

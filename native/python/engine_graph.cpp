@@ -91,13 +91,19 @@ bool owns(GraphCore& core, nb::handle object) {
 bool has_meta(GraphCore& core, en::ValueId value) { return core.meta(value) != nullptr; }
 
 // Whether every value that `object` reads has a meta, and every input of the graph too.
+// Whether an object stands for more than itself: what a pattern has in the place of an argument.
+bool is_open(PyObject* object) { return PyObject_HasAttrString(object, "is_open_argument") != 0; }
+
 bool can_be_shaped(GraphCore& core, nb::handle object) {
   const en::NodeId node = node_of(core, object);
   for (const en::Argument& item : core.graph.all_arguments(node)) {
     if (item.tag == en::Tag::kValue && !has_meta(core, item.value)) return false;
     if (item.tag != en::Tag::kOpaque) continue;
     ValueHandle* foreign = as_value(core.objects.at(item.id));
-    if (foreign != nullptr && !has_meta(*foreign->core, foreign->id)) return false;
+    if (foreign != nullptr ? !has_meta(*foreign->core, foreign->id)
+                           : is_open(core.objects.at(item.id))) {
+      return false;
+    }
   }
   for (const en::ValueId input : core.graph.inputs()) {
     if (!has_meta(core, input)) return false;

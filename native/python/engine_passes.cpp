@@ -6,13 +6,13 @@
 
 #include "engine/creation.h"
 #include "engine/handles.h"
-#include "engine/match.h"
 #include "engine/pass.h"
-#include "engine/pattern.h"
 #include "engine/plugin_loader.h"
 #include "engine/providers.h"
 #include "engine/session.h"
 #include "engine/status.h"
+#include "engine_exported.h"
+#include "engine_given_match.h"
 #include "engine_handles.h"
 #include "engine_registry.h"
 
@@ -86,6 +86,10 @@ class Answers {
     providers_.constant_made = [this](en::Graph&, en::NodeId node, const en::ConstantData& data) {
       make_constant(node, data);
     };
+    providers_.adopted = [this](en::Graph&, en::NodeId node, const en::Graph& replacement,
+                                en::NodeId original, std::span<const en::NodeId> replaced) {
+      adopt(node, replacement.payload(original), replaced);
+    };
     providers_.difference = [this](const en::Graph&, en::ValueId old, en::ValueId now) {
       return difference(old, now);
     };
@@ -114,6 +118,15 @@ class Answers {
 
   void make_constant(en::NodeId node, const en::ConstantData& data);
 
+  void adopt(en::NodeId node, const en::ConstantData* data, std::span<const en::NodeId> replaced) {
+    if (data != nullptr) return make_constant(node, *data);
+    ask([&] {
+      nb::list nodes;
+      for (const en::NodeId one : replaced) nodes.append(take(node_handle(core_, one)));
+      answers_.attr("adopted")(take(node_handle(core_, node)), nodes);
+    });
+  }
+
   std::optional<std::string> difference(en::ValueId old, en::ValueId now) {
     return ask([&]() -> std::optional<std::string> {
       const nb::object found = answers_.attr("difference")(take(value_handle(core_, old)),
@@ -128,172 +141,8 @@ class Answers {
   en::Providers providers_;
 };
 
-nb::tuple constant_tuple(const en::ConstantData& data) {
-  nb::list shape;
-  for (const int64_t size : data.sizes) shape.append(size);
-  const nb::bytes bytes(reinterpret_cast<const char*>(data.bytes.data()), data.bytes.size());
-  return nb::make_tuple(text_of(data.dtype), nb::tuple(shape), bytes);
-}
-
 void Answers::make_constant(en::NodeId node, const en::ConstantData& data) {
   ask([&] { answers_.attr("constant")(take(node_handle(core_, node)), constant_tuple(data)); });
-}
-
-// A graph that a library made, as plain Python: values are ("value", node, index), open arguments
-// ("any", name).
-class Exported {
- public:
-  Exported(const en::Graph& graph, GraphCore* objects, const en::Pattern* pattern)
-      : graph_(graph), objects_(objects), pattern_(pattern) {}
-
-  nb::tuple run() const {
-    nb::list nodes;
-    for (en::NodeId node = graph_.first(); node != graph_.last(); node = graph_.next(node)) {
-      nodes.append(node_tuple_of(node));
-    }
-    nb::list outputs;
-    for (const en::ValueId value : graph_.outputs()) outputs.append(value_tuple_of(value));
-    return nb::make_tuple(std::string(graph_.name()), nodes, outputs);
-  }
-
-  static nb::tuple value_tuple_of(en::ValueId value) {
-    return nb::make_tuple("value", value.node, value.index);
-  }
-
- private:
-  nb::tuple node_tuple_of(en::NodeId node) const {
-    nb::list arguments;
-    const en::ArgumentSpan run = graph_.arguments(node);
-    for (size_t position = 0; position < run.size();) {
-      const en::ArgumentSpan item = en::item_at(run, position);
-      arguments.append(argument(item));
-      position += item.size();
-    }
-    const en::ConstantData* data = graph_.payload(node);
-    return nb::make_tuple(node, text_of(graph_.type(node)), std::string(graph_.name_text(node)),
-                          nb::tuple(arguments), graph_.output_count(node),
-                          data == nullptr ? nb::none() : nb::object(constant_tuple(*data)));
-  }
-
-  nb::object argument(en::ArgumentSpan item) const {
-    const en::Argument& head = item.front();
-    switch (head.tag) {
-      case en::Tag::kNone:
-        return nb::none();
-      case en::Tag::kBool:
-        return nb::bool_(head.integer != 0);
-      case en::Tag::kInt:
-        return nb::int_(head.integer);
-      case en::Tag::kFloat:
-        return nb::float_(head.number);
-      case en::Tag::kString:
-        return nb::str(text_of(head.id).c_str());
-      case en::Tag::kValue:
-        return value_tuple_of(head.value);
-      case en::Tag::kList:
-        return list(item);
-      case en::Tag::kOpaque:
-        return opaque(head.id);
-      case en::Tag::kSymbol:
-        return symbol(head.id);
-      case en::Tag::kDict:
-      case en::Tag::kSlice:
-        break;
-    }
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          "an operator of Python takes no dict or slice as an argument");
-  }
-
-  nb::object list(en::ArgumentSpan item) const {
-    nb::list items;
-    const en::ArgumentSpan inside = item.subspan(1);
-    for (size_t position = 0; position < inside.size();) {
-      const en::ArgumentSpan next = en::item_at(inside, position);
-      items.append(argument(next));
-      position += next.size();
-    }
-    return items;
-  }
-
-  nb::object opaque(uint32_t number) const {
-    if (pattern_ != nullptr) {
-      const auto open = pattern_->open.find(number);
-      if (open != pattern_->open.end()) {
-        const auto* any = std::get_if<en::AnyArgument>(&open->second.what);
-        return nb::make_tuple("any", any == nullptr ? std::string() : text_of(any->name));
-      }
-    }
-    if (objects_ == nullptr || number >= objects_->objects.size()) {
-      throw en::EngineError(en::ErrorCode::kInvalid,
-                            "there is no object number " + std::to_string(number));
-    }
-    return nb::borrow(objects_->objects.at(number));
-  }
-
-  nb::object symbol(en::StringId expression) const {
-    PyObject* known = objects_ != nullptr ? objects_->objects.symbol(expression) : nullptr;
-    if (known != nullptr) return nb::borrow(known);
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          "nothing in the graph is called " + en::quoted(text_of(expression)));
-  }
-
-  const en::Graph& graph_;
-  GraphCore* objects_;
-  const en::Pattern* pattern_;
-};
-
-// A match that Python found, for hooks of a library.
-class GivenMatch : public en::Match {
- public:
-  GivenMatch(GraphCore& core, nb::dict found);
-
-  en::Graph& graph() const override { return core_.graph; }
-  std::string_view pattern_name() const override { return name_; }
-  std::vector<en::NodeId> nodes() const override { return nodes_; }
-  std::optional<en::ValueId> value(en::ValueId in_pattern) const override {
-    const auto place = values_.find(in_pattern);
-    if (place == values_.end()) return std::nullopt;
-    return place->second;
-  }
-  std::optional<en::ValueId> captured(uint32_t index) const override {
-    if (index >= captured_.size()) return std::nullopt;
-    return captured_[index];
-  }
-  std::vector<en::Argument> named(std::string_view name) const override {
-    const auto place = named_.find(std::string(name));
-    if (place == named_.end()) return {};
-    const en::ArgumentSpan items = place->second.items();
-    return {items.begin(), items.end()};
-  }
-
- private:
-  en::ValueId value_of(nb::handle object) const {
-    ValueHandle* value = as_value(object.ptr());
-    if (value == nullptr || value->core != &core_) throw nb::type_error("expected a value");
-    return value->id;
-  }
-
-  GraphCore& core_;
-  std::string name_;
-  std::vector<en::NodeId> nodes_;
-  std::unordered_map<en::ValueId, en::ValueId> values_;
-  std::vector<en::ValueId> captured_;
-  std::unordered_map<std::string, en::ArgumentList> named_;
-};
-
-// `found`: name, nodes, values {(node, index): value}, captured, named {name: argument}.
-GivenMatch::GivenMatch(GraphCore& core, nb::dict found) : core_(core) {
-  name_ = nb::cast<std::string>(found["name"]);
-  for (nb::handle node : found["nodes"]) nodes_.push_back(as_node(node.ptr())->id);
-  for (auto [place, value] : nb::cast<nb::dict>(found["values"])) {
-    const nb::tuple in_pattern = nb::cast<nb::tuple>(place);
-    values_[{nb::cast<uint32_t>(in_pattern[0]), nb::cast<uint32_t>(in_pattern[1])}] =
-        value_of(value);
-  }
-  for (nb::handle value : found["captured"]) captured_.push_back(value_of(value));
-  for (auto [name, argument] : nb::cast<nb::dict>(found["named"])) {
-    convert(core_, argument.ptr(), named_[nb::cast<std::string>(name)]);
-  }
 }
 
 en::Options options_of(nb::dict given) {
@@ -344,7 +193,7 @@ class NativeInstance {
     const std::vector<en::PatternPtr> made =
         call_hook([&] { return instance_->patterns(none, context_); });
     nb::list exported;
-    for (const en::PatternPtr& pattern : made) exported.append(export_pattern(*pattern));
+    for (const en::PatternPtr& pattern : made) exported.append(exported_pattern(*pattern));
     return exported;
   }
 
@@ -360,7 +209,7 @@ class NativeInstance {
     const GivenMatch match(core, std::move(found));
     en::PassContext context = context_of(answers);
     const en::GraphPtr made = call_hook([&] { return instance_->replacement(match, context); });
-    return Exported(*made, &core, nullptr).run();
+    return exported_graph(*made, core);
   }
 
   bool meet_node(GraphCore& core, nb::object given, nb::handle node) {
@@ -376,25 +225,12 @@ class NativeInstance {
     en::PassContext context = context_of(answers);
     const en::GraphPtr made =
         call_hook([&] { return instance_->replacement(core.graph, id, context); });
-    return Exported(*made, &core, nullptr).run();
+    return exported_graph(*made, core);
   }
 
  private:
   en::PassContext context_of(const Answers& answers) const {
     return {registration_->descriptor, context_.instance_id, options_, answers.providers(), ""};
-  }
-
-  static nb::tuple export_pattern(const en::Pattern& pattern) {
-    nb::list captured;
-    for (const en::ValueId value : pattern.captured) {
-      captured.append(Exported::value_tuple_of(value));
-    }
-    nb::dict names;
-    for (const auto& [name, value] : pattern.captured_names) {
-      names[nb::str(text_of(name).c_str())] = Exported::value_tuple_of(value);
-    }
-    return nb::make_tuple(pattern.name, Exported(*pattern.graph, nullptr, &pattern).run(), captured,
-                          names);
   }
 
   en::RegistrationPtr registration_;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "engine/plugin_loader.h"
@@ -63,14 +64,15 @@ TEST(library_that_fails_registers_nothing) {
   CHECK(contains(api().last_error(), "exports no symbol 'bringup_register_passes'"));
   CHECK_EQ(api().load_library("/nowhere/x.so", nullptr), BRINGUP_ENGINE_NOT_FOUND);
   CHECK(contains(api().last_error(), "library '/nowhere/x.so': No such file"));
-  CHECK_EQ(api().load_library(__FILE__, nullptr), BRINGUP_ENGINE_FAILED);
+  std::ofstream(library("text")) << "no library";
+  CHECK_EQ(api().load_library(library("text").c_str(), nullptr), BRINGUP_ENGINE_FAILED);
 }
 
 // EX: a duplicate name rolls back all registrations of its library, and leaves the first.
 TEST(library_that_wants_a_taken_name_registers_nothing) {
   REQUIRE(api().load_library(library("good").c_str(), nullptr) == BRINGUP_ENGINE_OK);
   CHECK_EQ(api().load_library(library("taken").c_str(), nullptr), BRINGUP_ENGINE_FAILED);
-  CHECK(contains(api().last_error(), "a pass named 'CountInC' (version 1) is registered already"));
+  CHECK(contains(api().last_error(), "a pass named 'CountInC' is registered already"));
   CHECK_EQ(registered_names(), "CountInC TanhInC ");
   api().unload_library(library("good").c_str());
 }

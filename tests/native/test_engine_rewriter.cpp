@@ -193,7 +193,7 @@ TEST(replacement_may_write_only_what_it_made) {
   bad.set_outputs(call(values({{add(bad, facts, {{in, 0}, {in, 0}}), 0}})));
   CHECK_THROWS(
       replace_at(target.graph, bad, {{target.x, 0}}, {{target.relu, 0}}, {target.relu}, target.exp),
-      EngineError, "the replacement writes 'in', which it did not make itself (t::add_)");
+      EngineError, "the replacement writes 'x', which it did not make itself (t::add_)");
   Graph good("good");
   const NodeId other = good.add_input(text("in"));
   const NodeId copy = add(good, op("t::clone"), {{other, 0}});

@@ -37,6 +37,9 @@ KINDS = ("bool", "int", "float", "str", "none", "list", "tensor")
 class ArgumentPattern:
     """Stands for an argument of a node of a pattern, without being a value of the pattern."""
 
+    is_open_argument = True
+    """Tells the native graph that a call with it cannot be shaped."""
+
 
 @dataclass(frozen=True)
 class AnyValue(ArgumentPattern):

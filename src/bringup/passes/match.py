@@ -126,6 +126,14 @@ class MatchResult:
         self._items.extend(items)
         return items
 
+    def has_name(self, name: str) -> bool:
+        """Whether a name of the pattern stands for anything in this match."""
+        try:
+            self[name]
+        except KeyError:
+            return False
+        return True
+
     def __getitem__(self, name: str) -> object:
         """What a name of the pattern stands for: an argument (`any_value`, `constant`), a tuple of
         values (`variadic`), a size (`where(shape=...)`), or a captured value.

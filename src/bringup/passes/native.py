@@ -14,9 +14,10 @@ from bringup.errors import PassError, PluginError
 from bringup.passes._engine import NativeInstance, PassRegistration, native
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.context import PassContext
-from bringup.passes.elements import any_value
+from bringup.passes.elements import AnyValue, Constant, Variadic
 from bringup.passes.match import MatchResult
 from bringup.passes.patterns import Pattern
+from bringup.passes.rewriter import heritage
 
 __all__ = ["load_library", "native_pass_class", "unload_library"]
 
@@ -110,33 +111,65 @@ class _NativePatternPass(_Native, PatternFusionPass):
         return _Imported(made, graph.dialect).graph
 
     def _found(self, match: MatchResult) -> dict[str, object]:
-        imported = self._imported[match.pattern_name]
-        places = {place: value for place, value in imported.values.items() if match.has(value)}
-        return {
-            "name": match.pattern_name,
-            "nodes": match.get_matched_nodes(),
-            "values": {place: match.value(value) for place, value in places.items()},
-            "captured": [match.get_captured_tensor(index) for index in range(imported.captured)],
-            "named": {name: match[name] for name in imported.names},
-        }
+        return self._imported[match.pattern_name].facts(match)
 
 
 class _ImportedPattern:
     """A pattern of a library, with what its hooks may ask a match for."""
 
     def __init__(self, exported: Any) -> None:
-        name, graph, captured, names = exported
-        imported = _Imported(graph, ir.current_dialect())
-        self.pattern = Pattern(imported.graph, name)
-        self.values = imported.values
-        self.captured = len(captured)
-        self.names = [*imported.open_names, *names]
+        name, graph, captured, names, constraints, choices, constant_values, attributes = exported
+        imported = _Imported(graph, ir.current_dialect(), choices)
+        for (_, node, index), *facts in constraints:
+            value = imported.values[node, index]
+            stated = value.node.meta.setdefault("where", {})
+            assert isinstance(stated, dict), "only `where` writes it"
+            stated[index] = ir.TensorConstraint(*facts)
+        self.pattern = Pattern(
+            imported.graph, name, constant_values=constant_values, attributes=attributes
+        )
+        self._values = imported.values
+        self._items = imported.items
         by_place = {place[1:]: key for key, place in names.items()}
         for _, node, index in captured:
-            name = by_place.get((node, index), "")
-            self.pattern.capture_tensor(imported.values[node, index], name)
+            key = by_place.get((node, index), "")
+            self.pattern.capture_tensor(imported.values[node, index], name=key)
+
+    def facts(self, match: MatchResult) -> dict[str, object]:
+        """All that a hook may ask about a match of the pattern, items of its lists included."""
+        values = {place: value for place, value in self._values.items() if match.has(value)}
+        captured = self.pattern.captured
+        return {
+            "name": self.pattern.name,
+            "nodes": match.get_matched_nodes(),
+            "values": {place: match.value(value) for place, value in values.items()},
+            "captured": [match.value(value) if match.has(value) else None for value in captured],
+            "named": self._named(match, "an argument", "a list of values", "a capture"),
+            "sizes": self._named(match, "a size"),
+            "chosen": {
+                name: number
+                for name in self.pattern.choices
+                if (number := match.chosen(name)) is not None
+            },
+            "items": {
+                name: self._facts_of_items(match, name)
+                for name in self._items
+                if match.has_name(name)
+            },
+        }
+
+    def _named(self, match: MatchResult, *kinds: str) -> dict[str, object]:
+        return {
+            name: match[name]
+            for name, kind in self.pattern.names.items()
+            if kind in kinds and match.has_name(name)
+        }
+
+    def _facts_of_items(self, match: MatchResult, name: str) -> list[dict[str, object]]:
+        return [self._items[name].facts(item) for item in match.each(name)]
 
 
+_OUTER = "ir::outer"  # in a replacement: a value of the graph that is being rewritten
 _BASES: dict[str, type[FusionBasePass]] = {
     "fusion_base": _NativeGraphPass,
     "pattern_fusion": _NativePatternPass,
@@ -160,6 +193,11 @@ class _Answers:
     def infer(self, node: ir.Node) -> None:
         """Describe the outputs of a node that is new or has another argument."""
         self._graph.shape_again(node)
+
+    def adopted(self, node: ir.Node, replaced: list[ir.Node]) -> None:
+        """Complete a node that took the place of others: what it inherits, and its outputs."""
+        node.meta.update(heritage(replaced))
+        self.infer(node)
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""
@@ -187,15 +225,18 @@ def _payload(dialect: ir.Dialect | None, data: tuple[str, tuple[int, ...], bytes
 class _Imported:
     """A graph that a library made, as an `ir.Graph`.
 
-    Its `values` are listed by node number and output of the former, `open_names` are those of open
-    arguments.
+    Its `values` are listed by node number and output of the former, `items` are the patterns of
+    its lists. `choices` are the names of alternatives, by node number.
     """
 
-    def __init__(self, exported: Any, dialect: ir.Dialect | None) -> None:
+    def __init__(
+        self, exported: Any, dialect: ir.Dialect | None, choices: dict[int, str] | None = None
+    ) -> None:
         name, nodes, outputs = exported
         self.graph = ir.Graph(name, dialect)
         self.values: dict[tuple[int, int], ir.Value] = {}
-        self.open_names: list[str] = []
+        self.items: dict[str, _ImportedPattern] = {}
+        self._choices = choices or {}
         for node in nodes:
             self._add(*node)
         self.graph.set_outputs(*(self._argument(value) for value in outputs))
@@ -215,18 +256,38 @@ class _Imported:
             assert data is not None, "a library gives every constant its data"
             payload = _payload(self.graph.dialect, data)
             self.values[number, 0] = self.graph.add_constant(payload, name=name)
+        elif op_type == _OUTER:
+            (value,) = arguments
+            assert isinstance(value, ir.Value), "it stands as itself"
+            self.values[number, 0] = value
         else:
             given = tuple(self._argument(argument) for argument in arguments)
-            node = self.graph.insert(op_type, given, output_count=output_count)
+            if op_type == ir.ONE_OF:
+                node = self.graph.insert_call(ir.Operator(op_type), given, output_count=1)
+                node.meta["name"] = self._choices.get(number, "")
+            else:
+                node = self.graph.insert(op_type, given, output_count=output_count)
             self.values.update({(number, value.index): value for value in node.outputs})
 
     def _argument(self, argument: object) -> object:
         if isinstance(argument, list):
             return tuple(self._argument(item) for item in argument)
-        if isinstance(argument, tuple) and argument[0] == "value":
-            return self.values[argument[1], argument[2]]
-        if isinstance(argument, tuple) and argument[0] == "any":
-            if argument[1] and argument[1] not in self.open_names:
-                self.open_names.append(argument[1])
-            return any_value(argument[1])
-        return argument
+        if not isinstance(argument, tuple):
+            return argument
+        kind, *fields = argument
+        if kind == "value":
+            return self.values[fields[0], fields[1]]
+        if kind == "any":
+            name, kinds, among, *bounds = fields
+            listed = None if among is None else tuple(self._argument(item) for item in among)
+            return AnyValue(name, kinds, listed, *bounds)
+        if kind == "constant":
+            return Constant(*fields)
+        return self._list(*fields)
+
+    def _list(self, name: str, at_least: int, at_most: int | None, exported: Any) -> Variadic:
+        if exported is None:
+            return Variadic(name, at_least, at_most)
+        if name not in self.items:
+            self.items[name] = _ImportedPattern(exported)
+        return Variadic(name, at_least, at_most, self.items[name].pattern)

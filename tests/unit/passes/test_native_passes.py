@@ -5,31 +5,17 @@ Rows EX (failures, duplicate names, repeated loads), DC and PF as native passes.
 
 import os
 import shutil
-import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import torch
+from tests.unit.passes.native_libraries import EXAMPLES, LIBRARIES, build
 from tests.unit.passes.support import STAGE, registered_names
 
 from bringup import compiler, ir, passes
-from bringup._native import include_dir
 from bringup.errors import PassError
 
-ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT / "examples" / "passes" / "native"
-LIBRARIES = ROOT / "tests" / "native" / "passes"
 X = torch.randn(4, 8)
-
-
-def build(source, library):
-    """Build a library with the plain compiler against the headers that are installed."""
-    is_c = source.suffix == ".c"
-    command = ["gcc" if is_c else "g++", "-std=c11" if is_c else "-std=c++17", "-O0", "-shared"]
-    command += ["-fPIC", f"-I{include_dir()}", str(source), "-o", str(library)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return library
 
 
 @pytest.fixture(scope="module")
