@@ -34,6 +34,7 @@ FILES = (
     "test_rules",
     "test_template_launch",
     "test_templates",
+    "test_torch_backward",
 )
 NATIVE_REASONS = {
     "a device",
