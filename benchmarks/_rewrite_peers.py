@@ -1,7 +1,9 @@
 """How each system rewrites an RMSNorm: bringup, torch.fx, Inductor and onnxscript.
 
-A system is given a graph (made by `prepare`, not timed) and rewrites it in `apply`. The variant
-"deep" differs in the last number that is compared, so nothing matches and nothing is edited.
+A system is given a graph (made by `prepare`, not timed) and rewrites it in `apply`. A rule with
+another epsilon matches nothing: it needs a number that the graph does not have. Nor does one that
+squares the weight in place of the input, of which the graph has every call: only a search down to
+the last node refuses it.
 """
 
 from __future__ import annotations
@@ -17,9 +19,19 @@ from torch import fx
 from benchmarks._rewrite_graphs import BLOCK_NORMS, replicated
 from bringup import compiler, ir, kernels, passes
 
-__all__ = ["SYSTEMS", "System", "bringup_many", "bringup_mirror", "fx_many", "inductor_many"]
+__all__ = [
+    "SYSTEMS",
+    "Rule",
+    "System",
+    "bringup_many",
+    "bringup_mirror",
+    "fx_many",
+    "inductor_many",
+    "missing_rules",
+    "searched_rules",
+]
 
-_EPS, _OTHER_EPS = 1e-6, 2e-6
+_EPS = 1e-6
 _aten = torch.ops.aten
 
 
@@ -30,25 +42,41 @@ class System:
     Attributes:
         name: what rows call it.
         prepare: makes a graph of so many blocks.
-        apply: rewrites it with an epsilon that matches, or with one that does not; returns how
-            often it matched.
+        apply: rewrites it by a rule; returns how often it matched.
     """
 
     name: str
     prepare: Callable[[int], Callable[[], Any]]
-    apply: Callable[[Any, float], int]
+    apply: Callable[[Any, Rule], int]
 
 
-def _rms_norm(x: Any, weight: Any, eps: float) -> Any:
+@dataclass(frozen=True)
+class Rule:
+    """What is looked for: an RMSNorm with this epsilon, or what is none but looks like it."""
+
+    eps: float = _EPS
+    squares_weight: bool = False
+
+    def squared(self, x: Any, weight: Any) -> Any:
+        """The tensor whose mean square is taken."""
+        return weight if self.squares_weight else x
+
+
+def _rms_norm(x: Any, weight: Any, rule: Rule) -> Any:
     """The operators as the traced block has them."""
-    mean = _aten.mean.dim(_aten.pow.Tensor_Scalar(x, 2), [-1], True)
-    inverse = _aten.rsqrt.default(_aten.add.Tensor(mean, eps))
+    mean = _aten.mean.dim(_aten.pow.Tensor_Scalar(rule.squared(x, weight), 2), [-1], True)
+    inverse = _aten.rsqrt.default(_aten.add.Tensor(mean, rule.eps))
     return _aten.mul.Tensor(weight, _aten.mul.Tensor(x, inverse))
 
 
-def _epsilons(count: int) -> list[float]:
-    """So many different ones that are not in the graph."""
-    return [(number + 2) * 1e-6 for number in range(count)]
+def missing_rules(count: int) -> list[Rule]:
+    """So many whose number the graph does not have."""
+    return [Rule((number + 2) * 1e-6) for number in range(count)]
+
+
+def searched_rules(count: int) -> list[Rule]:
+    """So many that only a search refuses."""
+    return [Rule(squares_weight=True)] * count
 
 
 def _fused(x: Any, weight: Any) -> Any:
@@ -58,14 +86,15 @@ def _fused(x: Any, weight: Any) -> Any:
 # bringup
 
 
-def _bringup_class(eps: float) -> type[passes.PatternFusionPass]:
+def _bringup_class(rule: Rule) -> type[passes.PatternFusionPass]:
     class Norm(passes.PatternFusionPass):
         @passes.pattern
         def norm(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
             x, weight = inputs[0], inputs[1]
             op = x.builder.op
-            mean = op("aten::mean.dim", op("aten::pow.Tensor_Scalar", x, 2), [-1], True)
-            inverse = op("aten::rsqrt", op("aten::add.Tensor", mean, eps))
+            square = op("aten::pow.Tensor_Scalar", rule.squared(x, weight), 2)
+            mean = op("aten::mean.dim", square, [-1], True)
+            inverse = op("aten::rsqrt", op("aten::add.Tensor", mean, rule.eps))
             return op("aten::mul.Tensor", weight, op("aten::mul.Tensor", x, inverse))
 
         def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
@@ -75,16 +104,16 @@ def _bringup_class(eps: float) -> type[passes.PatternFusionPass]:
     return Norm
 
 
-def _register(eps: float) -> str:
-    name = f"bench_{eps!r}"
+def _register(rule: Rule, number: int = 0) -> str:
+    name = f"bench_{rule.eps!r}_{rule.squares_weight}_{number}"
     if name not in [item.pass_name for item in passes.get_registered_passes()]:
         stage = passes.PassStage.AFTER_INFER_SHAPE
-        passes.register_fusion_pass(name=name, stage=stage)(_bringup_class(eps))
+        passes.register_fusion_pass(name=name, stage=stage)(_bringup_class(rule))
     return name
 
 
-def _apply_bringup(module: Any, eps: float) -> int:
-    name = _register(eps)
+def _apply_bringup(module: Any, rule: Rule) -> int:
+    name = _register(rule)
     return compiler.apply_passes(module, [name])[name].matches
 
 
@@ -93,37 +122,37 @@ def bringup_mirror(module: Any) -> None:
     compiler.apply_passes(module, [])
 
 
-def bringup_many(count: int) -> Callable[[Any], Any]:
-    """Runs so many passes of one pattern each, none of which matches."""
-    names = [_register(eps) for eps in _epsilons(count)]
+def bringup_many(rules: list[Rule]) -> Callable[[Any], Any]:
+    """Runs one pass for each rule."""
+    names = [_register(rule, number) for number, rule in enumerate(rules)]
     return lambda module: compiler.apply_passes(module, names)
 
 
 # torch.fx
 
 
-def _fx_pattern(eps: float) -> Callable[..., Any]:
+def _fx_pattern(rule: Rule) -> Callable[..., Any]:
     def pattern(x, weight):
-        return _rms_norm(x, weight, eps)
+        return _rms_norm(x, weight, rule)
 
     return pattern
 
 
-def _apply_fx(module: Any, eps: float) -> int:
-    return len(fx.subgraph_rewriter.replace_pattern(module, _fx_pattern(eps), _fused))
+def _apply_fx(module: Any, rule: Rule) -> int:
+    return len(fx.subgraph_rewriter.replace_pattern(module, _fx_pattern(rule), _fused))
 
 
-def fx_many(count: int) -> Callable[[Any], Any]:
-    """Runs so many matchers, none of which finds anything."""
+def fx_many(rules: list[Rule]) -> Callable[[Any], Any]:
+    """Runs one matcher for each rule."""
     from torch.fx.passes.utils.matcher_utils import SubgraphMatcher
 
     matchers = [
         SubgraphMatcher(
-            fx.symbolic_trace(_fx_pattern(eps)).graph,
+            fx.symbolic_trace(_fx_pattern(rule)).graph,
             match_output=False,
             remove_overlapping_matches=True,
         )
-        for eps in _epsilons(count)
+        for rule in rules
     ]
     return lambda module: [matcher.match(module.graph) for matcher in matchers]
 
@@ -131,23 +160,24 @@ def fx_many(count: int) -> Callable[[Any], Any]:
 # Inductor
 
 
-def _tree(eps: float) -> Any:
+def _tree(rule: Rule) -> Any:
     from torch._inductor.pattern_matcher import CallFunction, KeywordArg
 
-    x = KeywordArg("x")
-    mean = CallFunction(_aten.mean.dim, CallFunction(_aten.pow.Tensor_Scalar, x, 2), [-1], True)
-    inverse = CallFunction(_aten.rsqrt.default, CallFunction(_aten.add.Tensor, mean, eps))
+    x, weight = KeywordArg("x"), KeywordArg("weight")
+    square = CallFunction(_aten.pow.Tensor_Scalar, rule.squared(x, weight), 2)
+    mean = CallFunction(_aten.mean.dim, square, [-1], True)
+    inverse = CallFunction(_aten.rsqrt.default, CallFunction(_aten.add.Tensor, mean, rule.eps))
     product = CallFunction(_aten.mul.Tensor, x, inverse)
-    return CallFunction(_aten.mul.Tensor, KeywordArg("weight"), product)
+    return CallFunction(_aten.mul.Tensor, weight, product)
 
 
-def _tree_pass(tables: list[float]) -> Any:
+def _tree_pass(rules: list[Rule]) -> Any:
     from torch._inductor.pattern_matcher import PatternMatcherPass, register_graph_pattern
 
     matcher = PatternMatcherPass()
-    for eps in tables:
+    for rule in rules:
 
-        @register_graph_pattern(_tree(eps), pass_dict=matcher)
+        @register_graph_pattern(_tree(rule), pass_dict=matcher)
         def fuse(match: Any, x: Any, weight: Any) -> None:
             last = match.output_node()
             with match.graph.inserting_before(last):
@@ -161,26 +191,26 @@ def _tree_pass(tables: list[float]) -> Any:
     return matcher
 
 
-def _apply_tree(module: Any, eps: float) -> int:
-    count = _tree_pass([eps]).apply(module.graph)
+def _apply_tree(module: Any, rule: Rule) -> int:
+    count = _tree_pass([rule]).apply(module.graph)
     module.recompile()
     return int(count)
 
 
-def inductor_many(count: int) -> Callable[[Any], Any]:
-    """Runs one table of so many trees, none of which matches."""
-    table = _tree_pass(_epsilons(count))
+def inductor_many(rules: list[Rule]) -> Callable[[Any], Any]:
+    """Runs one table of a tree for each rule."""
+    table = _tree_pass(rules)
     return lambda module: table.apply(module.graph)
 
 
-def _apply_registered(module: Any, eps: float) -> int:
+def _apply_registered(module: Any, rule: Rule) -> int:
     from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     matcher = PatternMatcherPass()
     with FakeTensorMode():
         examples = [torch.empty(1, 8, 32), torch.empty(32)]
-    register_replacement(_fx_pattern(eps), _fused, examples, fwd_only, matcher)
+    register_replacement(_fx_pattern(rule), _fused, examples, fwd_only, matcher)
     count = matcher.apply(module.graph)
     module.recompile()
     return int(count)
@@ -226,12 +256,12 @@ def _prepare_onnx(layers: int) -> Callable[[], Any]:
     return make
 
 
-def _apply_onnx(model: Any, eps: float) -> int:
+def _apply_onnx(model: Any, rule: Rule) -> int:
     from onnxscript.rewriter import pattern
 
     def target(op: Any, x: Any, weight: Any) -> Any:
         mean = op.ReduceMean(op.Pow(x, 2.0))
-        inverse = op.Reciprocal(op.Sqrt(op.Add(mean, eps)))
+        inverse = op.Reciprocal(op.Sqrt(op.Add(mean, rule.eps)))
         return op.Mul(weight, op.Mul(x, inverse))
 
     def replacement(op: Any, x: Any, weight: Any) -> Any:

@@ -75,6 +75,8 @@ class Graph {
   std::string_view name_text(NodeId node) const { return Strings::text(name(node)); }
   // The pass that made the node; kNoString: none did.
   StringId rule(NodeId node) const { return at(node).rule; }
+  // Whether some call writes memory, or does what nobody knows.
+  bool has_effects() const { return effects_ > 0; }
   // Whether the call only computes its outputs, asking the host about a random operator.
   bool pure(NodeId node) const;
 
@@ -105,6 +107,8 @@ class Graph {
   // All nodes of one type in graph order.
   std::span<const NodeId> find(StringId type) const { return types_.find(type); }
   size_t count(StringId type) const { return types_.count(type); }
+  // What stands at each position of the calls of one type.
+  std::span<const ArgumentForms> forms(StringId type) const { return types_.forms(type); }
   NodeId find_by_name(StringId name) const { return names_.find(name); }
   // What the graph is called with, and what it returns, flattened.
   std::vector<ValueId> inputs() const;
@@ -255,6 +259,7 @@ class Graph {
   std::vector<Argument> arguments_;  // only grows: a graph lives as long as one compilation
   Names names_;
   TypeIndex types_{*this};
+  size_t effects_ = 0;  // how many calls write memory or are opaque
   NodeId first_ = kOutput;
 
   std::unordered_map<NodeId, ArgumentRange> controls_;

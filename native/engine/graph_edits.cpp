@@ -205,6 +205,8 @@ void Graph::set_operator(NodeId node, const Operator* op, const Call& call) {
   require_call(call);
   const ArgumentRange range = keep(call);
   const StringId former = nodes_[node].op->type;
+  effects_ -= nodes_[node].op->has_effects() ? 1 : 0;
+  effects_ += op->has_effects() ? 1 : 0;
   nodes_[node].op = op;
   types_.remove(former);
   types_.add(op->type, node);
@@ -291,6 +293,7 @@ void Graph::attach(NodeId node, NodeId before, const ArgumentRange& arguments) {
   link(node, before);
   names_.add(nodes_[node].name, node);
   types_.add(type(node), node);
+  effects_ += op(node).has_effects() ? 1 : 0;
   count_reads(node);
 }
 
@@ -298,6 +301,7 @@ void Graph::detach(NodeId node) {
   uncount_reads(node);
   names_.remove(nodes_[node].name);
   types_.remove(type(node));
+  effects_ -= op(node).has_effects() ? 1 : 0;
   unlink(node);
   nodes_[node].alive = false;
 }
@@ -305,6 +309,7 @@ void Graph::detach(NodeId node) {
 void Graph::exchange(NodeId node, const ArgumentRange& arguments) {
   uncount_reads(node);
   nodes_[node].arguments = arguments;
+  types_.rewired(type(node));
   count_reads(node);
 }
 

@@ -17,6 +17,20 @@ bool Lookahead::looks_alike(const SubPattern& sub, uint32_t wanted, ArgumentSpan
   return compare(sub, wanted, found, nullptr) != Answer::kNo;
 }
 
+uint32_t Lookahead::first_misfit(const SubPattern& sub, TermRange wanted, ArgumentSpan found,
+                                 bool swapped) {
+  uint32_t index = 0;
+  size_t place = 0;
+  for (uint32_t term = wanted.first; term < wanted.end; term += 1 + program_.term(term).extent) {
+    const uint32_t partner = swapped && index < 2 ? 1 - index : index;
+    const ArgumentSpan other = partner == index ? item_at(found, place) : item(found, partner);
+    if (!looks_alike(sub, term, other)) return index;
+    place += 1 + size_t{found[place].extent};
+    ++index;
+  }
+  return index;
+}
+
 bool Lookahead::fits(const SubPattern& sub, uint32_t wanted, ArgumentSpan found) {
   Pairs agenda;
   Answer answer = compare(sub, wanted, found, &agenda);

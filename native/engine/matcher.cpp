@@ -50,11 +50,15 @@ std::vector<NodeId> Matcher::candidates() {
 std::optional<Candidate> Matcher::next() {
   if (!started_) targets_ = candidates();
   started_ = true;
-  while (next_target_ < targets_.size()) {
+  while (next_target_ < targets_.size() && !is_hopeless()) {
     const NodeId target = targets_[next_target_++];
-    if (!graph_.alive(target)) continue;
-    if (auto found = match_at(target)) return found;
+    if (!graph_.alive(target) || may_be_left_out(target)) continue;
+    if (auto found = match_at(target)) {
+      has_matched_ = true;
+      return found;
+    }
   }
+  next_target_ = targets_.size();
   return std::nullopt;
 }
 

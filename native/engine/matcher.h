@@ -7,6 +7,7 @@
 // misses must agree.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,6 +25,21 @@ struct Candidate {
   NodeId before;              // where the replacement goes
   std::vector<NodeId> hoist;  // must move in front of it
   std::vector<NodeId> nodes;  // that are matched, in graph order
+};
+
+// Nodes, for quick questions whether one is among them.
+class NodeSet {
+ public:
+  explicit NodeSet(std::vector<NodeId> nodes) : nodes_(std::move(nodes)) {
+    std::sort(nodes_.begin(), nodes_.end());
+  }
+  bool contains(NodeId node) const {
+    return std::binary_search(nodes_.begin(), nodes_.end(), node);
+  }
+  std::span<const NodeId> all() const { return nodes_; }
+
+ private:
+  std::vector<NodeId> nodes_;
 };
 
 // One program against the nodes of one graph. Program, graph and storages must live longer; the
@@ -73,6 +89,14 @@ class Matcher {
     size_t next;
   };
 
+  bool is_hopeless();
+  bool may_be_left_out(NodeId target);
+  uint32_t most_nodes() const;
+  std::optional<uint32_t> most_nodes_at(const Anchor& anchor, NodeId target);
+  bool is_possible() const;
+  bool occurs(const PatternNode& wanted) const;
+  bool may_stand(const Term& wanted, std::span<const ArgumentForms> positions) const;
+
   void reset();
   std::optional<Candidate> search();
   uint32_t go_on(uint32_t rest);
@@ -107,7 +131,11 @@ class Matcher {
   void compare_variadic(const Goal& goal, const Argument* items, uint32_t count, bool is_list);
   void compare_each(const Goal& goal, const Argument* items, uint32_t count);
   void bind_name(const Goal& goal, NamePlace place, Captured captured, const std::string& text);
+  std::vector<uint32_t> fitting_alternatives(const Goal& goal, const PatternChoice& choice);
+  void refuse_alternatives(const Goal& goal, const PatternChoice& choice);
   void bind_node(const Goal& goal);
+  bool is_free(const Goal& goal, const PatternNode& wanted);
+  bool may_stand_for(const Goal& goal, const PatternNode& wanted);
   void bind_constant(const Goal& goal, const PatternNode& wanted);
   void compare_keywords(const Goal& goal);
   void order_arguments(const Goal& goal, const PatternNode& wanted);
@@ -117,7 +145,17 @@ class Matcher {
   bool fit_sizes(uint32_t frame, const CompiledConstraint& constraint, ValueId wanted, NodeId found,
                  const TensorDesc& desc);
 
+  // What was matched: its nodes, what its replacement may read, and its outputs.
+  struct Part {
+    NodeSet nodes;
+    std::vector<ValueId> taken_in;
+    std::vector<ValueId> outputs;
+  };
   std::optional<Candidate> accept();
+  bool is_read_inside(std::span<const NodeId> nodes, const Part& part);
+  bool is_fed_from_outside(const Part& part);
+  bool is_unwritten(const Part& part);
+  bool place(Candidate& found, const Part& part);
   bool may_run_at(NodeId before, std::span<const NodeId> nodes);
 
   template <class Make>
@@ -141,6 +179,9 @@ class Matcher {
   std::vector<NodeId> targets_;
   size_t next_target_ = 0;
   bool started_ = false;
+  bool has_matched_ = false;
+  std::optional<uint32_t> most_nodes_;  // that a candidate can bind, until something matched
+  std::optional<bool> possible_;        // whether the graph has what every match needs
 
   std::vector<Cell> cells_;
   std::vector<Pending> pending_;

@@ -9,21 +9,6 @@
 namespace bringup::engine {
 namespace {
 
-// Nodes, for quick questions whether one is among them.
-class NodeSet {
- public:
-  explicit NodeSet(std::vector<NodeId> nodes) : nodes_(std::move(nodes)) {
-    std::sort(nodes_.begin(), nodes_.end());
-  }
-  bool contains(NodeId node) const {
-    return std::binary_search(nodes_.begin(), nodes_.end(), node);
-  }
-  std::span<const NodeId> all() const { return nodes_; }
-
- private:
-  std::vector<NodeId> nodes_;
-};
-
 // The first in graph order of the readers of a value that are not matched; kNoNode: none.
 NodeId outside_reader(const Graph& graph, ValueId value, const NodeSet& matched) {
   NodeId first = kNoNode;
@@ -76,61 +61,83 @@ std::optional<Candidate> Matcher::accept() {
   Candidate found;
   found.bound = &bound_;
   found.nodes = in_order(graph_, bound_.taken());
-  const NodeSet matched(found.nodes);
-  std::vector<ValueId> outputs;
-  for (const uint32_t term : program_->root().outputs) outputs.push_back(*bound_.resolve(0, term));
-  const std::vector<ValueId> taken_in = values_taken_in(bound_);
+  Part part{NodeSet(found.nodes), values_taken_in(bound_), {}};
+  for (const uint32_t term : program_->root().outputs) {
+    part.outputs.push_back(*bound_.resolve(0, term));
+  }
+  const bool fits = is_read_inside(found.nodes, part) && is_fed_from_outside(part) &&
+                    is_unwritten(part) && place(found, part) &&
+                    may_run_at(found.before, found.nodes);
+  return fits ? std::optional(std::move(found)) : std::nullopt;
+}
 
-  for (const NodeId node : found.nodes) {
+// Whether only matched nodes read what is not an output of the pattern.
+bool Matcher::is_read_inside(std::span<const NodeId> nodes, const Part& part) {
+  for (const NodeId node : nodes) {
     if (graph_.type(node) == Operators::constant()->type) continue;
     for (uint32_t i = 0; i < graph_.output_count(node); ++i) {
-      if (std::find(outputs.begin(), outputs.end(), ValueId{node, i}) != outputs.end()) continue;
-      const NodeId outside = outside_reader(graph_, {node, i}, matched);
+      const bool is_output = std::find(part.outputs.begin(), part.outputs.end(),
+                                       ValueId{node, i}) != part.outputs.end();
+      const NodeId outside = is_output ? kNoNode : outside_reader(graph_, {node, i}, part.nodes);
       if (outside == kNoNode) continue;
       refuse_with(node, [&] {
         return Refusal{
             concat({"its output ", std::to_string(i), " is used outside of the match by ",
                     quoted(graph_.name_text(outside)), "; make it an output of the pattern"})};
       });
-      return std::nullopt;
+      return false;
     }
   }
-  for (const ValueId value : taken_in) {
-    if (!matched.contains(value.node)) continue;
+  return true;
+}
+
+// Whether nothing that the replacement reads goes away with the match.
+bool Matcher::is_fed_from_outside(const Part& part) {
+  for (const ValueId value : part.taken_in) {
+    if (!part.nodes.contains(value.node)) continue;
     if (graph_.type(value.node) == Operators::constant()->type) continue;
     refuse_with(value.node, [] {
       return Refusal{"an input of the pattern would be computed inside the match"};
     });
-    return std::nullopt;
+    return false;
   }
-  for (const ValueId value : outputs) {
+  return true;
+}
+
+bool Matcher::is_unwritten(const Part& part) {
+  for (const ValueId value : part.outputs) {
     const NodeId writer = storages_.writer_of(value);
     if (writer == kNoNode) continue;
     refuse_with(value.node, [&] {
       return Refusal{concat({"its memory is written by ", quoted(graph_.name_text(writer)),
                              ", so it is not replaced"})};
     });
-    return std::nullopt;
+    return false;
   }
+  return true;
+}
 
+// Where the replacement goes: behind the match, but in front of the first reader of an output, to
+// which what it reads must be moved then.
+bool Matcher::place(Candidate& found, const Part& part) {
   NodeId reader = kNoNode;
-  for (const ValueId value : outputs) {
-    const NodeId first = outside_reader(graph_, value, matched);
+  for (const ValueId value : part.outputs) {
+    const NodeId first = outside_reader(graph_, value, part.nodes);
     if (first != kNoNode && (reader == kNoNode || graph_.is_before(first, reader))) reader = first;
   }
   const NodeId last = found.nodes.back();
   if (reader == kNoNode || graph_.is_before(last, reader)) {
     found.before = graph_.next(last);
-  } else {
-    found.before = reader;
-    auto plan = hoist_plan(graph_, taken_in, reader, matched.all(), storages_);
-    if (auto* reason = std::get_if<std::string>(&plan)) {
-      refuse_with(reader, [&] { return Refusal{*reason}; });
-      return std::nullopt;
-    }
-    found.hoist = std::get<std::vector<NodeId>>(std::move(plan));
+    return true;
   }
-  return may_run_at(found.before, found.nodes) ? std::optional(std::move(found)) : std::nullopt;
+  found.before = reader;
+  auto plan = hoist_plan(graph_, part.taken_in, reader, part.nodes.all(), storages_);
+  if (auto* reason = std::get_if<std::string>(&plan)) {
+    refuse_with(reader, [&] { return Refusal{*reason}; });
+    return false;
+  }
+  found.hoist = std::get<std::vector<NodeId>>(std::move(plan));
+  return true;
 }
 
 // Whether what the matched nodes read is unwritten between them and the replacement.

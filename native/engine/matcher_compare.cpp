@@ -153,8 +153,7 @@ void Matcher::compare_input(const Goal& goal) {
 
 void Matcher::compare_choice(const Goal& goal) {
   const Term& term = program_->term(goal.wanted);
-  const SubPattern& sub = bound_.sub(goal.frame);
-  const PatternChoice& choice = sub.choices[term.slot];
+  const PatternChoice& choice = bound_.sub(goal.frame).choices[term.slot];
   const bool is_value = goal.found->tag == Tag::kValue;
   if (is_value && !is_as_stated(goal.frame, term.value, goal.found->value)) return;
   Goal next = goal;
@@ -164,38 +163,43 @@ void Matcher::compare_choice(const Goal& goal) {
     put(next);
     return end_alternative();
   }
-  const ArgumentSpan found(goal.found, 1 + size_t{goal.found->extent});
-  std::vector<uint32_t> fitting;
-  for (uint32_t i = 0; i < choice.alternatives.size(); ++i) {
-    if (plausible(goal.frame, choice.alternatives[i], found)) fitting.push_back(i);
-  }
-  if (fitting.empty()) {
-    return refuse_with(goal.node, [&] {
-      std::vector<std::string> shown;
-      for (const uint32_t item : choice.alternatives) {
-        const Term& alternative = program_->term(item);
-        const bool computed = alternative.is_value() && alternative.kind != Term::Kind::kInput;
-        shown.push_back(computed ? type_text(pattern_graph(goal.frame), alternative.value.node)
-                                 : term_text(goal.frame, item));
-      }
-      return Refusal{"none of the alternatives fits", any_of_text(shown),
-                     is_value ? type_text(graph_, goal.found->value.node) : found_text(goal.found)};
-    });
-  }
-  if (fitting.size() > 1) {
-    std::vector<uint32_t> likely;
-    for (const uint32_t i : fitting) {
-      if (ahead_.fits(sub, choice.alternatives[i], found)) likely.push_back(i);
-    }
-    if (likely.empty()) likely.push_back(fitting.front());
-    fitting = std::move(likely);
-  }
-  for (const uint32_t i : fitting) {
+  for (const uint32_t i : fitting_alternatives(goal, choice)) {
     put({Goal::Kind::kDecide, goal.frame, term.slot, i, nullptr, goal.node});
     next.wanted = choice.alternatives[i];
     put(next);
     end_alternative();
   }
+}
+
+// Those that can fit; none after a refusal.
+std::vector<uint32_t> Matcher::fitting_alternatives(const Goal& goal, const PatternChoice& choice) {
+  const ArgumentSpan found(goal.found, 1 + size_t{goal.found->extent});
+  std::vector<uint32_t> fitting;
+  for (uint32_t i = 0; i < choice.alternatives.size(); ++i) {
+    if (plausible(goal.frame, choice.alternatives[i], found)) fitting.push_back(i);
+  }
+  if (fitting.empty()) refuse_alternatives(goal, choice);
+  if (fitting.size() < 2) return fitting;
+  std::vector<uint32_t> likely;
+  for (const uint32_t i : fitting) {
+    if (ahead_.fits(bound_.sub(goal.frame), choice.alternatives[i], found)) likely.push_back(i);
+  }
+  return likely.empty() ? std::vector<uint32_t>{fitting.front()} : likely;
+}
+
+void Matcher::refuse_alternatives(const Goal& goal, const PatternChoice& choice) {
+  refuse_with(goal.node, [&] {
+    std::vector<std::string> shown;
+    for (const uint32_t item : choice.alternatives) {
+      const Term& alternative = program_->term(item);
+      const bool computed = alternative.is_value() && alternative.kind != Term::Kind::kInput;
+      shown.push_back(computed ? type_text(pattern_graph(goal.frame), alternative.value.node)
+                               : term_text(goal.frame, item));
+    }
+    const bool is_value = goal.found->tag == Tag::kValue;
+    return Refusal{"none of the alternatives fits", any_of_text(shown),
+                   is_value ? type_text(graph_, goal.found->value.node) : found_text(goal.found)};
+  });
 }
 
 void Matcher::compare_variadic(const Goal& goal, const Argument* items, uint32_t count,
@@ -271,9 +275,7 @@ void Matcher::bind_name(const Goal& goal, NamePlace place, Captured captured,
 
 void Matcher::bind_node(const Goal& goal) {
   const NodeId target = goal.node;
-  const SubPattern& sub = bound_.sub(goal.frame);
-  const PatternNode& wanted = sub.nodes[goal.wanted];
-  const Graph& pattern = pattern_graph(goal.frame);
+  const PatternNode& wanted = bound_.sub(goal.frame).nodes[goal.wanted];
   const NodeId known = bound_.node(goal.frame, goal.wanted);
   if (known != kNoNode) {
     if (known == target) return end_alternative();
@@ -288,35 +290,49 @@ void Matcher::bind_node(const Goal& goal) {
     });
   }
   if (wanted.is_constant) return bind_constant(goal, wanted);
-  const uint32_t other = bound_.taken().find(target);
-  if (other != kNoSlot && other != sub.first_node + goal.wanted) {
-    return refuse_with(target, [&] {
-      const auto holder = std::find_if(
-          program_->subs().begin(), program_->subs().end(), [&](const SubPattern& one) {
-            return other >= one.first_node && other - one.first_node < one.nodes.size();
-          });
-      return Refusal{
-          "one node would stand for two of the pattern", node_text(pattern, wanted.id),
-          node_text(*holder->pattern->graph, holder->nodes[other - holder->first_node].id)};
-    });
-  }
-  if (!graph_.pure(target)) {
-    return refuse_with(target, [] {
-      return Refusal{"the operator writes memory or is random, so it is never replaced"};
-    });
-  }
-  if (wanted.output_count > graph_.output_count(target) ||
-      wanted.argument_count != graph_.argument_count(target)) {
-    return refuse_with(target, [&] {
-      return Refusal{"the call has another form", node_text(pattern, wanted.id),
-                     node_text(graph_, target)};
-    });
-  }
+  if (!is_free(goal, wanted) || !may_stand_for(goal, wanted)) return;
   for (uint32_t i = 0; wanted.is_constrained && i < wanted.output_count; ++i) {
     if (!is_as_stated(goal.frame, {wanted.id, i}, {target, i})) return;
   }
   bound_.set_node(goal.frame, goal.wanted, target);
   order_arguments(goal, wanted);
+}
+
+// Whether no other node of the pattern stands for this one.
+bool Matcher::is_free(const Goal& goal, const PatternNode& wanted) {
+  const uint32_t other = bound_.taken().find(goal.node);
+  if (other == kNoSlot || other == bound_.sub(goal.frame).first_node + goal.wanted) return true;
+  refuse_with(goal.node, [&] {
+    const auto holder =
+        std::find_if(program_->subs().begin(), program_->subs().end(), [&](const SubPattern& one) {
+          return other >= one.first_node && other - one.first_node < one.nodes.size();
+        });
+    return Refusal{
+        "one node would stand for two of the pattern",
+        node_text(pattern_graph(goal.frame), wanted.id),
+        node_text(*holder->pattern->graph, holder->nodes[other - holder->first_node].id)};
+  });
+  return false;
+}
+
+// Whether a call may be replaced, and has as many arguments and outputs as are needed.
+bool Matcher::may_stand_for(const Goal& goal, const PatternNode& wanted) {
+  const NodeId target = goal.node;
+  if (!graph_.pure(target)) {
+    refuse_with(target, [] {
+      return Refusal{"the operator writes memory or is random, so it is never replaced"};
+    });
+    return false;
+  }
+  if (wanted.output_count > graph_.output_count(target) ||
+      wanted.argument_count != graph_.argument_count(target)) {
+    refuse_with(target, [&] {
+      return Refusal{"the call has another form", node_text(pattern_graph(goal.frame), wanted.id),
+                     node_text(graph_, target)};
+    });
+    return false;
+  }
+  return true;
 }
 
 void Matcher::bind_constant(const Goal& goal, const PatternNode& wanted) {

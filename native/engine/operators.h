@@ -32,6 +32,8 @@ struct Operator {
   int32_t commutes_if_one = kAlwaysCommutes;  // ... if this argument is the number 1
   uint32_t number = 0;                        // dense, given by Operators::intern
 
+  // A call writes memory, or does what nobody knows.
+  bool has_effects() const { return !mutates.empty() || opaque; }
   // A call only computes its outputs: it may be moved, merged, folded or dropped.
   bool pure() const { return mutates.empty() && !random && !kept && !opaque; }
   std::optional<uint32_t> index_of(StringId parameter) const;

@@ -23,6 +23,14 @@ bool Predicates::same_leaf(const Term& wanted, const Argument& found) const {
   return found.tag == Tag::kOpaque && objects_[wanted.slot] == found.id;
 }
 
+bool Predicates::fits_leaf(const Term& wanted, const Argument& found) const {
+  if (wanted.kind == Term::Kind::kAny) return fits_any(program_.any(wanted), {&found, 1});
+  if (wanted.kind == Term::Kind::kConstant) {
+    return misfit(program_.constant(wanted), found) == Misfit::kNone;
+  }
+  return wanted.kind == Term::Kind::kHost && same_leaf(wanted, found);
+}
+
 bool Predicates::same_plain(uint32_t wanted, ArgumentSpan found) const {
   if (program_.term(wanted).extent + 1 != found.size()) return false;
   for (uint32_t i = 0; i < found.size(); ++i) {

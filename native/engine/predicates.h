@@ -25,6 +25,9 @@ class Predicates {
 
   // A host argument that is no nest.
   bool same_leaf(const Term& wanted, const Argument& found) const;
+  // A host argument that is no nest, against a term that may be an open argument: whether it fits
+  // whatever its name stands for elsewhere.
+  bool fits_leaf(const Term& wanted, const Argument& found) const;
   // Terms without values or open arguments.
   bool same_plain(uint32_t wanted, ArgumentSpan found) const;
   static bool is_plain(ArgumentSpan item);

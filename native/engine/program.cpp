@@ -31,6 +31,8 @@ uint32_t slot_of(std::vector<StringId>& table, StringId name) {
   return slot;
 }
 
+bool everywhere(uint32_t) { return true; }
+
 }  // namespace
 
 class Compiler {
@@ -40,6 +42,7 @@ class Compiler {
   void run() {
     add(*program_.pattern_, kNoSlot);
     find_anchors();
+    program_.required_ = program_.nodes_behind(program_.root().outputs, false, everywhere);
   }
 
  private:
@@ -290,9 +293,25 @@ class Compiler {
 
   void add_anchor(Anchor anchor) {
     const StringId type = program_.root().nodes[anchor.node].type;
+    anchor.reached = reached_by(program_.root().nodes[anchor.node].arguments);
     std::vector<StringId>& types = program_.anchor_types_;
     if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
     program_.anchors_.push_back(std::move(anchor));
+  }
+
+  // Arguments are compared in their order, and so are the items of a list.
+  std::vector<uint32_t> reached_by(const TermRange& arguments) const {
+    std::vector<uint32_t> terms, counts;
+    const auto reached = [&] {
+      return static_cast<uint32_t>(1 + program_.nodes_behind(terms, true, everywhere).size());
+    };
+    for (uint32_t i = arguments.first; i < arguments.end; i += 1 + program_.terms_[i].extent) {
+      const Term& term = program_.terms_[i];
+      if (term.kind != Term::Kind::kNest) counts.push_back(reached());
+      for (uint32_t k = 0; k <= term.extent; ++k) terms.push_back(i + k);
+      if (term.kind == Term::Kind::kNest) counts.push_back(reached());
+    }
+    return counts;
   }
 
   Program& program_;
@@ -306,6 +325,29 @@ std::shared_ptr<const Program> Program::compile(std::shared_ptr<const Pattern> p
   program->pattern_ = std::move(pattern);
   Compiler(*program).run();
   return program;
+}
+
+std::vector<uint32_t> Program::nodes_behind(std::span<const uint32_t> terms, bool through_choices,
+                                            const std::function<bool(uint32_t)>& enter) const {
+  std::vector<uint32_t> nodes;
+  std::vector<bool> seen(root().nodes.size()), opened(root().choices.size());
+  std::vector<uint32_t> agenda(terms.begin(), terms.end());
+  while (!agenda.empty()) {
+    const Term& term = terms_[agenda.back()];
+    agenda.pop_back();
+    if (term.kind == Term::Kind::kChoice && through_choices && !opened[term.slot]) {
+      opened[term.slot] = true;
+      for (const uint32_t first : root().choices[term.slot].alternatives) {
+        for (uint32_t k = 0; k <= terms_[first].extent; ++k) agenda.push_back(first + k);
+      }
+    }
+    if (term.kind != Term::Kind::kNode || seen[term.slot] || !enter(term.slot)) continue;
+    seen[term.slot] = true;
+    nodes.push_back(term.slot);
+    const std::vector<uint32_t>& inputs = root().nodes[term.slot].inputs;
+    agenda.insert(agenda.end(), inputs.begin(), inputs.end());
+  }
+  return nodes;
 }
 
 }  // namespace bringup::engine

@@ -2,7 +2,9 @@
 // read, by any number of threads.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/pattern.h"
@@ -108,6 +110,9 @@ struct Decision {
 struct Anchor {
   std::vector<Decision> decisions;
   uint32_t node = 0;
+  // For each of its arguments: how many nodes of the pattern can be bound by the time that this
+  // argument turns out not to fit.
+  std::vector<uint32_t> reached;
 };
 
 class Program {
@@ -125,6 +130,11 @@ class Program {
   const std::vector<Anchor>& anchors() const { return anchors_; }
   // The types of nodes that may compute the first output, the preferred one first.
   const std::vector<StringId>& anchor_types() const { return anchor_types_; }
+  // The nodes that every match has.
+  const std::vector<uint32_t>& required() const { return required_; }
+  // The nodes of the pattern itself behind terms of it, as far as `enter` lets through.
+  std::vector<uint32_t> nodes_behind(std::span<const uint32_t> terms, bool through_choices,
+                                     const std::function<bool(uint32_t)>& enter) const;
   uint32_t size() const { return static_cast<uint32_t>(root().nodes.size()); }
   // Opaque host arguments of the pattern's graphs; what they are in another graph its host knows.
   struct Object {
@@ -143,6 +153,7 @@ class Program {
   std::vector<CompiledVariadic> variadics_;
   std::vector<Anchor> anchors_;
   std::vector<StringId> anchor_types_;
+  std::vector<uint32_t> required_;
   std::vector<Object> objects_;
 };
 

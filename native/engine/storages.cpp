@@ -5,17 +5,14 @@
 namespace bringup::engine {
 
 Storages::Storages(const Graph& graph, bool track_views) : graph_(graph) {
-  for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
-    const Operator& op = graph.op(node);
-    if (!op.mutates.empty() || op.opaque) quiet_ = false;
-  }
+  quiet_ = !graph.has_effects();
   if (quiet_ && !track_views) return;
   for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) record(node);
 }
 
 void Storages::record(NodeId node) {
   const Operator& op = graph_.op(node);
-  if (!op.mutates.empty() || op.opaque) quiet_ = false;
+  if (op.has_effects()) quiet_ = false;
   const ArgumentSpan arguments = graph_.arguments(node);
   const auto join_with = [&](uint32_t index) {
     for_each_value(item(arguments, index), [&](ValueId value) { join(value.node, node); });

@@ -7,19 +7,18 @@ are).
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
+from bringup.compiler.profiling import profiler_range
 from bringup.compiler.trace import trace_pattern
 
 if TYPE_CHECKING:
     from bringup.compiler.inductor import InductorPass, inductor_hooks
 
 announce()
-passes.profile_with(torch.profiler.record_function)
+passes.profile_with(profiler_range)
 
 __all__ = [
     "AtenDialect",

@@ -125,6 +125,8 @@ class _Run:
         return error
 
     def _failed_requirement(self, descriptor: PassDescriptor) -> str | None:
+        if not descriptor.requires:
+            return None
         failed = {item.name for item in self._report.results if item.status is PassStatus.FAILED}
         return next((name for name in descriptor.requires if name in failed), None)
 

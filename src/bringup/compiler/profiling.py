@@ -1,0 +1,20 @@
+"""Passes as ranges of torch's profiler."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+__all__ = ["profiler_range"]
+
+
+def profiler_range(name: str) -> AbstractContextManager[object]:
+    """A range of this name; one that does nothing while no profiler runs in this thread.
+
+    `record_function` takes as long as a pass that finds nothing, even where nobody records.
+    """
+    if not torch.autograd._profiler_enabled():
+        return nullcontext()
+    recorded: AbstractContextManager[object] = torch.profiler.record_function(name)
+    return recorded
