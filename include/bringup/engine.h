@@ -15,7 +15,8 @@
  * Error rule: functions return BRINGUP_ENGINE_OK or another bringup_engine_status; after a failure
  * last_error() says why in words, for the calling thread. Nothing is thrown, nothing aborts, and a
  * handle that is no longer (or never was) valid is refused with BRINGUP_ENGINE_EXPIRED. An output
- * is written only on success. A hook may return any status; a C++ hook may also throw.
+ * is written only on success. A hook may return any status, also one that it was given: then the
+ * words are those of last_error. A C++ hook may also throw.
  *
  * Handle rule: handles are numbers that are never used twice. One that a hook is given ends with
  * that hook, and is refused on any other thread. A graph that graph_create made lives until
