@@ -67,7 +67,8 @@ def register_attention(
         ImportError: transformers is not installed.
         TypeError: the parameters of `op` cannot be found out, or it declares no query, key, value.
         ValueError: `returns` or `mask` is none of the two. At a call of the model: it asks for what
-            `op` does not declare, or does not give what `op` needs.
+            `op` does not declare, or does not give what `op` needs, or `op` returned another shape
+            than the layout says.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -164,6 +165,16 @@ class _Adapter:
             key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         given.update(query=query, key=key, value=value)
         result = self.op(**self._arguments(given))
+        shapes = {
+            "bhld": (*query.shape[:3], value.shape[3]),
+            "blhd": (query.shape[0], query.shape[2], query.shape[1], value.shape[3]),
+        }
+        if tuple(result.shape) != shapes[self.returns]:  # heads taken for positions, else
+            raise ValueError(
+                f"{self._where} returned {list(result.shape)}, expected "
+                f"{list(shapes[self.returns])}; the layouts are "
+                f"{', '.join(f'returns={name!r}: {list(shape)}' for name, shape in shapes.items())}"
+            )
         return (result.transpose(1, 2).contiguous() if self.returns == "bhld" else result), None
 
     def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -189,10 +189,10 @@ def test_padding_is_refused_by_an_operator_without_mask() -> None:
             model(input_ids=ids, attention_mask=padding)
 
 
-def call(op: Any, **options: Any) -> Any:
+def call(op: Any, *, returns: Any = "bhld", **options: Any) -> Any:
     from transformers import AttentionInterface
 
-    name = ops.register_attention("test_call", op)
+    name = ops.register_attention("test_call", op, returns=returns)
     query = torch.randn(1, 2, 3, 4)
     module = torch.nn.Module()
     return AttentionInterface()[name](module, query, query, query, None, **options)
@@ -225,6 +225,15 @@ def test_missing_argument_of_the_operator_is_named() -> None:
 
     with pytest.raises(ValueError, match=r"needs lengths: call the model with lengths=\.\.\."):
         call(op)
+
+
+def test_result_in_another_layout_than_declared_is_refused() -> None:
+    """The model would go on with heads taken for positions: as many numbers, other ones."""
+    text = r"returned \[1, 3, 2, 4\], expected \[1, 2, 3, 4\]; .*returns='blhd': \[1, 3, 2, 4\]"
+    with pytest.raises(ValueError, match=text):
+        call(transposed, is_causal=True)
+    with pytest.raises(ValueError, match=r"returned \[1, 2, 3, 4\], expected \[1, 3, 2, 4\]"):
+        call(plain, returns="blhd")
 
 
 def test_dropout_is_refused_by_an_operator_without() -> None:
