@@ -12,7 +12,7 @@ import pytest
 from tests.unit.ops.c_functions import Build
 from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING, each
 
-from bringup import devices, ops
+from bringup import devices, jit, ops
 from bringup._native import has_torch_library
 
 _numbers = itertools.count()
@@ -86,28 +86,26 @@ def custom() -> Iterator[Callable[..., ops.CustomOperator]]:
         operator.undefine()
 
 
-@pytest.fixture
-def add(define: Define) -> ops.KernelOperator:
-    """x + y, without a backward."""
+def _elementwise(define: Define, name: str, source: jit.Source) -> ops.KernelOperator:
     return define(
-        "add(Tensor x, Tensor y) -> Tensor",
-        source=ADD,
+        f"{name}(Tensor x, Tensor y) -> Tensor",
+        source=source,
         outputs=ops.empty_like("x"),
         checks=ELEMENTWISE,
         dtypes={"T": "x"},
     )
+
+
+@pytest.fixture
+def add(define: Define) -> ops.KernelOperator:
+    """x + y, without a backward."""
+    return _elementwise(define, "add", ADD)
 
 
 @pytest.fixture
 def product(define: Define) -> ops.KernelOperator:
     """x * y, without a backward."""
-    return define(
-        "mul(Tensor x, Tensor y) -> Tensor",
-        source=MUL,
-        outputs=ops.empty_like("x"),
-        checks=ELEMENTWISE,
-        dtypes={"T": "x"},
-    )
+    return _elementwise(define, "mul", MUL)
 
 
 @pytest.fixture

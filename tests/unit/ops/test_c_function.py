@@ -24,7 +24,7 @@ from tests.unit.ops.c_functions import (
 )
 from tests.unit.ops.conftest import Define
 
-from bringup import devices, graphs, jit, ops
+from bringup import graphs, jit, ops
 from bringup.errors import ContractError, KernelError, SchemaError
 
 PATHS = pytest.mark.parametrize(
@@ -34,9 +34,7 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", "npu"])
 FORMS = pytest.mark.parametrize("form", ["c", "c++", "library"])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def npu() -> devices.DriverInfo:
-    return devices.load_driver("sim")
+pytestmark = pytest.mark.usefixtures("simulator")
 
 
 @pytest.fixture

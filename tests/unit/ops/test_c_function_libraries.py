@@ -19,13 +19,10 @@ from tests.unit.ops.c_functions import (
 )
 from tests.unit.ops.conftest import Define
 
-from bringup import devices, jit, ops
+from bringup import jit, ops
 from bringup.errors import CompileError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def npu() -> devices.DriverInfo:
-    return devices.load_driver("sim")
+pytestmark = pytest.mark.usefixtures("simulator")
 
 
 def test_a_library_with_an_entry_of_kernel_h_needs_no_args(define: Define, build: Build) -> None:

@@ -16,13 +16,10 @@ from tests.unit.ops.c_functions import (
 )
 from tests.unit.ops.conftest import Define
 
-from bringup import devices, jit, ops
+from bringup import jit, ops
 from bringup.errors import CompileError, SchemaError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def npu() -> devices.DriverInfo:
-    return devices.load_driver("sim")
+pytestmark = pytest.mark.usefixtures("simulator")
 
 
 X = "f(Tensor x, int n=1) -> Tensor"
