@@ -54,12 +54,12 @@ class AtenDialect:
         idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
         return node.operator.random and not idle and attributes.get("train", True) is not False
 
-    def infer(self, node: ir.Node) -> tuple[object, ...]:
+    def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
         if self._inference is None:
             mode = self._mode_for([value.meta for value in node.inputs])
             self._inference = Inference(mode)
-        return self._inference.outputs(node)
+        return self._inference.outputs(node, instead_of)
 
     def meta_of(self, desc: ir.TensorDesc) -> object:
         """See `ir.Dialect.meta_of`. Symbolic sizes are refused: capture or export such a model."""

@@ -48,6 +48,8 @@ class _Template(NamedTuple):
     strides: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
+    look: Look
+    memory_size: object
 
 
 class _UnlikeError(Exception):
@@ -69,14 +71,20 @@ class Inference:
         self.mode = mode
         self._known: dict[object, tuple[_Template, ...]] = {}
 
-    def outputs(self, node: ir.Node) -> tuple[object, ...]:
+    def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """The meta of every output of `node`, from those of its inputs. Raises what the operator
         raises.
+
+        That of `instead_of`, a value that goes and that the only output stands for, is taken over
+        where it looks the same and has memory of its own: a new fake tensor costs more than all
+        the rest, and views of the value keep the memory that is theirs.
         """
         overload = overload_of(node.op_type)
         key = self._key(node, overload)
         known = self._known.get(key) if key is not None else None
         if known is not None:
+            if instead_of is not None and len(known) == 1 and self._fits(instead_of, known[0]):
+                return (instead_of.meta,)
             return tuple([self._made(template) for template in known])
         metas = self._run(node, overload)
         if key is not None:
@@ -162,12 +170,30 @@ class Inference:
                 return
             memory.add(place)
             template = _template(meta)
+            if template is None:
+                return
             if not _same_memory_size(self._made(template), meta):
                 return
             templates.append(template)
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[key] = tuple(templates)
+
+    def _fits(self, old: ir.Value, template: _Template) -> bool:
+        """Whether a value that goes has a fake tensor as `template` makes them."""
+        meta: Any = old.meta
+        if look(meta) != template.look:
+            return False
+        if not self._is_plain(meta) or expression(meta.storage_offset()) != 0:
+            return False
+        if _memory_size(meta) != template.memory_size:
+            return False
+        place = meta.untyped_storage()._cdata
+        return all(
+            value.meta.untyped_storage()._cdata != place
+            for value in old.node.inputs
+            if isinstance(value.meta, torch.Tensor)
+        )
 
     def _is_plain(self, tensor: Any) -> bool:
         """Whether nothing but a template is needed to make another of the kind."""
@@ -182,11 +208,11 @@ class Inference:
             and not tensor.is_conj()
             and not tensor.is_neg()
             and not tensor._is_zerotensor()
-            and not free_unbacked_symbols(tensor)
+            and not (tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor))
         )
 
     def _made(self, template: _Template) -> FakeTensor:
-        shape, strides, dtype, device = template
+        shape, strides, dtype, device = template[:4]
         symbolic = any(type(size) is torch.SymInt for size in (*shape, *strides))
         with torch._C._DisableTorchDispatch():
             if not symbolic:
@@ -237,12 +263,26 @@ def outputs_of(result: object) -> tuple[object, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def _template(tensor: FakeTensor) -> _Template:
-    return _Template(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.fake_device)
+def _template(tensor: FakeTensor) -> _Template | None:
+    seen = look(tensor)
+    if seen is None:
+        return None
+    return _Template(
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.dtype,
+        tensor.fake_device,
+        seen,
+        _memory_size(tensor),
+    )
+
+
+def _memory_size(tensor: Any) -> object:
+    return expression(tensor.untyped_storage().nbytes())
 
 
 def _same_memory_size(left: Any, right: Any) -> bool:
-    sizes = [expression(tensor.untyped_storage().nbytes()) for tensor in (left, right)]
+    sizes = [_memory_size(tensor) for tensor in (left, right)]
     if all(isinstance(size, int) for size in sizes):
         return sizes[0] == sizes[1]
     return bool(sympy.expand(sizes[0]) == sympy.expand(sizes[1]))

@@ -100,8 +100,12 @@ class Dialect(Protocol):
     def draws_random(self, node: Node) -> bool:
         """Whether this call of a random operator draws numbers (a dropout of 0 does not)."""
 
-    def infer(self, node: Node) -> tuple[object, ...]:
-        """The meta of every output, from that of the inputs. Raises what the operator raises."""
+    def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
+        """The meta of every output, from that of the inputs. Raises what the operator raises.
+
+        `instead_of` is a value that the only output will stand for and that then goes: its meta may
+        be taken over where it means the same.
+        """
 
     def meta_of(self, desc: TensorDesc) -> object:
         """The meta of a tensor that looks like this: the opposite of `describe`."""

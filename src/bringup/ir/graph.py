@@ -180,14 +180,18 @@ class Graph(GraphTree):
         *,
         before: Node | None = None,
         output_count: int | None = None,
+        instead_of: Value | None = None,
     ) -> Node:
-        """The same for an operator already looked up, all arguments in schema order."""
+        """The same for an operator already looked up, all arguments in schema order.
+
+        `instead_of` is a value that the only output will stand for and that then goes.
+        """
         before = before or self.output_node
         self._own(before)
         base = operator.type.partition("::")[2].partition(".")[0] or operator.type
         node = self._core.draft(operator, base, arguments, keywords)
         try:
-            metas = self._metas_of(node, output_count)
+            metas = self._metas_of(node, output_count, instead_of)
         except BaseException:
             self._core.discard(node)
             raise
@@ -388,11 +392,13 @@ class Graph(GraphTree):
         self._own(value.node)
         return value
 
-    def _metas_of(self, node: Node, output_count: int | None) -> tuple[object, ...]:
+    def _metas_of(
+        self, node: Node, output_count: int | None, instead_of: Value | None = None
+    ) -> tuple[object, ...]:
         """What the dialect infers for each output of a new node; Nones where nothing is known."""
         if self.dialect is not None and self._core.can_be_shaped(node):
             try:
-                return self.dialect.infer(node)
+                return self.dialect.infer(node, instead_of)
             except Exception as error:
                 raise PassError(
                     f"{node.op_type} cannot take these arguments: {_first_line(error)} "
@@ -418,10 +424,11 @@ class Graph(GraphTree):
         """Why `new` cannot stand where `old` does; None when it can. Then readers of `old` are
         shaped again where the strides differ.
         """
-        if self.dialect is None or old.meta is None or new.meta is None:
+        former, current = old.meta, new.meta
+        if self.dialect is None or former is None or current is None or former is current:
             return None
-        difference = self.dialect.difference(old.meta, new.meta)
-        if difference is None and not self.dialect.same_layout(old.meta, new.meta):
+        difference = self.dialect.difference(former, current)
+        if difference is None and not self.dialect.same_layout(former, current):
             self._relaid.update(dict.fromkeys(old.users))
         return difference
 
@@ -439,6 +446,12 @@ class Graph(GraphTree):
             )
         for value, meta in zip(node.outputs, metas, strict=True):
             self.set_meta(value, meta)
+
+    def part_from(self, old: Value, new: Value) -> None:
+        """Give `new`, which stands for `old`, a meta of its own if `old` did not go after all."""
+        if self.dialect is not None and self.owns(old.node) and new.meta is old.meta:
+            for value, meta in zip(new.node.outputs, self.dialect.infer(new.node), strict=True):
+                self.set_meta(value, meta)
 
     def set_meta(self, value: Value, meta: object) -> None:
         """Let the dialect's description of a value be this one; undone with the transaction."""

@@ -136,7 +136,7 @@ class AtenSchemas:
         idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
         return node.operator.random and not idle and attributes.get("train", True) is not False
 
-    def infer(self, node: Node) -> tuple[object, ...]:
+    def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
         """See `Dialect.infer`: nothing is known about any output."""
         return (None,) * (node.operator.output_count or 1)
 

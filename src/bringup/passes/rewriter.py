@@ -54,6 +54,7 @@ def replace(
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
     inherited = heritage(nodes)
+    stands_for = dict(zip(replacement.outputs, outputs, strict=True))
     own: set[ir.Node] = set()
     made: list[ir.Node] = []
     for node in replacement.nodes:
@@ -64,18 +65,20 @@ def replace(
             continue
         _check_writes(node, own)
         own.add(node)
+        made_here = node.outputs
         copy = graph.insert_call(
             node.operator,
             tuple(ir.map_argument(argument, copies) for argument in node.arguments),
             {name: ir.map_argument(item, copies) for name, item in node.keywords.items()},
             before=before,
-            output_count=len(node.outputs),
+            output_count=len(made_here),
+            instead_of=stands_for.get(made_here[0]) if len(made_here) == 1 else None,
         )
         copy.meta.update(inherited)
         copy.meta.update(node.meta)
         storages.record(copy)
         made.append(copy)
-        copies.update(zip(node.outputs, copy.outputs, strict=False))
+        copies.update(zip(made_here, copy.outputs, strict=False))
     for old, result in zip(outputs, replacement.outputs, strict=True):
         new = copies.get(result, result)
         if not isinstance(new, ir.Value):
@@ -86,6 +89,10 @@ def replace(
         graph.replace_all_uses(old, new)
         storages.replaced(old, new)
     graph.erase_dead(*nodes)
+    for result, old in stands_for.items():
+        new = copies.get(result, result)
+        if isinstance(new, ir.Value) and graph.owns(old._node) and graph.owns(new._node):
+            graph.part_from(old, new)
     return tuple(node for node in made if graph.owns(node))
 
 

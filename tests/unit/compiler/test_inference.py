@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from bringup import compiler, ir, ops
+from bringup import compiler, ir, ops, passes
 from bringup.compiler import inference
 
 
@@ -226,3 +226,84 @@ def test_result_with_spare_memory_is_not_remembered(row, mode, runs, library):
     assert [tensor.storage_offset() for tensor in made] == [3 * row, 3 * row]
     assert [tensor.untyped_storage().nbytes() for tensor in made] == [24, 24]
     assert len(runs) == 2
+
+
+def rewritten(traced, function, op_type, replacement):
+    """The FX graph of `function` of a tensor of 2 x 6, in which `op_type` was replaced."""
+
+    @passes.register_decompose_pass(
+        op_types=[op_type], name="P", stage=passes.PassStage.AFTER_INFER_SHAPE
+    )
+    class Replacing(passes.DecomposePass):
+        def replacement(self, node):
+            builder = ir.GraphBuilder()
+            return replacement(builder, builder.create_input(), node)
+
+    x = torch.randn(2, 6)
+    module = traced(function, x)
+    assert compiler.apply_passes(module, ["P"])["P"].matches == 2
+    module.graph.lint()
+    return module
+
+
+def vals(module, overload):
+    return [
+        node.meta["val"] for node in module.graph.find_nodes(op="call_function", target=overload)
+    ]
+
+
+def test_replacement_takes_over_the_fake_tensor_of_a_value_that_goes(traced):
+    """So views of it still share its memory; the first of its kind is inferred."""
+    module = rewritten(
+        traced,
+        lambda x: [x.relu().view(12), (x + 1).relu().view(12)],
+        "aten::relu",
+        lambda builder, x, node: builder.op("aten::tanh", x),
+    )
+    first, second = vals(module, torch.ops.aten.tanh.default)
+    assert memory(first) != memory(second)
+    assert memory(second) == memory(vals(module, torch.ops.aten.view.default)[1])
+
+
+def test_replacement_of_a_view_has_memory_of_its_own(traced):
+    module = rewritten(
+        traced,
+        lambda x: [x.view(12), (x + 1).view(12)],
+        "aten::view",
+        lambda builder, x, node: builder.op("aten::view_copy", x, [12]),
+    )
+    (added,) = vals(module, torch.ops.aten.add.Tensor)
+    copies = vals(module, torch.ops.aten.view_copy.default)
+    assert len({memory(tensor) for tensor in (added, *copies)}) == 3
+
+
+def test_value_that_stays_keeps_its_fake_tensor_for_itself(traced):
+    module = rewritten(
+        traced,
+        lambda x: [x.relu(), (x + 1).relu()],
+        "aten::relu",
+        lambda builder, x, node: builder.op("aten::neg", node.output),
+    )
+    relus, negatives = (
+        vals(module, overload)
+        for overload in (torch.ops.aten.relu.default, torch.ops.aten.neg.default)
+    )
+    assert len({memory(tensor) for tensor in (*relus, *negatives)}) == 4
+
+
+def test_replacement_that_looks_different_is_refused_every_time(traced):
+    @passes.register_decompose_pass(
+        op_types=["aten::relu"],
+        name="P",
+        stage=passes.PassStage.AFTER_INFER_SHAPE,
+        on_error="skip",
+    )
+    class Replacing(passes.DecomposePass):
+        def replacement(self, node):
+            builder = ir.GraphBuilder()
+            return builder.op("aten::_to_copy", builder.create_input(), dtype=torch.int32)
+
+    module = traced(lambda x: [x.relu(), (x + 1).relu()], torch.randn(2))
+    result = compiler.apply_passes(module, ["P"])["P"]
+    assert (result.matches, result.failures) == (0, 2)
+    assert "expected dtype float32, got int32" in str(result.near_misses[0])

@@ -201,7 +201,7 @@ def test_refused_new_node_leaves_no_trace():
         def bind(self, op_type, arguments, keywords):
             return ir.Operator(op_type, output_count=None), tuple(arguments)
 
-        def infer(self, node):
+        def infer(self, node, instead_of=None):
             raise SchemaError(f"no {node.op_type} of {len(node.inputs)}")
 
     graph = ir.Graph("g", Refusing())

@@ -34,7 +34,7 @@ class PlainDialect:
     def draws_random(self, node):
         return node.operator.random
 
-    def infer(self, node):
+    def infer(self, node, instead_of=None):
         count = node.operator.output_count or 1
         metas = [value.meta for value in node.inputs]
         return tuple(metas[0] if metas else None for _ in range(count))
