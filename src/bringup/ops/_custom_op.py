@@ -26,6 +26,7 @@ from bringup.ops._autograd import (
 )
 from bringup.ops._defined import note
 from bringup.ops._facts import Facts, find_overload
+from bringup.ops._held import hold_for_keepers
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
 from bringup.ops._structure import Structure
@@ -157,6 +158,7 @@ class CustomOperator(Verbs):
             del _operators[self.qualified_name]
         self._direct, self._structure = False, None
         self.overload = functools.partial(_expired, self.qualified_name)
+        hold_for_keepers(self.qualified_name)
         self._library._destroy()
 
     def _register(self, devices: Sequence[str] | None) -> None:

@@ -12,7 +12,7 @@ import weakref
 
 import torch
 
-__all__ = ["Held", "hold"]
+__all__ = ["Held", "hold", "hold_for_keepers"]
 
 # Any registration keeps the entry. No tensor has this key, so nothing runs otherwise for it.
 _KEY = "TESTING_ONLY_GenericWrapper"
@@ -41,3 +41,17 @@ def hold(name: str) -> Held | None:
         if held is None:
             held = _held[name] = Held(name)
         return held
+
+
+def hold_for_keepers(name: str) -> None:
+    """Before `ns::name` or `ns::name.overload` is removed: keeps its entry for as long as somebody
+    keeps what `torch.ops` has given out for it, so that a call of that raises instead of crashing.
+    """
+    namespace, _, rest = name.partition("::")
+    bare, _, overload = rest.partition(".")
+    packet = vars(getattr(torch.ops, namespace)).get(bare)
+    given_out = packet and vars(packet).get(overload or "default")
+    if given_out is None or (held := hold(name)) is None:
+        return
+    for keeper in (packet, given_out):
+        vars(keeper).setdefault("_bringup_held", []).append(held)

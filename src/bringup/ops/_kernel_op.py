@@ -31,6 +31,7 @@ from bringup.ops._c_function import CFunction, with_dtypes
 from bringup.ops._defined import note
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
+from bringup.ops._held import hold_for_keepers
 from bringup.ops._kernel_verbs import KernelOperator, KernelVerbs
 from bringup.ops._library import forget, remember
 from bringup.ops._outputs import BoundOutput, Counted, OutputRule
@@ -292,6 +293,7 @@ class _Definition:
             return
         del _definitions[self.schema.qualified_name]
         forget(self.schema.qualified_name)
+        hold_for_keepers(self.schema.qualified_name)
         self._remove()
 
     def _remove(self) -> None:

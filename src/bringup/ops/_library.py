@@ -12,6 +12,7 @@ from bringup.errors import SchemaError
 from bringup.ops import _keys
 from bringup.ops._custom_op import find_custom_operator
 from bringup.ops._facts import find_overload, is_defined
+from bringup.ops._held import hold_for_keepers
 from bringup.ops._infer import registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS
 from bringup.ops._verbs import Function, Verbs
@@ -181,6 +182,8 @@ class Library(torch.library.Library):  # type: ignore[misc]
         for operator in self._operators.values():
             operator.destroy()
         self._operators.clear()
+        for name in self._op_defs:
+            hold_for_keepers(name)
         super()._destroy()
 
 

@@ -26,6 +26,7 @@ FILES = (
     "test_compile",
     "test_definition",
     "test_hazards",
+    "test_kept_overloads",
     "test_missing_backward",
     "test_outputs",
     "test_parallel",
