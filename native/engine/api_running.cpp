@@ -2,6 +2,7 @@
 #include "engine/api.h"
 #include "engine/handles.h"
 #include "engine/marshal.h"
+#include "engine/native_run.h"
 #include "engine/registry.h"
 #include "engine/status.h"
 

@@ -3,6 +3,7 @@
 #include "engine/creation.h"
 #include "engine/error.h"
 #include "engine/match_handles.h"
+#include "engine/session.h"
 
 namespace bringup::engine {
 namespace {

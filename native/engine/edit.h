@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 
 #include "engine/argument.h"
 
 namespace bringup::engine {
+
+class Graph;
 
 // Arguments kept by a graph: `count` items at the top, then one dict of keyword arguments or none.
 struct ArgumentRange {
@@ -34,5 +38,8 @@ struct Edit {
   ArgumentRange old;
   ArgumentRange now;
 };
+
+// Repeats edits that stay on what the graph mirrors; an exception undoes them.
+using Commit = std::function<void(Graph& graph, std::span<const Edit> edits)>;
 
 }  // namespace bringup::engine

@@ -4,40 +4,26 @@
 #include <map>
 
 #include "engine/error.h"
-#include "engine/folding.h"
 #include "engine/status.h"
 
 namespace bringup::engine {
 namespace {
 
-// The graph, then its subgraphs at any depth that belong to a node that is still there.
-void add_with_subgraphs(Graph& graph, std::vector<Graph*>& found) {
-  found.push_back(&graph);
-  for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
-    for (const Subgraph& child : graph.subgraphs(node)) add_with_subgraphs(*child.graph, found);
-  }
-}
-
-std::vector<Graph*> with_subgraphs(Graph& graph) {
-  std::vector<Graph*> found;
-  add_with_subgraphs(graph, found);
-  return found;
-}
-
 class Run {
  public:
-  Run(Graph& graph, std::span<const RegistrationPtr> selected, const RunSettings& settings)
-      : graph_(graph), selected_(selected), settings_(settings) {
-    report_.graph = graph.name();
-    for (Graph* item : with_subgraphs(graph)) shared_[item] = shared_outputs(*item);
+  Run(RunSteps& steps, std::span<const RegistrationPtr> selected)
+      : steps_(steps), selected_(selected) {
+    const std::vector<Graph*> graphs = steps.graphs();
+    report_.graph = graphs.front()->name();
+    for (const Graph* graph : graphs) shared_[graph] = shared_outputs(*graph);
   }
 
   Report execute() {
     const bool done = passes(Stage::kBeforeInferShape) &&
-                      step("shape inference", settings_.infer_shapes, [&] { infer(); }) &&
+                      step("shape inference", [&] { steps_.infer_shapes(); }) &&
                       passes(Stage::kAfterInferShape) && builtin_passes() &&
                       passes(Stage::kAfterBuiltinFusionPass) &&
-                      step("folding", settings_.fold, [&] { fold(); }) &&
+                      step("folding", [&] { steps_.fold(); }) &&
                       passes(Stage::kAfterOriginGraphOptimize);
     if (!done && report_.failure.empty()) collect_failures();
     return std::move(report_);
@@ -58,7 +44,7 @@ class Run {
     bool succeeded = true;
     for (const RegistrationPtr& registration : selected_) {
       if (!is_meant(registration->descriptor)) continue;
-      for (Graph* graph : with_subgraphs(graph_)) {
+      for (Graph* graph : steps_.graphs()) {
         const PassResult& result = one(*graph, registration);
         if (result.failed()) succeeded = false;
         if (result.failed() && result.fatal) return false;
@@ -68,21 +54,19 @@ class Run {
   }
 
   const PassResult& one(Graph& graph, const RegistrationPtr& registration) {
-    const std::string missing = failed_requirement(registration->descriptor);
+    const PassDescriptor& descriptor = registration->descriptor;
+    const std::string missing = failed_requirement(descriptor);
     if (!missing.empty()) {
-      PassResult result;
-      result.name = registration->descriptor.pass_name;
-      result.version = registration->descriptor.version;
-      result.stage = registration->descriptor.stage;
-      result.graph = graph.name();
+      PassResult result = result_of(descriptor, graph);
       result.outcome = Outcome::kSkipped;
       result.message = "it requires " + quoted(missing) + ", which failed";
-      return report_.results.emplace_back(std::move(result));
+      report_.results.push_back(std::move(result));
+    } else {
+      const std::unique_ptr<SessionSteps> session = steps_.open(graph, registration);
+      report_.results.push_back(run_session(descriptor, *session, shared_[&graph]));
     }
-    static const Commit kNoCommit;
-    const Commit& commit = &graph == &graph_ ? settings_.commit : kNoCommit;
-    return report_.results.emplace_back(run_session(
-        graph, registration, {settings_.options, settings_.providers, commit}, shared_[&graph]));
+    steps_.tell(report_.results.back(), graph);
+    return report_.results.back();
   }
 
   std::string failed_requirement(const PassDescriptor& descriptor) const {
@@ -98,8 +82,7 @@ class Run {
 
   // A step of the engine's own, all or nothing.
   template <class Work>
-  bool step(const char* name, bool wanted, Work&& work) {
-    if (!wanted) return true;
+  bool step(const char* name, Work&& work) {
     try {
       work();
       return true;
@@ -108,17 +91,6 @@ class Run {
       report_.status = status_of(error.code());
       return false;
     }
-  }
-
-  void infer() {
-    for (Graph* graph : with_subgraphs(graph_)) {
-      report_.inferred += infer_shapes(*graph, settings_.providers);
-    }
-  }
-
-  void fold() {
-    report_.folded = fold_constants(graph_, settings_.providers, settings_.commit);
-    report_.removed = remove_unread(graph_, settings_.commit);
   }
 
   void collect_failures() {
@@ -131,18 +103,16 @@ class Run {
     report_.failure += ". Its edits were undone.";
   }
 
-  Graph& graph_;
+  RunSteps& steps_;
   std::span<const RegistrationPtr> selected_;
-  const RunSettings& settings_;
-  std::map<Graph*, SharedOutputs> shared_;
+  std::map<const Graph*, SharedOutputs> shared_;
   Report report_;
 };
 
 }  // namespace
 
-Report run_passes(Graph& graph, std::span<const RegistrationPtr> selected,
-                  const RunSettings& settings) {
-  return Run(graph, selected, settings).execute();
+Report run_passes(RunSteps& steps, std::span<const RegistrationPtr> selected) {
+  return Run(steps, selected).execute();
 }
 
 }  // namespace bringup::engine

@@ -1,23 +1,15 @@
 // Running passes over a graph and its subgraphs, stage by stage.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "engine/registry.h"
+#include "engine/selection.h"
 #include "engine/session.h"
+#include "engine/steps.h"
 
 namespace bringup::engine {
-
-struct RunSettings {
-  Options options;
-  Providers providers;
-  Commit commit;              // not called for subgraphs, which nothing mirrors
-  bool infer_shapes = false;  // of what has no description yet, after the first stage
-  bool fold = false;          // compute operators on constants once, before the last stage
-};
 
 struct Report {
   std::string graph;
@@ -37,8 +29,8 @@ struct Report {
 //
 // A pass that fails leaves no edit; the others of its stage still run, then the run ends (at once
 // after a fatal failure). Edits of passes that succeeded stay. Every pass runs on the graph, then
-// on each of its subgraphs at any depth, in a session of its own.
-Report run_passes(Graph& graph, std::span<const RegistrationPtr> selected,
-                  const RunSettings& settings);
+// on each of its subgraphs at any depth, in a session of its own; one whose required pass failed is
+// skipped. What inference and folding throw passes through, but for EngineError.
+Report run_passes(RunSteps& steps, std::span<const RegistrationPtr> selected);
 
 }  // namespace bringup::engine

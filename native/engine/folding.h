@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "engine/edit.h"
 #include "engine/graph.h"
 #include "engine/providers.h"
-#include "engine/session.h"
 
 namespace bringup::engine {
 

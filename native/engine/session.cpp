@@ -2,13 +2,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
 
 #include "bringup/engine.h"
 #include "engine/error.h"
-#include "engine/order.h"
-#include "engine/rewriting.h"
+#include "engine/pass.h"
 #include "engine/status.h"
+#include "engine/storages.h"
 
 namespace bringup::engine {
 namespace {
@@ -18,65 +17,24 @@ uint64_t next_instance_id() {
   return ++last;
 }
 
-// Undoes what was not committed.
-class Transaction {
- public:
-  Transaction(Graph& graph, const std::string& rule) : graph_(graph) {
-    graph.begin(Strings::intern(rule));
-  }
-  ~Transaction() {
-    if (!done_) graph_.rollback();
-  }
-  Transaction(const Transaction&) = delete;
-  Transaction& operator=(const Transaction&) = delete;
-
-  void commit() {
-    graph_.commit();
-    done_ = true;
-  }
-
- private:
-  Graph& graph_;
-  bool done_ = false;
-};
+constexpr const char* kBeyondLimit = "beyond the limit of rewrites";
 
 class Session {
  public:
-  Session(Graph& graph, const RegistrationPtr& registration, const Surroundings& surroundings,
-          const SharedOutputs& shared)
-      : graph_(graph),
-        registration_(registration),
-        surroundings_(surroundings),
+  Session(const PassDescriptor& descriptor, SessionSteps& steps, const SharedOutputs& shared)
+      : descriptor_(descriptor),
+        steps_(steps),
         shared_(shared),
-        context_{registration->descriptor, next_instance_id(), surroundings.options,
-                 surroundings.providers, ""} {
-    const PassDescriptor& descriptor = registration->descriptor;
-    result_.name = descriptor.pass_name;
-    result_.version = descriptor.version;
-    result_.graph = graph.name();
-    result_.stage = descriptor.stage;
-    result_.instance_id = context_.instance_id;
+        result_(result_of(descriptor, steps.graph())) {
+    result_.instance_id = next_instance_id();
   }
 
   PassResult execute() {
     const auto start = std::chrono::steady_clock::now();
     try {
       run();
-    } catch (const SkipPass& skip) {
-      result_.outcome = Outcome::kSkipped;
-      result_.message = skip.what();
-      result_.matches = 0;
-    } catch (const FatalFailure& failure) {
-      result_.fatal = true;
-      fail(failure.what(), BRINGUP_ENGINE_FATAL);
-    } catch (const StatusError& failure) {
-      fail(failure.what(), failure.status());
-    } catch (const EngineError& error) {
-      fail(error.what(), status_of(error.code()));
-    } catch (const std::exception& error) {
-      fail(error.what(), BRINGUP_ENGINE_FAILED);
     } catch (...) {
-      fail("it threw something that is no std::exception", BRINGUP_ENGINE_FAILED);
+      end(std::current_exception());
     }
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     result_.seconds = spent.count();
@@ -85,70 +43,146 @@ class Session {
 
  private:
   void run() {
-    const std::unique_ptr<Pass> instance = make_instance(*registration_);
-    Transaction transaction(graph_, registration_->descriptor.pass_name);
-    run_hooks(*instance);
-    if (!graph_.journal().empty()) settle();
-    result_.edits = graph_.journal().size();
-    transaction.commit();
+    steps_.begin(result_.instance_id);
+    const bool is_driven =
+        descriptor_.kind == PassKind::kPatternFusion || descriptor_.kind == PassKind::kDecompose;
+    is_driven ? drive() : run_graph_pass();
+    if (edits() > 0) settle();
+    result_.edits = edits();
+    steps_.commit();
     if (result_.edits > 0) result_.outcome = Outcome::kChanged;
   }
 
-  void run_hooks(Pass& instance) {
-    switch (registration_->descriptor.kind) {
-      case PassKind::kPatternFusion:
-        return rewrite_patterns(graph_, instance, context_, result_);
-      case PassKind::kDecompose:
-        return decompose(graph_, instance, context_, result_);
-      case PassKind::kFusionBase:
-      case PassKind::kLegacyCustom:
-        return run_graph_pass(instance);
-    }
-  }
+  size_t edits() const { return steps_.graph().journal().size(); }
 
-  void run_graph_pass(Pass& instance) {
-    const int64_t status = instance.run(graph_, context_);
+  void run_graph_pass() {
+    if (!steps_.may_rewrite()) throw SkipPass(kBeyondLimit);
+    const int64_t status = steps_.run();
     if (status != 0) {
-      throw StatusError(status, "run of " + quoted(registration_->descriptor.pass_name) +
-                                    " returned status " + std::to_string(status));
+      throw StatusError(status, "run of " + quoted(descriptor_.pass_name) + " returned status " +
+                                    std::to_string(status));
     }
-    result_.matches = graph_.journal().empty() ? 0 : 1;
+    result_.matches = std::max<uint64_t>(steps_.fusions(), edits() > 0 ? 1 : 0);
   }
 
   // What must hold before the edits may stay.
   void settle() {
-    if (const std::optional<OrderFailure> failure = put_in_order(graph_)) {
-      throw EngineError(ErrorCode::kPass, "the graph cannot be ordered so that " +
-                                              quoted(graph_.name_text(failure->node)) +
-                                              " has its inputs: " + failure->reason);
-    }
-    if (surroundings_.providers.settle) surroundings_.providers.settle(graph_);
-    for (const auto& [index, node] : shared_outputs(graph_)) {
+    steps_.settle();
+    const Graph& graph = steps_.graph();
+    for (const auto& [index, node] : shared_outputs(graph)) {
       if (shared_.contains({index, node})) continue;
       throw EngineError(ErrorCode::kPass, "result " + std::to_string(index) +
                                               " of the graph would share memory with " +
-                                              quoted(graph_.name_text(node)) +
+                                              quoted(graph.name_text(node)) +
                                               ", which it did not before: copy it (aten::clone)");
     }
-    if (surroundings_.commit) surroundings_.commit(graph_, graph_.journal());
   }
 
-  void fail(const std::string& what, int64_t status) {
-    result_.outcome = Outcome::kFailed;
-    result_.error = std::current_exception();
-    result_.status = status;
+  // Sweeps over what a pattern or decompose pass looks for.
+  void drive() {
+    const size_t searches = steps_.prepare();
+    most_ = descriptor_.max_rewrites;
+    if (most_ == 0 && descriptor_.repeat_until_stable) most_ = 1000 + 10 * steps_.graph().size();
+    bool again = true;
+    while (again) {
+      const uint64_t before = result_.matches;
+      result_.near_misses.clear();
+      for (size_t search = 0; search < searches && !is_spent(); ++search) sweep(search);
+      again = descriptor_.repeat_until_stable && result_.matches != before && !is_spent();
+    }
+    if (is_spent()) tell_spent();
+    result_.matches += steps_.fusions();
+  }
+
+  bool is_spent() const { return most_ != 0 && result_.matches >= most_; }
+
+  void tell_spent() {
+    if (descriptor_.max_rewrites != 0) {
+      result_.message = "stopped after " + std::to_string(most_) + " rewrites (max_rewrites)";
+      return;
+    }
+    throw EngineError(ErrorCode::kPass,
+                      quoted(descriptor_.pass_name) + " does not become stable: after " +
+                          std::to_string(most_) +
+                          " rewrites it still finds something to rewrite; does its replacement "
+                          "hold its own pattern? Give it max_rewrites, or do not repeat it");
+  }
+
+  void sweep(size_t search) {
+    steps_.start(search);
+    while (!is_spent() && steps_.next()) {
+      if (const std::optional<std::string> reason = attempt()) {
+        ++result_.refused;
+        steps_.refuse(*reason);
+      }
+    }
+    if (std::optional<NearMiss> miss = steps_.near_miss()) {
+      result_.near_misses.push_back(std::move(*miss));
+    }
+  }
+
+  // Rewrites one candidate, all or nothing; the reason if it was left alone.
+  std::optional<std::string> attempt() {
+    if (std::optional<std::string> reason = steps_.refusal()) return reason;
+    steps_.tell_matched();
+    steps_.mark();
+    try {
+      if (std::optional<std::string> reason = rewrite()) {
+        steps_.undo();
+        return reason;
+      }
+    } catch (...) {
+      return leave(std::current_exception());
+    }
+    steps_.keep();
+    ++result_.matches;
+    steps_.tell_replaced();
+    return std::nullopt;
+  }
+
+  std::optional<std::string> rewrite() {
+    if (!steps_.meets_requirements()) return "meet_requirements returned False";
+    steps_.make_replacement();
+    if (!steps_.may_rewrite()) return kBeyondLimit;
+    steps_.replace();
+    return std::nullopt;
+  }
+
+  // Undoes the candidate that failed, where it may be left alone, and says why; else throws.
+  std::string leave(std::exception_ptr error) {
+    steps_.undo();
+    const Verdict verdict = steps_.judge(error);
+    if (verdict.kind == Verdict::Kind::kSkip) return "skipped: " + verdict.text;
+    if (descriptor_.policy != Policy::kSkip || verdict.kind != Verdict::Kind::kFailure) {
+      std::rethrow_exception(error);
+    }
+    ++result_.failures;
+    return "failed: " + steps_.describe(error);
+  }
+
+  void end(std::exception_ptr error) {
+    steps_.rollback();
+    const Verdict verdict = steps_.judge(error);
     result_.matches = 0;
-    result_.tolerated = registration_->descriptor.policy != Policy::kFail && !result_.fatal;
-    const std::string& said = context_.error_message;
-    result_.message = said.empty() || said == what ? what : said + " (" + what + ")";
+    if (verdict.kind == Verdict::Kind::kSkip) {
+      result_.outcome = Outcome::kSkipped;
+      result_.message = verdict.text;
+      return;
+    }
+    result_.outcome = Outcome::kFailed;
+    result_.error = error;
+    result_.status = verdict.status;
+    result_.fatal = verdict.kind == Verdict::Kind::kFatal;
+    result_.tolerated =
+        descriptor_.policy != Policy::kFail && verdict.kind == Verdict::Kind::kFailure;
+    result_.message = steps_.describe(error);
   }
 
-  Graph& graph_;
-  const RegistrationPtr registration_;
-  const Surroundings& surroundings_;
+  const PassDescriptor& descriptor_;
+  SessionSteps& steps_;
   const SharedOutputs& shared_;
-  PassContext context_;
   PassResult result_;
+  uint64_t most_ = 0;  // rewrites that may happen; 0: any number
 };
 
 }  // namespace
@@ -156,6 +190,34 @@ class Session {
 std::string_view name_of(Outcome outcome) {
   constexpr std::string_view kNames[] = {"unchanged", "changed", "skipped", "failed"};
   return kNames[static_cast<size_t>(outcome)];
+}
+
+PassResult result_of(const PassDescriptor& descriptor, const Graph& graph) {
+  PassResult result;
+  result.name = descriptor.pass_name;
+  result.version = descriptor.version;
+  result.stage = descriptor.stage;
+  result.graph = graph.name();
+  return result;
+}
+
+Verdict SessionSteps::judge(std::exception_ptr error) const {
+  using Kind = Verdict::Kind;
+  try {
+    std::rethrow_exception(error);
+  } catch (const SkipPass& skip) {
+    return {Kind::kSkip, 0, skip.what()};
+  } catch (const FatalFailure& failure) {
+    return {Kind::kFatal, BRINGUP_ENGINE_FATAL, failure.what()};
+  } catch (const StatusError& failure) {
+    return {Kind::kFailure, failure.status(), failure.what()};
+  } catch (const EngineError& failure) {
+    return {Kind::kFailure, status_of(failure.code()), failure.what()};
+  } catch (const std::exception& failure) {
+    return {Kind::kFailure, BRINGUP_ENGINE_FAILED, failure.what()};
+  } catch (...) {
+    return {Kind::kFailure, BRINGUP_ENGINE_FAILED, "it threw something that is no std::exception"};
+  }
 }
 
 SharedOutputs shared_outputs(const Graph& graph) {
@@ -171,9 +233,9 @@ SharedOutputs shared_outputs(const Graph& graph) {
   return shared;
 }
 
-PassResult run_session(Graph& graph, const RegistrationPtr& registration,
-                       const Surroundings& surroundings, const SharedOutputs& shared) {
-  return Session(graph, registration, surroundings, shared).execute();
+PassResult run_session(const PassDescriptor& descriptor, SessionSteps& steps,
+                       const SharedOutputs& shared) {
+  return Session(descriptor, steps, shared).execute();
 }
 
 }  // namespace bringup::engine

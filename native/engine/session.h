@@ -3,18 +3,15 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/creation.h"
+#include "engine/descriptor.h"
 #include "engine/graph.h"
 #include "engine/near_miss.h"
-#include "engine/pass.h"
-#include "engine/providers.h"
+#include "engine/steps.h"
 
 namespace bringup::engine {
 
@@ -27,20 +24,24 @@ struct PassResult {
   std::string graph;
   Stage stage = Stage::kBeforeInferShape;
   Outcome outcome = Outcome::kUnchanged;
-  uint64_t matches = 0;  // rewritten; of a graph pass: 1 when it edited anything
-  uint64_t refused = 0;  // by a hook
+  uint64_t matches = 0;   // rewritten; of a graph pass: 1 when it edited anything
+  uint64_t refused = 0;   // by a hook
+  uint64_t failures = 0;  // matches that failed and were left alone (policy `skip`)
   uint64_t edits = 0;
   uint64_t instance_id = 0;
   int64_t status = 0;      // of a failure: what the hook returned, or a bringup_engine_status
   bool fatal = false;      // the stage ends here
   bool tolerated = false;  // it failed, but its policy lets the run go on
   double seconds = 0;
-  std::string message;  // why it was skipped or failed
+  std::string message;  // why it was skipped or failed, or stopped early
   std::vector<NearMiss> near_misses;
   std::exception_ptr error;  // of a failure: what was thrown
 
   bool failed() const { return outcome == Outcome::kFailed && !tolerated; }
 };
+
+// A result before anything happened.
+PassResult result_of(const PassDescriptor& descriptor, const Graph& graph);
 
 // A status other than success that `run` returned; the message is that of the context.
 class StatusError : public std::exception {
@@ -55,26 +56,20 @@ class StatusError : public std::exception {
   std::string message_;
 };
 
-// Repeats a successful pass's edits on what the graph mirrors; an exception fails the pass.
-using Commit = std::function<void(Graph& graph, std::span<const Edit> edits)>;
 // Which results of a graph may share memory with which input or constant: position and node.
 using SharedOutputs = std::set<std::pair<uint32_t, NodeId>>;
 SharedOutputs shared_outputs(const Graph& graph);
 
-// What sessions of one run have in common. All of it must outlive them.
-struct Surroundings {
-  const Options& options;
-  const Providers& providers;
-  const Commit& commit;
-};
-
-// Runs the pass. Its edits stay only when it succeeds: it ran, the graph can be put in order, the
-// host's checks pass, and no result became an alias of an input that it was not in `shared`. Every
-// failure becomes part of the result; nothing is thrown but std::bad_alloc.
+// Runs the pass. Its edits stay only when it succeeds: it ran, `settle` agrees, and no result
+// became an alias of an input that it was not in `shared`. Every failure becomes part of the
+// result; what `judge` does not take for one is thrown.
+//
+// One sweep visits the candidates that were there when it began, so a replacement that holds its
+// own pattern ends; sweeps are repeated where the pass asks for it, up to a bound.
 //
 // Runs on the calling thread, on which all hooks are called, one after the other. Sessions on
 // different graphs may run in parallel; a second one on the same graph fails.
-PassResult run_session(Graph& graph, const RegistrationPtr& registration,
-                       const Surroundings& surroundings, const SharedOutputs& shared);
+PassResult run_session(const PassDescriptor& descriptor, SessionSteps& steps,
+                       const SharedOutputs& shared);
 
 }  // namespace bringup::engine

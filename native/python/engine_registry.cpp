@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "engine/error.h"
-#include "engine/pass.h"
 #include "engine/registry.h"
 
 namespace nb = nanobind;
@@ -15,19 +14,6 @@ namespace bringup::python {
 namespace {
 
 namespace en = bringup::engine;
-
-// An instance of a class that is written in Python.
-class PythonPass : public en::Pass {
- public:
-  explicit PythonPass(nb::object instance) : instance_(std::move(instance)) {}
-  ~PythonPass() override {
-    const nb::gil_scoped_acquire acquired;
-    instance_.reset();
-  }
-
- private:
-  nb::object instance_;
-};
 
 std::unique_ptr<en::Pass> create_python_pass() {
   const nb::gil_scoped_acquire acquired;
@@ -58,33 +44,6 @@ Number number(const std::string& name, const char* field, nb::handle given) {
   if (nb::try_cast(given, number)) return number;
   throw en::EngineError(en::ErrorCode::kInvalid, "pass " + en::quoted(name) + ": " + field +
                                                      " is out of range: " + text(nb::str(given)));
-}
-
-// From a bringup.passes.PassDescriptor.
-PassRegistration registration_of(nb::handle given) {
-  auto made = std::make_shared<en::Registration>();
-  en::PassDescriptor& descriptor = made->descriptor;
-  descriptor.pass_name = text(given.attr("pass_name"));
-  descriptor.kind = en::kind_named(text(given.attr("kind")));
-  descriptor.stage = en::stage_named(text(given.attr("stage").attr("value")));
-  descriptor.module_name = text(given.attr("module_name"));
-  descriptor.class_qualname = text(given.attr("class_qualname"));
-  descriptor.op_types = texts(given.attr("op_types"));
-  descriptor.version = text(given.attr("version"));
-  descriptor.priority = number<int32_t>(descriptor.pass_name, "priority", given.attr("priority"));
-  descriptor.policy = en::policy_named(text(given.attr("on_error").attr("value")));
-  const nb::object limit = given.attr("max_rewrites");
-  if (!limit.is_none()) {
-    descriptor.max_rewrites = number<uint32_t>(descriptor.pass_name, "max_rewrites", limit);
-  }
-  descriptor.repeat_until_stable = nb::cast<bool>(given.attr("repeat_until_stable"));
-  descriptor.requires_all = texts(given.attr("requires"));
-  descriptor.after = texts(given.attr("after"));
-  descriptor.digest = text(given.attr("source_digest"));
-  made->create = create_python_pass;
-  made->definition = kept(given.attr("pass_class"));
-  made->of_host = true;
-  return {std::move(made)};
 }
 
 // The fields of its PassDescriptor but for the class.
@@ -157,6 +116,32 @@ size_t forget(nb::handle registrations) {
 }
 
 }  // namespace
+
+PassRegistration registration_of(nb::handle given) {
+  auto made = std::make_shared<en::Registration>();
+  en::PassDescriptor& descriptor = made->descriptor;
+  descriptor.pass_name = text(given.attr("pass_name"));
+  descriptor.kind = en::kind_named(text(given.attr("kind")));
+  descriptor.stage = en::stage_named(text(given.attr("stage").attr("value")));
+  descriptor.module_name = text(given.attr("module_name"));
+  descriptor.class_qualname = text(given.attr("class_qualname"));
+  descriptor.op_types = texts(given.attr("op_types"));
+  descriptor.version = text(given.attr("version"));
+  descriptor.priority = number<int32_t>(descriptor.pass_name, "priority", given.attr("priority"));
+  descriptor.policy = en::policy_named(text(given.attr("on_error").attr("value")));
+  const nb::object limit = given.attr("max_rewrites");
+  if (!limit.is_none()) {
+    descriptor.max_rewrites = number<uint32_t>(descriptor.pass_name, "max_rewrites", limit);
+  }
+  descriptor.repeat_until_stable = nb::cast<bool>(given.attr("repeat_until_stable"));
+  descriptor.requires_all = texts(given.attr("requires"));
+  descriptor.after = texts(given.attr("after"));
+  descriptor.digest = text(given.attr("source_digest"));
+  made->create = create_python_pass;
+  made->definition = kept(given.attr("pass_class"));
+  made->of_host = true;
+  return {std::move(made)};
+}
 
 nb::list as_list(std::vector<en::RegistrationPtr> registrations) {
   nb::list all;

@@ -268,7 +268,7 @@ TEST(budget_stops_and_fixpoint_repeats_until_nothing_matches) {
   };
   const Registered registered(definition);
   const Ran ran(graph);
-  CHECK(contains(ran.failure, "still finds matches after 1000 sweeps: it rewrites what it made"));
+  CHECK(contains(ran.failure, "does not become stable: after 10"));
   CHECK_EQ(types(graph), "t::tanh t::relu ");
   api().graph_release(graph);
 }

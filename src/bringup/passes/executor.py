@@ -1,19 +1,20 @@
-"""Running passes over a graph: stages, subgraphs, policies, and what is raised in the end."""
+"""Running passes over a graph and its subgraphs, and what is raised in the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, WrongRewriteError
+from bringup.passes._engine import native
 from bringup.passes.controls import Controls
-from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.descriptor import PassDescriptor
 from bringup.passes.folding import fold_constants
-from bringup.passes.report import PassResult, PassStatus, Report
-from bringup.passes.session import Session
-from bringup.passes.stages import PassStage
+from bringup.passes.report import PassStatus, Report
+from bringup.passes.session import Session, result_of
 
-__all__ = ["run_passes"]
+__all__ = ["Run", "run_passes"]
 
 _LOG = settings.logger("passes")
 
@@ -41,94 +42,77 @@ def run_passes(
         commit: called with the edits of every pass that succeeded.
         fold: whether operators on constants are computed once, before the last stage.
     """
-    report = Report(graph.name)
-    run = _Run(graph, options or {}, Controls.of(options or {}), commit, report)
-    for stage in PassStage:
-        if stage is PassStage.AFTER_INFER_SHAPE:
-            run.infer_shapes()
-        if fold and stage is PassStage.AFTER_ORIGIN_GRAPH_OPTIMIZE:
-            with graph.transaction("fold_constants") as edits:
-                report.folded = fold_constants(graph)
-                if commit is not None:
-                    commit(edits)
-        run.stage([descriptor for descriptor in selected if descriptor.stage is stage])
-    return report
+    run = Run(graph, options or {}, commit, fold)
+    native.run_passes(run, selected)
+    if run.failures:
+        raise _combined(run.report, run.failures)
+    return run.report
 
 
-class _Run:
-    """One call of `run_passes`."""
+class Run:
+    """The steps of one call of `run_passes`, which the engine calls; it has the flow: stages,
+    policies, what a failure ends (`native/engine/executor.cpp`).
+    """
 
     def __init__(
         self,
         graph: ir.Graph,
         options: Mapping[str, object],
-        controls: Controls,
         commit: ir.Committer | None,
-        report: Report,
+        fold: bool,
     ) -> None:
+        self.report = Report(graph.name)
+        self.failures: list[Exception] = []
         self._graph = graph
         self._options = options
-        self._controls = controls
+        self._controls = Controls.of(options)
         self._commit = commit
-        self._report = report
-        self._shared = {item: ir.shared_outputs(item) for item in _with_subgraphs(graph)}
+        self._fold = fold
+        self._session: Session | None = None
+
+    def graphs(self) -> list[ir.Graph]:
+        """The graph, then its subgraphs at any depth that a node still calls."""
+        return list(_with_subgraphs(self._graph))
+
+    def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
+        """A session of a pass on one of these graphs."""
+        commit = self._commit if graph is self._graph else None
+        self._session = Session(graph, descriptor, self._options, self._controls, commit)
+        return self._session
+
+    def tell(self, facts: dict[str, Any], graph: ir.Graph) -> None:
+        """Take a result: of the session that was opened last, or of a pass that did not run."""
+        result = result_of(facts, graph)
+        self.report.results.append(result)
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.finish(result)
+        if result.tolerated:
+            _LOG.warning("pass %r failed and was undone: %s", result.name, result.message)
+        elif result.status is PassStatus.FAILED:
+            assert session.error is not None, "a failure was described"
+            self.failures.append(session.error)
 
     def infer_shapes(self) -> None:
         """The step between the first two stages, for graphs that do not have their shapes yet."""
-        for graph in _with_subgraphs(self._graph):
+        for graph in self.graphs():
             if not ir.needs_shapes(graph):
                 continue
             try:
                 ir.infer_shapes(graph)
             except PassError as error:
-                error.report = self._report  # type: ignore[attr-defined]
+                error.report = self.report  # type: ignore[attr-defined]
                 raise
 
-    def stage(self, descriptors: Sequence[PassDescriptor]) -> None:
-        """Run the passes of one stage; raise for those that failed."""
-        failures: list[Exception] = []
-        for descriptor in descriptors:
-            for graph in _with_subgraphs(self._graph):
-                error = self._one(descriptor, graph)
-                if error is not None:
-                    failures.append(error)
-                if isinstance(error, PassFatalError):
-                    raise _combined(self._report, failures)
-        if failures:
-            raise _combined(self._report, failures)
-
-    def _one(self, descriptor: PassDescriptor, graph: ir.Graph) -> Exception | None:
-        missing = self._failed_requirement(descriptor)
-        if missing is not None:
-            self._report.results.append(
-                PassResult(
-                    descriptor.pass_name,
-                    descriptor.stage.name,
-                    PassStatus.SKIPPED,
-                    message=f"it requires {missing!r}, which failed",
-                    version=descriptor.version,
-                    graph=graph.name,
-                )
-            )
-            return None
-        shared = self._shared.setdefault(graph, frozenset())
-        session = Session(graph, descriptor, self._options, shared, self._controls)
-        self._report.results.append(session.result)
-        with ir.shapes_withheld(graph, descriptor.stage is PassStage.BEFORE_INFER_SHAPE):
-            error = session.execute(self._commit if graph is self._graph else None)
-        tolerant = descriptor.on_error is not ErrorPolicy.FAIL
-        never = isinstance(error, (PassFatalError, WrongRewriteError))
-        if error is not None and tolerant and not never:
-            _LOG.warning("pass %r failed and was undone: %s", *_said(session.result))
-            session.result.tolerated = True
-            return None
-        return error
-
-    def _failed_requirement(self, descriptor: PassDescriptor) -> str | None:
-        if not descriptor.requires:
-            return None
-        failed = {item.name for item in self._report.results if item.status is PassStatus.FAILED}
-        return next((name for name in descriptor.requires if name in failed), None)
+    def fold(self) -> None:
+        """The step before the last stage: compute once what depends on constants only."""
+        if not self._fold:
+            return
+        with self._graph.transaction("fold_constants") as edits:
+            self.report.folded = fold_constants(self._graph)
+            if self._commit is not None:
+                self._commit(edits)
 
 
 def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -137,10 +121,6 @@ def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     for subgraph in graph.get_all_subgraphs():
         if subgraph.get_parent_node() is not None:
             yield from _with_subgraphs(subgraph)
-
-
-def _said(result: PassResult) -> tuple[str, str]:
-    return result.name, result.message
 
 
 def _combined(report: Report, failures: list[Exception]) -> PassError:

@@ -1,234 +1,386 @@
-"""One run of one pass on one graph: one fresh instance, one transaction, one result."""
+"""One run of one pass on one graph, step by step; the engine decides which step comes next.
+
+`native/engine/session.cpp` has the flow: what a failure means, what is undone, how often is swept.
+"""
 
 from __future__ import annotations
 
-import itertools
-import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRewriteError
+from bringup.passes._engine import native
 from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.context import PassContext
 from bringup.passes.controls import Controls
-from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.descriptor import PassDescriptor
 from bringup.passes.dump import dump
 from bringup.passes.events import EventKind, PassEvent, emit, is_wanted, profiled
-from bringup.passes.report import PassResult, PassStatus
-from bringup.passes.rewriting import Rewriting
+from bringup.passes.report import NearMiss, PassResult, PassStatus
+from bringup.passes.rewriter import as_graph, replace
+from bringup.passes.stages import PassStage
+from bringup.passes.targets import NodeTargets, PatternTargets, Target
 from bringup.passes.verify import Verifier
 
-__all__ = ["Session"]
+__all__ = ["Session", "result_of"]
 
 _LOG = settings.logger("passes")
-_NUMBERS = itertools.count(1)
+_STATUSES = range(-(2**63), 2**63)
+_SKIP, _FAILURE, _WRONG, _FATAL = range(4)  # as the engine's Verdict counts them
 
 
 class Session:
-    """One run of one pass on one graph.
+    """The steps of one session, which the engine calls.
 
     Arguments:
         graph: edited in place.
         descriptor: the pass.
         options: what the pass may read.
-        shared: which results of the graph may share memory with its inputs already.
         controls: what else is asked for.
+        commit: handed the edits that stay.
+
+    Attributes:
+        error: that failed last.
+        is_heard: whether anybody wants to be told; the engine asks once.
+        is_limited: whether the number of rewrites is limited; likewise.
     """
+
+    _targets: PatternTargets | NodeTargets  # after `prepare`
+    _target: Target  # the candidate that the steps are about, after `next`
 
     def __init__(
         self,
         graph: ir.Graph,
         descriptor: PassDescriptor,
         options: Mapping[str, object],
-        shared: frozenset[tuple[int, str]],
-        controls: Controls = Controls(),  # noqa: B008 - it is frozen
+        controls: Controls,
+        commit: ir.Committer | None,
     ) -> None:
         self.graph = graph
-        self.descriptor = descriptor
-        self.instance_id = next(_NUMBERS)
-        self.context = PassContext(
-            descriptor.pass_name, descriptor.stage, options, self.instance_id, self._count_fusion
-        )
-        self.result = PassResult(
-            descriptor.pass_name,
-            descriptor.stage.name,
-            version=descriptor.version,
-            graph=graph.name,
-            instance_id=self.instance_id,
-        )
-        self.controls = controls
-        self.verifier: Verifier | None = None
-        self._is_heard = is_wanted() and not controls.quiet
-        self._shared = shared
+        self.error: Exception | None = None
+        self._descriptor = descriptor
         self._options = options
+        self._controls = controls
+        self._commit = commit
+        self.is_heard = is_wanted() and not controls.quiet
+        self.is_limited = controls.limit is not None
+        self._before = str(graph) if controls.dump is not None else ""
+        self._traceback = ""
+        self._fusions = 0
+        self._around = ExitStack()
+        self._transaction: AbstractContextManager[Sequence[ir.Edit]] | None = None
+        self._savepoint: AbstractContextManager[None] | None = None
+        self._verifier: Verifier | None = None
+        self._names: list[str] = []
+        self._searches = 0
 
-    def execute(self, commit: ir.Committer | None) -> Exception | None:
-        """Run the pass and return its error if it failed. `result` says how it went.
+    # Beginning and end
 
-        Edits that succeeded are handed to `commit`; those of a pass that failed or was skipped are
-        undone.
-        """
-        start = time.perf_counter()
-        failure: Exception | None = None
-        before = str(self.graph) if self.controls.dump is not None else ""
-        try:
-            with profiled(f"bringup::pass::{self.descriptor.pass_name}"):
-                self._run_and_commit(commit)
-        except PassSkipException as skip:
-            self._end(PassStatus.SKIPPED, str(skip))
-        except Exception as error:
-            failure = error
-            self._fail(error)
-        self.result.seconds = time.perf_counter() - start
-        if self.verifier is not None:
-            self.result.verified = self.verifier.verified
-            self.result.unverified = self.verifier.unverified
-        if self.controls.dump is not None and (self.result.edits or failure is not None):
-            dump(self.controls.dump, self.result, before, self.graph)
-        self._tell_result()
-        self.context.expire()
-        return failure
+    def begin(self, instance_id: int) -> None:
+        """Open the transaction."""
+        descriptor, graph = self._descriptor, self.graph
+        self._instance_id = instance_id
+        self._context = PassContext(
+            descriptor.pass_name, descriptor.stage, self._options, instance_id, self._count_fusion
+        )
+        withheld = descriptor.stage is PassStage.BEFORE_INFER_SHAPE
+        self._around.enter_context(profiled(f"bringup::pass::{descriptor.pass_name}"))
+        self._around.enter_context(ir.shapes_withheld(graph, withheld))
+        self._around.enter_context(ir.use_dialect(graph.dialect))
+        transaction = graph.transaction(descriptor.pass_name)
+        self._edits = transaction.__enter__()
+        self._transaction = transaction
 
-    def emit(self, kind: EventKind, **details: object) -> None:
-        """Tell the world what happened in this session."""
-        if not self._is_heard:
+    def take_instance(self, instance: FusionBasePass) -> None:
+        """The fresh instance of the pass."""
+        self._instance: Any = instance
+        instance.instance_id = self._instance_id
+        self._emit(EventKind.CREATED, pass_kind=self._descriptor.kind)
+        if self._controls.verify:
+            self._verifier = Verifier(
+                self._descriptor.pass_name, self.graph.dialect, self._rewrites_variant
+            )
+
+    def settle(self) -> None:
+        """Put the graph in order; raise unless the edits may stay."""
+        ir.put_in_order(self.graph)
+        self.graph.settle_layouts()
+
+    def commit(self) -> None:
+        """Hand the edits on and close the transaction."""
+        if self._edits and self._commit is not None:
+            self._commit(self._edits)
+        transaction, self._transaction = self._transaction, None
+        assert transaction is not None, "begin() opened it"
+        transaction.__exit__(None, None, None)
+        self._around.close()
+
+    def rollback(self) -> None:
+        """Close the transaction, if it is open, and undo its edits."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            _undo(transaction)
+        if self._searches:
+            self._targets.end()
+        self._around.close()
+
+    def finish(self, result: PassResult) -> None:
+        """Complete the result and tell everybody."""
+        result.traceback = self._traceback
+        if self._verifier is not None:
+            result.verified = self._verifier.verified
+            result.unverified = self._verifier.unverified
+        folder = self._controls.dump
+        if folder is not None and (result.edits or result.status is PassStatus.FAILED):
+            dump(folder, result, self._before, self.graph)
+        if self.is_heard:
+            self._emit_executed(result)
+        if not self._controls.quiet:
+            _LOG.info("%s", result)
+        self._context.expire()
+
+    # A graph pass
+
+    def run(self) -> int:
+        """Run a graph pass; its status."""
+        before = None if self._verifier is None else self._verifier.snapshot(self.graph)
+        status = _status(self._instance.run(self.graph, self._context), self._descriptor.pass_name)
+        if status == 0 and before is not None and self.graph.is_edited:
+            assert self._verifier is not None
+            self.settle()
+            self._verifier.check_graph(self.graph, before)
+        return status
+
+    def fusions(self) -> int:
+        """How many fusions the hooks reported themselves."""
+        return self._fusions
+
+    # A pass that is driven by its hooks
+
+    def prepare(self) -> int:
+        """How many things it looks for."""
+        if isinstance(self._instance, PatternFusionPass):
+            self._targets = PatternTargets(self.graph, self._instance)
+        else:
+            assert isinstance(self._instance, DecomposePass)
+            self._targets = NodeTargets(self.graph, self._descriptor.op_types)
+        self._searches = self._targets.count
+        return self._searches
+
+    def start(self, search: int) -> None:
+        """Look for number `search` from here on."""
+        self._targets.start(search)
+
+    def next(self) -> bool:
+        """Go to the next candidate, if there is one."""
+        found = self._targets.next()
+        if found is None:
+            return False
+        self._target, self._names = found, found.names
+        return True
+
+    def refusal(self) -> str | None:
+        """Why the candidate cannot be replaced whatever the hooks say."""
+        return self._targets.refusal(self._target)
+
+    def meets_requirements(self) -> bool:
+        """What the hook says."""
+        return bool(self._call("meet_requirements"))
+
+    def make_replacement(self) -> None:
+        """Ask the hook for the graph that takes the candidate's place."""
+        where = f"{type(self._instance).__qualname__}.replacement"
+        self._replacement = as_graph(self._call("replacement"), where)
+
+    def may_rewrite(self) -> bool:
+        """Whether the limit of rewrites lets one more happen; if so it is counted."""
+        limit = self._controls.limit
+        assert limit is not None, "nobody asks otherwise"
+        return limit.take(self._descriptor.pass_name, self.graph.name, self._names)
+
+    def replace(self) -> None:
+        """Put the replacement where the candidate is."""
+        target, replacement = self._target, self._replacement
+        inputs, outputs = target.inputs, target.outputs(len(replacement.outputs))
+        if self._verifier is not None and len(replacement.outputs) == len(outputs):
+            where = f"{target.pattern} ({', '.join(target.names)})"
+            self._verifier.check(where, target.nodes, inputs, outputs, replacement)
+        for node in target.hoist:
+            self.graph.move_before(node, target.before)
+        made = replace(
+            self.graph,
+            replacement,
+            inputs=inputs,
+            outputs=outputs,
+            nodes=target.nodes,
+            before=target.before,
+            storages=self._targets.storages,
+        )
+        self._new_names = [node.name for node in made]
+
+    def refuse(self, reason: str) -> None:
+        """The candidate was left alone."""
+        self._targets.refuse(self._target, reason)
+
+    def near_miss(self) -> tuple[str, str, str, str, str, int, int] | None:
+        """What came closest since `start`."""
+        self._targets.end()
+        miss = self._targets.near_miss
+        if miss is None:
+            return None
+        return (
+            miss.pattern,
+            miss.node,
+            miss.reason,
+            miss.expected,
+            miss.got,
+            miss.matched,
+            miss.size,
+        )
+
+    def mark(self) -> None:
+        """Mark the state that `undo` brings back."""
+        self._undone: list[ir.Edit] = []
+        savepoint = self.graph.savepoint(self._undone)
+        savepoint.__enter__()
+        self._savepoint = savepoint
+
+    def keep(self) -> None:
+        """Forget the mark."""
+        assert self._savepoint is not None, "mark() made it"
+        self._savepoint.__exit__(None, None, None)
+
+    def undo(self) -> None:
+        """Undo what was edited since the mark."""
+        assert self._savepoint is not None, "mark() made it"
+        _undo(self._savepoint)
+        if self._undone:
+            self._targets.storages.rebuild()
+
+    # What happens
+
+    def tell_matched(self) -> None:
+        """A candidate is offered to the hooks."""
+        self._emit(EventKind.MATCHED, pattern=self._target.pattern, nodes=self._target.names)
+
+    def tell_replaced(self) -> None:
+        """It was rewritten."""
+        self._emit(
+            EventKind.REPLACED,
+            pattern=self._target.pattern,
+            nodes=self._target.names,
+            new_nodes=self._new_names,
+        )
+
+    def judge(self, error: BaseException) -> tuple[int, int, str]:
+        """What an exception means, its status, and its text; raises what is no failure."""
+        if not isinstance(error, Exception):
+            self._context.expire()
+            raise error
+        kind = _FAILURE
+        if isinstance(error, PassSkipException):
+            kind = _SKIP
+        elif isinstance(error, PassFatalError):
+            kind = _FATAL
+        elif isinstance(error, WrongRewriteError):
+            kind = _WRONG
+        status = getattr(error, "status", 1)
+        is_code = isinstance(status, int) and status != 0 and status in _STATUSES
+        return kind, status if is_code else 1, str(error)
+
+    def describe(self, error: Exception) -> str:
+        """Put an error with its traceback into context and result; its text."""
+        self.error = error
+        text = f"{type(error).__name__}: {error}"
+        place = _user_frame(error)
+        said = self._context.get_error_message()
+        if said and said != self._traceback:
+            text = f"{said} ({text})"
+        self._traceback = "".join(traceback.format_exception(error)).rstrip()
+        text = f"{text} [{place}]" if place else text
+        self._context.set_error_message(f"{text}\n{self._traceback}")
+        self._emit(EventKind.FAILED, message=text)
+        return text
+
+    def _call(self, hook: str) -> Any:
+        return self._instance.hooks[hook](self._instance, self._target.subject, self._context)
+
+    def _count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
+        self._fusions += 1
+        name = self._context.get_pass_name()
+        self._emit(EventKind.REPLACED, pattern=name, nodes=list(old), new_nodes=list(new))
+
+    def _rewrites_variant(self, variant: ir.Graph) -> bool:
+        """Whether this pass also rewrites another graph, which it then has."""
+        quiet = Controls(quiet=True)
+        session = Session(variant, self._descriptor, self._options, quiet, None)
+        result = result_of(native.run_session(session, self._descriptor), variant)
+        session.finish(result)
+        return result.status is not PassStatus.FAILED and result.matches > 0
+
+    def _emit(self, kind: EventKind, **details: object) -> None:
+        if not self.is_heard:
             return
+        descriptor = self._descriptor
         emit(
             PassEvent(
                 kind,
-                self.descriptor.pass_name,
-                self.descriptor.version,
-                self.descriptor.stage.name,
+                descriptor.pass_name,
+                descriptor.version,
+                descriptor.stage.name,
                 self.graph.name,
-                self.instance_id,
+                self._instance_id,
                 details,
             )
         )
 
-    def tolerates(self, error: Exception) -> bool:
-        """Whether an error in the hook of one match undoes and skips this match alone."""
-        return self.descriptor.on_error is ErrorPolicy.SKIP and not isinstance(
-            error, (PassFatalError, WrongRewriteError)
-        )
-
-    def may_rewrite(self, nodes: Sequence[str]) -> bool:
-        """Whether the limit of rewrites lets one more happen; if so it is counted."""
-        limit = self.controls.limit
-        return limit is None or limit.take(self.descriptor.pass_name, self.graph.name, nodes)
-
-    def record_error(self, error: Exception) -> str:
-        """Put an error with its traceback into context and result; returns its text."""
-        text = f"{type(error).__name__}: {error}"
-        place = _user_frame(error)
-        said = self.context.get_error_message()
-        if said and said != self.result.traceback:
-            text = f"{said} ({text})"
-        self.result.traceback = "".join(traceback.format_exception(error)).rstrip()
-        text = f"{text} [{place}]" if place else text
-        self.context.set_error_message(f"{text}\n{self.result.traceback}")
-        self.emit(EventKind.FAILED, message=text)
-        return text
-
-    def _count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
-        self.result.matches += 1
-        name = self.context.get_pass_name()
-        self.emit(EventKind.REPLACED, pattern=name, nodes=list(old), new_nodes=list(new))
-
-    def _run_and_commit(self, commit: ir.Committer | None) -> None:
-        graph = self.graph
-        with (
-            ir.use_dialect(graph.dialect),
-            graph.transaction(self.descriptor.pass_name) as edits,
-        ):
-            instance = self.descriptor.pass_class()
-            instance.instance_id = self.instance_id
-            self.emit(EventKind.CREATED, pass_kind=self.descriptor.kind)
-            self._run(instance)
-            if edits:
-                ir.put_in_order(graph)
-                graph.settle_layouts()
-                self._check_results()
-            if edits and commit is not None:
-                commit(edits)
-        self.result.edits = len(edits)
-        if edits:
-            self.result.status = PassStatus.CHANGED
-
-    def _run(self, instance: FusionBasePass) -> None:
-        if self.controls.verify:
-            self.verifier = Verifier(
-                self.descriptor.pass_name, self.graph.dialect, self._rewrites_variant
-            )
-        if isinstance(instance, (PatternFusionPass, DecomposePass)):
-            Rewriting(self, instance).run()
-            return
-        if not self.may_rewrite(()):
-            raise PassSkipException("beyond the limit of rewrites")
-        before = None if self.verifier is None else self.verifier.snapshot(self.graph)
-        self._check_status(instance.run(self.graph, self.context))
-        self.result.matches = max(self.result.matches, int(self.graph.is_edited))
-        if self.verifier is not None and before is not None and self.graph.is_edited:
-            ir.put_in_order(self.graph)
-            self.graph.settle_layouts()
-            self.verifier.check_graph(self.graph, before)
-
-    def _rewrites_variant(self, variant: ir.Graph) -> bool:
-        """Whether this pass also rewrites another graph, which it then has."""
-        shared = ir.shared_outputs(variant)
-        session = Session(variant, self.descriptor, self._options, shared, Controls(quiet=True))
-        return session.execute(None) is None and session.result.matches > 0
-
-    def _check_status(self, status: object) -> None:
-        """None, True and 0 are success; bool is looked at before int, of which it is one."""
-        name = self.descriptor.pass_name
-        if status is None or status is True:
-            return
-        if status is False:
-            raise PassError(f"run of {name!r} returned False")
-        if not isinstance(status, int):
-            raise TypeError(
-                f"run of {name!r} must return None, a bool or an int status, "
-                f"got {type(status).__name__} {status!r}"
-            )
-        if status != 0:
-            raise PassError(f"run of {name!r} returned status {status}", status=int(status))
-
-    def _check_results(self) -> None:
-        """What was a result of its own must not become an alias of an input: callers write both."""
-        new = ir.shared_outputs(self.graph) - self._shared
-        if new:
-            index, name = min(new)
-            raise PassError(
-                f"result {index} of the graph would share memory with {name!r}, which it did not "
-                "before: copy it (aten::clone)"
-            )
-
-    def _fail(self, error: Exception) -> None:
-        status = getattr(error, "status", 1)
-        self.result.code = status if isinstance(status, int) and status != 0 else 1
-        self._end(PassStatus.FAILED, self.record_error(error))
-
-    def _end(self, status: PassStatus, message: str) -> None:
-        self.result.status, self.result.message = status, message
-        self.result.matches = 0
-
-    def _tell_result(self) -> None:
-        if self._is_heard:
-            self._emit_executed()
-        if not self.controls.quiet:
-            _LOG.info("%s", self.result)
-
-    def _emit_executed(self) -> None:
-        self.emit(
+    def _emit_executed(self, result: PassResult) -> None:
+        self._emit(
             EventKind.EXECUTED,
-            status=self.result.status.value,
-            seconds=self.result.seconds,
-            matches=self.result.matches,
+            status=result.status.value,
+            seconds=result.seconds,
+            matches=result.matches,
             nodes=len(self.graph),
             inputs=[_shape_text(value) for value in self.graph.inputs],
             outputs=[_shape_text(value) for value in self.graph.outputs],
         )
+
+
+def result_of(facts: dict[str, Any], graph: ir.Graph) -> PassResult:
+    """A result from its fields as the engine gives them."""
+    facts["graph"] = graph.name
+    facts["stage"] = PassStage(facts["stage"]).name
+    facts["status"] = PassStatus(facts["status"])
+    facts["near_misses"] = [NearMiss(*miss) for miss in facts["near_misses"]]
+    return PassResult(**facts)
+
+
+class _UndoError(Exception):
+    """Lets a transaction or a savepoint undo its edits."""
+
+
+def _undo(edited: AbstractContextManager[object]) -> None:
+    error = _UndoError()
+    edited.__exit__(_UndoError, error, None)
+
+
+def _status(returned: object, name: str) -> int:
+    """None, True and 0 are success; bool is looked at before int, of which it is one."""
+    if returned is None or returned is True:
+        return 0
+    if returned is False:
+        raise PassError(f"run of {name!r} returned False")
+    if not isinstance(returned, int):
+        raise TypeError(
+            f"run of {name!r} must return None, a bool or an int status, "
+            f"got {type(returned).__name__} {returned!r}"
+        )
+    if returned not in _STATUSES:
+        raise PassError(f"run of {name!r} returned status {returned}")
+    return int(returned)
 
 
 def _shape_text(value: ir.Value) -> str:

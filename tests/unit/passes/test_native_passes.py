@@ -328,6 +328,28 @@ def test_library_that_a_library_loads_stands_in_the_same_registry(folder):
     assert registered_names() == ["Loads"]
 
 
+def test_pass_of_python_runs_on_graphs_of_python_only(folder):
+    """A library that runs passes over a graph of its own is told which it cannot have."""
+    body = """
+  bringup_ir_graph own = 0;
+  bringup_run_report report = 0;
+  const char* const names[] = {"Mine"};
+  bringup_run_options options{};
+  options.struct_size = sizeof(options);
+  options.names = names;
+  options.name_count = 1;
+  engine->graph_create("own", &own);
+  if (engine->run_passes(own, &options, &report) == 0) return 60;
+  engine->set_error(engine->last_error());
+  return 61;
+"""
+    write_and_build(folder, "Runs", body)
+    passes.load_pass_plugins()
+    passes.register_custom_pass(name="Mine", stage=STAGE)(lambda graph, context: None)
+    with pytest.raises(PassError, match="61: pass 'Mine' belongs to the host program"):
+        passes.run_passes(ir.Graph("g"), passes.select_passes(["Runs"]))
+
+
 def test_unloading_python_passes_may_leave_native_ones(folder):
     build(LIBRARIES / "good.c", folder / "good.so")
     (folder / "mine.py").write_text(
