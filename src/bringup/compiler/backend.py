@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from torch import fx
 from torch._dynamo.backends import registry
-from torch._dynamo.backends.common import aot_autograd
 
 from bringup.compiler.apply import load_and_select, rewrite
 from bringup.compiler.freeze import Weight, freeze_weights, refolding, watched, weights_of
@@ -104,6 +103,9 @@ def dynamo_backend(
 
     Raises `BringupError` for options it does not know and `PassError` when a pass fails.
     """
+    # takes half a second to import, which whoever only applies passes need not wait for
+    from torch._dynamo.backends.common import aot_autograd
+
     parsed = CompileOptions.parse(options)
     if mode not in (None, "default"):
         raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 __all__ = ["INNER_COMPILERS", "BoxedFunction", "run_eagerly"]
@@ -18,6 +17,8 @@ BoxedFunction = Callable[[list[Any]], Any]
 
 def run_eagerly(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
     """The graph's operators one by one."""
+    from torch._functorch.aot_autograd import make_boxed_func  # see dynamo_backend
+
     # a lazily compiled module would go through Module.__call__ at every call
     _LazyGraphModule.force_recompile(aten)
     return cast(BoxedFunction, make_boxed_func(aten.forward))

@@ -1,5 +1,7 @@
 """torch.compile(backend="bringup"): plugins, options, errors, both inner compilers."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -147,3 +149,10 @@ def test_two_threads_compile_at_once_and_see_their_own_reports():
 
 def test_backend_is_announced_by_importing_the_compiler():
     assert "bringup" in torch._dynamo.list_backends()
+
+
+def test_importing_the_compiler_leaves_out_what_only_torch_compile_needs():
+    """AOT autograd brings networkx and half of Inductor."""
+    text = "import sys, bringup.compiler; print('torch._functorch.aot_autograd' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
