@@ -79,7 +79,6 @@ LentContext::~LentContext() {
 const PassContext* LentContext::current() { return innermost_context; }
 
 const char* last_error() { return last_error_text.c_str(); }
-void clear_last_error() { last_error_text.clear(); }
 void set_hook_error(const char* message) { hook_error_text = message != nullptr ? message : ""; }
 
 void clear_hook_error() {

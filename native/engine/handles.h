@@ -130,7 +130,6 @@ class LentContext {
 
 // Errors between C code and the engine, on this thread.
 const char* last_error();
-void clear_last_error();
 void set_hook_error(const char* message);
 void clear_hook_error();
 // Why a hook failed: what it set, or else why the engine refused it with this status.
