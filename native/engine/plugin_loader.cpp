@@ -78,11 +78,9 @@ void call_entry(bringup_register_passes_fn entry, const std::string& path) {
   int32_t status = 0;
   std::string why;
   clear_hook_error();
-  clear_last_error();
   try {
     status = entry(engine_api());
     why = take_hook_error(status);
-    if (why.empty()) why = last_error();   // entries pass on what the engine said
   } catch (const std::exception& error) {  // its class may live in the library
     status = BRINGUP_ENGINE_FAILED;
     why = std::string("it threw: ") + error.what();
