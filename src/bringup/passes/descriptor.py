@@ -71,6 +71,10 @@ class PassDescriptor:
         """Identity without the version: module, class and name."""
         return f"{self.module_name}:{self.class_qualname}:{self.pass_name}"
 
+    def __deepcopy__(self, memo: object) -> PassDescriptor:
+        """Itself: copies of a configuration, as torch makes them, name the same registered pass."""
+        return self
+
     def as_dict(self) -> dict[str, object]:
         """The fields as plain values, `descriptor_key` among them."""
         return {
