@@ -33,6 +33,9 @@ SAMPLES: dict[str, Any] = {
     "bringup::grouped_matmul_slice_k": [
         (torch.randn(3, 5), torch.randn(5, 4), torch.tensor([2, 5])),
     ],
+    "bringup::rotary": [
+        (torch.randn(2, 3, 4, 6), torch.randn(1, 1, 4, 6), torch.randn(4, 6)[None, None])
+    ],
     "bringup::nz_matmul": [(torch.randn(4, 5), torch.randn(5, 3), 4, 3, 5)],
 }
 
