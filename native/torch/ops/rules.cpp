@@ -248,8 +248,12 @@ void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Siz
 
 namespace {
 
-// As at::detail::empty_generic, for sizes that a tensor has: none is negative.
-at::Tensor allocate_on_cpu(at::IntArrayRef sizes, at::ScalarType type) {
+// As at::empty, for sizes of which none is negative.
+at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::ScalarType type) {
+  const c10::Device device = frame.device();
+  if (C10_UNLIKELY(!device.is_cpu())) {
+    return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
+  }
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
   c10::Allocator* allocator = output_allocator();
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
@@ -260,15 +264,6 @@ at::Tensor allocate_on_cpu(at::IntArrayRef sizes, at::ScalarType type) {
       std::move(storage), kCpu, c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
-}
-
-at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::ScalarType type) {
-  const c10::Device device = frame.device();
-  if (C10_LIKELY(device.is_cpu())) {
-    constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-    return at::detail::empty_generic(sizes, output_allocator(), kCpu, type, std::nullopt);
-  }
-  return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
 }
 
 at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& arguments) {
@@ -304,11 +299,7 @@ at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& ar
 }  // namespace
 
 void OutputRule::allocate(Frame& frame, int output) const {
-  const bool plain = like >= 0 && when < 0 && format == at::MemoryFormat::Contiguous;
-  if (C10_LIKELY(plain && !list && frame.device().is_cpu())) {
-    return frame.add_output(allocate_on_cpu(frame.tensor(like).sizes(), dtype_for(frame)));
-  }
-  if (!list) return frame.add_output(allocate_one(frame, output));
+  if (C10_LIKELY(!list)) return frame.add_output(allocate_one(frame, output));
   frame.for_each_tensor(like, [&](int, const at::Tensor& tensor) {
     frame.add_output(allocate_contiguous(frame, tensor.sizes(), tensor.scalar_type()));
   });
