@@ -19,6 +19,7 @@ Graph::Graph(std::string_view name) : name_(name) {
   const NodeId output = draft(Operators::output(), Strings::intern("output"), {});
   nodes_[output].draft = false;
   nodes_[output].alive = true;
+  alive_ = 1;
   names_.add(nodes_[output].name, output);
   types_.add(nodes_[output].op->type, output);
 }
@@ -36,7 +37,6 @@ void Graph::reserve(size_t nodes) {
   nodes_.reserve(nodes);
   values_.reserve(nodes);
   arguments_.reserve(4 * nodes);
-  names_.reserve(nodes);
 }
 
 const Graph::Node& Graph::at(NodeId node) const {
@@ -50,12 +50,45 @@ const Graph::Node& Graph::at(NodeId node) const {
 uint32_t Graph::slot(ValueId value) const {
   const Node& node = at(value.node);
   if (value.index >= node.output_count) {
-    throw EngineError(ErrorCode::kMissing, "node " + quoted(Strings::text(node.name)) + " has " +
+    throw EngineError(ErrorCode::kMissing, "node " + quoted(name_text(value.node)) + " has " +
                                                std::to_string(node.output_count) +
                                                " outputs, there is no number " +
                                                std::to_string(value.index));
   }
   return node.first_value + value.index;
+}
+
+// The host is asked without a lock: it may wait for one that somebody holds who waits for this one.
+StringId Graph::learn_name(NodeId node) const {
+  const std::string base = host_ ? host_->name(*this, node) : "node";
+  const std::lock_guard lock(naming_mutex_);
+  const std::atomic_ref<StringId> name = name_of(nodes_[node]);
+  const StringId known = name.load(std::memory_order_relaxed);
+  if (known != kNoString) return known;
+  const StringId made = names_.unique(Strings::intern(base));
+  names_.add(made, node);
+  name.store(made, std::memory_order_release);
+  unnamed_.fetch_sub(1, std::memory_order_release);
+  return made;
+}
+
+void Graph::learn_names() const {
+  if (unnamed_.load(std::memory_order_acquire) == 0) return;
+  {
+    const std::lock_guard lock(naming_mutex_);
+    names_.reserve(nodes_.size());
+  }
+  for (NodeId node = first_; node != kNoNode; node = nodes_[node].next) name(node);
+}
+
+StringId Graph::unique_name(StringId base) {
+  learn_names();
+  return names_.unique(base);
+}
+
+NodeId Graph::find_by_name(StringId name) const {
+  learn_names();
+  return names_.find(name);
 }
 
 bool Graph::pure(NodeId node) const {

@@ -5,6 +5,7 @@
 // thread writes; while nobody writes, any number may call the const functions.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,7 +59,7 @@ class Graph {
 
   std::string_view name() const { return name_; }
   void set_name(std::string_view name) { name_ = name; }
-  size_t size() const { return names_.size(); }
+  size_t size() const { return alive_; }
   // How many NodeIds were given out; all are smaller.
   NodeId end() const { return static_cast<NodeId>(nodes_.size()); }
   NodeId first() const { return first_; }
@@ -71,7 +72,10 @@ class Graph {
   bool is_before(NodeId one, NodeId other) const { return order(one) < order(other); }
   const Operator& op(NodeId node) const { return *at(node).op; }
   StringId type(NodeId node) const { return at(node).op->type; }
-  StringId name(NodeId node) const { return at(node).name; }
+  StringId name(NodeId node) const {
+    const StringId known = name_of(at(node)).load(std::memory_order_acquire);
+    return known != kNoString ? known : learn_name(node);
+  }
   std::string_view name_text(NodeId node) const { return Strings::text(name(node)); }
   // The pass that made the node; kNoString: none did.
   StringId rule(NodeId node) const { return at(node).rule; }
@@ -109,7 +113,7 @@ class Graph {
   size_t count(StringId type) const { return types_.count(type); }
   // What stands at each position of the calls of one type.
   std::span<const ArgumentForms> forms(StringId type) const { return types_.forms(type); }
-  NodeId find_by_name(StringId name) const { return names_.find(name); }
+  NodeId find_by_name(StringId name) const;
   // What the graph is called with, and what it returns, flattened.
   std::vector<ValueId> inputs() const;
   std::vector<ValueId> outputs() const;
@@ -142,6 +146,9 @@ class Graph {
   // A new node in front of `before`, called `base` or with a number after it.
   NodeId insert(const Operator* op, StringId base, const Call& call, uint32_t output_count,
                 NodeId before);
+  // A new node at the end, for a host that mirrors a graph of its own. What is read must be there
+  // already. The host is asked for its name when somebody wants to know it.
+  NodeId append(const Operator* op, const Call& call, uint32_t output_count);
   // The same in two steps, for a host that needs the call to work out its outputs: a draft can be
   // read but stands nowhere, and nobody can read its values.
   NodeId draft(const Operator* op, StringId base, const Call& call);
@@ -194,7 +201,7 @@ class Graph {
   struct Node {
     const Operator* op = nullptr;
     int64_t order = 0;
-    StringId name = kEmptyString;
+    mutable StringId name = kEmptyString;  // kNoString: not asked yet; see name_of
     StringId rule = kNoString;
     NodeId previous = kNoNode;
     NodeId next = kNoNode;
@@ -221,6 +228,13 @@ class Graph {
   Value& value_at(ValueId value) { return values_[slot(value)]; }
   void require_alive(NodeId node, const char* what) const;
   void require_call(const Call& call) const;
+
+  static std::atomic_ref<StringId> name_of(const Node& node) {
+    return std::atomic_ref<StringId>(node.name);
+  }
+  StringId learn_name(NodeId node) const;
+  void learn_names() const;
+  StringId unique_name(StringId base);
 
   void require_draft(NodeId node) const;
   void place(NodeId draft, uint32_t output_count, NodeId before);
@@ -257,7 +271,10 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<Value> values_;
   std::vector<Argument> arguments_;  // only grows: a graph lives as long as one compilation
-  Names names_;
+  size_t alive_ = 0;
+  mutable Names names_;  // of the nodes whose names are known
+  mutable std::mutex naming_mutex_;
+  mutable std::atomic<size_t> unnamed_ = 0;
   TypeIndex types_{*this};
   size_t effects_ = 0;  // how many calls write memory or are opaque
   NodeId first_ = kOutput;

@@ -62,7 +62,7 @@ NodeId Graph::draft(const Operator* op, StringId base, const Call& call) {
   require_call(call);
   Node node;
   node.op = op;
-  node.name = names_.unique(base);
+  node.name = unique_name(base);
   node.rule = open_ ? rule_ : kNoString;
   node.arguments = keep(call);
   node.draft = true;
@@ -90,7 +90,7 @@ void Graph::insert_draft(NodeId node, uint32_t output_count, NodeId before) {
 
 void Graph::place(NodeId node, uint32_t output_count, NodeId before) {
   nodes_[node].draft = false;
-  nodes_[node].name = names_.unique(nodes_[node].name);
+  nodes_[node].name = unique_name(nodes_[node].name);
   nodes_[node].first_value = static_cast<uint32_t>(values_.size());
   nodes_[node].output_count = output_count;
   values_.resize(values_.size() + output_count);
@@ -104,6 +104,26 @@ NodeId Graph::insert(const Operator* op, StringId base, const Call& call, uint32
   require_alive(before, "inserted before");
   const NodeId node = draft(op, base, call);
   place(node, output_count, before);
+  return node;
+}
+
+NodeId Graph::append(const Operator* op, const Call& call, uint32_t output_count) {
+  const ArgumentRange arguments = keep(call);
+  const auto node = static_cast<NodeId>(nodes_.size());
+  Node& made = nodes_.emplace_back();
+  made.op = op;
+  made.name = kNoString;
+  made.alive = true;
+  made.arguments = arguments;
+  made.first_value = static_cast<uint32_t>(values_.size());
+  made.output_count = output_count;
+  values_.resize(values_.size() + output_count);
+  unnamed_.fetch_add(1, std::memory_order_relaxed);
+  ++alive_;
+  link(node, kOutput);
+  types_.add(op->type, node);
+  effects_ += op->has_effects() ? 1 : 0;
+  count_reads(node);
   return node;
 }
 
@@ -290,6 +310,7 @@ void Graph::undo(const Edit& edit) {
 void Graph::attach(NodeId node, NodeId before, const ArgumentRange& arguments) {
   nodes_[node].alive = true;
   nodes_[node].arguments = arguments;
+  ++alive_;
   link(node, before);
   names_.add(nodes_[node].name, node);
   types_.add(type(node), node);
@@ -298,8 +319,10 @@ void Graph::attach(NodeId node, NodeId before, const ArgumentRange& arguments) {
 }
 
 void Graph::detach(NodeId node) {
+  learn_names();  // or another node could be given the name of this one
   uncount_reads(node);
   names_.remove(nodes_[node].name);
+  --alive_;
   types_.remove(type(node));
   effects_ -= op(node).has_effects() ? 1 : 0;
   unlink(node);

@@ -24,6 +24,13 @@ Ref attribute(PyObject* object, const char* name) {
   return Ref::checked(PyObject_GetAttrString(object, name));
 }
 
+std::string utf8(PyObject* text) {
+  Py_ssize_t size = 0;
+  const char* start = PyUnicode_AsUTF8AndSize(text, &size);
+  if (start == nullptr) throw PythonError();
+  return std::string(start, static_cast<size_t>(size));
+}
+
 // A size or stride of a TensorDesc: an int, or the text of an expression.
 en::Dim dim_of(PyObject* size) {
   if (PyUnicode_Check(size)) return {0, string_of(size)};
@@ -120,14 +127,12 @@ bool PythonHost::has_object(const en::Graph&, uint32_t object) {
   return object < core_.objects.size();
 }
 
+std::string PythonHost::name(const en::Graph&, en::NodeId node) {
+  return asking([&] { return utf8(attribute(core_.handle(node), "name").get()); });
+}
+
 std::string PythonHost::text(const en::Graph&, uint32_t object) {
-  return asking([&] {
-    const Ref shown = Ref::checked(PyObject_Repr(core_.objects.at(object)));
-    Py_ssize_t size = 0;
-    const char* start = PyUnicode_AsUTF8AndSize(shown.get(), &size);
-    if (start == nullptr) throw PythonError();
-    return std::string(start, static_cast<size_t>(size));
-  });
+  return asking([&] { return utf8(Ref::checked(PyObject_Repr(core_.objects.at(object))).get()); });
 }
 
 }  // namespace bringup::python

@@ -1,5 +1,6 @@
 // The graph of the engine: reading it, editing it, and undoing what was edited.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -254,8 +255,13 @@ class CountingHost : public Host {
     return std::nullopt;
   }
   bool draws_random(const Graph&, NodeId) override { return false; }
+  std::string name(const Graph&, NodeId node) override {
+    ++named;
+    return node % 2 == 0 ? "even" : "odd";
+  }
   std::string text(const Graph&, uint32_t object) override { return std::to_string(object); }
   int asked = 0;
+  std::atomic<int> named = 0;
 };
 
 TEST(the_host_is_asked_once_until_the_description_is_changed) {
@@ -308,6 +314,61 @@ TEST(several_threads_may_read_while_nobody_writes) {
   }
   threads.clear();
   for (const auto& mine : seen) CHECK(mine.size() == 100 && mine == seen.front());
+}
+
+// x and `count` calls one after the other, appended.
+std::shared_ptr<CountingHost> append_chain(Graph& graph, int count) {
+  auto host = std::make_shared<CountingHost>();
+  graph.set_host(host);
+  NodeId last = graph.append(Operators::input(), {}, 1);
+  for (int i = 0; i < count; ++i) {
+    const ArgumentList list = values({{last, 0}});
+    last = graph.append(op("t::relu"), call(list), 1);
+  }
+  graph.set_outputs(call(values({{last, 0}})));
+  return host;
+}
+
+TEST(appended_nodes_are_like_inserted_ones_and_named_when_somebody_asks) {
+  Graph graph("g");
+  const auto host = append_chain(graph, 3);
+  CHECK_EQ(graph.size(), 5);
+  CHECK_EQ(graph.count(text("t::relu")), 3);
+  CHECK_EQ(graph.use_count({2, 0}), 1);
+  CHECK(graph.inputs() == std::vector<ValueId>({{1, 0}}));
+  CHECK_EQ(host->named, 0);
+  CHECK_EQ(graph.name_text(2), "even");
+  CHECK_EQ(graph.name_text(2), "even");
+  CHECK_EQ(host->named, 1);
+  CHECK_EQ(order_of(graph), " odd even odd_1 even_1 output");
+  CHECK_EQ(graph.find_by_name(text("even_1")), 4);
+}
+
+TEST(an_erased_node_keeps_the_name_that_was_not_asked_before) {
+  Graph graph("g");
+  append_chain(graph, 3);
+  graph.begin(text("rule"));
+  graph.replace_all_uses({4, 0}, {3, 0});
+  graph.erase(4);
+  CHECK_EQ(graph.name_text(4), "even_1");
+  const NodeId made = graph.insert(op("t::relu"), text("odd"), {}, 1, graph.last());
+  CHECK_EQ(graph.name_text(made), "odd_2");
+  graph.rollback();
+  CHECK_EQ(order_of(graph), " odd even odd_1 even_1 output");
+}
+
+TEST(several_threads_may_ask_for_names_at_once) {
+  Graph graph("g");
+  append_chain(graph, 200);
+  std::vector<std::string> seen(4);
+  std::vector<std::jthread> threads;
+  for (std::string& mine : seen) {
+    threads.emplace_back([&] {
+      if (graph.find_by_name(text("even_40")) != kNoNode) mine = order_of(graph);
+    });
+  }
+  threads.clear();
+  for (const std::string& mine : seen) CHECK(!mine.empty() && mine == seen.front());
 }
 
 }  // namespace
