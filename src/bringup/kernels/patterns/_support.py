@@ -14,6 +14,7 @@ __all__ = [
     "is_frozen",
     "last_dimension",
     "refuse_writers",
+    "rows_are_dense",
     "single_user",
     "without_shape_changes",
 ]
@@ -48,6 +49,13 @@ def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
     if isinstance(dim, tuple):
         return len(dim) == 1 and last_dimension(dim[0], desc)
     return dim in (-1, desc.shape.rank - 1) and not isinstance(dim, bool)
+
+
+def rows_are_dense(desc: ir.TensorDesc) -> bool:
+    """Whether a tensor has elements, and those of the last dimension lie side by side. Torch's
+    fused attention takes that for granted: otherwise it reads other memory, or divides by zero.
+    """
+    return 0 not in desc.shape.dims and desc.strides[-1:] == (1,)
 
 
 def close_to(argument: object, number: float) -> bool:

@@ -16,6 +16,7 @@ from bringup.kernels.patterns._support import (
     is_frozen,
     last_dimension,
     refuse_writers,
+    rows_are_dense,
     single_user,
     without_shape_changes,
 )
@@ -23,6 +24,7 @@ from bringup.kernels.patterns._support import (
 __all__ = ["Attention", "CausalMask", "GroupedHeads"]
 
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_VIEWS = ("aten::view", "aten::_unsafe_view", "aten::reshape")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ def _around(softmax: ir.Node) -> _Found | None:
         return None
     known = described((q, k, v, result.output, *([] if mask is None else [mask])))
     if known is None or known[0].device != "cpu" or not _fits(known[:4]):
+        return None
+    if result.op_type not in _VIEWS or not _heads_stay_apart(product, mixing, known, desc):
+        return None
+    if not all(rows_are_dense(item) for item in known[:3]):
         return None
     if mask is not None and not _is_mask(known[4].shape, desc.shape):
         return None
@@ -137,6 +143,27 @@ def _fits(known: list[ir.TensorDesc]) -> bool:
     return (q[0], q[1], q[3]) == (k[0], k[1], k[3])
 
 
+def _heads_stay_apart(
+    product: ir.Node, mixing: ir.Node, known: list[ir.TensorDesc], scores: ir.TensorDesc
+) -> bool:
+    """Whether the products are over [B * H, ...]: a view may also cut the same elements
+    differently.
+    """
+    q, k, v, result = (desc.shape.dims[2:] for desc in known[:4])
+    expected = {
+        product.inputs[0]: q,
+        product.inputs[1]: k[::-1],
+        product.output: scores.shape.dims[2:],
+        mixing.inputs[0]: scores.shape.dims[2:],
+        mixing.inputs[1]: v,
+        mixing.output: result,
+    }
+    return all(
+        (desc := value.desc) is not None and desc.shape.dims[1:] == sizes
+        for value, sizes in expected.items()
+    )
+
+
 def _is_mask(mask: ir.Shape, scores: ir.Shape) -> bool:
     if mask.rank != 4 or mask.dims[2:] != scores.dims[2:]:
         return False
@@ -155,7 +182,9 @@ class GroupedHeads(passes.FusionBasePass):
             key, value = (_unrepeated(node.argument(name)) for name in ("key", "value"))
             if key is None or value is None or key.desc is None or value.desc is None:
                 continue
-            if key.desc.shape == value.desc.shape:
+            if key.desc.shape == value.desc.shape and all(
+                rows_are_dense(desc) for desc in (key.desc, value.desc)
+            ):
                 repeated = [item.node for item in node.inputs[1:3]]
                 passes.report_fuse(repeated, [node], context)
                 graph.set_argument(node, "key", key)
@@ -168,9 +197,7 @@ def _unrepeated(heads: object) -> ir.Value | None:
     assert isinstance(heads, ir.Value)
     value = heads
     while value.node.op_type in (
-        "aten::view",
-        "aten::_unsafe_view",
-        "aten::reshape",
+        *_VIEWS,
         "aten::clone",
     ):
         source = value.node.argument("self")

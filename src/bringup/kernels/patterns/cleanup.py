@@ -12,15 +12,20 @@ _MOST_ELEMENTS = 1 << 22
 
 
 class DropCopies(passes.FusionBasePass):
-    """Copies (dropout in evaluation mode leaves one), views and expansions to the same shape."""
+    """Copies (dropout in evaluation mode leaves one), views and expansions to the same shape.
+
+    A copy stays where a result shares its memory: what the caller does to that result must not
+    reach another.
+    """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
         """Let readers read the source."""
         refuse_writers(graph)
-        returned = set(graph.outputs)
+        storages = ir.Storages(graph, track_views=True)
+        returned = {storages.root(value) for value in graph.outputs}
         for op_type in ("aten::clone", "aten::expand", "aten::view", "aten::_unsafe_view"):
             for node in graph.find(op_type):
-                if node.output not in returned and self._is_idle(node):
+                if storages.root(node.output) not in returned and self._is_idle(node):
                     passes.report_fuse([node], [], context)
                     graph.replace_all_uses(node.output, node.argument("self"))
                     graph.erase_dead(node)
@@ -36,23 +41,26 @@ class DropCopies(passes.FusionBasePass):
 class FoldFactories(passes.FusionBasePass):
     """What depends on no input and has static sizes (a causal mask from `arange`) is computed now.
 
-    Results of more than four million elements are left to the graph, and so is what is random.
+    Results of more than four million elements are left to the graph, and so is what is random or
+    shares memory with a result of the graph.
     """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
         """Make constants of the factories, then fold what reads only constants."""
         refuse_writers(graph)
         assert graph.dialect is not None, "factories are evaluated by the graph's dialect"
-        returned = set(graph.outputs)
+        storages = ir.Storages(graph, track_views=True)
+        returned = {storages.root(value) for value in graph.outputs}
         for node in graph.nodes:
-            if node.operator.parameters and not node.inputs and self._is_small(node, returned):
-                (payload,) = graph.dialect.evaluate(node, {})
-                graph.replace_all_uses(node.output, graph.add_constant(payload, name=node.name))
-                graph.erase_dead(node)
+            if not self._is_small(node) or storages.root(node.output) in returned:
+                continue
+            (payload,) = graph.dialect.evaluate(node, {})
+            graph.replace_all_uses(node.output, graph.add_constant(payload, name=node.name))
+            graph.erase_dead(node)
         fold_constants(graph)
 
-    def _is_small(self, node: ir.Node, returned: set[ir.Value]) -> bool:
-        if not node.pure or len(node.outputs) != 1 or node.output in returned:
+    def _is_small(self, node: ir.Node) -> bool:
+        if not node.operator.parameters or node.inputs or not node.pure or len(node.outputs) != 1:
             return False
         desc = node.output.desc
         return desc is not None and desc.shape.is_static and desc.shape.numel <= _MOST_ELEMENTS
