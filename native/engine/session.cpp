@@ -7,7 +7,6 @@
 #include "engine/error.h"
 #include "engine/pass.h"
 #include "engine/status.h"
-#include "engine/storages.h"
 
 namespace bringup::engine {
 namespace {
@@ -68,13 +67,8 @@ class Session {
   // What must hold before the edits may stay.
   void settle() {
     steps_.settle();
-    const Graph& graph = steps_.graph();
-    for (const auto& [index, node] : shared_outputs(graph)) {
-      if (shared_.contains({index, node})) continue;
-      throw EngineError(ErrorCode::kPass, "result " + std::to_string(index) +
-                                              " of the graph would share memory with " +
-                                              quoted(graph.name_text(node)) +
-                                              ", which it did not before: copy it (aten::clone)");
+    if (std::optional<std::string> reason = newly_shared(steps_.graph(), shared_)) {
+      throw EngineError(ErrorCode::kPass, *std::move(reason));
     }
   }
 
@@ -218,19 +212,6 @@ Verdict SessionSteps::judge(std::exception_ptr error) const {
   } catch (...) {
     return {Kind::kFailure, BRINGUP_ENGINE_FAILED, "it threw something that is no std::exception"};
   }
-}
-
-SharedOutputs shared_outputs(const Graph& graph) {
-  const Storages storages(graph, true);
-  SharedOutputs shared;
-  uint32_t index = 0;
-  for (const ValueId value : graph.outputs()) {
-    const NodeId root = storages.root(value);
-    const Operator* op = &graph.op(root);
-    if (op == Operators::input() || op == Operators::constant()) shared.insert({index, root});
-    ++index;
-  }
-  return shared;
 }
 
 PassResult run_session(const PassDescriptor& descriptor, SessionSteps& steps,

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "engine/descriptor.h"
 #include "engine/graph.h"
 #include "engine/near_miss.h"
+#include "engine/shared_outputs.h"
 #include "engine/steps.h"
 
 namespace bringup::engine {
@@ -56,12 +56,8 @@ class StatusError : public std::exception {
   std::string message_;
 };
 
-// Which results of a graph may share memory with which input or constant: position and node.
-using SharedOutputs = std::set<std::pair<uint32_t, NodeId>>;
-SharedOutputs shared_outputs(const Graph& graph);
-
-// Runs the pass. Its edits stay only when it succeeds: it ran, `settle` agrees, and no result
-// became an alias of an input that it was not in `shared`. Every failure becomes part of the
+// Runs the pass. Its edits stay only when it succeeds: it ran, `settle` agrees, and no results
+// share memory that did not in `shared`. Every failure becomes part of the
 // result; what `judge` does not take for one is thrown.
 //
 // One sweep visits the candidates that were there when it began, so a replacement that holds its

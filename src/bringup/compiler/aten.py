@@ -19,6 +19,9 @@ from bringup.errors import PassError
 
 __all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
+_ADDRESSING = ("aten::as_strided", "aten::_reinterpret_tensor", "aten::stride", "aten::sym_stride")
+_FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
+
 
 class AtenDialect:
     """Implements `ir.Dialect` over `torch.ops`: any registered operator, `aten::` or not.
@@ -109,6 +112,30 @@ class AtenDialect:
             return True
         before, after = self.describe(old), self.describe(new)
         return before is None or after is None or before.strides == after.strides
+
+    def reads_strides(self, node: ir.Node) -> bool:
+        """See `ir.Dialect`: operators that address memory, and those tagged that they need it."""
+        if not node.operator.parameters:
+            return False
+        if node.op_type.startswith(_ADDRESSING):
+            return True
+        return any(tag in _FIXED_STRIDES for tag in overload_of(node.op_type).tags)
+
+    def laid_out_as(self, value: ir.Value, meta: object, before: ir.Node) -> ir.Value | None:
+        """See `ir.Dialect`. None for a layout with gaps or overlaps."""
+        order = _dense_order(meta)
+        if order is None:
+            return None
+        op = value.node.graph.inserting_before(before).op
+        turned = op("aten::permute", value, order) if order != sorted(order) else value
+        made = op("aten::clone", turned, memory_format=torch.contiguous_format)
+        if order != sorted(order):
+            made = op("aten::permute", made, [order.index(dim) for dim in range(len(order))])
+        assert isinstance(made, ir.TensorHolder)
+        for key in ("stack_trace", "nn_module_stack"):
+            if key in value.node.meta:
+                made.value.node.meta[key] = value.node.meta[key]
+        return made.value
 
     def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
         """See `ir.Dialect.evaluate`."""
@@ -248,3 +275,25 @@ def ordinary_torch() -> Iterator[None]:
     """Inside of a compile: run torch operators for real, as outside of it."""
     with unset_fake_temporarily(), torch._C._DisablePythonDispatcher():
         yield
+
+
+def _dense_order(meta: object) -> list[int] | None:
+    """The dimensions from the outermost to the innermost one in memory; None for a tensor with
+    gaps, overlaps, or sizes that only the data tell. Looks at hints, so that no guard is added.
+    """
+    if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
+        return None
+    sizes, strides = ([_hint(item) for item in items] for items in (meta.shape, meta.stride()))
+    if None in sizes or None in strides:
+        return None
+    order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], sizes[dim] == 1))
+    expected = 1
+    for dim in reversed(order):
+        if sizes[dim] != 1 and strides[dim] != expected:
+            return None
+        expected *= sizes[dim]
+    return order
+
+
+def _hint(size: Any) -> Any:
+    return size.node.hint if isinstance(size, torch.SymInt) else size

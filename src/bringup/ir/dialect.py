@@ -80,6 +80,10 @@ class Dialect(Protocol):
     a method `detached()`, which returns one of its class and name that belongs to no graph: what is
     built with that one (a pattern) is kept, and serves the graphs of all dialects of this class and
     name.
+
+    Where strides mean something it may have two more: `reads_strides(node)`, whether a node depends
+    on those of its inputs besides taking them, and `laid_out_as(value, meta, before)`, a copy of
+    `value` in front of `before` that has the strides of `meta`, None where none can be made.
     """
 
     @property

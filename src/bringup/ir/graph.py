@@ -18,7 +18,8 @@ from bringup.errors import ExpiredHandleError, PassError
 from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Journal
-from bringup.ir.node import INPUT, Node, Value, plain, values_in
+from bringup.ir.layouts import Expectation, settle
+from bringup.ir.node import INPUT, Node, Value, map_argument, plain, values_in
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 from bringup.ir.tree import GraphTree
 
@@ -46,6 +47,7 @@ class Graph(GraphTree):
         self._expired = False
         self._rule = ""
         self._relaid: dict[Node, None] = {}
+        self._expected: dict[Expectation, None] = {}
         self._core = GraphCore(name)
         self._core.attach(self)
 
@@ -304,6 +306,7 @@ class Graph(GraphTree):
         finally:
             self._journal, self._rule = None, ""
             self._relaid.clear()
+            self._expected.clear()
             self._undo.clear()
 
     @contextmanager
@@ -430,7 +433,15 @@ class Graph(GraphTree):
         difference = self.dialect.difference(former, current)
         if difference is None and not self.dialect.same_layout(former, current):
             self._relaid.update(dict.fromkeys(old.users))
+            self._expect(Expectation(new, former, old.users))
         return difference
+
+    def _expect(self, expectation: Expectation) -> None:
+        self._expected[expectation] = None
+        self._remember(lambda: self._forget(expectation))
+
+    def _forget(self, expectation: Expectation) -> None:
+        self._expected.pop(expectation, None)
 
     def shape_again(self, node: Node) -> None:
         """Infer the outputs of a node that was made or changed without doing so."""
@@ -461,32 +472,22 @@ class Graph(GraphTree):
         self._remember(lambda: self._core.set_meta(value, former))
 
     def settle_layouts(self) -> None:
-        """Infer again what reads a value whose strides changed, until nothing changes any more."""
-        agenda, self._relaid = self._relaid, {}
-        while agenda and self.dialect is not None:
-            agenda = {node: None for node in agenda if self.owns(node)}
-            if not agenda:
-                break
-            node = min(agenda, key=lambda item: item.order)
-            del agenda[node]
-            if node.operator.parameters:
-                self._settle_layout(node, self.dialect, agenda)
+        """Infer again what reads a value whose strides changed, and let what depends on strides,
+        the results among it, read a copy laid out as before.
 
-    def _settle_layout(self, node: Node, dialect: Dialect, agenda: dict[Node, None]) -> None:
-        try:
-            metas = dialect.infer(node)
-        except Exception as error:
-            raise PassError(
-                f"after {self._rule or 'the edit'}, {node!r} cannot take its inputs: "
-                f"{_first_line(error)}"
-            ) from error
-        for value, meta in zip(node.outputs, metas, strict=True):
-            difference = dialect.difference(value.meta, meta)
-            if difference is not None:
-                raise PassError(f"after {self._rule or 'the edit'}, {node!r} changes: {difference}")
-            if not dialect.same_layout(value.meta, meta):
-                agenda.update(dict.fromkeys(value.users))
-            self.set_meta(value, meta)
+        Raises `PassError` when a node can take neither.
+        """
+        relaid, self._relaid = self._relaid, {}
+        expected, self._expected = self._expected, {}
+        if self.dialect is not None and (relaid or expected):
+            settle(self, self.dialect, relaid, expected, self._rule)
+
+    def exchange(self, node: Node, values: Mapping[Value, Value]) -> None:
+        """Let a node read other values, which are not looked at, where it reads some of these."""
+        self._own(node)
+        keywords = {name: map_argument(item, values) for name, item in node.keywords.items()}
+        arguments = tuple(map_argument(item, values) for item in node.arguments)
+        self._core.rewire(node, arguments, keywords)
 
 
 def _as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:

@@ -1,0 +1,150 @@
+"""Keeping the strides of values that others depend on, where a pass gave a value other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bringup.errors import PassError
+from bringup.ir.dialect import Dialect
+from bringup.ir.node import CONSTANT, INPUT, Node, Value
+
+if TYPE_CHECKING:
+    from bringup.ir.effects import Storages
+    from bringup.ir.graph import Graph
+
+__all__ = ["Expectation", "settle"]
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """How a value looked to some of its readers before its layout changed."""
+
+    value: Value
+    meta: object
+    readers: tuple[Node, ...]
+
+
+def settle(
+    graph: Graph,
+    dialect: Dialect,
+    relaid: Iterable[Node],
+    expected: Iterable[Expectation],
+    rule: str,
+) -> None:
+    """Infer again what reads a value whose strides changed, until nothing changes any more.
+
+    What depends on strides reads a copy that is laid out as before: results (the caller may view
+    them), operators that read memory by strides, and those that cannot take the new ones.
+
+    Arguments:
+        graph: changed in place.
+        dialect: infers, and makes copies (`laid_out_as`) where it can.
+        relaid: the nodes that read something else than before.
+        expected: what readers of values that stand for others counted on.
+        rule: the pass to blame.
+
+    Raises `PassError` when a node can take neither, or its result would change otherwise.
+    """
+    _Settling(graph, dialect, rule).run(relaid, expected)
+
+
+class _Settling:
+    def __init__(self, graph: Graph, dialect: Dialect, rule: str) -> None:
+        self._graph = graph
+        self._dialect = dialect
+        self._rule = rule or "the edit"
+        self._expected: dict[Value, Expectation] = {}
+        self._agenda: dict[Node, None] = {}
+        self._storages: Storages | None = None
+        self._returned: set[Node] = set()
+
+    def run(self, relaid: Iterable[Node], expected: Iterable[Expectation]) -> None:
+        self._agenda.update(dict.fromkeys(relaid))
+        for item in expected:
+            if self._graph.owns(item.value.node):
+                self._expect(item)
+        while self._agenda:
+            self._agenda = {node: None for node in self._agenda if self._graph.owns(node)}
+            if not self._agenda:
+                return
+            node = min(self._agenda, key=lambda item: item.order)
+            del self._agenda[node]
+            if node.operator.parameters:
+                self._settle(node)
+
+    def _settle(self, node: Node) -> None:
+        try:
+            metas = self._dialect.infer(node)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            if self._restore_inputs(node):
+                self._agenda[node] = None
+                return
+            raise PassError(
+                f"after {self._rule}, {node!r} cannot take its inputs: {reason}"
+            ) from error
+        for value, meta in zip(node.outputs, metas, strict=True):
+            former = value.meta
+            difference = self._dialect.difference(former, meta)
+            if difference is not None:
+                raise PassError(f"after {self._rule}, {node!r} changes: {difference}")
+            self._graph.set_meta(value, meta)
+            if not self._dialect.same_layout(former, meta):
+                self._agenda.update(dict.fromkeys(value.users))
+                self._expect(Expectation(value, former, value.users))
+
+    def _expect(self, item: Expectation) -> None:
+        """Remember what readers of a value counted on; restore it if one depends on strides."""
+        readers = tuple(node for node in item.readers if self._graph.owns(node))
+        known = self._expected.get(item.value)
+        if known is not None and not self._dialect.same_layout(known.meta, item.meta):
+            return
+        readers += () if known is None else known.readers
+        self._expected[item.value] = Expectation(item.value, item.meta, readers)
+        if any(self._depends_on_strides(node) for node in readers) or self._is_returned(item.value):
+            self._restore(item.value)
+
+    def _depends_on_strides(self, node: Node) -> bool:
+        asked = getattr(self._dialect, "reads_strides", None)
+        return node.operator.opaque or (asked is not None and asked(node))
+
+    def _is_returned(self, value: Value) -> bool:
+        """Whether a result of the graph is this value, or may be a view of it."""
+        from bringup.ir.effects import Storages
+
+        if self._storages is None:
+            self._storages = Storages(self._graph, track_views=True)
+            self._returned = {self._storages.root(item) for item in self._graph.outputs}
+        return self._storages.root(value) in self._returned
+
+    def _restore_inputs(self, node: Node) -> bool:
+        """Let a node read its inputs as they were laid out; whether any had changed."""
+        restored = [self._restore(value) for value in node.inputs if value in self._expected]
+        return any(restored)
+
+    def _restore(self, value: Value) -> bool:
+        """Let the readers of a value read a copy of it, laid out as they expect."""
+        item = self._expected[value]
+        make: Any = getattr(self._dialect, "laid_out_as", None)
+        readers = [node for node in item.readers if self._graph.owns(node) and value in node.inputs]
+        if make is None or not readers or self._dialect.same_layout(item.meta, value.meta):
+            return False
+        copy = make(value, item.meta, _behind(value.node))
+        if copy is None:
+            return False
+        for reader in readers:
+            self._graph.exchange(reader, {value: copy})
+            if reader is not self._graph.output_node:
+                self._agenda[reader] = None
+        return True
+
+
+def _behind(node: Node) -> Node:
+    """The first node behind this one in front of which an operator may stand."""
+    following = node.next
+    while following is not None and following.op_type in (INPUT, CONSTANT):
+        following = following.next
+    assert following is not None, "the output node is the last"
+    return following
