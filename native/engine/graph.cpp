@@ -58,18 +58,16 @@ uint32_t Graph::slot(ValueId value) const {
   return node.first_value + value.index;
 }
 
-// The host is asked without a lock: it may wait for one that somebody holds who waits for this one.
+StringId Graph::wanted_name(NodeId node) const {
+  const Node& found = at(node);
+  return is_named(node) || found.base == kNoString ? name(node) : found.base;
+}
+
+// The host's names come first: those of new nodes are made to differ from them.
 StringId Graph::learn_name(NodeId node) const {
-  const std::string base = host_ ? host_->name(*this, node) : "node";
-  const std::lock_guard lock(naming_mutex_);
-  const std::atomic_ref<StringId> name = name_of(nodes_[node]);
-  const StringId known = name.load(std::memory_order_relaxed);
-  if (known != kNoString) return known;
-  const StringId made = names_.unique(Strings::intern(base));
-  names_.add(made, node);
-  name.store(made, std::memory_order_release);
-  unnamed_.fetch_sub(1, std::memory_order_release);
-  return made;
+  if (nodes_[node].base != kNoString) learn_names();
+  name_node(node);
+  return name_of(nodes_[node]).load(std::memory_order_acquire);
 }
 
 void Graph::learn_names() const {
@@ -78,12 +76,27 @@ void Graph::learn_names() const {
     const std::lock_guard lock(naming_mutex_);
     names_.reserve(nodes_.size());
   }
-  for (NodeId node = first_; node != kNoNode; node = nodes_[node].next) name(node);
+  for (const bool are_new : {false, true}) {
+    for (NodeId node = first_; node != kNoNode; node = nodes_[node].next) {
+      if ((nodes_[node].base != kNoString) == are_new) name_node(node);
+    }
+  }
 }
 
-StringId Graph::unique_name(StringId base) {
-  learn_names();
-  return names_.unique(base);
+// The host is asked without a lock: it may wait for one that somebody holds who waits for this one.
+void Graph::name_node(NodeId node) const {
+  if (is_named(node)) return;
+  const Node& unnamed = nodes_[node];
+  StringId base = host_ ? host_->name(*this, node) : kNoString;
+  if (base == kNoString) base = unnamed.base != kNoString ? unnamed.base : Strings::intern("node");
+  const std::lock_guard lock(naming_mutex_);
+  if (is_named(node)) return;
+  const StringId made = names_.unique(base);
+  if (unnamed.alive) {
+    names_.add(made, node);
+    unnamed_.fetch_sub(1, std::memory_order_release);
+  }
+  name_of(unnamed).store(made, std::memory_order_release);
 }
 
 NodeId Graph::find_by_name(StringId name) const {

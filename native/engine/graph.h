@@ -77,6 +77,9 @@ class Graph {
     return known != kNoString ? known : learn_name(node);
   }
   std::string_view name_text(NodeId node) const { return Strings::text(name(node)); }
+  // What a node is to be called by whoever makes the like of it: its name if somebody asked for it
+  // already, else what it was given to be made unique.
+  StringId wanted_name(NodeId node) const;
   // The pass that made the node; kNoString: none did.
   StringId rule(NodeId node) const { return at(node).rule; }
   // Whether some call writes memory, or does what nobody knows.
@@ -147,7 +150,8 @@ class Graph {
   NodeId insert(const Operator* op, StringId base, const Call& call, uint32_t output_count,
                 NodeId before);
   // A new node at the end, for a host that mirrors a graph of its own. What is read must be there
-  // already. The host is asked for its name when somebody wants to know it.
+  // already. The host is asked for its name when somebody wants to know it; while there are nodes
+  // whose names are unknown, those of new ones are made when somebody asks, too.
   NodeId append(const Operator* op, const Call& call, uint32_t output_count);
   // The same in two steps, for a host that needs the call to work out its outputs: a draft can be
   // read but stands nowhere, and nobody can read its values.
@@ -201,7 +205,8 @@ class Graph {
   struct Node {
     const Operator* op = nullptr;
     int64_t order = 0;
-    mutable StringId name = kEmptyString;  // kNoString: not asked yet; see name_of
+    mutable StringId name = kEmptyString;  // kNoString: nobody asked yet; see name_of
+    StringId base = kNoString;             // what the name is made from; kNoString: the host's
     StringId rule = kNoString;
     NodeId previous = kNoNode;
     NodeId next = kNoNode;
@@ -232,9 +237,12 @@ class Graph {
   static std::atomic_ref<StringId> name_of(const Node& node) {
     return std::atomic_ref<StringId>(node.name);
   }
+  bool is_named(NodeId node) const {
+    return name_of(nodes_[node]).load(std::memory_order_acquire) != kNoString;
+  }
   StringId learn_name(NodeId node) const;
   void learn_names() const;
-  StringId unique_name(StringId base);
+  void name_node(NodeId node) const;
 
   void require_draft(NodeId node) const;
   void place(NodeId draft, uint32_t output_count, NodeId before);
@@ -272,9 +280,9 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Argument> arguments_;  // only grows: a graph lives as long as one compilation
   size_t alive_ = 0;
-  mutable Names names_;  // of the nodes whose names are known
+  mutable Names names_;  // of the nodes that stand in the graph and are named
   mutable std::mutex naming_mutex_;
-  mutable std::atomic<size_t> unnamed_ = 0;
+  mutable std::atomic<size_t> unnamed_ = 0;  // how many stand in the graph and are not
   TypeIndex types_{*this};
   size_t effects_ = 0;  // how many calls write memory or are opaque
   NodeId first_ = kOutput;

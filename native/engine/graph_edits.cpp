@@ -62,7 +62,8 @@ NodeId Graph::draft(const Operator* op, StringId base, const Call& call) {
   require_call(call);
   Node node;
   node.op = op;
-  node.name = unique_name(base);
+  node.base = base;
+  node.name = unnamed_ == 0 ? names_.unique(base) : kNoString;
   node.rule = open_ ? rule_ : kNoString;
   node.arguments = keep(call);
   node.draft = true;
@@ -90,7 +91,6 @@ void Graph::insert_draft(NodeId node, uint32_t output_count, NodeId before) {
 
 void Graph::place(NodeId node, uint32_t output_count, NodeId before) {
   nodes_[node].draft = false;
-  nodes_[node].name = unique_name(nodes_[node].name);
   nodes_[node].first_value = static_cast<uint32_t>(values_.size());
   nodes_[node].output_count = output_count;
   values_.resize(values_.size() + output_count);
@@ -312,16 +312,24 @@ void Graph::attach(NodeId node, NodeId before, const ArgumentRange& arguments) {
   nodes_[node].arguments = arguments;
   ++alive_;
   link(node, before);
-  names_.add(nodes_[node].name, node);
+  if (is_named(node)) {  // meanwhile another may be called so
+    nodes_[node].name = names_.unique(nodes_[node].name);
+    names_.add(nodes_[node].name, node);
+  } else {
+    ++unnamed_;
+  }
   types_.add(type(node), node);
   effects_ += op(node).has_effects() ? 1 : 0;
   count_reads(node);
 }
 
 void Graph::detach(NodeId node) {
-  learn_names();  // or another node could be given the name of this one
   uncount_reads(node);
-  names_.remove(nodes_[node].name);
+  if (is_named(node)) {
+    names_.remove(nodes_[node].name);
+  } else {
+    --unnamed_;
+  }
   --alive_;
   types_.remove(type(node));
   effects_ -= op(node).has_effects() ? 1 : 0;

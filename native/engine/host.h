@@ -25,8 +25,8 @@ class Host {
   virtual bool draws_random(const Graph& graph, NodeId node) = 0;
   // Whether there is an opaque argument of this number.
   virtual bool has_object(const Graph&, uint32_t) { return true; }
-  // The name of a node that was appended, asked once.
-  virtual std::string name(const Graph&, NodeId) { return "node"; }
+  // What a node is called in the graph that is mirrored; kNoString: nothing there stands for it.
+  virtual StringId name(const Graph&, NodeId) { return kNoString; }
   // An opaque argument in words.
   virtual std::string text(const Graph& graph, uint32_t object) = 0;
 };

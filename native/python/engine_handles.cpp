@@ -239,6 +239,11 @@ PyObject* node_raw_name(PyObject* self, void*) {
   return guarded([&] { return python_text(node->core->graph.name(node->id)); });
 }
 
+PyObject* node_wanted_name(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return guarded([&] { return python_text(node->core->graph.wanted_name(node->id)); });
+}
+
 PyObject* node_raw_operator(PyObject* self, void*) {
   NodeHandle* node = node_of(self);
   return guarded([&] { return python_operator(node->core->graph.op(node->id)); });
@@ -309,6 +314,8 @@ PyGetSetDef node_getters[] = {
     {"next", node_next, nullptr, "The node after this one; None for the output node.", nullptr},
     {"is_erased", node_is_erased, nullptr, "Whether the node is in its graph no more.", nullptr},
     {"_name", node_raw_name, nullptr, "The name, also of an erased node.", nullptr},
+    {"_wanted_name", node_wanted_name, nullptr,
+     "The name if somebody asked for it, else what it would be made from.", nullptr},
     {"_operator", node_raw_operator, nullptr, "The operator, also of an erased node.", nullptr},
     {"_outputs", node_raw_outputs, nullptr, "The values, also of an erased node.", nullptr},
     {"meta", node_meta, nullptr,

@@ -127,8 +127,13 @@ bool PythonHost::has_object(const en::Graph&, uint32_t object) {
   return object < core_.objects.size();
 }
 
-std::string PythonHost::name(const en::Graph&, en::NodeId node) {
-  return asking([&] { return utf8(attribute(core_.handle(node), "name").get()); });
+en::StringId PythonHost::name(const en::Graph&, en::NodeId node) {
+  return asking([&] {
+    static PyObject* const key = PyUnicode_InternFromString("name");
+    PyObject* mirrored = core_.mirrored ? core_.handle(node) : nullptr;
+    if (mirrored == nullptr) return en::kNoString;
+    return string_of(Ref::checked(PyObject_GetAttr(mirrored, key)).get());
+  });
 }
 
 std::string PythonHost::text(const en::Graph&, uint32_t object) {

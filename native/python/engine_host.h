@@ -14,7 +14,7 @@ class PythonHost : public en::Host {
   std::optional<en::ConstantData> constant(const en::Graph& graph, en::NodeId node) override;
   bool draws_random(const en::Graph& graph, en::NodeId node) override;
   bool has_object(const en::Graph& graph, uint32_t object) override;
-  std::string name(const en::Graph& graph, en::NodeId node) override;
+  en::StringId name(const en::Graph& graph, en::NodeId node) override;
   std::string text(const en::Graph& graph, uint32_t object) override;
 
  private:

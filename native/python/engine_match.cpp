@@ -126,22 +126,31 @@ class MatcherCore {
         matcher_(program.program, core.graph, *storages.storages, objects_in(program, core)) {}
 
   nb::object next() {
-    std::optional<en::Candidate> found;
     {
       const nb::gil_scoped_release released;
-      found = matcher_.next();
+      found_ = matcher_.next();
     }
-    return found ? shown(*found) : nb::none();
+    return found();
   }
 
   nb::object match_at(nb::handle target) {
     const en::NodeId node = node_of(core_, target);
-    std::optional<en::Candidate> found;
     {
       const nb::gil_scoped_release released;
-      found = matcher_.match_at(node);
+      found_ = matcher_.match_at(node);
     }
-    return found ? shown(*found) : nb::none();
+    return found();
+  }
+
+  // What every piece of the pattern stands for in the match found last; only until the next is
+  // looked for, and before the graph is edited if the pattern has names or lists.
+  nb::object frames() {
+    if (!found_) throw nb::value_error("there is no match to look into");
+    nb::list frames;
+    for (const uint32_t frame : found_->bound->frames()) {
+      frames.append(shown(*found_->bound, frame));
+    }
+    return frames;
   }
 
   nb::object candidates() { return take(node_tuple(core_, matcher_.candidates())); }
@@ -164,12 +173,29 @@ class MatcherCore {
     return numbers;
   }
 
-  // (frames, the node in front of which the replacement goes, the nodes to move there)
-  nb::object shown(const en::Candidate& found) {
-    nb::list frames;
-    for (const uint32_t frame : found.bound->frames()) frames.append(shown(*found.bound, frame));
-    return nb::make_tuple(frames, take(node_handle(core_, found.before)),
-                          take(node_tuple(core_, found.hoist)));
+  // (nodes in graph order, inputs, outputs, the node in front of which the replacement goes, the
+  // nodes to move there); an input that stands for nothing is None.
+  nb::object found() {
+    if (!found_) return nb::none();
+    const en::Bindings& bound = *found_->bound;
+    const en::SubPattern& root = bound.sub(kRoot);
+    Ref inputs = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(root.inputs.size())));
+    for (uint32_t i = 0; i < root.inputs.size(); ++i) {
+      PyTuple_SET_ITEM(inputs.get(), i, value_or_none(bound.input(kRoot, i)).release());
+    }
+    Ref outputs = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(root.outputs.size())));
+    for (uint32_t i = 0; i < root.outputs.size(); ++i) {
+      const std::optional<en::ValueId> value = bound.resolve(kRoot, root.outputs[i]);
+      PyTuple_SET_ITEM(outputs.get(), i,
+                       value_or_none(value.value_or(en::ValueId{en::kNoNode, 0})).release());
+    }
+    return nb::make_tuple(take(node_tuple(core_, found_->nodes)), take(std::move(inputs)),
+                          take(std::move(outputs)), take(node_handle(core_, found_->before)),
+                          take(node_tuple(core_, found_->hoist)));
+  }
+
+  Ref value_or_none(en::ValueId value) {
+    return value.node == en::kNoNode ? Ref::borrowed(Py_None) : value_handle(core_, value);
   }
 
   // (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists); what is unbound is
@@ -220,8 +246,11 @@ class MatcherCore {
     return items;
   }
 
+  static constexpr uint32_t kRoot = 0;  // the frame of the pattern itself
+
   GraphCore& core_;
   en::Matcher matcher_;
+  std::optional<en::Candidate> found_;
 };
 
 }  // namespace
@@ -246,6 +275,7 @@ void bind_matching(nb::module_& module) {
            nb::keep_alive<1, 4>())
       .def("next", &MatcherCore::next)
       .def("match_at", &MatcherCore::match_at)
+      .def("frames", &MatcherCore::frames)
       .def("candidates", &MatcherCore::candidates)
       .def("refuse", &MatcherCore::refuse, nb::arg().none(), nb::arg())
       .def("near_miss", &MatcherCore::near_miss);

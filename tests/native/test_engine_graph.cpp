@@ -255,9 +255,10 @@ class CountingHost : public Host {
     return std::nullopt;
   }
   bool draws_random(const Graph&, NodeId) override { return false; }
-  std::string name(const Graph&, NodeId node) override {
+  StringId name(const Graph&, NodeId node) override {
+    if (node > 4) return kNoString;
     ++named;
-    return node % 2 == 0 ? "even" : "odd";
+    return engine_graphs::text(node % 2 == 0 ? "even" : "odd");
   }
   std::string text(const Graph&, uint32_t object) override { return std::to_string(object); }
   int asked = 0;
@@ -350,11 +351,24 @@ TEST(an_erased_node_keeps_the_name_that_was_not_asked_before) {
   graph.begin(text("rule"));
   graph.replace_all_uses({4, 0}, {3, 0});
   graph.erase(4);
-  CHECK_EQ(graph.name_text(4), "even_1");
-  const NodeId made = graph.insert(op("t::relu"), text("odd"), {}, 1, graph.last());
-  CHECK_EQ(graph.name_text(made), "odd_2");
+  CHECK_EQ(graph.name_text(4), "even");
   graph.rollback();
-  CHECK_EQ(order_of(graph), " odd even odd_1 even_1 output");
+  CHECK_EQ(order_of(graph), " odd even_1 odd_1 even output");
+  CHECK_EQ(graph.find_by_name(text("even")), 4);
+}
+
+TEST(a_new_node_beside_appended_ones_is_named_when_somebody_asks_and_differs_from_all) {
+  Graph graph("g");
+  const auto host = append_chain(graph, 3);
+  const NodeId made = graph.insert(op("t::relu"), text("odd"), {}, 1, graph.last());
+  const NodeId gone = graph.insert(op("t::relu"), text("even"), {}, 1, graph.last());
+  graph.erase(gone);
+  CHECK_EQ(host->named, 0);
+  CHECK_EQ(Strings::text(graph.wanted_name(made)), "odd");
+  CHECK_EQ(graph.name_text(made), "odd_2");
+  CHECK_EQ(Strings::text(graph.wanted_name(made)), "odd_2");
+  CHECK_EQ(graph.name_text(gone), "even_2");
+  CHECK_EQ(order_of(graph), " odd even odd_1 even_1 odd_2 output");
 }
 
 TEST(several_threads_may_ask_for_names_at_once) {
@@ -364,7 +378,7 @@ TEST(several_threads_may_ask_for_names_at_once) {
   std::vector<std::jthread> threads;
   for (std::string& mine : seen) {
     threads.emplace_back([&] {
-      if (graph.find_by_name(text("even_40")) != kNoNode) mine = order_of(graph);
+      if (graph.find_by_name(text("node_40")) != kNoNode) mine = order_of(graph);
     });
   }
   threads.clear();

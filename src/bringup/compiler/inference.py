@@ -41,6 +41,9 @@ class Look(NamedTuple):
     strides: tuple[object, ...]
 
 
+_NO_LOOK = Look((), torch.float32, torch.device("meta"), ())
+
+
 class _Template(NamedTuple):
     """What a new tensor is made from."""
 
@@ -49,6 +52,17 @@ class _Template(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     look: Look
+    memory_size: object
+
+
+class _Facts(NamedTuple):
+    """What torch says of one fake tensor; each question costs it half a microsecond."""
+
+    tensor: FakeTensor  # kept, so that its id stays its own
+    key: tuple[object, ...] | None  # all that fake kernels see; None when that cannot be told
+    look: Look
+    is_plain: bool  # whether a template makes the like
+    memory: int
     memory_size: object
 
 
@@ -70,6 +84,8 @@ class Inference:
     def __init__(self, mode: Any) -> None:
         self.mode = mode
         self._known: dict[object, tuple[_Template, ...]] = {}
+        self._facts: dict[int, _Facts] = {}
+        self._overloads: dict[str, Any] = {}
 
     def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """The meta of every output of `node`, from those of its inputs. Raises what the operator
@@ -79,7 +95,9 @@ class Inference:
         where it looks the same and has memory of its own: a new fake tensor costs more than all
         the rest, and views of the value keep the memory that is theirs.
         """
-        overload = overload_of(node.op_type)
+        overload = self._overloads.get(node.op_type)
+        if overload is None:
+            overload = self._overloads[node.op_type] = overload_of(node.op_type)
         key = self._key(node, overload)
         known = self._known.get(key) if key is not None else None
         if known is not None:
@@ -89,6 +107,8 @@ class Inference:
         metas = self._run(node, overload)
         if key is not None:
             self._remember(key, node, metas)
+        else:
+            self._facts.clear()  # it may have written to its arguments
         return metas
 
     def _run(self, node: ir.Node, overload: Any) -> tuple[object, ...]:
@@ -133,21 +153,47 @@ class Inference:
         raise _UnlikeError
 
     def _tensor_look(self, tensor: Any) -> object:
-        if (
-            tensor.fake_mode is not self.mode
-            or tensor.constant is not None
-            or tensor.layout is not torch.strided
-            or tensor.is_conj()
-            or tensor.is_neg()
-            or tensor._is_zerotensor()
-        ):
+        key = self._facts_of(tensor).key
+        if key is None:
             raise _UnlikeError
-        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        if tensor._has_symbolic_sizes_strides:
-            shape = tuple([self._backed(size) for size in shape])
-            strides = tuple([self._backed(stride) for stride in strides])
-            offset = self._backed(offset)
-        return shape, strides, offset, tensor.dtype, tensor.fake_device, tensor.requires_grad
+        return key
+
+    def _facts_of(self, tensor: Any) -> _Facts:
+        known = self._facts.get(id(tensor))
+        if known is None:
+            if len(self._facts) >= _MOST:
+                self._facts.clear()
+            known = self._facts[id(tensor)] = self._looked_at(tensor)
+        return known
+
+    def _looked_at(self, tensor: Any) -> _Facts:
+        key: tuple[object, ...] | None = None
+        is_like = (
+            tensor.fake_mode is self.mode
+            and tensor.constant is None
+            and tensor.layout is torch.strided
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+            and not tensor._is_zerotensor()
+        )
+        seen = look(tensor) if is_like else None
+        if seen is None:
+            return _Facts(tensor, None, _NO_LOOK, False, 0, None)
+        offset = expression(tensor.storage_offset())
+        requires_grad = tensor.requires_grad
+        told_by_data = tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor)
+        if not told_by_data:
+            key = (seen.shape, seen.strides, offset, seen.dtype, seen.device, requires_grad)
+        is_plain = (
+            key is not None
+            and type(tensor) is FakeTensor
+            and tensor.real_tensor is None
+            and not requires_grad
+            and not tensor.is_quantized
+            and offset == 0
+        )
+        memory = tensor.untyped_storage()
+        return _Facts(tensor, key, seen, is_plain, memory._cdata, expression(memory.nbytes()))
 
     def _backed(self, size: object) -> object:
         """The expression of a size; not of one that only the data tell."""
@@ -155,7 +201,7 @@ class Inference:
             raise _UnlikeError
         return expression(size)
 
-    def _remember(self, key: object, node: ir.Node, metas: Sequence[object]) -> None:
+    def _remember(self, key: object, node: ir.Node, metas: Sequence[Any]) -> None:
         memory = {
             value.meta.untyped_storage()._cdata
             for value in node.inputs
@@ -163,15 +209,20 @@ class Inference:
         }
         templates: list[_Template] = []
         for meta in metas:
-            if not isinstance(meta, FakeTensor) or not self._is_plain(meta):
+            if type(meta) is not FakeTensor:
                 return
-            place = meta.untyped_storage()._cdata
-            if place in memory:
+            facts = self._facts_of(meta)
+            if not facts.is_plain or facts.memory in memory:
                 return
-            memory.add(place)
-            template = _template(meta)
-            if template is None:
-                return
+            memory.add(facts.memory)
+            template = _Template(
+                tuple(meta.shape),
+                tuple(meta.stride()),
+                meta.dtype,
+                meta.fake_device,
+                facts.look,
+                facts.memory_size,
+            )
             if not _same_memory_size(self._made(template), meta):
                 return
             templates.append(template)
@@ -182,33 +233,18 @@ class Inference:
     def _fits(self, old: ir.Value, template: _Template) -> bool:
         """Whether a value that goes has a fake tensor as `template` makes them."""
         meta: Any = old.meta
-        if look(meta) != template.look:
+        if type(meta) is not FakeTensor:
             return False
-        if not self._is_plain(meta) or expression(meta.storage_offset()) != 0:
-            return False
-        if _memory_size(meta) != template.memory_size:
-            return False
-        place = meta.untyped_storage()._cdata
-        return all(
-            value.meta.untyped_storage()._cdata != place
-            for value in old.node.inputs
-            if isinstance(value.meta, torch.Tensor)
-        )
-
-    def _is_plain(self, tensor: Any) -> bool:
-        """Whether nothing but a template is needed to make another of the kind."""
+        facts = self._facts_of(meta)
         return (
-            type(tensor) is FakeTensor
-            and tensor.fake_mode is self.mode
-            and tensor.layout is torch.strided
-            and tensor.constant is None
-            and tensor.real_tensor is None
-            and not tensor.requires_grad
-            and not tensor.is_quantized
-            and not tensor.is_conj()
-            and not tensor.is_neg()
-            and not tensor._is_zerotensor()
-            and not (tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor))
+            facts.is_plain
+            and facts.look == template.look
+            and facts.memory_size == template.memory_size
+            and all(
+                value.meta.untyped_storage()._cdata != facts.memory
+                for value in old.node.inputs
+                if isinstance(value.meta, torch.Tensor)
+            )
         )
 
     def _made(self, template: _Template) -> FakeTensor:
@@ -261,20 +297,6 @@ def outputs_of(result: object) -> tuple[object, ...]:
     if result is None:
         return ()
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def _template(tensor: FakeTensor) -> _Template | None:
-    seen = look(tensor)
-    if seen is None:
-        return None
-    return _Template(
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        tensor.dtype,
-        tensor.fake_device,
-        seen,
-        _memory_size(tensor),
-    )
 
 
 def _memory_size(tensor: Any) -> object:

@@ -146,7 +146,7 @@ class _Writer:
                 item.meta["val"] = value._meta
 
     def _constant(self, node: ir.Node) -> Any:
-        name = _free_name(self._module, node._name)
+        name = _free_name(self._module, node._wanted_name)
         self._module.register_buffer(name, node.payload, persistent=False)
         return self._graph.get_attr(name)
 
@@ -156,7 +156,7 @@ class _Writer:
         if overload is None:
             overload = self._overloads[kind] = overload_of(kind)
         arguments, keywords = self._call_arguments(overload, given)
-        return self._graph.call_function(overload, arguments, keywords, name=node._name)
+        return self._graph.call_function(overload, arguments, keywords, name=node._wanted_name)
 
     def _call_arguments(
         self, overload: Any, arguments: tuple[object, ...]
@@ -266,9 +266,12 @@ def _structure(fx_node: Any) -> ir.Operator:
 
 
 def _is_default(default: object, given: object) -> bool:
-    if next(ir.values_in(given), None) is not None:
+    """Whether an argument is what the schema has; symbolic sizes are not compared with it."""
+    if type(default) is not type(given):
         return False
-    return type(default) is type(given) and default == given
+    if isinstance(default, tuple) and isinstance(given, tuple):
+        return len(default) == len(given) and all(map(_is_default, default, given))
+    return default == given
 
 
 def _free_name(module: Any, base: str) -> str:

@@ -28,6 +28,11 @@ class MatchResult:
                 "graph handle has expired: a match lives only inside the hook it is given to"
             )
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether the match has been dealt with."""
+        return self._expired
+
     def expire(self) -> None:
         """End the life of this handle, and of those of its items."""
         self._expired = True

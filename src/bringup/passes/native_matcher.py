@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,7 @@ class NativeMatcher:
         self.pattern = pattern
         self._program = program_of(pattern)
         self._core = MatcherCore(self._program.core, graph._core, storages.core)
+        self._last: _FoundMatch | None = None
 
     @property
     def near_miss(self) -> NearMiss | None:
@@ -47,28 +49,84 @@ class NativeMatcher:
 
     def match_at(self, target: Node) -> Candidate | None:
         """See `Matcher.match_at`."""
-        found = self._core.match_at(target)
-        return None if found is None else _candidate(self._program, found)
+        self._forget_last()
+        return self._candidate(self._core.match_at(target))
 
     def matches(self) -> Iterator[Candidate]:
         """See `Matcher.matches`. The search runs without the GIL."""
-        while (found := self._core.next()) is not None:
-            yield _candidate(self._program, found)
+        self._forget_last()
+        while (found := self._candidate(self._core.next())) is not None:
+            yield found
+            self._forget_last()
+
+    def _candidate(self, found: tuple[Any, ...] | None) -> Candidate | None:
+        if found is None:
+            return None
+        nodes, inputs, outputs, before, hoist = found
+        match = self._last = _FoundMatch(self._program, self._core, nodes, inputs, outputs)
+        return Candidate(match, before, hoist)
+
+    def _forget_last(self) -> None:
+        """Let the match found last look inside while it can, unless it has expired."""
+        if self._last is not None and not self._last.is_expired:
+            self._last.look_inside()
+        self._last = None
 
     def refuse(self, node: Node | None, reason: str) -> None:
         """See `Matcher.refuse`."""
         self._core.refuse(node, reason)
 
 
-def _candidate(program: Program, found: tuple[Any, ...]) -> Candidate:
-    listed, before, hoist = found
+class _FoundMatch(MatchResult):
+    """A match of the engine. What its pieces stand for is asked when somebody looks inside."""
+
+    def __init__(
+        self,
+        program: Program,
+        core: MatcherCore,
+        nodes: tuple[Node, ...],
+        inputs: tuple[ir.Value | None, ...],
+        outputs: tuple[ir.Value, ...],
+    ) -> None:
+        self._program, self._core = program, core
+        self._pattern = program.subs[0].pattern
+        self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
+        self._expired = False
+        self._items = []
+        if program.has_arguments:  # they are read before an edit moves them
+            self.look_inside()
+
+    def look_inside(self) -> Frame:
+        """What the pieces of the pattern stand for."""
+        return self._frame
+
+    @functools.cached_property
+    def _frame(self) -> Frame:  # type: ignore[override]
+        return _root_frame(self._program, self._core.frames())
+
+    @property
+    def inputs(self) -> tuple[ir.Value | None, ...]:
+        self._live()
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[ir.Value, ...]:
+        self._live()
+        return self._outputs
+
+    def get_matched_nodes(self) -> tuple[Node, ...]:
+        self._live()
+        return self._nodes
+
+
+def _root_frame(program: Program, listed: list[tuple[Any, ...]]) -> Frame:
     frames: dict[int, Frame] = {}
     for number, sub, parent, *_ in listed:
         above = None if parent is None else frames[parent]
         frames[number] = Frame(program.subs[sub].pattern, above)
     for number, sub, _, *tables in listed:
         _fill(frames[number], program.subs[sub], tables, frames)
-    return Candidate(MatchResult(frames[0]), before, hoist)
+    return frames[0]
 
 
 def _fill(frame: Frame, sub: SubPattern, tables: list[list[Any]], frames: dict[int, Frame]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from bringup import ir
@@ -32,6 +33,11 @@ class Program:
 
     core: ProgramCore
     subs: tuple[SubPattern, ...]
+
+    @functools.cached_property
+    def has_arguments(self) -> bool:
+        """Whether a match holds arguments of the graph's nodes, beside nodes and values."""
+        return any(sub.names or sub.sizes or sub.lists for sub in self.subs)
 
 
 def program_of(pattern: Pattern) -> Program:

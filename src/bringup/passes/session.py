@@ -74,7 +74,7 @@ class Session:
         self._transaction: AbstractContextManager[Sequence[ir.Edit]] | None = None
         self._savepoint: AbstractContextManager[None] | None = None
         self._verifier: Verifier | None = None
-        self._names: list[str] = []
+        self._made: tuple[ir.Node, ...] = ()
         self._searches = 0
 
     # Beginning and end
@@ -179,7 +179,7 @@ class Session:
         found = self._targets.next()
         if found is None:
             return False
-        self._target, self._names = found, found.names
+        self._target = found
         return True
 
     def refusal(self) -> str | None:
@@ -199,7 +199,8 @@ class Session:
         """Whether the limit of rewrites lets one more happen; if so it is counted."""
         limit = self._controls.limit
         assert limit is not None, "nobody asks otherwise"
-        return limit.take(self._descriptor.pass_name, self.graph.name, self._names)
+        names = self._target.names if self._searches else []
+        return limit.take(self._descriptor.pass_name, self.graph.name, names)
 
     def replace(self) -> None:
         """Put the replacement where the candidate is."""
@@ -210,7 +211,7 @@ class Session:
             self._verifier.check(where, target.nodes, inputs, outputs, replacement)
         for node in target.hoist:
             self.graph.move_before(node, target.before)
-        made = replace(
+        self._made = replace(
             self.graph,
             replacement,
             inputs=inputs,
@@ -219,7 +220,6 @@ class Session:
             before=target.before,
             storages=self._targets.storages,
         )
-        self._new_names = [node.name for node in made]
 
     def refuse(self, reason: str) -> None:
         """The candidate was left alone."""
@@ -272,7 +272,7 @@ class Session:
             EventKind.REPLACED,
             pattern=self._target.pattern,
             nodes=self._target.names,
-            new_nodes=self._new_names,
+            new_nodes=[node.name for node in self._made],
         )
 
     def judge(self, error: BaseException) -> tuple[int, int, str]:

@@ -25,7 +25,7 @@ class Target:
     Attributes:
         subject: what hooks are given.
         pattern: what reports call it.
-        nodes, names: what is replaced.
+        nodes: what is replaced.
         before: the replacement stands in front of it.
         hoist: these must move there first.
     """
@@ -33,9 +33,13 @@ class Target:
     subject: MatchResult | ir.Node
     pattern: str
     nodes: tuple[ir.Node, ...]
-    names: list[str]
     before: ir.Node
     hoist: Sequence[ir.Node] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """What the nodes are called, or were before they were replaced."""
+        return [node._name for node in self.nodes]
 
     @property
     def inputs(self) -> Sequence[ir.Value | None]:
@@ -82,8 +86,7 @@ class PatternTargets:
             return None
         match = self._match = candidate.result
         nodes = match.get_matched_nodes()
-        names = [node.name for node in nodes]
-        return Target(match, match.pattern_name, nodes, names, candidate.before, candidate.hoist)
+        return Target(match, match.pattern_name, nodes, candidate.before, candidate.hoist)
 
     def end(self) -> None:
         """Let the match expire that was found last."""
@@ -128,7 +131,7 @@ class NodeTargets:
         """The next node that is still there."""
         for node in self._found:
             if self._graph.owns(node):
-                return Target(node, node.op_type, (node,), [node.name], node)
+                return Target(node, node.op_type, (node,), node)
         return None
 
     def end(self) -> None:
