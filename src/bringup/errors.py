@@ -18,6 +18,7 @@ __all__ = [
     "KernelError",
     "MissingCompilerError",
     "MissingKernelError",
+    "ModelError",
     "NativeLibraryError",
     "PassError",
     "PassFatalError",
@@ -111,6 +112,10 @@ class MissingKernelError(BringupError, RuntimeError):
 
 class BundleError(BringupError, ValueError):
     """A bundle of kernels is damaged, or for other machines than this one. Nothing was imported."""
+
+
+class ModelError(BringupError, ValueError):
+    """A model cannot be read or written: it is broken, or of another kind than its name says."""
 
 
 class DeviceError(BringupError, RuntimeError):

@@ -2,9 +2,10 @@
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `AtenDialect` (what torch's operators
-are).
+are), `onnx` (ONNX models; imported when it is asked for).
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from bringup import passes
@@ -15,6 +16,7 @@ from bringup.compiler.profiling import profiler_range
 from bringup.compiler.trace import trace_pattern
 
 if TYPE_CHECKING:
+    from bringup.compiler import onnx as onnx
     from bringup.compiler.inductor import InductorPass, inductor_hooks
 
 announce()
@@ -33,9 +35,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Inductor is imported when it is asked for."""
+    """Inductor and onnx are imported when they are asked for."""
     if name in ("InductorPass", "inductor_hooks"):
         from bringup.compiler import inductor
 
         return getattr(inductor, name)
+    if name == "onnx":
+        return importlib.import_module("bringup.compiler.onnx")
     raise AttributeError(f"module 'bringup.compiler' has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -19,6 +20,7 @@ from bringup.passes import PassDescriptor, PassResult, PassStatus, PluginReport,
 __all__ = ["apply_passes", "extend_last_report", "last_report", "rewrite"]
 
 _LAST = threading.local()
+_ONNX_MODEL = "bringup.compiler.onnx.model.OnnxModel"
 
 
 def apply_passes(
@@ -28,14 +30,16 @@ def apply_passes(
 
     Arguments:
         target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram` (its
-            weights count as constants, and what is computed from them alone is folded), or an
-            `ir.Graph`.
+            weights count as constants, and what is computed from them alone is folded), an
+            `onnx.OnnxModel` or an `onnx.ModelProto` (its graph, the graphs that nodes call, and its
+            functions), or an `ir.Graph`.
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`. Of these, `pass_switch`
             switches passes on or off by name (`{"ALL": False, "FuseGelu": True}`) and
             `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`); `verify`
             runs every rewrite against what it replaces, on random inputs; `dump_passes` names a
-            folder for the graphs before and after every pass.
+            folder for the graphs before and after every pass; `fold` computes once what depends on
+            the constants of an ONNX model alone.
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for
@@ -53,10 +57,41 @@ def apply_passes(
             )
     if isinstance(target, fx.GraphModule):
         return rewrite(target, selected, plugins, options=options or {})
+    if _is_onnx(target):
+        from bringup.compiler.onnx.apply import opened
+
+        with opened(target) as model:
+            return _rewrite_all(model.graphs, selected, plugins, options or {})
+    hint = ": load the file with compiler.onnx.load" if isinstance(target, (str, Path)) else ""
     raise TypeError(
-        "apply_passes takes a torch.fx.GraphModule, a torch.export.ExportedProgram or an ir.Graph, "
-        f"got {type(target).__name__}"
+        "apply_passes takes a torch.fx.GraphModule, a torch.export.ExportedProgram, an ONNX model "
+        f"or an ir.Graph, got {type(target).__name__}{hint}"
     )
+
+
+def _is_onnx(target: object) -> bool:
+    """Whether it is an ONNX model; imports onnx for nothing else."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(target).__mro__}
+    return not names.isdisjoint(("onnx.onnx_ml_pb2.ModelProto", _ONNX_MODEL))
+
+
+def _rewrite_all(
+    graphs: Sequence[ir.Graph],
+    selected: Sequence[PassDescriptor],
+    plugins: PluginReport,
+    options: Mapping[str, object],
+) -> Report:
+    """Run passes over several graphs, each result with the name of its graph."""
+    whole: Report | None = None
+    for graph in graphs:
+        report = _run(graph, selected, options, plugins, fold=bool(options.get("fold")))
+        if whole is None:
+            whole = report
+        else:
+            whole.results.extend(report.results)
+            whole.folded += report.folded
+    assert whole is not None, "a model has a graph"
+    return _remember(whole)
 
 
 def load_and_select(

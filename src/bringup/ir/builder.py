@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bringup.errors import ExpiredHandleError
 from bringup.ir.constants import constant_payload
@@ -14,6 +14,12 @@ from bringup.ir.node import ONE_OF, Node, Value, plain
 from bringup.ir.tensor import Dim, Shape, TensorDesc
 
 __all__ = ["GraphBuilder", "Operators", "TensorHolder"]
+
+_ATEN_INFIX: Mapping[str, str] = {
+    **{name: f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "div", "matmul", "pow")},
+    "neg": "aten::neg",
+    "reciprocal": "aten::reciprocal",
+}
 
 
 class TensorHolder:
@@ -58,50 +64,66 @@ class TensorHolder:
         known[value.index] = known.get(value.index, TensorConstraint()).joined(stated)
         return self
 
-    def _call(self, op_type: str, *arguments: object) -> TensorHolder:
-        """The operator on holders; a list or an array among the arguments becomes a constant."""
-        operands = [
-            self._builder.create_constant(item)
-            if isinstance(item, (list, tuple)) or hasattr(item, "__array_interface__")
-            else item
-            for item in arguments
-        ]
-        result = self._builder.op(op_type, *operands)
+    def _infix(self, name: str, left: object, right: object) -> TensorHolder:
+        """An infix operator, which the graph's dialect names; what is no holder may be a number, or
+        a list or an array, which becomes a constant.
+        """
+        table = self._builder.infix
+        op_type = table.get(name)
+        if op_type is None:  # with the operands reversed: "rsub"
+            op_type, left, right = table[name.removeprefix("r")], right, left
+        result = self._builder.op(op_type, self._operand(left), self._operand(right))
+        assert isinstance(result, TensorHolder)
+        return result
+
+    def _operand(self, item: object) -> object:
+        is_array = isinstance(item, (list, tuple)) or hasattr(item, "__array_interface__")
+        if is_array:
+            return self._builder.create_constant(item)
+        if isinstance(item, (bool, int, float)) and not self._builder.takes_numbers:
+            desc = self._value.known_desc
+            return self._builder.create_constant(item, None if desc is None else desc.dtype)
+        return item
+
+    def _unary(self, name: str) -> TensorHolder:
+        result = self._builder.op(self._builder.infix[name], self)
         assert isinstance(result, TensorHolder)
         return result
 
     def __add__(self, other: object) -> TensorHolder:
-        return self._call("aten::add", self, other)
+        return self._infix("add", self, other)
 
     def __radd__(self, other: object) -> TensorHolder:
-        return self._call("aten::add", self, other)
+        return self._infix("add", self, other)
 
     def __sub__(self, other: object) -> TensorHolder:
-        return self._call("aten::sub", self, other)
+        return self._infix("sub", self, other)
 
     def __rsub__(self, other: object) -> TensorHolder:
-        return self._call("aten::rsub", self, other)
+        return self._infix("rsub", self, other)
 
     def __mul__(self, other: object) -> TensorHolder:
-        return self._call("aten::mul", self, other)
+        return self._infix("mul", self, other)
 
     def __rmul__(self, other: object) -> TensorHolder:
-        return self._call("aten::mul", self, other)
+        return self._infix("mul", self, other)
 
     def __truediv__(self, other: object) -> TensorHolder:
-        return self._call("aten::div", self, other)
+        return self._infix("div", self, other)
 
     def __rtruediv__(self, other: object) -> TensorHolder:
-        return self._call("aten::mul", self._call("aten::reciprocal", self), other)
+        if "reciprocal" in self._builder.infix:
+            return self._infix("mul", self._unary("reciprocal"), other)
+        return self._infix("rdiv", self, other)
 
     def __matmul__(self, other: object) -> TensorHolder:
-        return self._call("aten::matmul", self, other)
+        return self._infix("matmul", self, other)
 
     def __pow__(self, other: object) -> TensorHolder:
-        return self._call("aten::pow", self, other)
+        return self._infix("pow", self, other)
 
     def __neg__(self) -> TensorHolder:
-        return self._call("aten::neg", self)
+        return self._unary("neg")
 
     def __iter__(self) -> Iterator[TensorHolder]:
         raise TypeError(
@@ -209,9 +231,24 @@ class GraphBuilder:
         return self.create_constant(listed, dtype if listed or dtype else "float32")
 
     @property
+    def infix(self) -> Mapping[str, str]:
+        """The operators behind `+`, `@`, ...: those of the dialect, ATen's where it has none."""
+        return getattr(self._live().dialect, "infix", _ATEN_INFIX)
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether numbers may be operands of infix operators as they are."""
+        return self.infix is _ATEN_INFIX
+
+    @property
     def aten(self) -> Operators:
         """ATen's operators as functions: `builder.aten.addmm(bias, x, weight)`."""
         return Operators(self, "aten")
+
+    @property
+    def onnx(self) -> Operators:
+        """ONNX's operators as functions: `builder.onnx.Gemm(x, weight, bias, transB=1)`."""
+        return Operators(self, "onnx")
 
     def operators(self, namespace: str) -> Operators:
         """The operators of a namespace as functions: `builder.operators("demo").twice(x)`."""

@@ -46,6 +46,7 @@ class Operator:
         opaque: whether the effects are unknown; then nothing may be moved across a call.
         commutes: whether the first two arguments of a call may change places.
         commutes_if_one: the index of an argument that must be 1 for that (`alpha`); None if none.
+        optional_outputs: how many outputs more a call may ask for (`outputs=`).
     """
 
     type: str
@@ -58,6 +59,7 @@ class Operator:
     opaque: bool = False
     commutes: bool = False
     commutes_if_one: int | None = None
+    optional_outputs: int = 0
 
     @property
     def pure(self) -> bool:
@@ -84,6 +86,11 @@ class Dialect(Protocol):
     Where strides mean something it may have two more: `reads_strides(node)`, whether a node depends
     on those of its inputs besides taking them, and `laid_out_as(value, meta, before)`, a copy of
     `value` in front of `before` that has the strides of `meta`, None where none can be made.
+
+    Others that it may have: `infix`, the operators behind `+`, `-`, ... of builders by name (`add`,
+    `sub`, ...; those of ATen otherwise), `can_fold(node)`, whether a node on constants may be
+    computed once (any pure one otherwise), and `pass_on_shapes(graph)`, called when all shapes of a
+    graph were inferred: to tell the graphs that its nodes call.
     """
 
     @property

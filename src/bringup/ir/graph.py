@@ -170,8 +170,8 @@ class Graph(GraphTree):
         else:
             operator, bound = self.dialect.bind(op_type, arguments, keywords)
             keywords = {}
-            if not operator.parameters and output_count is not None:
-                operator = dataclasses.replace(operator, output_count=output_count)
+            if output_count is not None and (operator.optional_outputs or not operator.parameters):
+                operator = _with_outputs(operator, output_count)
         return self.insert_call(operator, bound, keywords, before=before, output_count=output_count)
 
     def insert_call(
@@ -198,6 +198,21 @@ class Graph(GraphTree):
             self._core.discard(node)
             raise
         self._core.place(node, before, metas)
+        return node
+
+    def insert_as_is(
+        self,
+        operator: Operator,
+        arguments: tuple[object, ...],
+        metas: tuple[object, ...],
+        name: str,
+    ) -> Node:
+        """A new last node, as a file has it: nothing is checked or inferred.
+
+        `metas` has the description of every output, None where there is none.
+        """
+        node = self._core.draft(operator, name, arguments, MappingProxyType({}))
+        self._core.place(node, self._core.output_node(), metas)
         return node
 
     def mirror(
@@ -488,6 +503,15 @@ class Graph(GraphTree):
         keywords = {name: map_argument(item, values) for name, item in node.keywords.items()}
         arguments = tuple(map_argument(item, values) for item in node.arguments)
         self._core.rewire(node, arguments, keywords)
+
+
+def _with_outputs(operator: Operator, count: int) -> Operator:
+    """The operator as a call with `count` outputs has it; `ValueError` if there is no such call."""
+    least = operator.output_count or 1
+    most = (operator.output_count or 0) + operator.optional_outputs
+    if operator.parameters and not least <= count <= most:
+        raise ValueError(f"{operator.type} has {least} to {most} outputs, got outputs={count}")
+    return dataclasses.replace(operator, output_count=count, optional_outputs=0)
 
 
 def _as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:

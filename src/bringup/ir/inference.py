@@ -21,7 +21,7 @@ def needs_shapes(graph: Graph) -> bool:
         return False
     for value in graph.inputs:
         desc = value.known_desc
-        if desc is None or (value.meta is None and not desc.shape.is_static):
+        if value.meta is None and (desc is None or not desc.shape.is_static):
             return False
     return True
 
@@ -52,6 +52,9 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
         elif node.operator.parameters and all(value.meta is not None for value in node.inputs):
             _infer_node(graph, dialect, node)
     graph.shapes_pending = False
+    pass_on = getattr(dialect, "pass_on_shapes", None)
+    if pass_on is not None:
+        pass_on(graph)
 
 
 def _infer_node(graph: Graph, dialect: Dialect, node: Node) -> None:

@@ -85,6 +85,11 @@ class GraphTree:
         self._live()
         return tuple(subgraph for subgraph, _ in self._subgraphs.values())
 
+    def has_subgraph(self, name: str) -> bool:
+        """Whether the graph has a subgraph of this name."""
+        self._live()
+        return name in self._subgraphs
+
     def get_subgraph(self, name: str) -> Graph:
         """The subgraph of this name; `KeyError` that lists them when there is none."""
         self._live()

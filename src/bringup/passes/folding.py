@@ -20,6 +20,7 @@ def fold_constants(graph: ir.Graph) -> int:
     }
     if not payloads:
         return 0
+    can_fold = getattr(graph.dialect, "can_fold", None)
     returned = {storages.root(value) for value in graph.outputs}
     folded: list[ir.Node] = []
     for node in graph.nodes:
@@ -30,6 +31,8 @@ def fold_constants(graph: ir.Graph) -> int:
         if any(
             storages.root(value) in returned or storages.writer_of(value) for value in node.outputs
         ):
+            continue
+        if can_fold is not None and not can_fold(node):
             continue
         results = graph.dialect.evaluate(node, payloads)
         payloads.update(zip(node.outputs, results, strict=True))

@@ -125,7 +125,8 @@ class Report:
     def __str__(self) -> str:
         lines = [f"passes on {self.graph}:"]
         for result in self.results:
-            lines.extend(f"  {line}" for line in str(result).splitlines())
+            where = "" if result.graph in ("", self.graph) else f"{result.graph}: "
+            lines.extend(f"  {line}" for line in f"{where}{result}".splitlines())
         if self.folded:
             lines.append(f"  {self.folded} nodes folded into constants")
         lines.extend(f"  not loaded: {error}" for error in self.plugin_errors)

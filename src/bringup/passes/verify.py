@@ -113,8 +113,14 @@ class Verifier:
             elif value.meta is None:
                 raise _NotComparableError(f"nobody knows the shape of {value.name!r}")
             else:
-                data[value] = self._dialect.sample(value.meta, 1000 * draw + number, draw)
+                data[value] = self._sample(value, 1000 * draw + number, draw)
         return data
+
+    def _sample(self, value: ir.Value, seed: int, draw: int) -> object:
+        try:
+            return self._dialect.sample(value.meta, seed, draw)
+        except PassError as error:
+            raise _NotComparableError(str(error)) from error
 
     def _compare(
         self, where: str, expected: Sequence[object], got: Sequence[object], how: str

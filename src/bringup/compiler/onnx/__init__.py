@@ -1,0 +1,30 @@
+"""ONNX models: files and protos as graphs that passes rewrite, and back. Needs the extra `onnx`.
+
+In reading order: `load` and `from_proto` (an `OnnxModel`: its graph, its functions, `save` and
+`to_proto`), `OnnxDialect` (what ONNX's operators are), `ConstantTensor` (what a constant holds),
+`Body` (a graph that a node calls), `require_opset`.
+"""
+
+try:
+    import onnx as _onnx  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "bringup.compiler.onnx needs the package onnx: pip install 'bringup[onnx]'"
+    ) from error
+
+from bringup.compiler.onnx.attributes import AttributeReference, Body, ProtoValue
+from bringup.compiler.onnx.constants import ConstantTensor
+from bringup.compiler.onnx.dialect import OnnxDialect, require_opset
+from bringup.compiler.onnx.model import OnnxModel, from_proto, load
+
+__all__ = [
+    "AttributeReference",
+    "Body",
+    "ConstantTensor",
+    "OnnxDialect",
+    "OnnxModel",
+    "ProtoValue",
+    "from_proto",
+    "load",
+    "require_opset",
+]

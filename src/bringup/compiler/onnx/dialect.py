@@ -1,0 +1,326 @@
+"""The ONNX dialect: what the operators of a model's opsets are, asked of the package onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import onnx
+from onnx import helper
+
+from bringup import ir
+from bringup.compiler.onnx import calls, operators, sampling
+from bringup.compiler.onnx.attributes import bodies_of
+from bringup.compiler.onnx.nodes import captures_of
+from bringup.compiler.onnx.operators import Signature
+from bringup.compiler.onnx.types import dtype_number, joined
+from bringup.errors import ModelError, PassError, SchemaError
+
+__all__ = ["IMPORTS", "OnnxDialect", "require_opset"]
+
+IMPORTS = "opset_import"
+"""The attribute of a model's or function's graph with the versions of its domains."""
+_BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "MatMul", "pow": "Pow"}
+
+
+class OnnxDialect:
+    """Implements `ir.Dialect` for the operators of ONNX, `onnx::` being the default domain.
+
+    Arguments:
+        opsets: the version of each domain; of the default one (`""`) the newest where missing.
+        functions: the model's own functions by operator type.
+        ir_version: of the model.
+    """
+
+    infix: ClassVar[Mapping[str, str]] = {
+        **{name: f"onnx::{op}" for name, op in _BINARY.items()},
+        "neg": "onnx::Neg",
+    }
+
+    def __init__(
+        self,
+        opsets: Mapping[str, int] | None = None,
+        *,
+        functions: Mapping[str, Any] | None = None,
+        ir_version: int = 0,
+    ) -> None:
+        self.opsets = dict(opsets or {})
+        self.ir_version = ir_version or int(onnx.IR_VERSION)
+        self._functions = functions if functions is not None else {}
+        default = operators.newest("")
+        assert default is not None, "onnx knows its own domain"
+        self._versions = {"": default, **self.opsets}
+        self._facts: dict[str, Signature | None] = {}
+        self._random_functions: dict[str, bool] = {}
+
+    @property
+    def name(self) -> str:
+        """The vocabulary with its versions: patterns are looked up again for another one."""
+        versions = (f"{domain or 'ai.onnx'} {n}" for domain, n in sorted(self._versions.items()))
+        return f"onnx ({', '.join(versions)})"
+
+    @property
+    def imports(self) -> list[Any]:
+        """The versions as `onnx.OperatorSetIdProto`s."""
+        versions = {**self._versions}
+        for function in self._functions.values():
+            versions.setdefault(function.domain, 1)
+        return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+
+    def detached(self) -> OnnxDialect:
+        """See `ir.Dialect`: one of the same versions that belongs to no model."""
+        return OnnxDialect(self.opsets, ir_version=self.ir_version)
+
+    # Operators
+
+    def bind(
+        self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
+    ) -> tuple[ir.Operator, tuple[object, ...]]:
+        """See `ir.Dialect.bind`.
+
+        What only another version of the domain has is taken too, as an operator that no node is
+        like: a pattern of it matches nothing, and a graph refuses it. Operators of domains without
+        schemas are taken as they come: any values, any attributes.
+        """
+        domain, name = operators.domain_of(op_type)
+        found = self._signature(domain, name)
+        if found is not None:
+            try:
+                return found.operator, found.bound(arguments, keywords)
+            except SchemaError:
+                since = operators.other_version(domain, name, arguments, keywords)
+                if since is None:
+                    raise
+        elif not operators.is_known_domain(domain):
+            operator = operators.foreign(op_type)
+            return operator, operators.foreign_arguments(arguments, keywords)
+        else:
+            since = operators.other_version(domain, name, arguments, keywords)
+            if since is None:
+                raise operators.no_such_operator(domain, name)
+        _, attributes, captures = operators.foreign_arguments((), keywords)
+        (inputs, *_) = operators.foreign_arguments(arguments, {})
+        return operators.absent(op_type, since), (inputs, since, attributes, captures)
+
+    def _signature(self, domain: str, name: str) -> Signature | None:
+        version = self._versions.get(domain) or operators.newest(domain)
+        return None if version is None else operators.signature(domain, name, version)
+
+    def signature_of(self, operator: ir.Operator) -> Signature | None:
+        """The schema of a node's operator; None for one without."""
+        kind = operator.type
+        if kind not in self._facts:
+            self._facts[kind] = self._signature(*operators.domain_of(kind))
+        return self._facts[kind]
+
+    def function_of(self, op_type: str) -> Any:
+        """The `onnx.FunctionProto` behind an operator type; None when it is no function."""
+        return self._functions.get(op_type)
+
+    def function_protos(self) -> list[Any]:
+        """The model's own functions."""
+        return list(self._functions.values())
+
+    def commutes(self, node: ir.Node) -> bool:
+        """See `ir.Dialect.commutes`."""
+        return node.operator.commutes
+
+    def draws_random(self, node: ir.Node) -> bool:
+        """See `ir.Dialect.draws_random`. A dropout that does not train draws nothing; of a node
+        that calls graphs or a function, those are asked.
+        """
+        if not node.operator.random:
+            return False
+        name = node.op_type.partition("::")[2]
+        if name == "Dropout":
+            return _trains(node)
+        inner = [each for body in bodies_of(node) for each in body.graph.get_all_nodes()]
+        if inner or operators.is_foreign(node.operator):
+            is_drawing = any(each.operator.random and self.draws_random(each) for each in inner)
+            return is_drawing or self._is_random_function(node.op_type)
+        return name not in _DETERMINISTIC
+
+    def _is_random_function(self, op_type: str) -> bool:
+        """Whether anything in a function may draw numbers."""
+        function = self.function_of(op_type)
+        if function is None:
+            return False
+        if op_type not in self._random_functions:
+            self._random_functions[op_type] = False  # a function cannot call itself
+            self._random_functions[op_type] = any(map(self._is_random_proto, function.node))
+        return self._random_functions[op_type]
+
+    def _is_random_proto(self, proto: Any) -> bool:
+        op_type = operators.type_of(proto.domain, proto.op_type, proto.overload)
+        if self._is_random_function(op_type):
+            return True
+        graphs = [attribute.g for attribute in proto.attribute]
+        graphs += [graph for attribute in proto.attribute for graph in attribute.graphs]
+        if any(self._is_random_proto(node) for graph in graphs for node in graph.node):
+            return True
+        found = self._signature(*operators.domain_of(op_type))
+        is_random = found is not None and found.operator.random and not found.has_bodies
+        return is_random and proto.op_type not in _DETERMINISTIC
+
+    # Values
+
+    def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
+        """See `ir.Dialect.infer`. Where less can be inferred than was known of a value, what was
+        known is kept.
+        """
+        reason = operators.absent_reason(node.operator)
+        if reason is not None:
+            raise SchemaError(f"{reason}: {self.name}")
+        count = len(node.outputs) or node.operator.output_count
+        if count is None:
+            raise ValueError(
+                f"how many outputs {node.op_type} has depends on the call: pass outputs=<number>"
+            )
+        inferred = calls.infer(self, node, count)
+        known = [value.meta for value in node.outputs]
+        if instead_of is not None and not known:
+            known = [instead_of.meta]
+        known.extend([None] * (count - len(known)))
+        return tuple(_settled(new, old) for new, old in zip(inferred, known, strict=True))
+
+    def pass_on_shapes(self, graph: ir.Graph) -> None:
+        """See `ir.Dialect`: what inner graphs read of this one looks there as it does here."""
+        for subgraph in graph.get_all_subgraphs():
+            node = subgraph.get_parent_node()
+            captures = () if node is None else captures_of(node)
+            if captures:
+                for inner, outer in zip(subgraph.inputs[-len(captures) :], captures, strict=True):
+                    if inner.meta is None:
+                        subgraph.set_meta(inner, outer.meta)
+
+    def meta_of(self, desc: ir.TensorDesc) -> object:
+        """See `ir.Dialect.meta_of`: the description itself."""
+        try:
+            dtype_number(desc.dtype)
+        except ValueError as error:
+            raise PassError(str(error)) from error
+        return ir.TensorDesc(desc.shape, desc.dtype)
+
+    def describe(self, meta: object) -> ir.TensorDesc | None:
+        """See `ir.Dialect.describe`."""
+        return meta if isinstance(meta, ir.TensorDesc) else None
+
+    def difference(self, old: object, new: object) -> str | None:
+        """See `ir.Dialect.difference`: dtype, rank and known sizes must agree."""
+        if joined(old, new) is not None:
+            return None
+        if isinstance(old, ir.TensorDesc) and isinstance(new, ir.TensorDesc):
+            if old.dtype != new.dtype:
+                return f"expected dtype {old.dtype}, got {new.dtype}"
+            return f"expected shape {old.shape}, got {new.shape}"
+        return f"expected {old}, got {new}"
+
+    def same_layout(self, old: object, new: object) -> bool:
+        """See `ir.Dialect.same_layout`: tensors of ONNX have no strides."""
+        return True
+
+    def sample(self, meta: object, seed: int, draw: int) -> object:
+        """See `ir.Dialect.sample`."""
+        return sampling.sample(meta, seed, draw)
+
+    def distance(self, expected: object, got: object) -> tuple[float, float]:
+        """See `ir.Dialect.distance`."""
+        return sampling.distance(expected, got)
+
+    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+        """See `ir.Dialect.vary`."""
+        return sampling.vary(meta, dtype, more)
+
+    # Constants
+
+    def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
+        """See `ir.Dialect.evaluate`: by onnx's reference implementation."""
+        return calls.evaluate(self, node, constants)
+
+    def can_fold(self, node: ir.Node) -> bool:
+        """Whether a node on constants may be computed once: its schema is known, it returns tensors
+        and calls no graph.
+        """
+        signature = self.signature_of(node.operator)
+        return (
+            signature is not None
+            and not bodies_of(node)
+            and all(isinstance(value.meta, ir.TensorDesc) for value in node.outputs)
+            and not operators.reference_in(node.arguments)
+        )
+
+    def constant(self, payload: ir.ConstantData) -> object:
+        """See `ir.Dialect.constant`."""
+        return calls.as_constant(payload)
+
+    def constant_meta(self, payload: object) -> object:
+        """See `ir.Dialect.constant_meta`."""
+        return calls.as_constant(payload).desc
+
+    def constant_of(self, data: ir.ConstantData) -> object:
+        """See `ir.Dialect.constant_of`."""
+        try:
+            return calls.as_constant(data)
+        except ValueError as error:
+            raise PassError(f"a constant of {data.dtype}{list(data.shape)}: {error}") from error
+
+    def constant_data(self, payload: object) -> ir.ConstantData | None:
+        """See `ir.Dialect.constant_data`. Unknown for text and for sparse tensors."""
+        return calls.as_constant(payload).data()
+
+    def supports(self, node: ir.Node) -> tuple[bool, str]:
+        """See `ir.Dialect.supports`: does anybody say what the operator computes?"""
+        reason = operators.absent_reason(node.operator)
+        if reason is not None:
+            return False, reason
+        if self.signature_of(node.operator) is None and self.function_of(node.op_type) is None:
+            return False, f"{node.op_type} has no schema, and is no function of the model"
+        return True, ""
+
+    def same(self, left: object, right: object) -> bool:
+        """See `ir.Dialect.same`."""
+        if type(left) is not type(right):
+            return False
+        return bool(left == right) or (left != left and right != right)
+
+
+_DETERMINISTIC = frozenset({"AffineGrid"})
+"""onnx calls it random, since it may be written as a graph that has an If."""
+
+
+def _trains(node: ir.Node) -> bool:
+    """Whether a dropout may be in training mode."""
+    if not any(parameter.name == "training_mode" for parameter in node.operator.parameters):
+        return node.has_attr("is_test") and node.argument("is_test") == 0
+    mode = node.argument("training_mode")
+    if mode is None:
+        return False
+    payload = mode.node.payload if isinstance(mode, ir.Value) else None
+    return payload is None or bool(calls.as_constant(payload).numpy().any())
+
+
+def _settled(inferred: object, known: object) -> object:
+    """What is known after inference; where the two contradict each other, what was inferred."""
+    if inferred is None or known is None:
+        return known if inferred is None else inferred
+    together = joined(known, inferred)
+    return inferred if together is None else together
+
+
+def require_opset(graph: ir.Graph, domain: str, version: int) -> None:
+    """Let the model (or function) that a graph belongs to import a version of a domain.
+
+    Undone with the transaction. Raises `ModelError` when it imports another version.
+    """
+    root = graph
+    while (parent := root.get_parent_graph()) is not None:
+        root = parent
+    domain = "" if domain == "ai.onnx" else domain
+    imports = dict(root.get_attr(IMPORTS)) if root.has_attr(IMPORTS) else {}  # type: ignore[call-overload]
+    if imports.get(domain, version) != version:
+        raise ModelError(
+            f"{root.name!r} imports version {imports[domain]} of the domain {domain!r}, "
+            f"and version {version} is asked for"
+        )
+    if domain not in imports:
+        root.set_attr(IMPORTS, {**imports, domain: version})

@@ -1,0 +1,223 @@
+"""ONNX models: loading, saving, and the graphs in them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import external_data_helper
+
+from bringup import ir
+from bringup.compiler.onnx import operators
+from bringup.compiler.onnx.constants import ConstantTensor
+from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect
+from bringup.compiler.onnx.reading import read_function, read_graph
+from bringup.compiler.onnx.writing import write_function, write_graph
+from bringup.errors import ModelError
+
+__all__ = ["OnnxModel", "from_proto", "load"]
+
+
+class OnnxModel:
+    """A model as graphs that passes rewrite.
+
+    Arguments:
+        proto: an `onnx.ModelProto`, which must not change while this lives.
+        folder: where the files of external data lie; None when there are none.
+
+    Attributes:
+        graph: the model's graph; the graphs that nodes call are its subgraphs.
+        functions: the graphs of the model's own functions, by operator type.
+
+    Raises `ModelError` when the model is broken: it names the graph and the node.
+    """
+
+    def __init__(self, proto: Any, folder: Path | None = None) -> None:
+        if not isinstance(proto, onnx.ModelProto):
+            raise TypeError(f"expected an onnx.ModelProto, got {type(proto).__name__}")
+        _check_header(proto)
+        self._proto = proto
+        self.folder = folder
+        protos = {
+            operators.type_of(item.domain, item.name, item.overload): item
+            for item in proto.functions
+        }
+        dialect = OnnxDialect(
+            _versions(proto.opset_import), functions=protos, ir_version=proto.ir_version
+        )
+        self.graph: ir.Graph = read_graph(proto.graph, dialect, folder)
+        self._functions = {
+            kind: read_function(item, _function_dialect(item, dialect, protos))
+            for kind, item in protos.items()
+        }
+
+    @property
+    def functions(self) -> Mapping[str, ir.Graph]:
+        """The graphs of the model's own functions, by operator type."""
+        return MappingProxyType(self._functions)
+
+    @property
+    def graphs(self) -> tuple[ir.Graph, ...]:
+        """The model's graph, then those of its functions."""
+        return (self.graph, *self._functions.values())
+
+    def to_proto(self) -> Any:
+        """A new `onnx.ModelProto` of the model as it is now. External data stay references.
+
+        Raises `ModelError` for what the model's opsets do not have, or when an imported version
+        contradicts another.
+        """
+        proto = onnx.ModelProto()
+        proto.CopyFrom(_frame_of(self._proto))
+        proto.graph.CopyFrom(write_graph(self.graph))
+        proto.functions.extend(
+            _written_function(graph, self.graph) for graph in self._functions.values()
+        )
+        _extend_imports(proto, self.graph, proto.graph.node)
+        return proto
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model into a file, whole or not at all.
+
+        Data in files beside the original model stay there if the new file lies in the same
+        folder; else they are written into one file beside it, named after it.
+        """
+        target = Path(path)
+        proto = self.to_proto()
+        if self.folder is None or target.parent.resolve() == self.folder.resolve():
+            _write(proto, target)
+            return target
+        tensors = list(external_data_helper._get_all_tensors(proto))
+        external = [item for item in tensors if external_data_helper.uses_external_data(item)]
+        for tensor in external:
+            tensor.CopyFrom(ConstantTensor(tensor, self.folder).tensor())
+        if external:
+            location = f"{target.name}.data"
+            (target.parent / location).unlink(missing_ok=True)
+            external_data_helper.convert_model_to_external_data(proto, location=location)
+            proto = external_data_helper.write_external_data_tensors(proto, str(target.parent))
+        _write(proto, target)
+        return target
+
+    def __str__(self) -> str:
+        return "\n".join(str(graph) for graph in self.graphs)
+
+
+def load(path: str | os.PathLike[str]) -> OnnxModel:
+    """Read an ONNX file. Data in other files are read when somebody asks for them.
+
+    Raises `FileNotFoundError`, or `ModelError` when the file is no model or a broken one.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file {source}")
+    try:
+        proto = onnx.load(str(source), load_external_data=False)
+    except (DecodeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{source} is no ONNX model: {error}") from error
+    try:
+        return OnnxModel(proto, source.parent)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from error
+
+
+def from_proto(proto: Any, folder: str | os.PathLike[str] | None = None) -> OnnxModel:
+    """The model of an `onnx.ModelProto`; `folder` is where its external data lie."""
+    return OnnxModel(proto, None if folder is None else Path(folder))
+
+
+def _check_header(proto: Any) -> None:
+    if not proto.HasField("graph") or proto.ir_version <= 0:
+        raise ModelError("this is no ONNX model: it has no graph, or no IR version")
+    if not proto.opset_import and proto.ir_version >= 3:
+        raise ModelError("this is no valid ONNX model: it imports no version of any domain")
+
+
+def _versions(imports: Any) -> dict[str, int]:
+    """The imported versions by domain; `ModelError` for a domain that has two."""
+    found: dict[str, int] = {}
+    for item in imports:
+        domain = "" if item.domain == "ai.onnx" else item.domain
+        if found.setdefault(domain, item.version) != item.version:
+            raise ModelError(
+                f"the domain {domain!r} is imported twice: in version {found[domain]} and in "
+                f"version {item.version}"
+            )
+    return found or {"": 1}
+
+
+def _function_dialect(
+    function: Any, model: OnnxDialect, functions: Mapping[str, Any]
+) -> OnnxDialect:
+    versions = {**model.opsets, **_versions(function.opset_import)}
+    return OnnxDialect(versions, functions=functions, ir_version=model.ir_version)
+
+
+def _frame_of(proto: Any) -> Any:
+    """The model without its graph and functions."""
+    frame = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name in ("graph", "functions"):
+            continue
+        if field.is_repeated:
+            getattr(frame, field.name).extend(value)
+        else:
+            setattr(frame, field.name, value)
+    return frame
+
+
+def _written_function(graph: ir.Graph, model: ir.Graph) -> Any:
+    proto = write_function(graph)
+    _extend_imports(proto, graph, proto.node, model)
+    return proto
+
+
+def _extend_imports(
+    proto: Any, graph: ir.Graph, nodes: Any, around: ir.Graph | None = None
+) -> None:
+    """Import what passes asked for, and what new nodes need; a function takes its model's version
+    where there is one.
+    """
+    imported = _versions(proto.opset_import) if proto.opset_import else {}
+    wanted = dict(graph.attributes[IMPORTS])  # type: ignore[call-overload]
+    model = {} if around is None else dict(around.attributes[IMPORTS])  # type: ignore[call-overload]
+    needed = {domain: wanted[domain] for domain in wanted if domain not in model}
+    for domain in sorted(_domains_in(nodes)):
+        newest = operators.newest(domain)
+        needed[domain] = wanted.get(domain, model.get(domain, newest or 1))
+    for domain, version in needed.items():
+        if domain not in imported:
+            proto.opset_import.add(domain=domain, version=version)
+
+
+def _domains_in(nodes: Any) -> set[str]:
+    found = set()
+    for node in nodes:
+        found.add("" if node.domain == "ai.onnx" else node.domain)
+        for attribute in node.attribute:
+            for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+                found |= _domains_in(graph.node)
+    return found
+
+
+def _write(proto: Any, target: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        onnx.save_model(proto, name, format=_format_of(target))
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _format_of(path: Path) -> str:
+    """Text and JSON files are told by their suffix, as onnx tells them."""
+    registry = onnx.serialization.registry
+    return registry.get_format_from_file_extension(path.suffix) or "protobuf"

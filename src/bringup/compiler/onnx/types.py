@@ -1,0 +1,181 @@
+"""What values of an ONNX graph look like: type protos as descriptions, and back.
+
+A tensor of known rank is described by an `ir.TensorDesc`; a size without number and name gets a
+name that starts with `?` and stands for nothing else. Anything else is an `OtherType`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from bringup import ir
+
+__all__ = [
+    "OtherType",
+    "dtype_name",
+    "dtype_number",
+    "is_unknown",
+    "joined",
+    "look_of",
+    "type_proto",
+]
+
+_SPECIAL = {
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+    "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
+    "FLOAT8E8M0": "float8_e8m0fnu",
+    "FLOAT4E2M1": "float4_e2m1fn",
+}
+_NAMES: dict[int, str] = {
+    number: _SPECIAL.get(name, name.lower())
+    for name, number in onnx.TensorProto.DataType.items()
+    if name != "UNDEFINED"
+}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+_FRESH = itertools.count()
+
+
+@dataclass(frozen=True)
+class OtherType:
+    """The type of a value that is no tensor of known rank: a sequence, a map, an optional, a sparse
+    tensor, a tensor of unknown rank.
+    """
+
+    proto: bytes
+
+    def decoded(self) -> Any:
+        """The `onnx.TypeProto`."""
+        found = onnx.TypeProto()
+        found.ParseFromString(self.proto)
+        return found
+
+    def __str__(self) -> str:
+        return _type_text(self.decoded())
+
+
+def dtype_name(number: int) -> str:
+    """The dtype of a `TensorProto.DataType`; `ValueError` for one that does not exist."""
+    if number not in _NAMES:
+        raise ValueError(f"ONNX has no tensor element type {number}")
+    return _NAMES[number]
+
+
+def dtype_number(name: str) -> int:
+    """The `TensorProto.DataType` of a dtype; `ValueError` when ONNX has none for it."""
+    if name not in _NUMBERS:
+        raise ValueError(f"ONNX has no tensor element type {name!r}; it has {sorted(_NUMBERS)}")
+    return _NUMBERS[name]
+
+
+def is_unknown(dim: ir.Dim) -> bool:
+    """Whether nothing is known of a size; onnx names such sizes `unk__<number>`."""
+    return isinstance(dim, str) and dim.startswith(("?", "unk__"))
+
+
+def look_of(proto: Any) -> object:
+    """The description of a type proto; None when it says nothing."""
+    kind = proto.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind != "tensor_type":
+        return OtherType(proto.SerializeToString(deterministic=True))
+    tensor = proto.tensor_type
+    if tensor.elem_type not in _NAMES:
+        return None
+    if not tensor.HasField("shape"):
+        bare = onnx.TypeProto()
+        bare.tensor_type.elem_type = tensor.elem_type
+        return OtherType(bare.SerializeToString(deterministic=True))
+    return ir.TensorDesc(
+        ir.Shape(tuple(_dim(dim) for dim in tensor.shape.dim)), _NAMES[tensor.elem_type]
+    )
+
+
+def _dim(proto: Any) -> ir.Dim:
+    kind = proto.WhichOneof("value")
+    if kind == "dim_value":
+        return int(proto.dim_value)
+    named = str(proto.dim_param) if kind == "dim_param" else ""
+    return named or f"?{next(_FRESH)}"
+
+
+def type_proto(look: object) -> Any:
+    """The `onnx.TypeProto` of a description; an empty one for None."""
+    if isinstance(look, OtherType):
+        return look.decoded()
+    proto = onnx.TypeProto()
+    if not isinstance(look, ir.TensorDesc):
+        return proto
+    proto.tensor_type.elem_type = dtype_number(look.dtype)
+    proto.tensor_type.shape.SetInParent()
+    for dim in look.shape:
+        added = proto.tensor_type.shape.dim.add()
+        if isinstance(dim, int):
+            added.dim_value = dim
+        elif not is_unknown(dim):
+            added.dim_param = dim
+    return proto
+
+
+def joined(one: object, other: object) -> object:
+    """What two descriptions of the same value say together; None when they contradict each other.
+
+    Two different names of a size contradict each other, as do a name and a number: nobody has
+    proved them equal.
+    """
+    if isinstance(one, ir.TensorDesc) and isinstance(other, ir.TensorDesc):
+        return _joined_tensors(one, other)
+    if one == other:
+        return one
+    left, right = type_proto(one), type_proto(other)
+    if _without_shapes(left) != _without_shapes(right):
+        return None
+    return one if isinstance(one, ir.TensorDesc) else other
+
+
+def _joined_tensors(one: ir.TensorDesc, other: ir.TensorDesc) -> ir.TensorDesc | None:
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+        return None
+    dims = []
+    for left, right in zip(one.shape, other.shape, strict=True):
+        if left != right and not (is_unknown(left) or is_unknown(right)):
+            return None
+        dims.append(right if is_unknown(left) else left)
+    return ir.TensorDesc(ir.Shape(tuple(dims)), one.dtype)
+
+
+def _without_shapes(proto: Any) -> Any:
+    """The type without what it says of shapes, in place."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        getattr(proto, kind).ClearField("shape")
+    elif kind in ("sequence_type", "optional_type"):
+        _without_shapes(getattr(proto, kind).elem_type)
+    elif kind == "map_type":
+        _without_shapes(proto.map_type.value_type)
+    return proto
+
+
+def _type_text(proto: Any) -> str:
+    kind = proto.WhichOneof("value")
+    inner: dict[str, Callable[[], str]] = {
+        "sequence_type": lambda: f"sequence({_type_text(proto.sequence_type.elem_type)})",
+        "optional_type": lambda: f"optional({_type_text(proto.optional_type.elem_type)})",
+        "map_type": lambda: f"map({_type_text(proto.map_type.value_type)})",
+        "sparse_tensor_type": lambda: "sparse tensor",
+        "tensor_type": lambda: str(
+            look_of(proto)
+            if proto.tensor_type.HasField("shape")
+            else f"{_NAMES.get(proto.tensor_type.elem_type, '?')}[...]"
+        ),
+    }
+    return inner[kind]() if kind in inner else "unknown"

@@ -1,0 +1,330 @@
+"""From graphs to protos: what no pass touched as the file said it, the rest anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+
+from bringup import ir
+from bringup.compiler.onnx import operators
+from bringup.compiler.onnx.attributes import Body
+from bringup.compiler.onnx.calls import as_constant
+from bringup.compiler.onnx.constants import ConstantTensor
+from bringup.compiler.onnx.dialect import OnnxDialect
+from bringup.compiler.onnx.naming import Names, Taken, names_in
+from bringup.compiler.onnx.nodes import captures_of, inputs_of, node_proto, origin_of
+from bringup.compiler.onnx.reading import GRAPH_ORIGIN, GraphOrigin
+from bringup.compiler.onnx.types import type_proto
+from bringup.errors import ModelError
+
+__all__ = ["body_writer", "taken_names", "write_function", "write_graph"]
+
+_METADATA_SINCE = 10
+"""The first IR version whose nodes have metadata."""
+_TRACE = "pkg.torch.onnx.stack_trace"
+
+
+def taken_names(graph: ir.Graph) -> set[str]:
+    """All names in use in a graph and those that its nodes call."""
+    found = names_in(graph, _output_names(graph))
+    for subgraph in graph.get_all_subgraphs():
+        found |= taken_names(subgraph)
+    return found
+
+
+def write_graph(graph: ir.Graph) -> Any:
+    """The `onnx.GraphProto` of a model's graph."""
+    writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
+    return writer.graph_proto()
+
+
+def body_writer(
+    captured: Sequence[str], taken: set[str], constants: dict[int, str] | None = None
+) -> Callable[[Body], Any]:
+    """What writes the graphs of one node, given the names of the values that they read around."""
+
+    def write(body: Body) -> Any:
+        names = Taken(taken | taken_names(body.graph))
+        return _Writer(body.graph, body.formal, captured, names, constants or {}).graph_proto()
+
+    return write
+
+
+def write_function(graph: ir.Graph) -> Any:
+    """The `onnx.FunctionProto` of a function's graph, without its imports."""
+    writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
+    return writer.function_proto()
+
+
+def _origin(graph: ir.Graph) -> GraphOrigin | None:
+    found = graph.attributes.get(GRAPH_ORIGIN)
+    return found if isinstance(found, GraphOrigin) else None
+
+
+def _output_names(graph: ir.Graph) -> list[str]:
+    origin = _origin(graph)
+    names = list(origin.outputs) if origin is not None else []
+    names += [f"output_{index}" for index in range(len(names), len(graph.outputs))]
+    return names[: len(graph.outputs)]
+
+
+class _Writer:
+    """Writes one graph.
+
+    Arguments:
+        graph: put in order if it is not.
+        formal: how many of its inputs are its own.
+        captured: what the values of the other inputs are called around it.
+        taken: names in use in the model.
+        constants: names of the constants of the graphs around it, by payload.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        formal: int,
+        captured: Sequence[str],
+        taken: Taken,
+        constants: dict[int, str],
+    ) -> None:
+        self._graph = graph
+        self._outputs = _output_names(graph)
+        self._names = Names(taken, constants, self._outputs)
+        self._formal = graph.inputs[:formal]
+        for value, name in zip(graph.inputs[formal:], captured, strict=True):
+            self._names.give(value, name)
+        dialect = graph.dialect
+        if not isinstance(dialect, OnnxDialect):
+            raise TypeError(f"graph {graph.name!r} is no graph of ONNX operators")
+        self._dialect = dialect
+        self._initializers: list[Any] = []
+        self._nodes: list[Any] = []
+        self._is_function = isinstance(getattr(_origin(graph), "proto", None), onnx.FunctionProto)
+
+    # Protos
+
+    def graph_proto(self) -> Any:
+        """The graph as an `onnx.GraphProto`."""
+        proto = onnx.GraphProto()
+        origin = _origin(self._graph)
+        if origin is not None:
+            kept = onnx.GraphProto()
+            for name in ("name", "doc_string"):
+                if origin.proto.HasField(name):
+                    setattr(kept, name, getattr(origin.proto, name))
+            kept.metadata_props.extend(origin.proto.metadata_props)
+            proto.CopyFrom(kept)
+        else:
+            proto.name = self._graph.name
+        self._write()
+        proto.input.extend(self._input_info(value) for value in self._formal)
+        proto.output.extend(self._output_infos())
+        proto.node.extend(self._nodes)
+        self._add_initializers(proto, origin)
+        infos, annotations = self._kept_infos(origin)
+        proto.value_info.extend(infos)
+        proto.quantization_annotation.extend(annotations)
+        return proto
+
+    def function_proto(self) -> Any:
+        """The graph as an `onnx.FunctionProto`."""
+        origin = _origin(self._graph)
+        assert origin is not None, "functions come from files"
+        proto = onnx.FunctionProto()
+        proto.CopyFrom(origin.proto)
+        for field in ("node", "value_info", "input"):
+            proto.ClearField(field)
+        self._write()
+        proto.input.extend(self._names.of(value) for value in self._formal)
+        proto.node.extend(self._nodes)
+        proto.value_info.extend(self._kept_infos(origin)[0])
+        return proto
+
+    # Steps
+
+    def _write(self) -> None:
+        graph = self._graph
+        late = graph.put_in_order()
+        if late is not None:
+            node, reason = late
+            raise ModelError(f"graph {graph.name!r} cannot be ordered at {node.name!r}: {reason}")
+        self._name_inputs()
+        missing = self._name_outputs()
+        if not self._is_function:
+            for node in graph.find(ir.CONSTANT):
+                if not _is_constant_node(node):
+                    self._initializer(node)
+        for node in graph.nodes:
+            if node.op_type == ir.CONSTANT:
+                self._constant_node(node)
+            elif node.op_type not in (ir.INPUT, ir.OUTPUT):
+                self._node(node)
+        for value, name in missing:
+            self._nodes.append(self._identity(self._names.of(value), name))
+
+    def _name_inputs(self) -> None:
+        results = dict(zip(self._outputs, self._graph.outputs, strict=True))
+        for value in self._formal:
+            origin = origin_of(value.node)
+            name = origin.names[0] if origin is not None else self._names.of(value)
+            if results.get(name, value) is not value:
+                raise ModelError(
+                    f"graph {self._graph.name!r} has an input and a result named {name!r}, which "
+                    "are not the same any more"
+                )
+            self._names.give(value, name)
+
+    def _name_outputs(self) -> list[tuple[ir.Value, str]]:
+        """Give the results their names; returns those that an Identity must compute."""
+        missing = []
+        for value, name in zip(self._graph.outputs, self._outputs, strict=True):
+            origin = origin_of(value.node)
+            own = origin.names[value.index] if origin is not None else ""
+            is_named = self._names.has(value) and self._names.of(value) != name
+            is_fixed = own != name and value.node.op_type in (ir.INPUT, ir.CONSTANT)
+            if is_named or is_fixed:
+                missing.append((value, name))
+            else:
+                self._names.give(value, name)
+        return missing
+
+    def _identity(self, source: str, target: str) -> Any:
+        name = self._names.taken.fresh(f"Identity_{target}")
+        return onnx.NodeProto(op_type="Identity", name=name, input=[source], output=[target])
+
+    def _initializer(self, node: ir.Node) -> None:
+        payload = node.payload
+        if id(payload) in self._names.constants or (not node.users and origin_of(node) is None):
+            return
+        name = self._names.of(node.output)
+        self._names.constants[id(payload)] = name
+        self._initializers.append(_named_tensor(as_constant(payload), name))
+
+    def _constant_node(self, node: ir.Node) -> None:
+        payload = node.payload
+        if id(payload) in self._names.constants or (not node.users and origin_of(node) is None):
+            return
+        name = self._names.of(node.output)
+        self._names.constants[id(payload)] = name
+        source = payload.source if isinstance(payload, ConstantTensor) else None
+        proto = onnx.NodeProto(op_type="Constant", name=node.name)
+        if source is not None:
+            proto.CopyFrom(source)
+            del proto.output[:]
+        else:
+            tensor = _named_tensor(as_constant(payload), "")
+            is_sparse = isinstance(tensor, onnx.SparseTensorProto)
+            proto.attribute.append(
+                onnx.helper.make_attribute("sparse_value" if is_sparse else "value", tensor)
+            )
+        proto.output.append(name)
+        self._nodes.append(proto)
+
+    def _node(self, node: ir.Node) -> None:
+        reason = operators.absent_reason(node.operator)
+        if reason is not None:
+            rule = node.meta.get("rule")
+            by = f", made by {rule!r}," if rule else ""
+            raise ModelError(f"{node.name!r}{by} cannot be written: {reason}")
+        signature = self._dialect.signature_of(node.operator)
+        names = self._names
+        inputs = ["" if value is None else names.of(value) for value in inputs_of(node, signature)]
+        captured = [names.of(value) for value in captures_of(node)]
+        outputs = [self._output_name(value) for value in node.outputs]
+
+        def write_body(body: Body) -> Any:
+            return _Writer(
+                body.graph, body.formal, captured, names.taken, names.constants
+            ).graph_proto()
+
+        proto = node_proto(node, signature, inputs, outputs, write_body)
+        if origin_of(node) is None:
+            self._add_metadata(proto, node)
+        self._nodes.append(proto)
+
+    def _output_name(self, value: ir.Value) -> str:
+        """The name of a node's output; "" where the file leaves it out and nobody reads it now."""
+        origin = origin_of(value.node)
+        left_out = origin is not None and not origin.names[value.index]
+        return "" if left_out and not value.users else self._names.of(value)
+
+    def _add_metadata(self, proto: Any, node: ir.Node) -> None:
+        if self._dialect.ir_version < _METADATA_SINCE:
+            return
+        facts = {"bringup.rule": "rule", "bringup.replaces": "replaces", _TRACE: "stack_trace"}
+        for key, entry in facts.items():
+            found = node.meta.get(entry)
+            if found:
+                text = ", ".join(found) if isinstance(found, tuple) else str(found)
+                proto.metadata_props.add(key=key, value=text)
+
+    # What a graph says of its values
+
+    def _input_info(self, value: ir.Value) -> Any:
+        origin = origin_of(value.node)
+        if origin is not None and origin.proto is not None:
+            return origin.proto
+        return self._info(value, self._names.of(value))
+
+    def _output_infos(self) -> list[Any]:
+        origin = _origin(self._graph)
+        stated = {info.name: info for info in origin.proto.output} if origin is not None else {}
+        pairs = zip(self._graph.outputs, self._outputs, strict=True)
+        return [stated.get(name) or self._info(value, name) for value, name in pairs]
+
+    def _info(self, value: ir.Value, name: str) -> Any:
+        info = onnx.ValueInfoProto(name=name)
+        meta = value.meta if value.meta is not None else value.known_desc
+        if meta is not None:
+            info.type.CopyFrom(type_proto(meta))
+        return info
+
+    def _add_initializers(self, proto: Any, origin: GraphOrigin | None) -> None:
+        if origin is not None:  # the values of inputs that may be left out
+            inputs = {info.name for info in origin.proto.input}
+            kept = [*origin.proto.initializer, *origin.proto.sparse_initializer]
+            self._initializers[:0] = [item for item in kept if _tensor_name(item) in inputs]
+        for tensor in self._initializers:
+            if isinstance(tensor, onnx.SparseTensorProto):
+                proto.sparse_initializer.append(tensor)
+            else:
+                proto.initializer.append(tensor)
+
+    def _kept_infos(self, origin: GraphOrigin | None) -> tuple[list[Any], list[Any]]:
+        """The descriptions of values that are still there, those of new ones, and annotations."""
+        written = self._names.written()
+        infos = [] if origin is None else [*origin.proto.value_info]
+        new = {name: value for name, value in written.items() if origin_of(value.node) is None}
+        infos = [info for info in infos if info.name in written and info.name not in new]
+        for name, value in new.items():
+            is_computed = value.node.op_type not in (ir.INPUT, ir.CONSTANT)
+            if is_computed and name not in self._outputs and value.meta is not None:
+                infos.append(self._info(value, name))
+        if origin is None or self._is_function:
+            return infos, []
+        present = {*written, *self._outputs}
+        annotations = origin.proto.quantization_annotation
+        return infos, [item for item in annotations if item.tensor_name in present]
+
+
+def _is_constant_node(node: ir.Node) -> bool:
+    return isinstance(node.payload, ConstantTensor) and node.payload.source is not None
+
+
+def _tensor_name(tensor: Any) -> str:
+    return str(tensor.name if isinstance(tensor, onnx.TensorProto) else tensor.values.name)
+
+
+def _named_tensor(constant: ConstantTensor, name: str) -> Any:
+    """The proto of a constant under this name; itself where it has it."""
+    if _tensor_name(constant.proto) == name:
+        return constant.proto
+    tensor = type(constant.proto)()
+    tensor.CopyFrom(constant.proto)
+    if constant.is_sparse:
+        tensor.values.name = name
+    else:
+        tensor.name = name
+    return tensor
