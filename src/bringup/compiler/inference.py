@@ -85,7 +85,6 @@ class Inference:
         self.mode = mode
         self._known: dict[object, tuple[_Template, ...]] = {}
         self._facts: dict[int, _Facts] = {}
-        self._overloads: dict[str, Any] = {}
 
     def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """The meta of every output of `node`, from those of its inputs. Raises what the operator
@@ -95,9 +94,7 @@ class Inference:
         where it looks the same and has memory of its own: a new fake tensor costs more than all
         the rest, and views of the value keep the memory that is theirs.
         """
-        overload = self._overloads.get(node.op_type)
-        if overload is None:
-            overload = self._overloads[node.op_type] = overload_of(node.op_type)
+        overload = overload_of(node.op_type)
         key = self._key(node, overload)
         known = self._known.get(key) if key is not None else None
         if known is not None:

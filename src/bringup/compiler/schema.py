@@ -31,6 +31,8 @@ class Slot:
 
     def canonical(self, argument: object) -> object:
         """One form per meaning: tuples for lists, floats for float parameters, dtypes for names."""
+        if isinstance(argument, ir.Value):
+            return argument
         if isinstance(argument, (tuple, list)):
             return _tuples(argument)
         if self.list_size and isinstance(argument, (int, float)):
@@ -171,10 +173,13 @@ def in_schema_order(
     Raises `SchemaError` when they do not fit the schema.
     """
     signature = signature_of(overload)
-    used = 0
+    given = len(arguments)
+    used = by_position = 0
     ordered = []
     for index, slot in enumerate(signature):
-        if index < len(arguments) and not slot.kwarg_only:
+        if not slot.kwarg_only:
+            by_position += 1
+        if index < given and not slot.kwarg_only:
             ordered.append(slot.canonical(arguments[index]))
         elif slot.name in keywords:
             ordered.append(slot.canonical(keywords[slot.name]))
@@ -183,8 +188,7 @@ def in_schema_order(
             ordered.append(slot.default)
         else:
             raise SchemaError(f"{overload} needs an argument for {slot.name!r}: {overload._schema}")
-    by_position = sum(not slot.kwarg_only for slot in signature)
-    if len(arguments) > by_position or used < len(keywords):
+    if given > by_position or used < len(keywords):
         raise _misfit(overload, arguments, keywords, by_position)
     return tuple(ordered)
 
