@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 __all__ = ["BLOCK_NORMS", "block_module", "layers_for", "replicated"]
@@ -69,7 +70,11 @@ def layers_for(nodes: int) -> int:
 
 
 def replicated(layers: int) -> Callable[[], Any]:
-    """A function that makes a new graph module of so many blocks, one after the other."""
+    """A function that makes a new graph module of so many blocks, one after the other.
+
+    It is of the kind that `torch.compile` hands to backends: its Python code is made when somebody
+    runs it.
+    """
     block = block_module()
 
     def make() -> Any:
@@ -88,6 +93,6 @@ def replicated(layers: int) -> Callable[[], Any]:
                 elif node.op != "placeholder":
                     layer[node] = graph.node_copy(node, layer.__getitem__)
         graph.output(value)
-        return fx.GraphModule({}, graph)
+        return _LazyGraphModule({}, graph)
 
     return make
