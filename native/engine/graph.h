@@ -59,6 +59,9 @@ class Graph {
 
   std::string_view name() const { return name_; }
   void set_name(std::string_view name) { name_ = name; }
+  // Whether values are memory, which results may come to share: not in ONNX.
+  bool values_are_memory() const { return values_are_memory_; }
+  void set_values_are_memory(bool are) { values_are_memory_ = are; }
   size_t size() const { return alive_; }
   // How many NodeIds were given out; all are smaller.
   NodeId end() const { return static_cast<NodeId>(nodes_.size()); }
@@ -276,6 +279,7 @@ class Graph {
   static void put_named(NamedRanges& all, NodeId node, StringId name, const ArgumentRange& range);
 
   std::string name_;
+  bool values_are_memory_ = true;
   std::vector<Node> nodes_;
   std::vector<Value> values_;
   std::vector<Argument> arguments_;  // only grows: a graph lives as long as one compilation

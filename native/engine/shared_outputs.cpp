@@ -58,6 +58,7 @@ SharedOutputs shared_outputs(const Graph& graph) {
 }
 
 std::optional<std::string> newly_shared(const Graph& graph, const SharedOutputs& before) {
+  if (!graph.values_are_memory()) return std::nullopt;
   const SharedOutputs now = shared_outputs(graph);
   for (const auto& [index, node] : now.given) {
     if (before.given.contains({index, node})) continue;

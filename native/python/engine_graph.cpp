@@ -323,7 +323,10 @@ void def_changing(nb::class_<GraphCore>& type) {
           },
           nb::arg(), nb::arg().none())
       .def("put_in_order", &put_graph_in_order)
-      .def_rw("expired", &GraphCore::expired);
+      .def_rw("expired", &GraphCore::expired)
+      .def_prop_rw(
+          "values_are_memory", [](GraphCore& core) { return core.graph.values_are_memory(); },
+          [](GraphCore& core, bool are) { core.graph.set_values_are_memory(are); });
 }
 
 void def_mirroring(nb::class_<GraphCore>& type) {

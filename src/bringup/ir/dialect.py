@@ -90,7 +90,8 @@ class Dialect(Protocol):
     Others that it may have: `infix`, the operators behind `+`, `-`, ... of builders by name (`add`,
     `sub`, ...; those of ATen otherwise), `can_fold(node)`, whether a node on constants may be
     computed once (any pure one otherwise), and `pass_on_shapes(graph)`, called when all shapes of a
-    graph were inferred: to tell the graphs that its nodes call.
+    graph were inferred: to tell the graphs that its nodes call. With `values_are_immutable` true,
+    results may become inputs or each other.
     """
 
     @property

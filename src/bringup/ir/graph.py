@@ -50,6 +50,7 @@ class Graph(GraphTree):
         self._expected: dict[Expectation, None] = {}
         self._core = GraphCore(name)
         self._core.attach(self)
+        self._core.values_are_memory = _values_are_memory(self.dialect)
 
     @property
     def core(self) -> GraphCore:
@@ -378,6 +379,7 @@ class Graph(GraphTree):
             for value in (value for node in self._core.nodes() for value in node.outputs):
                 self._core.set_meta(value, None)
         self.dialect = dialect
+        self._core.values_are_memory = _values_are_memory(dialect)
         self.shapes_pending = self.is_bound
 
     @property
@@ -414,6 +416,10 @@ class Graph(GraphTree):
         self, node: Node, output_count: int | None, instead_of: Value | None = None
     ) -> tuple[object, ...]:
         """What the dialect infers for each output of a new node; Nones where nothing is known."""
+        declared = node.operator.output_count
+        count = output_count if declared is None else declared
+        if count is None and node.operator.optional_outputs:
+            raise _unknown_count(node)
         if self.dialect is not None and self._core.can_be_shaped(node):
             try:
                 return self.dialect.infer(node, instead_of)
@@ -422,12 +428,8 @@ class Graph(GraphTree):
                     f"{node.op_type} cannot take these arguments: {_first_line(error)} "
                     f"(in {node!r})"
                 ) from error
-        declared = node.operator.output_count
-        count = output_count if declared is None else declared
         if count is None:
-            raise ValueError(
-                f"how many outputs {node.op_type} has depends on the call: pass outputs=<number>"
-            )
+            raise _unknown_count(node)
         return (None,) * count
 
     def _check_replacement(self, old: Value, new: Value) -> None:
@@ -503,6 +505,16 @@ class Graph(GraphTree):
         keywords = {name: map_argument(item, values) for name, item in node.keywords.items()}
         arguments = tuple(map_argument(item, values) for item in node.arguments)
         self._core.rewire(node, arguments, keywords)
+
+
+def _values_are_memory(dialect: Dialect | None) -> bool:
+    return not getattr(dialect, "values_are_immutable", False)
+
+
+def _unknown_count(node: Node) -> ValueError:
+    return ValueError(
+        f"how many outputs {node.op_type} has depends on the call: pass outputs=<number>"
+    )
 
 
 def _with_outputs(operator: Operator, count: int) -> Operator:

@@ -39,7 +39,7 @@ class ConstantTensor:
     @classmethod
     def of_array(cls, array: Any) -> ConstantTensor:
         """A constant with these elements; `TypeError` for what ONNX has no tensor for."""
-        return cls(numpy_helper.from_array(np.ascontiguousarray(array).reshape(np.shape(array))))
+        return cls(numpy_helper.from_array(np.asarray(array)))
 
     @classmethod
     def of_data(cls, data: ir.ConstantData) -> ConstantTensor:
@@ -96,7 +96,7 @@ class ConstantTensor:
         """The elements by value; None for text and for sparse tensors."""
         if self.is_sparse or self.desc.dtype == "string":
             return None
-        array = np.ascontiguousarray(self.numpy())
+        array = self.numpy()
         return ir.ConstantData(self.desc.dtype, tuple(array.shape), array.tobytes())
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ class OnnxDialect:
         ir_version: of the model.
     """
 
+    values_are_immutable = True
     infix: ClassVar[Mapping[str, str]] = {
         **{name: f"onnx::{op}" for name, op in _BINARY.items()},
         "neg": "onnx::Neg",
@@ -87,6 +88,8 @@ class OnnxDialect:
         if found is not None:
             try:
                 return found.operator, found.bound(arguments, keywords)
+            except operators.IncompleteError:
+                raise
             except SchemaError:
                 since = operators.other_version(domain, name, arguments, keywords)
                 if since is None:

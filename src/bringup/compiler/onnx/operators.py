@@ -20,6 +20,7 @@ __all__ = [
     "CAPTURES",
     "DEFAULT_DOMAIN",
     "AttributeSlot",
+    "IncompleteError",
     "Signature",
     "absent",
     "absent_reason",
@@ -55,6 +56,10 @@ _FOREIGN = (
     ir.Parameter("attributes", "Dict", True),
     ir.Parameter(CAPTURES, "List[Tensor]", True),
 )
+
+
+class IncompleteError(SchemaError):
+    """A call lacks an input or an attribute."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class Signature:
             given[-1] = ()
         for name, needed, item in zip(self.inputs, self.required, given, strict=True):
             if item is None and needed:
-                raise SchemaError(f"{kind} needs an argument for {name!r}; it has {self.names}")
+                raise IncompleteError(f"{kind} needs an argument for {name!r}; it has {self.names}")
             if isinstance(item, (bool, int, float, str)):
                 raise SchemaError(
                     f"{kind} takes a tensor for {name!r}, got {item!r}: use create_constant, or "
@@ -144,7 +149,7 @@ class Signature:
             if given is not None:
                 found.append(canonical(f"{slot.name!r} of {kind}", slot.kind, given))
             elif slot.required:
-                raise SchemaError(
+                raise IncompleteError(
                     f"{kind} needs the attribute {slot.name!r}; in a pattern, passes.any_value() "
                     "leaves it open"
                 )
