@@ -1,4 +1,4 @@
-"""The command line: `bringup doctor | config | demo | try | new | check | cache`.
+"""The command line: `bringup doctor | config | demo | try | new | check | passes | cache`.
 
 Exit codes: 0 all is well, 1 something is missing or a check failed, 2 the command line cannot be
 understood, 130 interrupted. Errors are one paragraph without a traceback; `bringup --debug ...`

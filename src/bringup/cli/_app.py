@@ -52,6 +52,7 @@ graph_passes = typer.Typer(name="passes", help="Graph passes.", no_args_is_help=
 graph_passes.command("list")(_passes_command.list_)
 graph_passes.command("explain")(_passes_command.explain)
 graph_passes.command("bisect")(_passes_command.bisect)
+graph_passes.command("mine")(_passes_command.mine)
 app.add_typer(graph_passes)
 
 cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)

@@ -1,4 +1,6 @@
-"""`bringup passes`: which graph passes there are, why one does not match, which one is wrong."""
+"""`bringup passes`: which graph passes there are, why one does not match, which one is wrong, and
+what repeats in a model.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from bringup import passes, report
 from bringup.cli._needs import require_torch
 from bringup.errors import BringupError
 
-__all__ = ["bisect", "explain", "list_"]
+__all__ = ["bisect", "explain", "list_", "mine"]
 
 FOUND = 3
 PASS_FAILED = 4
@@ -124,6 +126,40 @@ def bisect(
         show_bisection(console, found)
     if found.first_bad is not None:
         raise typer.Exit(FOUND if found.first_bad else 1)
+
+
+def mine(
+    target: Target,
+    most: Annotated[int, typer.Option(help="How many parts of each graph are shown.")] = 10,
+    max_nodes: Annotated[int, typer.Option(help="The largest part, from 2 to 16 nodes.")] = 8,
+    min_count: Annotated[int, typer.Option(help="How often a part must occur, from 2.")] = 2,
+    max_outputs: Annotated[
+        int, typer.Option(help="How many values may be read of a part outside.")
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show what repeats in a model: operators that one operator could replace in many places, each
+    with a pattern to paste into a pass.
+
+    Exit code 0: something repeats; 3: nothing does; 1: the model cannot be loaded or run, or a
+    number is out of bounds.
+    """
+    require_torch()
+    from bringup import compiler
+    from bringup.cli.explain.model import load_model
+
+    numbers = {"most": most, "max_nodes": max_nodes, "min_count": min_count}
+    found = [
+        compiler.mine(graph, **numbers, max_outputs=max_outputs)
+        for graph in load_model(target).graphs()
+    ]
+    if as_json:
+        typer.echo(report.to_json({"model": target, "graphs": [one.as_dict() for one in found]}))
+    else:
+        for one in found:
+            typer.echo(str(one))
+    if not any(one.repeats for one in found):
+        raise typer.Exit(FOUND)
 
 
 def _load(path: list[str] | None, names: list[str] | None) -> None:

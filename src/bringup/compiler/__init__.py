@@ -1,8 +1,8 @@
 """The torch.compile backend and the dialects. Importing it makes `backend="bringup"` known.
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
-(torch.compile), `inductor_hooks` (passes in plain Inductor), `AtenDialect` (what torch's operators
-are), `onnx` (ONNX models; imported when it is asked for).
+(torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
+`AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is asked for).
 """
 
 import importlib
@@ -12,6 +12,7 @@ from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
+from bringup.compiler.mining import mine
 from bringup.compiler.profiling import profiler_range
 from bringup.compiler.trace import trace_pattern
 
@@ -30,6 +31,7 @@ __all__ = [
     "dynamo_backend",
     "inductor_hooks",
     "last_report",
+    "mine",
     "trace_pattern",
 ]
 

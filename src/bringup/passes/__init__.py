@@ -37,6 +37,7 @@ from bringup.passes.loader import (
 )
 from bringup.passes.match import MatchResult
 from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
+from bringup.passes.mining import Mined, Repeat, mine
 from bringup.passes.patterns import NodeIo, Pattern, PatternInputs, create_pattern
 from bringup.passes.registering import (
     register_custom_pass,
@@ -73,6 +74,7 @@ __all__ = [
     "FuseCheckResult",
     "FusionBasePass",
     "MatchResult",
+    "Mined",
     "NearMiss",
     "NodeIo",
     "PassContext",
@@ -90,6 +92,7 @@ __all__ = [
     "PatternMatcherConfig",
     "PatternMatcherConfigBuilder",
     "PluginReport",
+    "Repeat",
     "Report",
     "RewriteLimit",
     "SubgraphBoundary",
@@ -113,6 +116,7 @@ __all__ = [
     "limit_rewrites",
     "listening",
     "load_pass_plugins",
+    "mine",
     "one_of",
     "optional",
     "pattern",

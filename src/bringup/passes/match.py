@@ -69,6 +69,11 @@ class MatchResult:
         found = {node for frame in self._frame.frames() for node in frame.nodes.values()}
         return tuple(sorted(found, key=lambda node: node.order))
 
+    def bound_nodes(self) -> dict[ir.Node, ir.Node]:
+        """The nodes of the pattern, and what each stands for."""
+        self._live()
+        return dict(self._frame.nodes)
+
     def get_captured_tensor(self, index: int) -> ir.Value:
         """The value captured as number `index`; `IndexError` when fewer were captured."""
         self._live()

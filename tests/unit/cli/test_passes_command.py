@@ -158,3 +158,45 @@ def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixt
 def test_bisect_of_a_right_model_exits_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("bisect", "explained_model:make", "--path", "mine.py") == 0
     assert "right with all 2 rewrites" in capsys.readouterr().out
+
+
+REPEATING = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(torch.relu(x) + 1)
+        return x
+
+def make():
+    return Model(), torch.linspace(-2, 2, 8)
+"""
+
+
+def test_mine_shows_what_repeats_with_a_pattern(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row 28."""
+    (folder / "repeating_model.py").write_text(REPEATING)
+    assert run("mine", "repeating_model:make") == 0
+    said = capsys.readouterr().out
+    assert "3 x 3 nodes (6 fewer if fused): aten::relu aten::add.Tensor aten::tanh" in said
+    assert 'add = op("aten::add.Tensor", relu, 1)' in said
+    assert run("mine", "repeating_model:make", "--json", "--max-nodes", "2") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["graphs"][0]["repeats"][0]["saved"] == 3
+
+
+def test_mine_of_a_model_in_which_nothing_repeats_exits_3(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("mine", "explained_model:make") == 3
+    assert "nothing repeats" in capsys.readouterr().out
+
+
+def test_mine_names_a_number_that_is_out_of_bounds(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("mine", "explained_model:make", "--max-nodes", "99") == 1
+    assert "max_nodes must be from 2 to 16, got 99" in capsys.readouterr().err

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import fx
 
 from bringup import compiler
 from bringup.cli.trial.results import flat
 from bringup.cli.trial.subject import Subject, SubjectError, load_subject
+from bringup.compiler.inner import run_eagerly
 from bringup.passes import Report
 
 __all__ = ["Model", "Rewritten", "load_model"]
@@ -42,6 +44,9 @@ class Model(Protocol):
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
         """A fresh run of these passes over it, and of the result."""
+
+    def graphs(self) -> list[fx.GraphModule]:
+        """The ATen graphs that passes are given for it, as they are before any pass."""
 
 
 def load_model(target: str) -> Model:
@@ -90,6 +95,22 @@ class _Compiled:
             found.error = _cause(error)
         return found
 
+    def graphs(self) -> list[fx.GraphModule]:
+        from torch._dynamo.backends.common import aot_autograd
+
+        found: list[fx.GraphModule] = []
+
+        def keep(aten: Any, inputs: Sequence[Any]) -> Any:
+            found.append(aten)
+            return run_eagerly(aten, inputs)
+
+        torch.compiler.reset()
+        backend = aot_autograd(fw_compiler=keep, inference_compiler=keep)
+        compiled = torch.compile(self._subject.model, backend=backend)
+        with torch.no_grad():
+            compiled(*self._subject.args, **self._subject.kwargs)
+        return found
+
 
 class _Exported:
     """An exported program with the inputs that it was exported with."""
@@ -116,6 +137,9 @@ class _Exported:
         if report is not None and report is not before:
             found.reports.append(report)
         return found
+
+    def graphs(self) -> list[fx.GraphModule]:
+        return [self._program.graph_module]
 
     def _outputs(self, program: Any) -> list[torch.Tensor]:
         args, kwargs = self._program.example_inputs
