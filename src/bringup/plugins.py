@@ -161,12 +161,12 @@ def _installation() -> _Installation | None:
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     if finders != [importlib.machinery.PathFinder]:
         return None
-    return tuple([(place, _changed(Path(place))) for place in sys.path])
+    return tuple([(place, _changed(place)) for place in sys.path])
 
 
-def _changed(place: Path) -> int:
+def _changed(place: str) -> int:
     try:
-        return place.stat().st_mtime_ns
+        return os.stat(place or os.curdir).st_mtime_ns  # noqa: PTH116  a Path takes twice as long
     except OSError:
         return 0
 
