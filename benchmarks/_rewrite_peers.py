@@ -8,6 +8,7 @@ the last node refuses it.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,9 +98,14 @@ def _bringup_class(rule: Rule) -> type[passes.PatternFusionPass]:
             inverse = op("aten::rsqrt", op("aten::add.Tensor", mean, rule.eps))
             return op("aten::mul.Tensor", weight, op("aten::mul.Tensor", x, inverse))
 
-        def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        @functools.cached_property
+        def fused(self) -> ir.Graph:
             builder = ir.GraphBuilder()
-            return builder.op("bringup::rms_norm", *builder.create_inputs(2), _EPS)
+            made = builder.op("bringup::rms_norm", *builder.create_inputs(2), _EPS)
+            return builder.build_and_reset(made)
+
+        def replacement(self, match_result: passes.MatchResult) -> ir.Graph:
+            return self.fused  # the same for every match, as those of the peers are
 
     return Norm
 
