@@ -80,6 +80,10 @@ class Graph {
     return known != kNoString ? known : learn_name(node);
   }
   std::string_view name_text(NodeId node) const { return Strings::text(name(node)); }
+  // Whether anybody asked for the name of a node yet, or it was made when the node was.
+  bool is_named(NodeId node) const {
+    return name_of(at(node)).load(std::memory_order_acquire) != kNoString;
+  }
   // What a node is to be called by whoever makes the like of it: its name if somebody asked for it
   // already, else what it was given to be made unique.
   StringId wanted_name(NodeId node) const;
@@ -239,9 +243,6 @@ class Graph {
 
   static std::atomic_ref<StringId> name_of(const Node& node) {
     return std::atomic_ref<StringId>(node.name);
-  }
-  bool is_named(NodeId node) const {
-    return name_of(nodes_[node]).load(std::memory_order_acquire) != kNoString;
   }
   StringId learn_name(NodeId node) const;
   void learn_names() const;

@@ -161,6 +161,36 @@ Ref GraphCore::node_meta(en::NodeId node) {
   return meta;
 }
 
+Ref GraphCore::node_meta_entry(en::NodeId node, PyObject* key) {
+  static PyObject* const meta_key = PyUnicode_InternFromString("meta");
+  const auto found = node_metas.find(node);
+  Ref meta;
+  if (found != node_metas.end()) {
+    meta = Ref::borrowed(found->second.get());
+  } else if (mirrored && handle(node) != nullptr && graph.rule(node) == en::kNoString) {
+    meta = Ref::checked(PyObject_GetAttr(handle(node), meta_key));
+    const int inherits = PySequence_Contains(mirrored->inherited.get(), key);
+    if (inherits < 0) throw PythonError();
+    if (inherits == 0) return Ref();
+  } else {
+    return Ref();
+  }
+  PyObject* entry = PyDict_GetItemWithError(meta.get(), key);
+  if (entry == nullptr && PyErr_Occurred()) throw PythonError();
+  return Ref(Py_XNewRef(entry));
+}
+
+// The names of torch.fx are unique, so what nobody asked for before need not be learnt; only the
+// output node is called otherwise here.
+Ref GraphCore::name(en::NodeId node) const {
+  static PyObject* const key = PyUnicode_InternFromString("name");
+  if (mirrored && !graph.is_named(node) && handle(node) != nullptr) {
+    Ref found = Ref::checked(PyObject_GetAttr(handle(node), key));
+    if (PyUnicode_CompareWithASCIIString(found.get(), "output") != 0) return found;
+  }
+  return python_text(graph.name(node));
+}
+
 bool GraphCore::require_live(en::NodeId node) const {
   if (is_live(node)) return true;
   const char* why = expired && (graph.alive(node) || graph.is_draft(node))

@@ -102,8 +102,10 @@ struct GraphCore {
 
   PyObject* meta(en::ValueId value);  // borrowed; null: none
   void set_meta(en::ValueId value, PyObject* meta);
-  void leave_unread(en::ValueId value);     // the meta is that of the mirrored node
-  Ref node_meta(en::NodeId node);           // the dict, made when first asked for
+  void leave_unread(en::ValueId value);                 // the meta is that of the mirrored node
+  Ref node_meta(en::NodeId node);                       // the dict, made when first asked for
+  Ref node_meta_entry(en::NodeId node, PyObject* key);  // without making it; null: none
+  Ref name(en::NodeId node) const;
   PyObject* handle(en::NodeId node) const;  // borrowed; null: none
   void set_handle(en::NodeId node, PyObject* handle);
   // Whether a node may be read, else why not, as a Python error.

@@ -105,7 +105,7 @@ PyObject* node_graph(PyObject* self, void*) {
 
 PyObject* node_name(PyObject* self, void*) {
   NodeHandle* node = node_of(self);
-  return live(node, [&] { return python_text(node->core->graph.name(node->id)); });
+  return live(node, [&] { return node->core->name(node->id); });
 }
 
 PyObject* node_op_type(PyObject* self, void*) {
@@ -236,7 +236,7 @@ PyObject* node_is_erased(PyObject* self, void*) {
 
 PyObject* node_raw_name(PyObject* self, void*) {
   NodeHandle* node = node_of(self);
-  return guarded([&] { return python_text(node->core->graph.name(node->id)); });
+  return guarded([&] { return node->core->name(node->id); });
 }
 
 PyObject* node_wanted_name(PyObject* self, void*) {
@@ -327,7 +327,16 @@ PyGetSetDef node_getters[] = {
      "The data of a constant that passes may fold; None otherwise.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
+PyObject* node_meta_entry(PyObject* self, PyObject* key) {
+  NodeHandle* node = node_of(self);
+  return guarded([&] {
+    Ref entry = node->core->node_meta_entry(node->id, key);
+    return entry ? std::move(entry) : Ref::borrowed(Py_None);
+  });
+}
+
 PyMethodDef node_methods[] = {
+    {"_meta_entry", node_meta_entry, METH_O, "One entry of `meta`, or None, without making it."},
     {"is_before", node_is_before, METH_O, "Whether this node runs before `other`."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -41,6 +41,7 @@ class Look(NamedTuple):
     strides: tuple[object, ...]
 
 
+_QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _NO_LOOK = Look((), torch.float32, torch.device("meta"), ())
 
 
@@ -165,16 +166,15 @@ class Inference:
 
     def _looked_at(self, tensor: Any) -> _Facts:
         key: tuple[object, ...] | None = None
-        is_like = (
-            tensor.fake_mode is self.mode
-            and tensor.constant is None
-            and tensor.layout is torch.strided
-            and not tensor.is_conj()
-            and not tensor.is_neg()
-            and not tensor._is_zerotensor()
-        )
-        seen = look(tensor) if is_like else None
-        if seen is None:
+        seen = None
+        if tensor.fake_mode is self.mode and tensor.constant is None:
+            seen = look(tensor)
+        if (
+            seen is None
+            or (seen.dtype.is_complex and tensor.is_conj())
+            or tensor.is_neg()
+            or tensor._is_zerotensor()
+        ):
             return _Facts(tensor, None, _NO_LOOK, False, 0, None)
         offset = expression(tensor.storage_offset())
         requires_grad = tensor.requires_grad
@@ -186,7 +186,7 @@ class Inference:
             and type(tensor) is FakeTensor
             and tensor.real_tensor is None
             and not requires_grad
-            and not tensor.is_quantized
+            and seen.dtype not in _QUANTIZED
             and offset == 0
         )
         memory = tensor.untyped_storage()

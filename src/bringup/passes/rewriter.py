@@ -124,12 +124,13 @@ def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:
 def heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
     """What new nodes take over from those they replace: the user's lines and modules."""
     found: dict[str, object] = {}
-    traces = dict.fromkeys(node.meta["stack_trace"] for node in nodes if "stack_trace" in node.meta)
+    traces = dict.fromkeys([node._meta_entry("stack_trace") for node in nodes])
+    traces.pop(None, None)
     if traces:
-        found["stack_trace"] = "\n".join(str(trace) for trace in traces)
-    last = nodes[-1]
+        found["stack_trace"] = "\n".join([str(trace) for trace in traces])
     for key in ("nn_module_stack", "module"):
-        if key in last.meta:
-            found[key] = last.meta[key]
-    found["replaces"] = tuple(node.name for node in nodes)
+        entry = nodes[-1]._meta_entry(key)
+        if entry is not None:
+            found[key] = entry
+    found["replaces"] = tuple([node.name for node in nodes])
     return found
