@@ -541,6 +541,24 @@ typedef struct bringup_engine_api {
 
   /* --- memory: ends all arrays that reading functions returned for this handle so far. */
   int32_t (*graph_release_arrays)(bringup_ir_graph graph);
+
+  /* --- control edges: `target`, an operator, runs after `source`, an operator or an input, whether
+   * or not it reads anything of it. INVALID for other nodes, and for the removal of an edge that
+   * there is not. In a pattern an edge asks for one between the nodes that are found; from an input
+   * it leads from what computes it. Edges of a graph that enter or leave what is replaced are kept
+   * at what replaces it; edges inside of it go, and those of the replacement come. What was added
+   * twice is there once. The graph of torch.compile has no control edges: a pass that leaves one
+   * there fails. */
+  int32_t (*add_control_edge)(bringup_ir_graph graph, bringup_ir_node source,
+                              bringup_ir_node target);
+  int32_t (*remove_control_edge)(bringup_ir_graph graph, bringup_ir_node source,
+                                 bringup_ir_node target);
+  /* The sources of the edges to a node, in the order in which they were added; the targets of those
+   * from it, in the order of the graph. */
+  int32_t (*node_control_inputs)(bringup_ir_graph graph, bringup_ir_node node,
+                                 const bringup_ir_node** nodes, uint32_t* count);
+  int32_t (*node_control_users)(bringup_ir_graph graph, bringup_ir_node node,
+                                const bringup_ir_node** nodes, uint32_t* count);
 } bringup_engine_api;
 
 /* Whether the engine that gave `api` has a function: the table of an older one is shorter. */

@@ -18,6 +18,7 @@ bringup_engine_api make_table() {
   fill_pattern_functions(table);
   fill_matching_functions(table);
   fill_boundary_functions(table);
+  fill_control_functions(table);
   fill_running_functions(table);
   return table;
 }

@@ -5,6 +5,7 @@
 #include "engine/access.h"
 #include "engine/api.h"
 #include "engine/marshal.h"
+#include "engine/order.h"
 #include "engine/pieces.h"
 
 namespace bringup::engine {
@@ -352,6 +353,7 @@ int32_t pattern_create(bringup_ir_graph graph, const char* name, bringup_ir_patt
   return guarded([&] {
     given(pattern, "pattern");
     const auto entry = pattern_graph(graph);
+    check_has_no_cycle(*entry->graph, "pattern");
     auto made =
         make_pattern(entry->graph, entry->pieces, name != nullptr ? name : entry->graph->name());
     take_graph(graph);

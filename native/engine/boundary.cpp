@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "engine/control.h"
 #include "engine/error.h"
 #include "engine/order.h"
 #include "engine/rewriter.h"
@@ -148,15 +149,19 @@ void Boundary::place(Part& part, const Storages& storages) const {
       if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
     }
   }
+  for (const NodeId user : run_after(graph_, part.nodes)) {
+    if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
+  }
+  std::vector<NodeId> needed = run_before(graph_, part.nodes);
+  for (const ValueId value : part.inputs) needed.push_back(value.node);
   const NodeId next = graph_.next(part.nodes.back());
   const bool is_early = reader != kNoNode && graph_.is_before(reader, next);
-  const bool has_late_input =
-      std::any_of(part.inputs.begin(), part.inputs.end(),
-                  [&](ValueId value) { return !graph_.is_before(value.node, next); });
+  const bool has_late_input = std::any_of(
+      needed.begin(), needed.end(), [&](NodeId node) { return !graph_.is_before(node, next); });
   part.before = next;
   if (!is_early && !has_late_input) return;
   if (reader != kNoNode) part.before = reader;
-  auto plan = hoist_plan(graph_, part.inputs, part.before, part.nodes, storages);
+  auto plan = hoist_plan(graph_, std::move(needed), part.before, part.nodes, storages);
   if (const std::string* reason = std::get_if<std::string>(&plan)) {
     throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced: " + *reason);
   }

@@ -134,7 +134,10 @@ class Graph {
   const TensorDesc* desc(ValueId value) const;
   // The data of a constant; null when passes may not look into it. The host is asked once.
   const ConstantData* payload(NodeId node) const;
-  // Nodes that run before this one without being read, in the order given.
+  // Control edges lead to a node from those that run before it without being read: from operators
+  // and inputs to operators. The inputs in the order given, the users in graph order.
+  bool has_control_edges() const { return !controls_.empty(); }
+  bool has_control_edge(NodeId source, NodeId target) const;
   std::vector<NodeId> control_inputs(NodeId node) const;
   std::vector<NodeId> control_users(NodeId node) const;
   std::vector<Attribute> attributes(NodeId node) const;
@@ -177,6 +180,10 @@ class Graph {
   void erase_dead(std::span<const NodeId> candidates);
   void move_before(NodeId node, NodeId before);
   void set_control_inputs(NodeId node, std::span<const NodeId> before);
+  // One more, unless there is that edge already.
+  void add_control_edge(NodeId source, NodeId target);
+  // Refused where there is no such edge.
+  void remove_control_edge(NodeId source, NodeId target);
   // `item` is one item; nothing removes the attribute.
   void set_attribute(NodeId node, StringId name, ArgumentSpan item);
   // Null removes it. A graph is a subgraph of one node at most.
@@ -263,6 +270,7 @@ class Graph {
   void unlink(NodeId node);
   void renumber();
 
+  void require_control_edge(NodeId source, NodeId target) const;
   void put_control(NodeId node, const ArgumentRange& range);
   void put_attribute(NodeId node, StringId name, const ArgumentRange& range);
   void put_subgraph(NodeId node, StringId name, const ArgumentRange& range);

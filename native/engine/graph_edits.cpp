@@ -1,4 +1,5 @@
 // The edits of a graph, and undoing them.
+#include <unordered_set>
 #include <utility>
 
 #include "engine/graph.h"
@@ -195,13 +196,21 @@ void Graph::erase(NodeId node) {
 
 void Graph::erase_dead(std::span<const NodeId> candidates) {
   std::vector<NodeId> agenda(candidates.begin(), candidates.end());
+  std::unordered_set<NodeId> held;  // by nothing but what must run after them
   while (!agenda.empty()) {
     const NodeId node = agenda.back();
     agenda.pop_back();
     if (!alive(node) || node == kOutput || type(node) == Operators::input()->type) continue;
-    if (!sorted_users(node).empty() || !control_users(node).empty() || !pure(node)) continue;
+    if (!sorted_users(node).empty() || !pure(node)) continue;
+    if (!control_users(node).empty()) {
+      held.insert(node);
+      continue;
+    }
     std::vector<NodeId> producers;
     for_each_value(all_arguments(node), [&](ValueId value) { producers.push_back(value.node); });
+    for (const NodeId input : control_inputs(node)) {
+      if (held.contains(input)) producers.push_back(input);
+    }
     erase(node);
     agenda.insert(agenda.end(), producers.begin(), producers.end());
   }

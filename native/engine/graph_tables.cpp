@@ -53,22 +53,60 @@ std::vector<NodeId> Graph::control_users(NodeId node) const {
   return sorted;
 }
 
+bool Graph::has_control_edge(NodeId source, NodeId target) const {
+  if (controls_.empty()) return false;
+  const ArgumentSpan edges = items_of(control_range(target));
+  return std::any_of(edges.begin(), edges.end(),
+                     [&](const Argument& edge) { return edge.value.node == source; });
+}
+
+// What is there from the start waits for nothing, and nothing waits for it but by reading it.
+// Inputs of patterns and replacements stand for what a node computed, so edges may lead from them.
+void Graph::require_control_edge(NodeId source, NodeId target) const {
+  require_alive(source, "the start of a control edge");
+  const bool has_source = source != kOutput && &op(source) != Operators::constant();
+  const bool has_target = target != kOutput && &op(target) != Operators::constant() &&
+                          &op(target) != Operators::input();
+  if (source != target && has_source && has_target) return;
+  throw EngineError(ErrorCode::kInvalid, "no control edge can lead from " +
+                                             quoted(name_text(source)) + " (" +
+                                             std::string(Strings::text(type(source))) + ") to " +
+                                             quoted(name_text(target)) + " (" +
+                                             std::string(Strings::text(type(target))) + ")");
+}
+
 void Graph::set_control_inputs(NodeId node, std::span<const NodeId> before) {
   require_alive(node, "given control edges");
   ArgumentList edges;
   for (const NodeId input : before) {
-    require_alive(input, "the start of a control edge");
-    if (input == node || input == kOutput) {
-      throw EngineError(ErrorCode::kInvalid, "no control edge can lead from " +
-                                                 quoted(name_text(input)) + " to " +
-                                                 quoted(name_text(node)));
-    }
+    require_control_edge(input, node);
     edges.put(Argument::of_value({input, 0}));
   }
   Edit edit{EditKind::kControl, node};
   edit.old = control_range(node);
   edit.now = keep({edges.items(), edges.count()});
   apply(edit);
+}
+
+void Graph::add_control_edge(NodeId source, NodeId target) {
+  require_alive(target, "given control edges");
+  require_control_edge(source, target);
+  if (has_control_edge(source, target)) return;
+  std::vector<NodeId> before = control_inputs(target);
+  before.push_back(source);
+  set_control_inputs(target, before);
+}
+
+void Graph::remove_control_edge(NodeId source, NodeId target) {
+  require_alive(target, "given control edges");
+  std::vector<NodeId> before = control_inputs(target);
+  if (std::erase(before, source) == 0) {
+    at(source);
+    throw EngineError(ErrorCode::kInvalid, "no control edge leads from " +
+                                               quoted(name_text(source)) + " to " +
+                                               quoted(name_text(target)));
+  }
+  set_control_inputs(target, before);
 }
 
 void Graph::put_control(NodeId node, const ArgumentRange& range) {

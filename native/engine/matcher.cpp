@@ -195,27 +195,37 @@ void Matcher::add_seeds(const Option& option) {
     end_alternative();
     return;
   }
-  const PatternNode& node = program_->root().nodes[option.node];
-  const ValueId target = *bound_.resolve(0, rarest(node));
+  for (const NodeId target : seed_targets(option.node)) {
+    decide();
+    put({Goal::Kind::kBind, 0, option.node, 0, nullptr, target});
+    end_alternative();
+  }
+}
+
+// The nodes that may stand for an unbound one, in graph order: what reads a value that is bound, or
+// where there is none, what has a control edge. None after a refusal.
+std::vector<NodeId> Matcher::seed_targets(uint32_t slot) {
+  const PatternNode& node = program_->root().nodes[slot];
+  const uint32_t term = rarest(node);
+  if (term == kNoSlot) return linked_targets(slot);
+  const ValueId target = *bound_.resolve(0, term);
   std::vector<NodeId> readers;
   for (const NodeId user : graph_.users(target)) {
     if (graph_.type(user) == node.type) readers.push_back(user);
   }
   std::sort(readers.begin(), readers.end(),
             [&](NodeId one, NodeId other) { return graph_.is_before(one, other); });
-  for (const NodeId reader : readers) {
-    decide();
-    put({Goal::Kind::kBind, 0, option.node, 0, nullptr, reader});
-    end_alternative();
+  if (readers.empty()) {
+    refuse_with(target.node, [&] {
+      return Refusal{"no reader of this value fits", std::string(Strings::text(node.type)),
+                     users_text(graph_, target)};
+    });
   }
-  if (!readers.empty()) return;
-  refuse_with(target.node, [&] {
-    return Refusal{"no reader of this value fits", std::string(Strings::text(node.type)),
-                   users_text(graph_, target)};
-  });
+  return readers;
 }
 
-// Unbound nodes behind an output that read a bound value, and the decisions they imply.
+// Unbound nodes behind an output that read a bound value or have a control edge from or to
+// something bound, and the decisions they imply.
 std::vector<Matcher::Option> Matcher::seed_options(uint32_t output) {
   struct Step {
     uint32_t term;
@@ -245,7 +255,7 @@ std::vector<Matcher::Option> Matcher::seed_options(uint32_t output) {
     } else if (term.kind == Term::Kind::kNode && !seen_nodes[term.slot]) {
       seen_nodes[term.slot] = true;
       const PatternNode& node = root.nodes[term.slot];
-      if (reads_known(node)) {
+      if (reads_known(node) || edge_to_known(term.slot) != nullptr) {
         options.push_back({step.decisions, term.slot});
       } else {
         for (size_t i = node.inputs.size(); i-- > 0;) {

@@ -116,8 +116,11 @@ class Matcher {
   bool seed();
   std::vector<Option> seed_options(uint32_t output);
   void add_seeds(const Option& option);
+  std::vector<NodeId> seed_targets(uint32_t slot);
+  std::vector<NodeId> linked_targets(uint32_t slot);
   uint32_t rarest(const PatternNode& node) const;
   bool reads_known(const PatternNode& node) const;
+  const PatternEdge* edge_to_known(uint32_t slot) const;
 
   void compare(const Goal& goal);
   void compare_term(const Goal& goal);
@@ -142,6 +145,9 @@ class Matcher {
   void put_arguments(const Goal& goal, const PatternNode& wanted, bool swapped);
   bool plausible(uint32_t frame, uint32_t term, ArgumentSpan found);
   bool is_as_stated(uint32_t frame, ValueId wanted, ValueId found);
+  bool has_control_edges(uint32_t frame, bool is_input, uint32_t slot, NodeId found);
+  bool has_control_edge(NodeId source, NodeId target);
+  NodeId bound_source(uint32_t frame, const PatternEdge& edge) const;
   bool fit_sizes(uint32_t frame, const CompiledConstraint& constraint, ValueId wanted, NodeId found,
                  const TensorDesc& desc);
 
@@ -154,6 +160,8 @@ class Matcher {
   std::optional<Candidate> accept();
   bool is_read_inside(std::span<const NodeId> nodes, const Part& part);
   bool is_fed_from_outside(const Part& part);
+  bool is_ordered_as_stated(std::span<const NodeId> nodes, const Part& part);
+  bool is_stated(NodeId source, NodeId target) const;
   bool is_unwritten(const Part& part);
   bool place(Candidate& found, const Part& part);
   bool may_run_at(NodeId before, std::span<const NodeId> nodes);

@@ -1,6 +1,7 @@
 // Whether what was matched can be taken out of the graph, and where its replacement would stand.
 #include <algorithm>
 
+#include "engine/control.h"
 #include "engine/matcher.h"
 #include "engine/matcher_refusal.h"
 #include "engine/order.h"
@@ -66,8 +67,8 @@ std::optional<Candidate> Matcher::accept() {
     part.outputs.push_back(*bound_.resolve(0, term));
   }
   const bool fits = is_read_inside(found.nodes, part) && is_fed_from_outside(part) &&
-                    is_unwritten(part) && place(found, part) &&
-                    may_run_at(found.before, found.nodes);
+                    is_ordered_as_stated(found.nodes, part) && is_unwritten(part) &&
+                    place(found, part) && may_run_at(found.before, found.nodes);
   return fits ? std::optional(std::move(found)) : std::nullopt;
 }
 
@@ -118,20 +119,24 @@ bool Matcher::is_unwritten(const Part& part) {
 }
 
 // Where the replacement goes: behind the match, but in front of the first reader of an output, to
-// which what it reads must be moved then.
+// which what it reads must be moved then. Control edges count as reads do.
 bool Matcher::place(Candidate& found, const Part& part) {
   NodeId reader = kNoNode;
-  for (const ValueId value : part.outputs) {
-    const NodeId first = outside_reader(graph_, value, part.nodes);
-    if (first != kNoNode && (reader == kNoNode || graph_.is_before(first, reader))) reader = first;
-  }
+  const auto comes = [&](NodeId node) {
+    if (node != kNoNode && (reader == kNoNode || graph_.is_before(node, reader))) reader = node;
+  };
+  for (const ValueId value : part.outputs) comes(outside_reader(graph_, value, part.nodes));
+  for (const NodeId node : run_after(graph_, found.nodes)) comes(node);
   const NodeId last = found.nodes.back();
   if (reader == kNoNode || graph_.is_before(last, reader)) {
     found.before = graph_.next(last);
     return true;
   }
   found.before = reader;
-  auto plan = hoist_plan(graph_, part.taken_in, reader, part.nodes.all(), storages_);
+  std::vector<NodeId> needed;
+  for (const ValueId value : part.taken_in) needed.push_back(value.node);
+  for (const NodeId node : run_before(graph_, found.nodes)) needed.push_back(node);
+  auto plan = hoist_plan(graph_, std::move(needed), reader, part.nodes.all(), storages_);
   if (auto* reason = std::get_if<std::string>(&plan)) {
     refuse_with(reader, [&] { return Refusal{*reason}; });
     return false;

@@ -139,6 +139,7 @@ void Matcher::compare_input(const Goal& goal) {
   const ValueId known = bound_.input(goal.frame, term.slot);
   if (known.node == kNoNode) {
     if (!is_as_stated(goal.frame, term.value, found)) return;
+    if (!has_control_edges(goal.frame, true, term.slot, found.node)) return;
     bound_.set_input(goal.frame, term.slot, found);
   } else if (!(known == found)) {
     return refuse_with(goal.node, [&] {
@@ -294,6 +295,7 @@ void Matcher::bind_node(const Goal& goal) {
   for (uint32_t i = 0; wanted.is_constrained && i < wanted.output_count; ++i) {
     if (!is_as_stated(goal.frame, {wanted.id, i}, {target, i})) return;
   }
+  if (!has_control_edges(goal.frame, false, goal.wanted, target)) return;
   bound_.set_node(goal.frame, goal.wanted, target);
   order_arguments(goal, wanted);
 }

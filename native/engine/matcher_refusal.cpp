@@ -22,12 +22,16 @@ std::string anchor_text(const Program& program) {
   return any_of_text(types);
 }
 
-std::string users_text(const Graph& graph, ValueId value) {
+std::string types_text(const Graph& graph, std::span<const NodeId> nodes) {
   std::set<std::string> types;
-  for (const NodeId user : graph.users(value)) types.insert(type_text(graph, user));
+  for (const NodeId node : nodes) types.insert(type_text(graph, node));
   std::string text;
   for (const std::string& type : types) text += concat({text.empty() ? "" : ", ", type});
-  return text.empty() ? "no reader" : text;
+  return text.empty() ? "none" : text;
+}
+
+std::string users_text(const Graph& graph, ValueId value) {
+  return graph.users(value).empty() ? "no reader" : types_text(graph, graph.users(value));
 }
 
 std::string shape_pattern_text(const std::vector<DimPattern>& shape) {

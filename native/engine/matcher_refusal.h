@@ -24,6 +24,8 @@ void Matcher::refuse_with(NodeId node, Make&& make) {
 std::string type_text(const Graph& graph, NodeId node);
 // The types of a pattern's anchors.
 std::string anchor_text(const Program& program);
+// The types of some nodes.
+std::string types_text(const Graph& graph, std::span<const NodeId> nodes);
 // The types of the nodes that read a value.
 std::string users_text(const Graph& graph, ValueId value);
 std::string shape_pattern_text(const std::vector<DimPattern>& shape);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace bringup::engine {
 namespace {
@@ -31,9 +32,13 @@ std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Stora
   return reason;
 }
 
-std::variant<std::vector<NodeId>, std::string> plan(const Graph& graph, std::vector<NodeId> agenda,
-                                                    NodeId before, std::span<const NodeId> blocked,
-                                                    const Storages& storages) {
+}  // namespace
+
+std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
+                                                          std::vector<NodeId> needed, NodeId before,
+                                                          std::span<const NodeId> blocked,
+                                                          const Storages& storages) {
+  std::vector<NodeId> agenda = std::move(needed);
   std::vector<NodeId> late;
   std::unordered_set<NodeId> seen;
   while (!agenda.empty()) {
@@ -41,8 +46,8 @@ std::variant<std::vector<NodeId>, std::string> plan(const Graph& graph, std::vec
     agenda.pop_back();
     if (graph.is_before(node, before) || seen.contains(node)) continue;
     if (node == before || std::find(blocked.begin(), blocked.end(), node) != blocked.end()) {
-      return "it would make a cycle: an input depends on " + quoted(graph.name_text(node)) +
-             ", which reads an output";
+      return "it would make a cycle: what it needs depends on " + quoted(graph.name_text(node)) +
+             ", which needs it";
     }
     seen.insert(node);
     late.push_back(node);
@@ -55,18 +60,6 @@ std::variant<std::vector<NodeId>, std::string> plan(const Graph& graph, std::vec
   std::sort(late.begin(), late.end(),
             [&](NodeId one, NodeId other) { return graph.is_before(one, other); });
   return late;
-}
-
-}  // namespace
-
-std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
-                                                          std::span<const ValueId> values,
-                                                          NodeId before,
-                                                          std::span<const NodeId> blocked,
-                                                          const Storages& storages) {
-  std::vector<NodeId> agenda;
-  for (const ValueId value : values) agenda.push_back(value.node);
-  return plan(graph, std::move(agenda), before, blocked, storages);
 }
 
 std::optional<OrderFailure> put_in_order(Graph& graph) {
@@ -85,13 +78,22 @@ std::optional<OrderFailure> put_in_order(Graph& graph) {
   for (const NodeId node : early) {
     producers.clear();
     add_producers(graph, node, producers);
-    auto moves = plan(graph, producers, node, {}, storages);
+    auto moves = hoist_plan(graph, producers, node, {}, storages);
     if (auto* reason = std::get_if<std::string>(&moves)) return OrderFailure{node, *reason};
     for (const NodeId producer : std::get<std::vector<NodeId>>(moves)) {
       graph.move_before(producer, node);
     }
   }
   return std::nullopt;
+}
+
+void check_has_no_cycle(Graph& graph, std::string_view what) {
+  if (!graph.has_control_edges()) return;
+  const std::optional<OrderFailure> failure = put_in_order(graph);
+  if (!failure) return;
+  throw EngineError(ErrorCode::kPass,
+                    std::string(what) + " " + quoted(graph.name()) + " cannot run: at " +
+                        quoted(graph.name_text(failure->node)) + " " + failure->reason);
 }
 
 }  // namespace bringup::engine

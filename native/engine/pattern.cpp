@@ -29,6 +29,7 @@ class Checker {
       }
     }
     check_needed();
+    check_control_edges();
   }
 
  private:
@@ -119,6 +120,17 @@ class Checker {
       throw EngineError(ErrorCode::kPass,
                         concat({"node ", node_name(node), " of pattern ", quoted(pattern_.name),
                                 " contributes to no output"}));
+    }
+  }
+
+  void check_control_edges() const {
+    if (!graph_.has_control_edges()) return;
+    for (NodeId node = graph_.first(); node != kNoNode; node = graph_.next(node)) {
+      const bool has_edge =
+          !graph_.control_inputs(node).empty() || !graph_.control_users(node).empty();
+      if (!has_edge || !is_choice(node)) continue;
+      refuse(concat({"has a control edge at ", node_name(node),
+                     ", which stands for alternatives: it must be said of each of them"}));
     }
   }
 

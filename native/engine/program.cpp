@@ -67,6 +67,7 @@ class Compiler {
     }
     for (uint32_t i = 0; i < sub(number).nodes.size(); ++i) fill_node(number, i);
     for (uint32_t i = 0; i < sub(number).choices.size(); ++i) fill_choice(number, i);
+    add_edges(number);
     for (const ValueId output : pattern.graph->outputs()) {
       const Argument argument = Argument::of_value(output);
       sub(number).outputs.push_back(add_item(number, {&argument, 1}));
@@ -153,6 +154,17 @@ class Compiler {
       alternatives.push_back(add_item(number, item_at(run, i)));
     }
     sub(number).choices[slot].alternatives = std::move(alternatives);
+  }
+
+  void add_edges(uint32_t number) {
+    const Graph& graph = *sub(number).pattern->graph;
+    if (!graph.has_control_edges()) return;
+    for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
+      for (const NodeId source : graph.control_inputs(node)) {
+        const bool from_input = graph.type(source) == Operators::input()->type;
+        sub(number).edges.push_back({from_input, slots_[number][source], slots_[number][node]});
+      }
+    }
   }
 
   // Terms of one run stand side by side; what an open argument needs is added after them.

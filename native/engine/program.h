@@ -83,6 +83,13 @@ struct CompiledConstraint {
   std::vector<NamePlace> names;  // one for each size in the shape; only those of names are set
 };
 
+// A control edge of a pattern: from a node or an input, to a node.
+struct PatternEdge {
+  bool from_input = false;
+  uint32_t source = kNoSlot;
+  uint32_t target = kNoSlot;
+};
+
 // A pattern, or what every item of one of its lists must be.
 struct SubPattern {
   const Pattern* pattern = nullptr;
@@ -90,6 +97,7 @@ struct SubPattern {
   uint32_t first_node = 0;  // of all nodes of the program
   std::vector<PatternNode> nodes;
   std::vector<PatternChoice> choices;
+  std::vector<PatternEdge> edges;
   std::vector<ValueId> inputs;
   std::vector<uint32_t> outputs;  // terms
   std::vector<StringId> names, sizes, lists;

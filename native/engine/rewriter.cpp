@@ -1,9 +1,11 @@
 #include "engine/rewriter.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/control.h"
 #include "engine/error.h"
 #include "engine/making.h"
 #include "engine/pieces.h"
@@ -37,17 +39,12 @@ class Copy {
          node = replacement_.next(node)) {
       if (&replacement_.op(node) != Operators::input()) copy_node(node);
     }
-    const std::vector<ValueId> outputs = replacement_.outputs();
-    for (size_t index = 0; index < outputs.size(); ++index) {
-      const ValueId now = mapped(outputs[index]);
-      if (now.node == kNoNode) {
-        throw EngineError(ErrorCode::kPass, "output " + std::to_string(index) +
-                                                " of the replacement " +
-                                                quoted(replacement_.name()) +
-                                                " is an input that stands for nothing here");
-      }
-      exchange(graph_, site_.outputs[index], now, providers_);
-      storages_.replaced(site_.outputs[index], now);
+    copy_control_edges();
+    const std::vector<ValueId> results = mapped_outputs();
+    move_control_edges(graph_, site_.nodes, {made_, site_.outputs, results});
+    for (size_t index = 0; index < results.size(); ++index) {
+      exchange(graph_, site_.outputs[index], results[index], providers_);
+      storages_.replaced(site_.outputs[index], results[index]);
     }
     graph_.erase_dead(site_.nodes);
     return std::move(made_);
@@ -69,6 +66,18 @@ class Copy {
                                               ", what it replaces has " +
                                               std::to_string(site_.outputs.size()));
     }
+  }
+
+  std::vector<ValueId> mapped_outputs() const {
+    std::vector<ValueId> results;
+    for (const ValueId output : replacement_.outputs()) {
+      results.push_back(mapped(output));
+      if (results.back().node != kNoNode) continue;
+      throw EngineError(ErrorCode::kPass, "output " + std::to_string(results.size() - 1) +
+                                              " of the replacement " + quoted(replacement_.name()) +
+                                              " is an input that stands for nothing here");
+    }
+    return results;
   }
 
   // What the replaced nodes agree on.
@@ -98,6 +107,7 @@ class Copy {
     const NodeId node = is_constant ? copy_constant(original) : insert(original);
     if (!is_constant) {
       own_.insert(node);
+      calls_.emplace(original, node);
       for (const auto& [name, item] : heritage_) graph_.set_attribute(node, name, item);
     }
     for (const Attribute& attribute : replacement_.attributes(original)) {
@@ -109,6 +119,27 @@ class Copy {
     made_.push_back(node);
     if (!is_constant || providers_.adopted) complete(node, original);
     storages_.record(node);
+  }
+
+  // What an input or an outer value stands for comes from a node here; nothing waits for what is
+  // there from the start.
+  void copy_control_edges() {
+    if (!replacement_.has_control_edges()) return;
+    for (const auto& [original, node] : calls_) {
+      for (const NodeId source : replacement_.control_inputs(original)) {
+        const NodeId before = source_of(source);
+        if (before == kNoNode) continue;
+        const Operator* op = &graph_.op(before);
+        if (op == Operators::input() || op == Operators::constant()) continue;
+        graph_.add_control_edge(before, node);
+      }
+    }
+  }
+
+  NodeId source_of(NodeId source) const {
+    const auto place = calls_.find(source);
+    if (place != calls_.end()) return place->second;
+    return mapped({source, 0}).node;
   }
 
   NodeId copy_constant(NodeId original) {
@@ -188,6 +219,7 @@ class Copy {
   std::unordered_map<ValueId, ValueId> copies_;
   std::unordered_map<StringId, std::vector<Argument>> heritage_;
   std::unordered_map<StringId, NodeId> givers_;
+  std::map<NodeId, NodeId> calls_;  // new ones by their original
   std::unordered_set<NodeId> own_;  // new nodes whose memory is their own
   std::vector<NodeId> made_;
 };

@@ -213,7 +213,11 @@ std::string node_text(const Graph& graph, NodeId node) {
   for (uint32_t i = 0; i < graph.output_count(node); ++i) {
     outputs += concat({i == 0 ? "" : ", ", value_text(graph, {node, i})});
   }
-  return outputs.empty() ? call : outputs + " = " + call;
+  std::string after;
+  for (const NodeId before : graph.control_inputs(node)) {
+    after += concat({after.empty() ? " after %" : ", %", graph.name_text(before)});
+  }
+  return concat({outputs, outputs.empty() ? "" : " = ", call, after});
 }
 
 }  // namespace bringup::engine

@@ -18,7 +18,7 @@ std::string value_name(const Graph& graph, ValueId value);  // with ":index" if 
 std::string value_text(const Graph& graph, ValueId value);  // "%y: float32[2, 3]"
 // One item: "%name" for a value, "[a, b]" for a list.
 std::string argument_text(const Graph& graph, ArgumentSpan item);
-// "%y: float32[2, 3] = aten::addmm(self=%bias, ...)"
+// "%y: float32[2, 3] = aten::addmm(self=%bias, ...) after %x"
 std::string node_text(const Graph& graph, NodeId node);
 
 }  // namespace bringup::engine

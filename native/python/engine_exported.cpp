@@ -79,7 +79,8 @@ class Exported {
     const en::ConstantData* data = graph_.payload(node);
     return nb::make_tuple(node, text_of(graph_.type(node)), text_of(graph_.name(node)),
                           nb::tuple(run_of(graph_.arguments(node))), graph_.output_count(node),
-                          data == nullptr ? nb::none() : nb::object(constant_tuple(*data)));
+                          data == nullptr ? nb::none() : nb::object(constant_tuple(*data)),
+                          numbers_of(graph_.control_inputs(node)));
   }
 
   // A value of the graph that is being rewritten stands as itself.
@@ -87,7 +88,7 @@ class Exported {
     const en::ValueId value = en::outer_value(graph_, node, objects_->graph);
     const nb::object handle = nb::steal(value_handle(*objects_, value).release());
     return nb::make_tuple(node, text_of(graph_.type(node)), text_of(graph_.name(node)),
-                          nb::make_tuple(handle), 1, nb::none());
+                          nb::make_tuple(handle), 1, nb::none(), nb::tuple());
   }
 
   nb::list run_of(en::ArgumentSpan run) const {

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include "engine/control.h"
 #include "engine/order.h"
 #include "engine/storages.h"
 #include "python/engine_fx.h"
@@ -20,23 +21,7 @@ struct EditList {
   std::vector<en::Edit> edits;
 };
 
-nb::object take(Ref ref) { return nb::steal(ref.release()); }
-
 en::StringId text_of(std::string_view text) { return en::Strings::intern(text); }
-
-en::NodeId node_of(GraphCore& core, nb::handle object) {
-  NodeHandle* node = as_node(object.ptr());
-  if (node == nullptr) throw nb::type_error("expected a node");
-  if (node->core != &core) throw nb::value_error("the node belongs to another graph");
-  return node->id;
-}
-
-en::ValueId value_of(GraphCore& core, nb::handle object) {
-  ValueHandle* value = as_value(object.ptr());
-  if (value == nullptr) throw nb::type_error("expected a value");
-  if (value->core != &core) throw nb::value_error("the value belongs to another graph");
-  return value->id;
-}
 
 std::vector<en::NodeId> nodes_of(GraphCore& core, nb::handle objects) {
   std::vector<en::NodeId> nodes;
@@ -160,7 +145,29 @@ void replace_all_uses(GraphCore& core, nb::handle old, nb::handle now) {
   core.graph.replace_all_uses(value_of(core, old), value_of(core, now));
 }
 
+std::vector<en::ValueId> values_of(GraphCore& core, nb::handle objects) {
+  std::vector<en::ValueId> values;
+  for (nb::handle object : objects) values.push_back(value_of(core, object));
+  return values;
+}
+
+// `outputs` of the nodes `old` become `results`; `made` are new.
+void move_control_edges(GraphCore& core, nb::handle old, nb::handle made, nb::handle outputs,
+                        nb::handle results) {
+  const std::vector<en::NodeId> added = nodes_of(core, made);
+  const std::vector<en::ValueId> before = values_of(core, outputs), now = values_of(core, results);
+  en::move_control_edges(core.graph, nodes_of(core, old), {added, before, now});
+}
+
 // Transactions
+
+// The sources of control edges.
+nb::object control_nodes(GraphCore& core, const en::ArgumentRange& range) {
+  std::vector<en::NodeId> nodes;
+  en::for_each_value(core.graph.items_of(range),
+                     [&](en::ValueId edge) { nodes.push_back(edge.node); });
+  return take(node_tuple(core, nodes));
+}
 
 nb::object edit_tuple(GraphCore& core, const en::Edit& edit) {
   const auto node = [&](en::NodeId id) {
@@ -172,9 +179,11 @@ nb::object edit_tuple(GraphCore& core, const en::Edit& edit) {
   const auto keywords = [&](const en::ArgumentRange& range) {
     return take(python_keywords(core, core.graph.keywords_of(range)));
   };
+  const bool is_control = edit.kind == en::EditKind::kControl;
+  const nb::object old = is_control ? control_nodes(core, edit.old) : items(edit.old);
+  const nb::object now = is_control ? control_nodes(core, edit.now) : items(edit.now);
   return nb::make_tuple(static_cast<int>(edit.kind), node(edit.node), node(edit.before),
-                        node(edit.origin), items(edit.old), keywords(edit.old), items(edit.now),
-                        keywords(edit.now));
+                        node(edit.origin), old, keywords(edit.old), now, keywords(edit.now));
 }
 
 nb::object edit_at(GraphCore& core, size_t index, const EditList* committed) {
@@ -296,6 +305,7 @@ void def_reading(nb::class_<GraphCore>& type) {
                        std::string_view op_type) { return core.graph.count(text_of(op_type)); })
       .def("find_by_name", &find_by_name)
       .def("owns", &owns)
+      .def("has_control_edges", [](GraphCore& core) { return core.graph.has_control_edges(); })
       .def("can_be_shaped", &can_be_shaped);
 }
 
@@ -316,6 +326,15 @@ void def_changing(nb::class_<GraphCore>& type) {
            [](GraphCore& core, nb::handle node, nb::handle before) {
              core.graph.move_before(node_of(core, node), node_of(core, before));
            })
+      .def("add_control_edge",
+           [](GraphCore& core, nb::handle source, nb::handle target) {
+             core.graph.add_control_edge(node_of(core, source), node_of(core, target));
+           })
+      .def("remove_control_edge",
+           [](GraphCore& core, nb::handle source, nb::handle target) {
+             core.graph.remove_control_edge(node_of(core, source), node_of(core, target));
+           })
+      .def("move_control_edges", &move_control_edges)
       .def(
           "set_meta",
           [](GraphCore& core, nb::handle value, nb::handle meta) {

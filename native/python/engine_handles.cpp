@@ -1,7 +1,5 @@
 #include "python/engine_handles.h"
 
-#include <nanobind/nanobind.h>
-
 namespace bringup::python {
 namespace {
 
@@ -200,6 +198,18 @@ PyObject* node_users(PyObject* self, void*) {
               [&] { return node_tuple(*node->core, node->core->graph.sorted_users(node->id)); });
 }
 
+PyObject* node_control_inputs(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node,
+              [&] { return node_tuple(*node->core, node->core->graph.control_inputs(node->id)); });
+}
+
+PyObject* node_control_users(PyObject* self, void*) {
+  NodeHandle* node = node_of(self);
+  return live(node,
+              [&] { return node_tuple(*node->core, node->core->graph.control_users(node->id)); });
+}
+
 PyObject* node_pure(PyObject* self, void*) {
   NodeHandle* node = node_of(self);
   return live(node,
@@ -309,6 +319,11 @@ PyGetSetDef node_getters[] = {
     {"output", node_output, nullptr, "The first output.", nullptr},
     {"users", node_users, nullptr, "The nodes that read any output, each once, in graph order.",
      nullptr},
+    {"control_inputs", node_control_inputs, nullptr,
+     "The nodes from which control edges lead here, in the order in which they were added.",
+     nullptr},
+    {"control_users", node_control_users, nullptr,
+     "The nodes to which control edges lead from here, in graph order.", nullptr},
     {"pure", node_pure, nullptr,
      "Whether this call only computes its outputs: it may be moved, folded or dropped.", nullptr},
     {"next", node_next, nullptr, "The node after this one; None for the output node.", nullptr},
@@ -485,6 +500,20 @@ NodeHandle* as_node(PyObject* object) {
 ValueHandle* as_value(PyObject* object) {
   const bool is = Py_TYPE(object) == value_type || PyObject_TypeCheck(object, value_base);
   return is ? value_of(object) : nullptr;
+}
+
+en::NodeId node_of(const GraphCore& core, nanobind::handle object) {
+  NodeHandle* node = as_node(object.ptr());
+  if (node == nullptr) throw nanobind::type_error("expected a node");
+  if (node->core != &core) throw nanobind::value_error("the node belongs to another graph");
+  return node->id;
+}
+
+en::ValueId value_of(const GraphCore& core, nanobind::handle object) {
+  ValueHandle* value = as_value(object.ptr());
+  if (value == nullptr) throw nanobind::type_error("expected a value");
+  if (value->core != &core) throw nanobind::value_error("the value belongs to another graph");
+  return value->id;
 }
 
 Ref node_handle(GraphCore& core, en::NodeId node) {

@@ -2,6 +2,8 @@
 // while it is alive; they expire with an exception.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include "python/engine_core.h"
 
 namespace bringup::python {
@@ -37,5 +39,11 @@ Ref value_tuple(GraphCore& core, std::span<const en::ValueId> values);
 // Null unless it is a handle (of any graph).
 NodeHandle* as_node(PyObject* object);
 ValueHandle* as_value(PyObject* object);
+
+// Between handles and what they stand for in `core`; a TypeError for what is no handle, a
+// ValueError for one of another graph.
+en::NodeId node_of(const GraphCore& core, nanobind::handle object);
+en::ValueId value_of(const GraphCore& core, nanobind::handle object);
+inline nanobind::object take(Ref ref) { return nanobind::steal(ref.release()); }
 
 }  // namespace bringup::python

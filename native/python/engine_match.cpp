@@ -13,22 +13,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-nb::object take(Ref ref) { return nb::steal(ref.release()); }
-
-en::NodeId node_of(const GraphCore& core, nb::handle object) {
-  NodeHandle* node = as_node(object.ptr());
-  if (node == nullptr) throw nb::type_error("expected a node");
-  if (node->core != &core) throw nb::value_error("the node belongs to another graph");
-  return node->id;
-}
-
-en::ValueId value_of(const GraphCore& core, nb::handle object) {
-  ValueHandle* value = as_value(object.ptr());
-  if (value == nullptr) throw nb::type_error("expected a value");
-  if (value->core != &core) throw nb::value_error("the value belongs to another graph");
-  return value->id;
-}
-
 nb::object text(en::StringId id) { return take(python_text(id)); }
 
 // Storages

@@ -21,8 +21,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-nb::object take(Ref ref) { return nb::steal(ref.release()); }
-
 std::string text_of(en::StringId id) { return std::string(en::Strings::text(id)); }
 
 // Raises an exception of bringup.errors.

@@ -180,7 +180,7 @@ TEST(control_edges_hold_their_nodes_and_are_undone) {
   CHECK_EQ(names(graph, graph.control_users(alone)), " neg");
   CHECK_THROWS(graph.erase(alone), EngineError, "'neg' has a control edge from it");
   CHECK_THROWS(graph.set_control_inputs(late, std::vector<NodeId>{late}), EngineError,
-               "no control edge can lead from 'neg' to 'neg'");
+               "no control edge can lead from 'neg' (t::neg) to 'neg' (t::neg)");
   graph.erase(late);
   CHECK(graph.control_users(alone).empty());
   graph.rollback();

@@ -20,11 +20,23 @@ class Maker {
     for (uint32_t i = 1 + below(3); i > 0; --i) known_.push_back({graph.add_input(text("x")), 0});
     if (below(3) == 0) known_.push_back({add_constant(graph), 0});
     for (uint32_t i = 0; i < count; ++i) add_node(graph, pattern);
+    const uint32_t edges = pattern != nullptr ? 2 : below(2) * count;
+    for (uint32_t i = 0; i < edges; ++i) add_control_edge(graph);
   }
 
   ValueId value() { return known_[below(static_cast<uint32_t>(known_.size()))]; }
 
  private:
+  void add_control_edge(Graph& graph) {
+    NodeId source = value().node, target = value().node;
+    if (graph.is_before(target, source)) std::swap(source, target);
+    try {
+      graph.add_control_edge(source, target);
+    } catch (const EngineError&) {
+      // Not between these, which the graph says by itself.
+    }
+  }
+
   NodeId add_constant(Graph& graph) {
     const NodeId node = graph.add_constant(text("c"));
     if (below(3) == 0) return node;
@@ -128,10 +140,15 @@ void erase_unread(Graph& graph) {
     for (uint32_t i = 0; i < graph.output_count(node); ++i) {
       read = read || graph.use_count({node, i}) > 0;
     }
-    if (!read) graph.erase(node);
+    if (!read) {
+      for (const NodeId user : graph.control_users(node)) graph.remove_control_edge(node, user);
+      graph.erase(node);
+    }
     node = before;
   }
 }
+
+int edges_found = 0;
 
 // Whether the nodes that stand for nodes of the pattern are of their type and bound consistently.
 void check_match(const Program& program, const Graph& graph, const Candidate& found) {
@@ -145,6 +162,14 @@ void check_match(const Program& program, const Graph& graph, const Candidate& fo
       if (!sub.nodes[i].is_constant) {
         CHECK_EQ(found.bound->taken().find(node), sub.first_node + i);
       }
+    }
+    for (const PatternEdge& edge : sub.edges) {
+      const NodeId source = edge.from_input ? found.bound->input(frame, edge.source).node
+                                            : found.bound->node(frame, edge.source);
+      const NodeId target = found.bound->node(frame, edge.target);
+      if (source == kNoNode || target == kNoNode) continue;
+      ++edges_found;
+      CHECK(graph.has_control_edge(source, target));
     }
   }
   for (const uint32_t output : program.root().outputs) {
@@ -190,6 +215,7 @@ TEST(random_patterns_on_random_graphs_match_what_they_say) {
   }
   CHECK(programs > 500);
   CHECK(found > 500);
+  CHECK(edges_found > 20);
 }
 
 }  // namespace

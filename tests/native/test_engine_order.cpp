@@ -107,10 +107,10 @@ TEST(hoisting_takes_what_the_late_nodes_need_in_order) {
   const NodeId one = add(graph, op("t::one"), {{x, 0}});
   const NodeId two = add(graph, op("t::two"), {{one, 0}});
   const Storages storages(graph);
-  const std::vector<ValueId> wanted = {{two, 0}, {one, 0}, {x, 0}};
+  const std::vector<NodeId> wanted = {two, one, x};
   CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, {}, storages)), " one two");
   CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, std::vector<NodeId>{one}, storages)),
-           "it would make a cycle: an input depends on 'one', which reads an output");
+           "it would make a cycle: what it needs depends on 'one', which needs it");
 }
 
 TEST(hoisting_is_refused_over_effects_and_writes) {
@@ -120,10 +120,10 @@ TEST(hoisting_is_refused_over_effects_and_writes) {
   const NodeId write = add(graph, writing(), {{x, 0}});
   const NodeId reader = add(graph, op("t::one"), {{x, 0}});
   const Storages storages(graph);
-  const std::vector<ValueId> read = {{reader, 0}};
+  const std::vector<NodeId> read = {reader};
   CHECK_EQ(plan_text(graph, hoist_plan(graph, read, early, {}, storages)),
            "'one' would have to run before 'write_', a writer of its input");
-  const std::vector<ValueId> written = {{write, 0}};
+  const std::vector<NodeId> written = {write};
   CHECK_EQ(plan_text(graph, hoist_plan(graph, written, early, {}, storages)),
            "'write_' (t::write_) would have to run earlier, but it has side effects");
 }

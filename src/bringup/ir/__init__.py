@@ -9,7 +9,7 @@ from bringup.ir.anchors import InAnchor, OutAnchor
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
-from bringup.ir.edits import Committer, Edit, Erase, Insert, Journal, Move, Rewire
+from bringup.ir.edits import Committer, Control, Edit, Erase, Insert, Journal, Move, Rewire
 from bringup.ir.effects import Storages, shared_outputs
 from bringup.ir.graph import Graph
 from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
@@ -38,6 +38,7 @@ __all__ = [
     "AtenSchemas",
     "Committer",
     "ConstantData",
+    "Control",
     "Dialect",
     "Dim",
     "DimPattern",

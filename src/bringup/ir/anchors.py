@@ -74,17 +74,24 @@ def out_anchors(node: Node) -> tuple[OutAnchor, ...]:
 
 
 def control_inputs(node: Node) -> tuple[Node, ...]:
-    """The nodes that must run before `node` although it reads none of their values: because one of
-    the two writes memory that the other uses, or its effects are unknown.
+    """The nodes that must run before `node` for another reason than that it reads their values: a
+    control edge, or because one of the two writes memory that the other uses, or its effects are
+    unknown. In graph order.
     """
     order = _ordered_by_memory(node)
-    return tuple(other for other in order if other.is_before(node) and node not in other.users)
+    found = [other for other in order if other.is_before(node) and node not in other.users]
+    return _sorted(found, node.control_inputs)
 
 
 def control_outputs(node: Node) -> tuple[Node, ...]:
-    """The nodes that must run after `node` although they read none of its values."""
+    """The nodes that must run after `node` for another reason than that they read its values."""
     order = _ordered_by_memory(node)
-    return tuple(other for other in order if node.is_before(other) and other not in node.users)
+    found = [other for other in order if node.is_before(other) and other not in node.users]
+    return _sorted(found, node.control_users)
+
+
+def _sorted(found: list[Node], edges: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(sorted({*found, *edges}, key=lambda node: node.order))
 
 
 def _ordered_by_memory(node: Node) -> list[Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from bringup.errors import ExpiredHandleError
 from bringup.ir.constants import constant_payload
@@ -11,6 +12,7 @@ from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator
 from bringup.ir.graph import Graph
 from bringup.ir.node import ONE_OF, Node, Value, plain
+from bringup.ir.order import put_in_order
 from bringup.ir.tensor import Dim, Shape, TensorDesc
 
 __all__ = ["GraphBuilder", "Operators", "TensorHolder"]
@@ -163,12 +165,14 @@ class GraphBuilder:
         self._graph: Graph | None = Graph(name, dialect)
         self._before: Node | None = None
         self._edits_graph = False
+        self._dependencies: tuple[Node, ...] = ()
 
     @classmethod
     def over(cls, graph: Graph, before: Node) -> GraphBuilder:
         """A builder whose operators become nodes of `graph`, placed before `before`."""
         builder = cls.__new__(cls)
         builder._graph, builder._before, builder._edits_graph = graph, before, True
+        builder._dependencies = ()
         return builder
 
     def _live(self) -> Graph:
@@ -286,9 +290,48 @@ class GraphBuilder:
             before=self._before,
             output_count=outputs,
         )
+        for source in self._dependencies:
+            graph.add_control_edge(source, node)
         holders = tuple(TensorHolder(self, value) for value in node.outputs)
         several = len(holders) != 1 or node.operator.output_count is None
         return holders if several else holders[0]
+
+    def add_control_dependency(self, target: object, dependencies: object) -> None:
+        """Let the operator behind `target` run after those behind `dependencies`, whether or not it
+        reads anything of them: control edges (`Graph.add_control_edge`).
+
+        Arguments:
+            target: a holder, value or node.
+            dependencies: one of these, or a sequence of them; an input counts as what computes it.
+
+        Raises `ValueError` for what is of another graph, or an edge that there cannot be.
+        """
+        graph = self._live()
+        for source in self._nodes_of(dependencies):
+            for node in self._nodes_of(target):
+                graph.add_control_edge(source, node)
+
+    @contextmanager
+    def control_dependency_scope(self, dependencies: object) -> Iterator[None]:
+        """Every operator that this builder calls in the block runs after those of `dependencies`;
+        scopes nest. See `add_control_dependency`.
+        """
+        outer = self._dependencies
+        self._dependencies = (*outer, *self._nodes_of(dependencies))
+        try:
+            yield
+        finally:
+            self._dependencies = outer
+
+    def _nodes_of(self, given: object) -> tuple[Node, ...]:
+        if isinstance(given, (tuple, list)):
+            return tuple(node for item in given for node in self._nodes_of(item))
+        self._check_owner(given)
+        found = plain(given)
+        node = found.node if isinstance(found, Value) else found
+        if not isinstance(node, Node):
+            raise TypeError(f"a control dependency is a holder, value or node, got {given!r}")
+        return (node,)
 
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
         """In a pattern: a value that is any one of `alternatives` (holders or host arguments)."""
@@ -311,7 +354,10 @@ class GraphBuilder:
             )
 
     def build_and_reset(self, outputs: object) -> Graph:
-        """The finished graph, returning `outputs` (a holder or a sequence of them)."""
+        """The finished graph, returning `outputs` (a holder or a sequence of them).
+
+        Raises `PassError` when control dependencies make a cycle.
+        """
         graph = self._live()
         if self._edits_graph:
             raise ValueError(
@@ -321,5 +367,7 @@ class GraphBuilder:
         if not listed:
             raise ValueError(f"graph {graph.name!r} needs at least one output")
         graph.set_outputs(*listed)
+        if graph.has_control_edges:
+            put_in_order(graph)
         self._graph = None
         return graph

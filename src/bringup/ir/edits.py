@@ -1,16 +1,16 @@
-"""The four edits a graph knows, as its journal lists them: to be repeated on a mirrored graph."""
+"""The edits a graph knows, as its journal lists them: to be repeated on a mirrored graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 if TYPE_CHECKING:
     from bringup.ir._engine import EditList, GraphCore
     from bringup.ir.node import Node
 
-__all__ = ["Committer", "Edit", "Erase", "Insert", "Journal", "Move", "Rewire"]
+__all__ = ["Committer", "Control", "Edit", "Erase", "Insert", "Journal", "Move", "Rewire"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,16 @@ class Rewire:
     keywords: Mapping[str, object]
 
 
-Edit: TypeAlias = Insert | Erase | Move | Rewire
+@dataclass(frozen=True)
+class Control:
+    """Control edges lead to a node from other nodes than before."""
+
+    node: Node
+    old_inputs: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+
+
+Edit: TypeAlias = Insert | Erase | Move | Rewire | Control
 
 
 class Journal(Sequence[Edit]):
@@ -110,9 +119,9 @@ def _edit(
     node: Node,
     before: Node,
     origin: Node,
-    old_arguments: tuple[object, ...],
+    old_arguments: tuple[Any, ...],
     old_keywords: Mapping[str, object],
-    arguments: tuple[object, ...],
+    arguments: tuple[Any, ...],
     keywords: Mapping[str, object],
 ) -> Edit:
     """An edit from what the engine says about it; kinds are numbered as in its `EditKind`."""
@@ -122,4 +131,6 @@ def _edit(
         return Erase(node, before, old_arguments, old_keywords)
     if kind == 2:
         return Move(node, origin, before)
+    if kind == 4:
+        return Control(node, old_arguments, arguments)
     return Rewire(node, old_arguments, arguments, old_keywords, keywords)

@@ -1,7 +1,7 @@
 """The graph: the form in which passes see a computation, and every way to change it.
 
 The nodes live in the native engine; `Node` and `Value` are handles, made when somebody asks.
-Every change goes through four edits (insert, rewire, erase, move), which are journalled while a
+Every change goes through edits (insert, rewire, erase, move, control), journalled while a
 transaction is open: so a failed pass is undone, and a successful one can be repeated on the graph
 this one mirrors.
 """
@@ -9,7 +9,7 @@ this one mirrors.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -286,6 +286,42 @@ class Graph(GraphTree):
         self._own(node)
         self._own(before)
         self._core.move_before(node, before)
+
+    def add_control_edge(self, source: Node, target: Node) -> None:
+        """Let `target` run after `source`, whether or not it reads anything of it.
+
+        From an operator or input to an operator; `ValueError` otherwise. Adding it again does
+        nothing. An edge against the order of the graph is allowed: see `ir.put_in_order`.
+        """
+        self._own(source)
+        self._own(target)
+        self._core.add_control_edge(source, target)
+
+    def remove_control_edge(self, source: Node, target: Node) -> None:
+        """Take a control edge out; `ValueError` when there is none."""
+        self._own(source)
+        self._own(target)
+        self._core.remove_control_edge(source, target)
+
+    @property
+    def has_control_edges(self) -> bool:
+        """Whether there is any control edge."""
+        self._live()
+        return self._core.has_control_edges()
+
+    def move_control_edges(
+        self, old: Iterable[Node], new: Iterable[Node], results: Iterable[tuple[Value, Value]]
+    ) -> None:
+        """Let `new`, which stand for `old`, keep their place among the other nodes: they run after
+        all that ran before a node of `old`, and before all that ran after one.
+
+        To be called before `results`, pairs of an output of `old` and what will be read in its
+        place, are exchanged: what reads one that no new node computes runs after the former itself.
+        """
+        self._live()
+        pairs = list(results)
+        outputs, now = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._core.move_control_edges(list(old), list(new), outputs, now)
 
     def put_in_order(self) -> tuple[Node, str] | None:
         """Move producers that come too late in front of their first reader.

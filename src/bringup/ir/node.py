@@ -116,9 +116,10 @@ class Node(NodeBase):
 
     Its arguments stand in schema order; each is a value, a host value, or a tuple of these.
     A handle: `name`, `op_type`, `operator`, `arguments`, `keywords`, `inputs`, `outputs`, `output`,
-    `users`, `next`, `order`, `pure` and `graph` ask the graph. `meta` is free for anyone (`rule` is
-    the pass that made the node, `stack_trace` the user's line), `handle` is the node of the
-    mirrored graph, `payload` the data of a constant that passes may fold.
+    `users`, `control_inputs`, `control_users`, `next`, `order`, `pure` and `graph` ask the graph.
+    `meta` is free for anyone (`rule` is the pass that made the node, `stack_trace` the user's
+    line), `handle` is the node of the mirrored graph, `payload` the data of a constant that passes
+    may fold.
     """
 
     __slots__ = ()
@@ -194,13 +195,17 @@ class Node(NodeBase):
         return self.users
 
     def get_in_control_nodes(self) -> tuple[Node, ...]:
-        """The nodes that must run before this one, for the sake of memory they both use."""
+        """The nodes that must run before this one: those of `control_inputs`, and for the sake of
+        memory they both use.
+        """
         from bringup.ir.anchors import control_inputs
 
         return control_inputs(self)
 
     def get_out_control_nodes(self) -> tuple[Node, ...]:
-        """The nodes that must run after this one, for the sake of memory they both use."""
+        """The nodes that must run after this one: those of `control_users`, and for the sake of
+        memory they both use.
+        """
         from bringup.ir.anchors import control_outputs
 
         return control_outputs(self)

@@ -7,31 +7,30 @@ from collections.abc import Iterable
 from bringup.errors import PassError
 from bringup.ir.effects import Storages
 from bringup.ir.graph import Graph
-from bringup.ir.node import Node, Value
+from bringup.ir.node import Node
 
 __all__ = ["hoist_plan", "put_in_order"]
 
 
 def hoist_plan(
-    values: Iterable[Value], before: Node, blocked: frozenset[Node], storages: Storages
+    needed: Iterable[Node], before: Node, blocked: frozenset[Node], storages: Storages
 ) -> list[Node] | str:
-    """The nodes that must move so that all `values` exist before the node `before` runs.
+    """The nodes that must move so that all of `needed` ran before the node `before` runs.
 
     Only nodes after `before` are visited. Returns them in order, or the reason why it cannot be
     done: a cycle through `before` or a node of `blocked`, or a node that may not be moved.
     """
     late: dict[Node, None] = {}
     graph = before.graph
-    agenda = [value.node for value in values]
+    agenda = list(needed)
     while agenda:
         node = agenda.pop()
         if not graph.owns(node) or node.is_before(before) or node in late:
             continue
         if node is before or node in blocked:
-            return (
-                f"it would make a cycle: an input depends on {node.name!r}, which reads an output"
-            )
+            return f"it would make a cycle: what it needs depends on {node.name!r}, which needs it"
         late[node] = None
+        agenda.extend(node.control_inputs)
         agenda.extend(value.node for value in node.inputs)
     for node in late:
         if not node.pure:

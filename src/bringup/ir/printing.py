@@ -30,7 +30,7 @@ def argument_text(argument: object) -> str:
 
 
 def node_text(node: Node) -> str:
-    """`%y: float32[2, 3] = aten::addmm(self=%bias, ...)`."""
+    """`%y: float32[2, 3] = aten::addmm(self=%bias, ...)`, with a control edge ` after %x`."""
     names = [parameter.name for parameter in node.operator.parameters]
     shown = []
     for index, argument in enumerate(node.arguments):
@@ -38,6 +38,8 @@ def node_text(node: Node) -> str:
         shown.append(prefix + argument_text(argument))
     shown.extend(f"{name}={argument_text(item)}" for name, item in node.keywords.items())
     call = f"{node.op_type}({', '.join(shown)})"
+    if node.control_inputs:
+        call = f"{call} after {', '.join(f'%{source.name}' for source in node.control_inputs)}"
     if not node.outputs:
         return call
     return f"{', '.join(repr(value) for value in node.outputs)} = {call}"
@@ -54,7 +56,8 @@ def graph_text(graph: Graph) -> str:
 
 def to_dot(graph: Graph) -> str:
     """The graph in the DOT language of Graphviz: a box for every node, an edge for every value that
-    it reads, labelled with shape and dtype; a dashed edge to every subgraph that a node calls.
+    it reads, labelled with shape and dtype; a dotted edge for every control edge; a dashed edge to
+    every subgraph that a node calls.
     """
     lines = [f"digraph {_quoted(graph.name)} {{", "  node [shape=box];"]
     lines.extend(_dot_lines(graph, "n"))
@@ -69,6 +72,8 @@ def _dot_lines(graph: Graph, prefix: str) -> Iterator[str]:
             desc = value.known_desc
             label = "" if desc is None else f" [label={_quoted(str(desc))}]"
             yield f"  {names[value.node]} -> {name}{label};"
+        for source in node.control_inputs:
+            yield f"  {names[source]} -> {name} [style=dotted];"
     for number, subgraph in enumerate(graph.get_all_subgraphs()):
         inner = f"{prefix}_{number}s"
         yield f"  subgraph cluster_{inner} {{"

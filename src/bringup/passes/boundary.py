@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.bindings import Bindings, resolve
+from bringup.passes.linking import reads_through, stated_edges
 from bringup.passes.match import MatchResult
 from bringup.passes.placement import Part, Refusal, stand
 
@@ -42,7 +43,9 @@ class _Boundary:
         self._taken_in = _values_taken_in(bound)
 
     def accept(self) -> Candidate | None:
-        if not (self._is_self_contained() and self._is_unwritten()):
+        if not (
+            self._is_self_contained() and self._is_ordered_as_stated() and self._is_unwritten()
+        ):
             return None
         place = stand(Part(self._matched, self._taken_in, self._outputs), self._storages)
         if isinstance(place, Refusal):
@@ -72,6 +75,25 @@ class _Boundary:
                     value.node, "an input of the pattern would be computed inside the match"
                 )
                 return False
+        return True
+
+    def _is_ordered_as_stated(self) -> bool:
+        """Whether an edge between matched nodes is one of the pattern, or says no more than what
+        they read: otherwise what must run after the one would no longer run after what the other
+        waits for.
+        """
+        stated = stated_edges(self._bound)
+        for node in self._in_order:
+            for source in node.control_inputs:
+                if source not in self._matched or (source, node) in stated:
+                    continue
+                if not reads_through(node, source, self._matched):
+                    self._refuse(
+                        node,
+                        f"it runs after {source.name!r} by a control edge that the pattern does "
+                        "not have",
+                    )
+                    return False
         return True
 
     def _is_unwritten(self) -> bool:

@@ -17,6 +17,7 @@ from bringup.ir import Node, Value
 from bringup.passes.bindings import Bindings, Frame, resolve
 from bringup.passes.boundary import Candidate, accept
 from bringup.passes.elements import AnyValue, Constant, Variadic
+from bringup.passes.linking import link_to_known, missing_edge, types_text
 from bringup.passes.lookahead import Lookahead
 from bringup.passes.patterns import Pattern
 from bringup.passes.predicates import (
@@ -175,15 +176,8 @@ class Matcher:
             if node is None:
                 choices.append(decided)
                 continue
-            value = self._rarest(node)
-            target = resolve(root, value)
-            assert target is not None
-            readers = [user for user in target.users if user.op_type == node.op_type]
-            if not readers:
-                self._no(
-                    target.node, "no reader of this value fits", node.op_type, _users_text(target)
-                )
-            choices.extend([*decided, (root, node, reader, reader)] for reader in readers)
+            targets = self._seed_targets(node)
+            choices.extend([*decided, (root, node, target, target)] for target in targets)
         if not options:
             self.refuse(None, "the pattern falls into parts that share no value")
         return choices
@@ -214,20 +208,36 @@ class Matcher:
                         agenda.append((item, decisions))
             else:
                 seen.add(node)
-                if any(resolve(root, item) is not None for item in node.inputs):
+                reads = any(resolve(root, item) is not None for item in node.inputs)
+                if reads or link_to_known(root, node) is not None:
                     options.append((decisions, node))
                 else:
                     agenda.extend((item, decisions) for item in reversed(node.inputs))
         return options
 
-    def _rarest(self, node: Node) -> Value:
-        """The bound value among the inputs of a pattern node that the fewest nodes read."""
-        root = self._bound.root
-        known = [(value, resolve(root, value)) for value in node.inputs]
-        return min(
-            ((value, target) for value, target in known if target is not None),
-            key=lambda pair: len(pair[1].users),
-        )[0]
+    def _seed_targets(self, node: Node) -> list[Node]:
+        """The nodes that may stand for an unbound one, in graph order: what reads a value that is
+        bound, or where there is none, what has a control edge. None after a refusal.
+        """
+        value = self._rarest(node)
+        if value is not None:
+            readers = [user for user in value.users if user.op_type == node.op_type]
+            if not readers:
+                users = _users_text(value)
+                self._no(value.node, "no reader of this value fits", node.op_type, users)
+            return readers
+        link = link_to_known(self._bound.root, node)
+        assert link is not None, "it would be no option"
+        targets = link.targets(node.op_type)
+        if not targets:
+            self.refuse(link.known, *link.refusal(node.op_type))
+        return targets
+
+    def _rarest(self, node: Node) -> Value | None:
+        """The bound value among the inputs of a pattern node that the fewest nodes read, if any."""
+        known = (resolve(self._bound.root, value) for value in node.inputs)
+        bound = [value for value in known if value is not None]
+        return min(bound, key=lambda value: len(value.users), default=None)
 
     def _anchor(self) -> Node:
         return next(iter(self._bound.root.nodes.values()))
@@ -308,6 +318,8 @@ class Matcher:
                 )
             if known is None:
                 if not self._is_as_stated(frame, pattern, target):
+                    return []
+                if not self._has_control_edges(frame, node, target.node):
                     return []
                 self._bound.set(frame.inputs, pattern, target)
             return [[]]
@@ -412,6 +424,8 @@ class Matcher:
         for value, found in zip(pattern.outputs, target.outputs, strict=False):
             if not self._is_as_stated(frame, value, found):
                 return []
+        if not self._has_control_edges(frame, pattern, target):
+            return []
         self._take(frame, pattern, target)
         return self._argument_orders(frame, pattern, target)
 
@@ -481,6 +495,13 @@ class Matcher:
             self._bound.set(frame.scope(name).sizes, name, size)
         return True
 
+    def _has_control_edges(self, frame: Frame, pattern: Node, target: Node) -> bool:
+        """Whether control edges lead where those of the pattern do, as far as is known."""
+        missing = missing_edge(frame, pattern, target)
+        if missing is not None:
+            self.refuse(missing[0], *missing[1])
+        return missing is None
+
     def _same(self, left: object, right: object) -> bool:
         dialect = self._graph.dialect
         return (
@@ -531,8 +552,7 @@ def _same_argument(left: object, right: object, same: object) -> bool:
 
 
 def _users_text(value: Value) -> str:
-    types = sorted({user.op_type for user in value.users})
-    return ", ".join(types) or "no reader"
+    return types_text(value.users) if value.users else "no reader"
 
 
 def _alternatives_text(node: Node) -> str:

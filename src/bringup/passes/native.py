@@ -237,8 +237,12 @@ class _Imported:
         self.values: dict[tuple[int, int], ir.Value] = {}
         self.items: dict[str, _ImportedPattern] = {}
         self._choices = choices or {}
-        for node in nodes:
+        self._calls: dict[int, ir.Node] = {}
+        for *node, _ in nodes:
             self._add(*node)
+        for number, *_, sources in nodes:
+            for source in sources:
+                self.graph.add_control_edge(self._calls[source], self._calls[number])
         self.graph.set_outputs(*(self._argument(value) for value in outputs))
 
     def _add(
@@ -251,7 +255,8 @@ class _Imported:
         data: tuple[str, tuple[int, ...], bytes] | None,
     ) -> None:
         if op_type == ir.INPUT:
-            self.values[number, 0] = self.graph.add_input(name)
+            added = self.graph.add_input(name)
+            self.values[number, 0], self._calls[number] = added, added.node
         elif op_type == ir.CONSTANT:
             assert data is not None, "a library gives every constant its data"
             payload = _payload(self.graph.dialect, data)
@@ -267,6 +272,7 @@ class _Imported:
                 node.meta["name"] = self._choices.get(number, "")
             else:
                 node = self.graph.insert(op_type, given, output_count=output_count)
+            self._calls[number] = node
             self.values.update({(number, value.index): value for value in node.outputs})
 
     def _argument(self, argument: object) -> object:

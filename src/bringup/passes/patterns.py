@@ -99,7 +99,11 @@ class Pattern:
         self.attributes = attributes
         self.captured: list[ir.Value] = []
         self.capture_names: dict[str, ir.Value] = {}
+        _put_in_order(graph, self.name)
         self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
+        self.control_edges = tuple(
+            (source, node) for node in graph.nodes for source in node.control_inputs
+        )
         self.choices: dict[str, ir.Node] = {}
         self.compiled: tuple[object, object] | None = None
         """What `program_of` made of it, and of what state."""
@@ -254,6 +258,7 @@ def _check(pattern: Pattern) -> dict[str, str]:
         if not value.users:
             raise PassError(f"input {index} of pattern {pattern.name!r} is used nowhere in it")
     _check_needed(pattern)
+    _check_control_edges(pattern)
     return _check_names(pattern)
 
 
@@ -301,6 +306,23 @@ def _check_needed(pattern: Pattern) -> None:
             raise PassError(
                 f"node {node.name!r} of pattern {pattern.name!r} contributes to no output"
             )
+
+
+def _check_control_edges(pattern: Pattern) -> None:
+    for node in pattern.graph.find(ir.ONE_OF):
+        if node.control_inputs or node.control_users:
+            raise PassError(
+                f"pattern {pattern.name!r} has a control edge at {node.name!r}, which stands for "
+                "alternatives: it must be said of each of them"
+            )
+
+
+def _put_in_order(graph: ir.Graph, name: str) -> None:
+    """Data come in order from the builder; control edges may lead backwards, or in a circle."""
+    failure = graph.put_in_order() if graph.has_control_edges else None
+    if failure is not None:
+        node, reason = failure
+        raise PassError(f"pattern {name!r} cannot run: at {node.name!r} {reason}")
 
 
 def _check_names(pattern: Pattern) -> dict[str, str]:

@@ -46,17 +46,24 @@ def place(part: Part, storages: ir.Storages) -> Placement | Refusal:
 
 def stand(part: Part, storages: ir.Storages) -> Placement | Refusal:
     """The same for nodes that are known to be replaceable: behind all they read, in front of all
-    that read them, with no write of what they read in between.
+    that read them, with no write of what they read in between. Control edges count as reads do.
     """
     matched = part.nodes
-    readers = {user for value in part.outputs for user in value.users if user not in matched}
-    last = max(matched, key=lambda node: node.order)
+    in_order = sorted(matched, key=lambda node: node.order)
+    readers = {user for value in part.outputs for user in value.users}
+    readers.update(user for node in in_order for user in node.control_users)
+    readers -= matched
+    last = in_order[-1]
     first_reader = min(readers, key=lambda node: node.order, default=None)
     if first_reader is None or last.is_before(first_reader):
         assert last.next is not None, "only the output node is the last, and it is no operator"
         placement = Placement(last.next, ())
     else:
-        plan = ir.hoist_plan(part.inputs, first_reader, matched, storages)
+        needed = [value.node for value in part.inputs]
+        needed.extend(
+            source for node in in_order for source in node.control_inputs if source not in matched
+        )
+        plan = ir.hoist_plan(needed, first_reader, matched, storages)
         if isinstance(plan, str):
             return Refusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))

@@ -57,6 +57,7 @@ def replace(
     stands_for = dict(zip(replacement.outputs, outputs, strict=True))
     own: set[ir.Node] = set()
     made: list[ir.Node] = []
+    calls: dict[ir.Node, ir.Node] = {}
     for node in replacement.nodes:
         if node.op_type in (ir.INPUT, ir.OUTPUT):
             continue
@@ -78,16 +79,18 @@ def replace(
         copy.meta.update(node.meta)
         storages.record(copy)
         made.append(copy)
+        calls[node] = copy
         copies.update(zip(made_here, copy.outputs, strict=False))
-    for old, result in zip(outputs, replacement.outputs, strict=True):
-        new = copies.get(result, result)
-        if not isinstance(new, ir.Value):
-            raise PassError(
-                f"the replacement {replacement.name!r} returns its input {result.name!r}, which is "
-                "absent in this match"
-            )
-        graph.replace_all_uses(old, new)
-        storages.replaced(old, new)
+    _copy_control_edges(graph, calls, copies)
+    results = [
+        (old, _result(replacement, result, copies.get(result, result)))
+        for old, result in zip(outputs, replacement.outputs, strict=True)
+    ]
+    if graph.has_control_edges:
+        graph.move_control_edges(nodes, made, results)
+    for old, now in results:
+        graph.replace_all_uses(old, now)
+        storages.replaced(old, now)
     graph.erase_dead(*nodes)
     for result, old in stands_for.items():
         new = copies.get(result, result)
@@ -109,6 +112,29 @@ def _check_counts(
             f"the replacement {replacement.name!r} has {len(replacement.outputs)} outputs, "
             f"what it replaces has {len(outputs)}"
         )
+
+
+def _result(replacement: ir.Graph, output: ir.Value, new: object) -> ir.Value:
+    if isinstance(new, ir.Value):
+        return new
+    raise PassError(
+        f"the replacement {replacement.name!r} returns its input {output.name!r}, which is absent "
+        "in this match"
+    )
+
+
+def _copy_control_edges(
+    graph: ir.Graph, calls: dict[ir.Node, ir.Node], copies: dict[ir.Value, object]
+) -> None:
+    """Those of a replacement; nothing waits for what is there from the start."""
+    for original, copy in calls.items():
+        for source in original.control_inputs:
+            before = calls.get(source)
+            if before is None:  # an input, which stands for a value here, or for nothing
+                value = copies[source.output]
+                before = value.node if isinstance(value, ir.Value) else None
+            if before is not None and before.op_type not in (ir.INPUT, ir.CONSTANT):
+                graph.add_control_edge(before, copy)
 
 
 def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:

@@ -191,11 +191,16 @@ class Verifier:
             copies[value] = graph.add_input(meta=meta)
         if not changed:
             return None
+        called: dict[ir.Node, ir.Node] = {}
         try:
             for node in nodes:
                 arguments = tuple(ir.map_argument(item, copies) for item in node.arguments)
                 copy = graph.insert_call(node.operator, arguments, output_count=len(node.outputs))
                 copies.update(zip(node.outputs, copy.outputs, strict=False))
+                called[node] = copy
+                for source in node.control_inputs:
+                    if source in called:
+                        graph.add_control_edge(called[source], copy)
         except PassError:
             return None
         graph.set_outputs(*(copies[value] for value in outputs))

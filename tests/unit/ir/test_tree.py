@@ -142,6 +142,99 @@ def test_control_nodes_are_those_that_writes_keep_in_order():
     assert exp.get_in_control_nodes() == ()
 
 
+def test_control_edges_are_added_once_read_from_both_ends_and_removed():
+    graph = make()
+    relu, add = node(graph, "relu"), node(graph, "add")
+    graph.add_control_edge(relu, add)
+    graph.add_control_edge(relu, add)
+    assert (add.control_inputs, relu.control_users) == ((relu,), (add,))
+    assert (add.get_in_control_nodes(), relu.get_out_control_nodes()) == ((relu,), (add,))
+    assert graph.has_control_edges
+    graph.remove_control_edge(relu, add)
+    assert not graph.has_control_edges
+    with pytest.raises(ValueError, match="no control edge leads from 'relu' to 'add'"):
+        graph.remove_control_edge(relu, add)
+
+
+def test_control_edges_lead_from_operators_and_inputs_to_operators():
+    graph = make()
+    relu = node(graph, "relu")
+    constant = graph.add_constant(None).node
+    source = graph.inputs[0].node
+    graph.add_control_edge(source, relu)
+    for first, last in [
+        (relu, relu),
+        (relu, source),
+        (constant, relu),
+        (relu, constant),
+        (relu, graph.output_node),
+        (graph.output_node, relu),
+    ]:
+        with pytest.raises(ValueError, match="no control edge can lead from"):
+            graph.add_control_edge(first, last)
+    with pytest.raises(ValueError, match="belongs to another graph"):
+        graph.add_control_edge(node(make(), "split"), relu)
+
+
+def add_and_fail(graph, source, target):
+    late = graph.inserting_before(graph.output_node).op("aten::exp", graph.inputs[0]).value.node
+    graph.add_control_edge(source, target)
+    graph.add_control_edge(late, target)
+    graph.erase(late)
+
+
+def test_control_edges_are_undone_and_hold_their_source():
+    graph = make()
+    relu, add = node(graph, "relu"), node(graph, "add")
+    with graph.transaction():
+        with pytest.raises(ValueError, match="has a control edge"), graph.savepoint():
+            add_and_fail(graph, relu, add)
+        assert not graph.has_control_edges
+    late = graph.inserting_before(graph.output_node).op("aten::exp", graph.inputs[0]).value.node
+    graph.add_control_edge(late, add)
+    with pytest.raises(ValueError, match="has a control edge from it; remove the edge first"):
+        graph.erase(late)
+
+
+def test_control_edges_are_printed():
+    graph = make()
+    graph.add_control_edge(node(graph, "relu"), node(graph, "add"))
+    assert ") after %relu" in str(graph)
+    assert "[style=dotted];" in graph.to_dot()
+
+
+def test_builder_makes_control_dependencies():
+    builder = ir.GraphBuilder("g")
+    (x,) = builder.create_inputs(1)
+    first, second = builder.op("t::a", x), builder.op("t::b", x)
+    with (
+        builder.control_dependency_scope([first]),
+        builder.control_dependency_scope(second.value.node),
+    ):
+        third = builder.op("t::c", x)
+    fourth = builder.op("t::d", x)
+    builder.add_control_dependency(first, fourth)
+    graph = builder.build_and_reset([third])
+    assert third.value.node.control_inputs == (first.value.node, second.value.node)
+    assert [item.op_type[3:] for item in graph.nodes[1:-1]] == ["d", "a", "b", "c"]
+    with pytest.raises(TypeError, match="a control dependency is a holder, value or node"):
+        graph.inserting_before(graph.output_node).add_control_dependency(third.value, 3)
+
+
+def test_builder_refuses_control_dependencies_in_a_circle_and_on_other_graphs():
+    builder, other = ir.GraphBuilder("g"), ir.GraphBuilder("other")
+    (x,), (y,) = builder.create_inputs(1), other.create_inputs(1)
+    first = builder.op("t::a", x)
+    second = builder.op("t::b", first)
+    with pytest.raises(ValueError, match="was made by another builder"):
+        builder.add_control_dependency(first, y)
+    with pytest.raises(ValueError, match="belongs to another graph"):
+        builder.add_control_dependency(first, y.value)
+    builder.add_control_dependency(first, second)
+    with pytest.raises(PassError, match="it would make a cycle"):
+        builder.build_and_reset(second)
+
+
 # Constants
 
 

@@ -107,6 +107,11 @@ class Build:
             f"t::{name}", *arguments, outputs=int(name[-1]) if name[-1].isdigit() else 1, **keywords
         )
 
+    def after(self, target, *sources):
+        """`target`, which from now on runs after `sources`."""
+        self.builder.add_control_dependency(target, sources)
+        return target
+
     def inputs(self, number):
         return self.builder.create_inputs(number)
 

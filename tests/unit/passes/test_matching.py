@@ -169,7 +169,7 @@ def test_cycle_through_a_node_outside_of_the_match_is_refused(traced):
         return torch.exp(first) @ w
 
     module = traced(function, torch.randn(4, 4), torch.randn(4, 4))
-    words = "it would make a cycle: an input depends on 'exp'"
+    words = "it would make a cycle: what it needs depends on 'exp'"
     assert words in refusal_of_two_products(module)
 
 

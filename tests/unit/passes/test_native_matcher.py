@@ -26,7 +26,19 @@ from bringup.passes.program import program_of
 
 # A step calls an operator on values made before; in a pattern it may also make a piece that only
 # patterns have. The numbers choose operands and variants.
-OPERATORS = ("relu", "exp", "add", "mul", "sub", "split2", "cat", "scale", "constant", "write")
+OPERATORS = (
+    "relu",
+    "exp",
+    "add",
+    "mul",
+    "sub",
+    "split2",
+    "cat",
+    "scale",
+    "constant",
+    "control",
+    "write",
+)
 PIECES = ("optional", "one_of", "variadic", "each", "any", "number", "where")
 NUMBERS = st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 7))
 STEP = st.tuples(st.sampled_from(OPERATORS), NUMBERS)
@@ -72,6 +84,14 @@ class Steps:
 
     def make_constant(self, left, right, variant):
         return self.build.constant(CONSTANTS[variant % 4])
+
+    def make_control(self, left, right, variant):
+        """A control edge between values made before, in their order, where there can be one."""
+        first, last = sorted((left % len(self.values), right % len(self.values)))
+        try:
+            self.build.after(self.values[last], self.values[first])
+        except ValueError:  # to an input or from a constant
+            return
 
     def make_optional(self, left, right, variant):
         value = self.at(left)
@@ -149,6 +169,8 @@ def pattern_from(steps, outputs, options):
 def _drop_unused(graph):
     for node in reversed(graph.nodes[:-1]):
         if not node.users:
+            for user in node.control_users:
+                graph.remove_control_edge(node, user)
             graph.erase(node)
 
 
