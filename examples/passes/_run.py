@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,29 @@ SAMPLES = {
 }
 
 
+def layers_in_a_branch() -> Any:
+    """An ONNX model: a linear layer with a transposed weight, and one in a branch."""
+    from onnx import parser
+
+    return parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        model (float[N, 4] x, bool deep, float[3, 4] w, float[3] b, float[3, 3] v)
+            => (float[N, 3] y)
+        {
+            turned = Transpose<perm = [1, 0]>(w)
+            product = MatMul(x, turned)
+            hidden = Add(b, product)
+            y = If(deep) <
+                then_branch = again () => (float[N, 3] twice)
+                    { inner = MatMul(hidden, v)  twice = Add(inner, b) },
+                else_branch = once () => (float[N, 3] same) { same = Relu(hidden) }
+            >
+        }""")
+
+
+ONNX_SAMPLES = {"onnx_gemm": layers_in_a_branch}
+
+
 class Operators(TorchDispatchMode):
     """Counts the operators that run."""
 
@@ -171,11 +195,41 @@ class Outcome:
     error: float
 
 
+def run_onnx(name: str) -> Outcome:
+    """Rewrite a sample's ONNX model with the passes of the pass path, and compare the results."""
+    import numpy as np
+
+    from bringup import compiler
+
+    proto = ONNX_SAMPLES[name]()
+    model = compiler.onnx.from_proto(proto)
+    report = compiler.apply_passes(model, options={"verify": True})
+    after = model.to_proto()
+    errors = []
+    for deep in (True, False):
+        feeds = {"deep": np.array(deep)}
+        pairs = zip(compiler.onnx.run(proto, feeds), compiler.onnx.run(after, feeds), strict=True)
+        errors += [float(np.abs(one - other).max()) for one, other in pairs]
+    counts = [count_onnx(item.graph) for item in (proto, after)]
+    return Outcome(report.matches, *counts, max(errors))
+
+
+def count_onnx(graph: Any) -> Counter[str]:
+    """The operators of an ONNX graph and of those that its nodes call."""
+    found = Counter(node.op_type for node in graph.node)
+    for node in graph.node:
+        for attribute in node.attribute:
+            found += count_onnx(attribute.g)
+    return found
+
+
 @torch.no_grad()
 def run(name: str) -> Outcome:
     """Compile a sample's model without and with the passes of the pass path, and compare."""
     from bringup import compiler
 
+    if name in ONNX_SAMPLES:
+        return run_onnx(name)
     torch.manual_seed(0)
     compiler.apply_passes(torch.fx.symbolic_trace(nn.Identity()))  # load the plugins
     sample = SAMPLES[name]
@@ -197,7 +251,7 @@ def run(name: str) -> Outcome:
 
 def main() -> None:
     """Run the samples named on the command line, or all of them."""
-    for name in sys.argv[1:] or SAMPLES:
+    for name in sys.argv[1:] or [*SAMPLES, *ONNX_SAMPLES]:
         os.environ.setdefault("BRINGUP_PASS_PATH", str(FOLDER))
         outcome = run(name)
         changes = {

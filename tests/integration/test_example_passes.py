@@ -59,6 +59,10 @@ EXPECTED = {
         {"SampleSharedInput": 1, "SampleBatchedProducts": 1},
         {"aten.mm.default": 1, "aten.bmm.default": 1},
     ),
+    "onnx_gemm": (
+        {"SampleOnnxGemm": 2, "SampleOnnxGemmTranspose": 1},
+        {"Gemm": 2, "MatMul": 0, "Add": 0, "Transpose": 0},
+    ),
 }
 
 

@@ -22,8 +22,8 @@ PASS_FAILED = 4
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="PATH|module:factory|FILE.pt2",
-        help="A Hugging Face folder, a factory, or an exported program.",
+        metavar="PATH|module:factory|FILE.pt2|FILE.onnx",
+        help="A Hugging Face folder, a factory, an exported program, or an ONNX model.",
     ),
 ]
 Names = Annotated[

@@ -43,7 +43,12 @@ class AtenDialect:
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[ir.Operator, tuple[object, ...]]:
-        """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call."""
+        """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call.
+
+        Operators of ONNX are taken as they come: patterns of passes for ONNX models match nothing.
+        """
+        if op_type.startswith("onnx::"):
+            return ir.Operator(op_type), (*arguments, dict(keywords))
         overload = resolve(op_type, arguments, keywords)
         return operator_of(overload), in_schema_order(overload, arguments, keywords)
 

@@ -87,11 +87,16 @@ class Dialect(Protocol):
     on those of its inputs besides taking them, and `laid_out_as(value, meta, before)`, a copy of
     `value` in front of `before` that has the strides of `meta`, None where none can be made.
 
-    Others that it may have: `infix`, the operators behind `+`, `-`, ... of builders by name (`add`,
-    `sub`, ...; those of ATen otherwise), `can_fold(node)`, whether a node on constants may be
-    computed once (any pure one otherwise), and `pass_on_shapes(graph)`, called when all shapes of a
-    graph were inferred: to tell the graphs that its nodes call. With `values_are_immutable` true,
-    results may become inputs or each other.
+    Others that it may have:
+
+    - `infix`: the operators behind `+`, `-`, ... of builders by name (`add`, `sub`, ...); those of
+      ATen otherwise.
+    - `can_fold(node)`: whether a node on constants may be computed once; any pure one otherwise.
+    - `is_settled(node)`: whether inference over a graph may leave a node out, because all is known
+      of its outputs; none otherwise.
+    - `pass_on_shapes(graph)`: called when all shapes of a graph were inferred, to tell the graphs
+      that its nodes call.
+    - `values_are_immutable`: whether results may become inputs or each other.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""What passes are explained on: a model with example inputs, or an exported program."""
+"""What passes are explained on: a model with example inputs, an exported program, an ONNX file."""
 
 from __future__ import annotations
 
@@ -10,28 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from bringup import compiler
+from bringup import compiler, ir
+from bringup.cli.explain.onnx_file import OnnxFile
+from bringup.cli.explain.rewritten import Rewritten
 from bringup.cli.trial.results import flat
 from bringup.cli.trial.subject import Subject, SubjectError, load_subject
 from bringup.compiler.inner import run_eagerly
-from bringup.passes import Report
 
 __all__ = ["Model", "Rewritten", "load_model"]
-
-
-class Rewritten:
-    """One run of passes over a model.
-
-    Attributes:
-        reports: what they did, one for each graph.
-        outputs: the tensors that the rewritten model returns; None when it could not be run.
-        error: why not, or why a pass failed.
-    """
-
-    def __init__(self) -> None:
-        self.reports: list[Report] = []
-        self.outputs: list[torch.Tensor] | None = None
-        self.error: Exception | None = None
 
 
 class Model(Protocol):
@@ -39,18 +25,21 @@ class Model(Protocol):
 
     name: str
 
+    def check(self) -> None:
+        """Raise what the model itself raises."""
+
     def expected(self) -> list[torch.Tensor]:
         """The tensors that it returns without any pass."""
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
         """A fresh run of these passes over it, and of the result."""
 
-    def graphs(self) -> list[fx.GraphModule]:
-        """The ATen graphs that passes are given for it, as they are before any pass."""
+    def graphs(self) -> Sequence[fx.GraphModule | ir.Graph]:
+        """The graphs that passes are given for it, as they are before any pass."""
 
 
 def load_model(target: str) -> Model:
-    """The model behind `target`: what `bringup try` takes, or a `.pt2` file.
+    """The model behind `target`: what `bringup try` takes, a `.pt2` or an `.onnx` file.
 
     Raises `SubjectError` that says what was expected and what came.
     """
@@ -59,6 +48,8 @@ def load_model(target: str) -> Model:
         if not path.is_file():
             raise SubjectError(f"there is no file {path}")
         return _Exported(target, torch.export.load(path))
+    if target.endswith(".onnx"):
+        return OnnxFile(target)
     return _Compiled(load_subject(target))
 
 
@@ -68,6 +59,9 @@ class _Compiled:
     def __init__(self, subject: Subject) -> None:
         self.name = subject.name
         self._subject = subject
+
+    def check(self) -> None:
+        self.expected()
 
     def expected(self) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -120,6 +114,9 @@ class _Exported:
             raise SubjectError(f"{name} was saved without its example inputs: export it again")
         self.name = name
         self._program = program
+
+    def check(self) -> None:
+        self.expected()
 
     def expected(self) -> list[torch.Tensor]:
         return self._outputs(self._program)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from bringup import passes
-from bringup.cli.explain.model import Model, Rewritten
+from bringup.cli.explain.model import Model
+from bringup.cli.explain.rewritten import Rewritten
 from bringup.cli.trial.results import compared
 from bringup.passes import PassResult, PassStatus, Report
 
@@ -53,7 +54,7 @@ def explain(
     model: Model, names: Sequence[str] | None, options: Mapping[str, object]
 ) -> Explanation:
     """Run passes over a model. Raises what the model itself raises in eager mode."""
-    model.expected()
+    model.check()
     done = model.rewritten(names, options)
     error = "" if done.error is None else f"{type(done.error).__name__}: {done.error}"
     return Explanation(model.name, done.reports, error)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from bringup import report
 from bringup.cli.explain.run import Bisection, Explanation
-from bringup.passes import PassResult
+from bringup.passes import PassResult, Report
 
 __all__ = ["bisection_as_json", "explanation_as_json", "show_bisection", "show_explanation"]
 
@@ -27,7 +27,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
         for result in graph.results:
             counts = (result.matches, result.refused, result.verified)
             table.add(
-                str(number),
+                _place(number, graph, result),
                 result.name,
                 result.status.value,
                 *(str(count) for count in counts),
@@ -37,12 +37,17 @@ def show_explanation(console: Console, found: Explanation) -> None:
     for number, graph in enumerate(found.reports, start=1):
         for result in graph.results:
             for line in _lines(result):
-                text = f"graph {number}, {result.name}: {line}"
+                text = f"graph {_place(number, graph, result)}, {result.name}: {line}"
                 console.print(text, markup=False, soft_wrap=True)
     if not found.reports:
         console.print("No graph was found in this model, so no pass ran.", markup=False)
     if found.error:
         console.print(found.error, markup=False, style="red", soft_wrap=True)
+
+
+def _place(number: int, graph: Report, result: PassResult) -> str:
+    """Which graph a result is about: the number of the report, and the name of an inner graph."""
+    return str(number) if result.graph == graph.graph else f"{number} {result.graph}"
 
 
 def _lines(result: PassResult) -> list[str]:

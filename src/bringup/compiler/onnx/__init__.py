@@ -2,7 +2,7 @@
 
 In reading order: `load` and `from_proto` (an `OnnxModel`: its graph, its functions, `save` and
 `to_proto`), `OnnxDialect` (what ONNX's operators are), `ConstantTensor` (what a constant holds),
-`Body` (a graph that a node calls), `require_opset`.
+`Body` (a graph that a node calls), `require_opset`, `run` (by onnx's reference implementation).
 """
 
 try:
@@ -16,6 +16,7 @@ from bringup.compiler.onnx.attributes import AttributeReference, Body, ProtoValu
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import OnnxDialect, require_opset
 from bringup.compiler.onnx.model import OnnxModel, from_proto, load
+from bringup.compiler.onnx.running import run
 
 __all__ = [
     "AttributeReference",
@@ -27,4 +28,5 @@ __all__ = [
     "from_proto",
     "load",
     "require_opset",
+    "run",
 ]

@@ -12,17 +12,17 @@ from onnx import helper, shape_inference
 from bringup import ir
 from bringup.compiler.onnx.attributes import bodies_of
 from bringup.compiler.onnx.constants import ConstantTensor, array_of
-from bringup.compiler.onnx.nodes import captures_of, inputs_of, node_proto
-from bringup.compiler.onnx.operators import reference_in
-from bringup.compiler.onnx.types import look_of, type_proto
+from bringup.compiler.onnx.nodes import attributes_of, captures_of, inputs_of, node_proto
+from bringup.compiler.onnx.operators import Signature, reference_in
+from bringup.compiler.onnx.types import is_unknown, look_of, type_proto
 
 if TYPE_CHECKING:
     from bringup.compiler.onnx.dialect import OnnxDialect
 
-__all__ = ["as_constant", "evaluate", "infer"]
+__all__ = ["as_constant", "as_data", "evaluate", "infer"]
 
-_SMALL = 1024
-"""Constants with more elements than this say nothing about shapes."""
+_MOST_INTEGERS, _MOST_OTHERS = 1024, 16
+"""Constants with more elements than this say nothing about shapes (axes, sizes, scales)."""
 
 
 def as_constant(payload: object) -> ConstantTensor:
@@ -52,35 +52,72 @@ def infer(dialect: OnnxDialect, node: ir.Node, count: int) -> list[object]:
     is_known = signature is not None or dialect.function_of(node.op_type) is not None
     if not is_known or reference_in(node.arguments):
         return [None] * count
-    call = _Call(dialect, node, count)
     if signature is None or bodies_of(node):
+        call = _Call(dialect, node, count)
         model = call.model({value: value.meta for value in call.names})
         inferred = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-        types = {item.name: item.type for item in inferred.graph.output}
+        types = [item.type for item in inferred.graph.output]
     else:
-        types = shape_inference.infer_node_outputs(
-            signature.schema,
-            call.proto(),
-            {name: type_proto(value.meta) for value, name in call.names.items()},
-            _small_constants(call.names),
-            opset_imports=dialect.imports,
-            ir_version=dialect.ir_version,
-        )
-    return [look_of(types[name]) if name in types else None for name in call.outputs]
+        constants = {value: _small_constant(value) for value in node.inputs}
+        key = _key(node, signature, count, constants)
+        if key not in dialect.inferred:
+            dialect.inferred[key] = _node_types(_Call(dialect, node, count), constants)
+        types = dialect.inferred[key]
+    return [None if item is None else look_of(item) for item in types]
 
 
-def _small_constants(names: Mapping[ir.Value, str]) -> dict[str, Any]:
-    found = {}
-    for value, name in names.items():
-        payload = value.node.payload
-        if value.node.op_type == ir.CONSTANT and payload is not None:
-            constant = as_constant(payload)
-            if constant.desc.shape.numel <= _SMALL and not constant.is_sparse:
-                tensor = onnx.TensorProto()
-                tensor.CopyFrom(constant.tensor())
-                tensor.name = name
-                found[name] = tensor
-    return found
+def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]) -> list[Any]:
+    """The type of every output of a node that calls no graph; None where nothing is known."""
+    tensors = {}
+    for value, name in call.names.items():
+        constant = constants.get(value)
+        if constant is not None:
+            tensors[name] = onnx.TensorProto()
+            tensors[name].CopyFrom(constant.tensor())
+            tensors[name].name = name
+    types = shape_inference.infer_node_outputs(
+        call.signature.schema,
+        call.proto(),
+        {name: type_proto(value.meta) for value, name in call.names.items()},
+        tensors,
+        opset_imports=call.dialect.imports,
+        ir_version=call.dialect.ir_version,
+    )
+    return [types.get(name) for name in call.outputs]
+
+
+def _key(
+    node: ir.Node,
+    signature: Signature,
+    count: int,
+    constants: Mapping[ir.Value, ConstantTensor | None],
+) -> tuple[object, ...]:
+    """What the types of the outputs depend on: calls of one key have the same."""
+    looks = []
+    for value in inputs_of(node, signature):
+        constant = None if value is None else constants[value]
+        data = None if constant is None else constant.data()
+        content = None if data is None else bytes(data.data)
+        looks.append((None if value is None else _without_unknown(value.meta), content))
+    return (node.op_type, count, attributes_of(node, signature), tuple(looks))
+
+
+def _without_unknown(look: object) -> object:
+    """The look with all unknown sizes alike: onnx is not told their names."""
+    if not isinstance(look, ir.TensorDesc) or look.shape.is_static:
+        return look
+    return look.dtype, tuple("?" if is_unknown(dim) else dim for dim in look.shape)
+
+
+def _small_constant(value: ir.Value) -> ConstantTensor | None:
+    """The constant behind a value if shapes may depend on its elements."""
+    payload = value.node.payload
+    if value.node.op_type != ir.CONSTANT or payload is None:
+        return None
+    constant = as_constant(payload)
+    most = _MOST_INTEGERS if "int" in constant.desc.dtype else _MOST_OTHERS
+    is_small = constant.desc.shape.numel <= most and not constant.is_sparse
+    return constant if is_small and constant.desc.dtype != "string" else None
 
 
 def evaluate(
@@ -90,14 +127,15 @@ def evaluate(
     from onnx.reference import ReferenceEvaluator
 
     call = _Call(dialect, node, len(node.outputs))
-    given = {value: _as_data(data[value]) for value in call.names}
+    given = {value: as_data(data[value]) for value in call.names}
     model = call.model({value: _look_of_data(item) for value, item in given.items()})
     feeds = {call.names[value]: item for value, item in given.items()}
     results = ReferenceEvaluator(model).run(None, feeds)
     return tuple(item if isinstance(item, list) else np.asarray(item) for item in results)
 
 
-def _as_data(payload: object) -> Any:
+def as_data(payload: object) -> Any:
+    """What a constant holds as an array; anything else, data of a value, as it is."""
     if isinstance(payload, ConstantTensor):
         return payload.numpy()
     return array_of(payload) if isinstance(payload, ir.ConstantData) else payload
@@ -113,12 +151,13 @@ class _Call:
     Attributes:
         names: of what is read, captured values included, in order.
         outputs: of the outputs.
+        signature: of the operator, None when no schema describes it.
     """
 
     def __init__(self, dialect: OnnxDialect, node: ir.Node, count: int) -> None:
-        self._dialect, self._node = dialect, node
-        self._signature = dialect.signature_of(node.operator)
-        self._inputs = inputs_of(node, self._signature)
+        self.dialect, self._node = dialect, node
+        self.signature: Any = dialect.signature_of(node.operator)
+        self._inputs = inputs_of(node, self.signature)
         read = [value for value in (*self._inputs, *captures_of(node)) if value is not None]
         self.names = {value: f"input_{i}" for i, value in enumerate(dict.fromkeys(read))}
         self.outputs = [f"output_{i}" for i in range(count)]
@@ -132,11 +171,11 @@ class _Call:
         taken = {*self.names.values(), *self.outputs}
         names = ["" if value is None else self.names[value] for value in self._inputs]
         write_body = body_writer(captured, taken)
-        return node_proto(node, self._signature, names, self.outputs, write_body)
+        return node_proto(node, self.signature, names, self.outputs, write_body)
 
     def model(self, looks: Mapping[ir.Value, object]) -> Any:
         """A model of this node alone, whose inputs look like this."""
-        dialect = self._dialect
+        dialect = self.dialect
         inputs = [_value_info(name, looks[value]) for value, name in self.names.items()]
         outputs = [onnx.ValueInfoProto(name=name) for name in self.outputs]
         graph = helper.make_graph([self.proto()], "call", inputs, outputs)

@@ -13,7 +13,7 @@ from bringup.compiler.onnx import calls, operators, sampling
 from bringup.compiler.onnx.attributes import bodies_of
 from bringup.compiler.onnx.nodes import captures_of
 from bringup.compiler.onnx.operators import Signature
-from bringup.compiler.onnx.types import dtype_number, joined
+from bringup.compiler.onnx.types import dtype_number, is_unknown, joined
 from bringup.errors import ModelError, PassError, SchemaError
 
 __all__ = ["IMPORTS", "OnnxDialect", "require_opset"]
@@ -53,6 +53,8 @@ class OnnxDialect:
         self._versions = {"": default, **self.opsets}
         self._facts: dict[str, Signature | None] = {}
         self._random_functions: dict[str, bool] = {}
+        self.inferred: dict[tuple[object, ...], list[Any]] = {}
+        """The types of the outputs of calls that onnx was asked about."""
 
     @property
     def name(self) -> str:
@@ -186,6 +188,13 @@ class OnnxDialect:
         known.extend([None] * (count - len(known)))
         return tuple(_settled(new, old) for new, old in zip(inferred, known, strict=True))
 
+    def is_settled(self, node: ir.Node) -> bool:
+        """See `ir.Dialect`: whether every output is a tensor whose sizes have numbers or names."""
+        return all(
+            isinstance(value.meta, ir.TensorDesc) and not any(map(is_unknown, value.meta.shape))
+            for value in node.outputs
+        )
+
     def pass_on_shapes(self, graph: ir.Graph) -> None:
         """See `ir.Dialect`: what inner graphs read of this one looks there as it does here."""
         for subgraph in graph.get_all_subgraphs():
@@ -228,7 +237,7 @@ class OnnxDialect:
 
     def distance(self, expected: object, got: object) -> tuple[float, float]:
         """See `ir.Dialect.distance`."""
-        return sampling.distance(expected, got)
+        return sampling.distance(calls.as_data(expected), calls.as_data(got))
 
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
         """See `ir.Dialect.vary`."""

@@ -18,7 +18,16 @@ from bringup.compiler.onnx.attributes import (
 )
 from bringup.compiler.onnx.operators import CAPTURES, Signature, domain_of
 
-__all__ = ["ORIGIN", "Origin", "WriteBody", "captures_of", "inputs_of", "node_proto", "origin_of"]
+__all__ = [
+    "ORIGIN",
+    "Origin",
+    "WriteBody",
+    "attributes_of",
+    "captures_of",
+    "inputs_of",
+    "node_proto",
+    "origin_of",
+]
 
 ORIGIN = "onnx"
 """The entry of `Node.meta` that says where in a file a node comes from."""

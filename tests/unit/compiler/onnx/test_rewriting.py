@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 from tests.unit.compiler.onnx.support import (
     STAGE,
@@ -109,6 +110,13 @@ def test_passes_of_aten_match_nothing():
     after, report = rewritten(model_of(LINEAR))
     assert report.matches == {"Aten": 0, "Traced": 0}
     assert after == model_of(LINEAR)
+
+
+def test_passes_of_onnx_match_nothing_in_torch(traced):
+    """The same for passes for ONNX models when a model of PyTorch comes."""
+    register_gemm()
+    module = traced(lambda x, y: x @ y + 1, torch.ones(2, 2), torch.ones(2, 2))
+    assert compiler.apply_passes(module).matches == {"MatMulAddToGemm": 0}
 
 
 def test_a_failed_pass_leaves_its_edits_out_and_those_of_others_in():
@@ -721,3 +729,23 @@ def test_feeds_are_random_but_repeatable():
     proto = model_of(LINEAR)
     one, two = feeds_of(proto), feeds_of(proto)
     assert all((one[name] == two[name]).all() for name in one)
+
+
+def test_what_onnx_infers_is_remembered_for_calls_that_look_the_same():
+    """Unknown sizes of two such calls stay two sizes."""
+    graph = bringup_onnx.from_proto(
+        model_of(
+            """g (float[2,N] x) => (int64[M] y) {
+                a = NonZero(x)
+                b = NonZero(x)
+                c = Neg(a)
+                d = Neg(b)
+                y = ReduceMax<axes = [0], keepdims = 0>(c)
+            }"""
+        )
+    ).graph
+    ir.infer_shapes(graph)
+    one, other = (node.output.desc for node in graph.find("onnx::NonZero"))
+    assert (one.dtype, one.shape[0]) == ("int64", 2)
+    assert one.shape[1] != other.shape[1]
+    assert len(graph.dialect.inferred) == 2

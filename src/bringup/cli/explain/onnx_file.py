@@ -1,0 +1,73 @@
+"""An ONNX file that passes are explained on: read, never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bringup import compiler, ir
+from bringup.cli.explain.rewritten import Rewritten
+from bringup.cli.trial.subject import SubjectError
+
+__all__ = ["OnnxFile"]
+
+
+class OnnxFile:
+    """The model in a file. Its inputs are random; it runs in onnx's reference implementation, and
+    only when its results are asked for.
+
+    Raises `SubjectError` when there is no such file or no package onnx, `ModelError` for a file
+    that is no model.
+    """
+
+    def __init__(self, target: str) -> None:
+        path = Path(target).expanduser()
+        if not path.is_file():
+            raise SubjectError(f"there is no file {path}")
+        try:
+            self._onnx: Any = compiler.onnx
+        except ImportError as error:
+            raise SubjectError(str(error)) from error
+        self.name = target
+        self._folder = path.parent
+        self._proto = self._onnx.load(path).to_proto()
+        self._is_run = False
+
+    def check(self) -> None:
+        """Nothing: reading the file has looked at all of it."""
+
+    def expected(self) -> list[torch.Tensor]:
+        """The results without any pass; from now on those of `rewritten` are computed too."""
+        self._is_run = True
+        return self._outputs(self._proto)
+
+    def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
+        """A fresh run of these passes over the model."""
+        found = Rewritten()
+        model = self._onnx.from_proto(self._proto, self._folder)
+        before = compiler.last_report()
+        try:
+            compiler.apply_passes(model, names, options=options)
+            proto = model.to_proto()
+            if self._is_run:
+                found.outputs = self._outputs(proto)
+        except Exception as error:
+            found.error = error
+        report = compiler.last_report()
+        if report is not None and report is not before:
+            found.reports.append(report)
+        return found
+
+    def graphs(self) -> list[ir.Graph]:
+        """The model's graph, its functions, and the graphs that their nodes call."""
+        found: list[ir.Graph] = list(self._onnx.from_proto(self._proto, self._folder).graphs)
+        for graph in found:
+            found.extend(graph.get_all_subgraphs())
+        return found
+
+    def _outputs(self, proto: Any) -> list[torch.Tensor]:
+        results = self._onnx.run(proto, folder=self._folder)
+        return [torch.from_numpy(item) for item in results]
