@@ -87,3 +87,9 @@ def test_a_missing_and_a_broken_file_are_refused_by_name(folder, capsys):
     (folder / "broken.onnx").write_bytes(b"no model")
     assert run("explain", "broken.onnx", "--path", "mine.py") == 1
     assert "broken.onnx is no ONNX model" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_repeats_in_a_file_is_found_in_its_inner_graphs_too(folder, capsys):
+    assert run("mine", "model.onnx", "--json") in (0, 3)
+    graphs = json.loads(capsys.readouterr().out)["graphs"]
+    assert len(graphs) == 3
