@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import types
+from importlib.machinery import BuiltinImporter, PathFinder
 
 import pytest
 
@@ -91,6 +92,7 @@ def test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatc
     install(tmp_path, "first")
     settle(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [BuiltinImporter, PathFinder])  # and no other
     reads = []
     read = plugins._read_entry_points
     monkeypatch.setattr(plugins, "_read_entry_points", lambda g: reads.append(g) or read(g))

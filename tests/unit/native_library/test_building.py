@@ -158,6 +158,8 @@ project(endless NONE)
 add_custom_target(_torch COMMAND sh -c "echo $$ > {pid} && exec sleep 1000" VERBATIM)
 """
 BUILD = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 import sys
 from pathlib import Path
 from bringup._native._build import Recipe, obtain
