@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,9 +43,10 @@ def apply_passes(
             the constants of an ONNX model alone.
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
-    edits are undone, those of others stay), `ValueError` for an unknown name, `TypeError` for
-    another kind of target.
+    edits are undone, those of others stay), `ValueError` for an unknown name or an option that
+    looks like a misspelt one, `TypeError` for another kind of target or option.
     """
+    _check_options(options)
     plugins, selected = load_and_select(passes, options or {})
     if isinstance(target, ir.Graph):
         if not target.is_bound:
@@ -92,6 +94,19 @@ def _rewrite_all(
             whole.folded += report.folded
     assert whole is not None, "a model has a graph"
     return _remember(whole)
+
+
+_OPTIONS = ("dump_passes", "pass_switch", "pass_versions", "verify")
+
+
+def _check_options(options: object) -> None:
+    """Any name may be an option that a pass reads, but not one that is nearly another's."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options must map names to values, got {options!r}")
+    for name in options or {}:
+        near = difflib.get_close_matches(str(name), _OPTIONS, n=1, cutoff=0.85)
+        if near and name not in _OPTIONS:
+            raise ValueError(f"there is no option {name!r}; did you mean {near[0]!r}?")
 
 
 def load_and_select(

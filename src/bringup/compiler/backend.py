@@ -11,8 +11,15 @@ from torch import fx
 from torch._dynamo.backends import registry
 
 from bringup.compiler.apply import load_and_select, rewrite
-from bringup.compiler.freeze import Weight, freeze_weights, refolding, watched, weights_of
-from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction, run_eagerly
+from bringup.compiler.freeze import (
+    Weight,
+    freeze_weights,
+    placed,
+    refolding,
+    watched,
+    weights_of,
+)
+from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction, computes, run_eagerly
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
@@ -139,15 +146,18 @@ class _Compilation:
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """A graph that no gradient is asked of."""
         options = self._options
-        static = frozenset(weight.index for weight in self._weights)
+        known = placed(aten, self._weights)
+        static = frozenset(weight.index for weight in known)
         original = fx.GraphModule(aten, _copied(aten.graph))
 
         def build(graph: Any, weights: Sequence[Weight]) -> tuple[BoxedFunction, list[Weight]]:
             frozen, constants = freeze_weights(graph, weights)
             run = self._compile(graph, inputs, constants)
-            return (self._captured(graph, run, static) if options.capture else run), frozen
+            if options.capture and computes(graph):
+                run = self._captured(graph, run, static)
+            return run, frozen
 
-        run, frozen = build(aten, self._weights if options.freeze else [])
+        run, frozen = build(aten, known if options.freeze else [])
         if not frozen:
             return run
         if options.on_weight_change == "raise":

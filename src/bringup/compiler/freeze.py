@@ -10,25 +10,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    ParamAOTInput,
+    PlainAOTInput,
+)
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import is_fake
 
 from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.inner import BoxedFunction
-from bringup.errors import BringupError, ContractError
+from bringup.errors import ContractError
 
-__all__ = ["Weight", "freeze_weights", "refolding", "watched", "weights_of"]
+__all__ = ["Weight", "freeze_weights", "placed", "refolding", "watched", "weights_of"]
 
 _SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter or buffer that is input number `index` of the traced graph."""
+    """A parameter or buffer that is input number `index` of what AOT autograd was given, and then
+    (see `placed`) of the graph that it made.
+
+    `argument` is its number among the arguments of the Dynamo graph; None for one of the graph's
+    own parameters and buffers.
+    """
 
     index: int
     name: str
     tensor: Any
+    argument: int | None = None
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
@@ -41,15 +52,38 @@ def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
         if isinstance(example, torch.Tensor) and _is_static(node, example) and not is_fake(example):
-            weights.append(Weight(len(own) + index, _name_of(node), example))
+            weights.append(Weight(len(own) + index, _name_of(node), example, index))
     return weights
+
+
+def placed(aten: Any, weights: Sequence[Weight]) -> list[Weight]:
+    """The weights by their positions among the inputs of a graph that AOT autograd made.
+
+    It drops inputs that are given twice, and puts one input in front in the place of several that
+    share memory and are written; weights that went that way, or were taken apart (tensor
+    subclasses), are left out.
+    """
+    positions: dict[object, int] = {}
+    for position, node in enumerate(aten.graph.find_nodes(op="placeholder")):
+        origin = node.meta.get("desc")
+        if isinstance(origin, PlainAOTInput):
+            positions[origin.idx] = position
+        elif isinstance(origin, (ParamAOTInput, BufferAOTInput)):
+            positions[origin.target] = position
+    found = []
+    for weight in weights:
+        key = weight.name if weight.argument is None else weight.argument
+        if key in positions:
+            found.append(dataclasses.replace(weight, index=positions[key]))
+    return found
 
 
 def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], frozenset[str]]:
     """Let the graph read constants instead of those of its inputs that are weights.
 
-    The inputs stay in its signature. Weights that the graph writes are left alone. Returns the
-    frozen weights and the names of the constants, which share memory with them.
+    `weights` are as `placed` gives them. The inputs stay in the signature. Weights that the graph
+    writes are left alone. Returns the frozen weights and the names of the constants, which share
+    memory with them.
     """
     placeholders = [node for node in aten.graph.nodes if node.op == "placeholder"]
     if not weights:
@@ -61,7 +95,7 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], 
     for weight in weights:
         if weight.index in written:
             continue
-        node = _placeholder_of(placeholders, weight)
+        node = placeholders[weight.index]
         name = f"_frozen_{len(names)}"
         with ordinary_torch():
             aten.register_buffer(name, weight.tensor.detach(), persistent=False)
@@ -162,15 +196,3 @@ def _written_inputs() -> frozenset[int]:
     if metadata is None:
         return frozenset()
     return frozenset(index for index, info in enumerate(metadata.input_info) if info.mutates_data)
-
-
-def _placeholder_of(placeholders: Sequence[Any], weight: Weight) -> Any:
-    if weight.index < len(placeholders):
-        node = placeholders[weight.index]
-        meta = node.meta.get("val")
-        if isinstance(meta, torch.Tensor) and meta.shape == weight.tensor.shape:
-            return node
-    raise BringupError(
-        f"cannot freeze {weight.name!r}: input {weight.index} of the traced graph is not this "
-        'weight (a tensor subclass, or aliased inputs); compile without options={"freeze": True}'
-    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bringup import settings
+from bringup.passes.dump import prepare
 
 __all__ = ["Controls", "RewriteLimit", "limit_rewrites"]
 
@@ -78,7 +79,8 @@ class Controls:
     def of(cls, options: Mapping[str, object]) -> Controls:
         """From the options `verify` and `dump_passes`, else from the settings.
 
-        Raises `TypeError` when an option has a value that it cannot take.
+        Raises `TypeError` when an option has a value that it cannot take, and `BringupError` when
+        nothing can be written to the folder.
         """
         verify, dump = options.get("verify"), options.get("dump_passes")
         if verify is not None and not isinstance(verify, bool):
@@ -86,4 +88,6 @@ class Controls:
         if dump is not None and not isinstance(dump, (str, Path)):
             raise TypeError(f"option 'dump_passes' must be the path of a folder, got {dump!r}")
         folder = settings.pass_dump() if dump is None else Path(dump)
+        if folder is not None:
+            prepare(folder)
         return cls(settings.pass_verify() if verify is None else verify, folder, _active_limit())

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from bringup import ir
+from bringup.errors import BringupError
 from bringup.passes.report import PassResult
 
-__all__ = ["dump"]
+__all__ = ["dump", "prepare"]
+
+_LONGEST = 200  # bytes; a file's name may have 255
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder; `BringupError` that names the option when nothing can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BringupError(
+            "graphs cannot be dumped (option 'dump_passes', BRINGUP_PASS_DUMP) to "
+            f"{str(folder)!r}: {error.strerror or error}"
+        ) from error
 
 
 def dump(folder: Path, result: PassResult, before: str, graph: ir.Graph) -> None:
@@ -17,9 +34,9 @@ def dump(folder: Path, result: PassResult, before: str, graph: ir.Graph) -> None
     The number is that of the session, so that files sort in the order in which passes ran. Of a
     pass that failed there is no graph after it; its traceback is written as `.error.txt`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     words = f"{result.instance_id:04}_{result.graph}_{result.name}"
     stem = re.sub(r"[^\w.@-]+", "_", words)
+    stem = stem.encode()[:_LONGEST].decode(errors="ignore")
     (folder / f"{stem}.before.txt").write_text(before + "\n")
     if result.traceback:
         (folder / f"{stem}.error.txt").write_text(result.traceback + "\n")

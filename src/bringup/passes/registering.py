@@ -161,6 +161,8 @@ def _template(name: str, stage: PassStage, settings: PassSettings) -> Callable[.
         raise TypeError(f"a pass's name must be a non-empty string, got {name!r}")
     if "@" in name:
         raise ValueError(f"a pass's name must not contain '@', got {name!r}")
+    if name == "ALL":
+        raise ValueError("a pass must not be named 'ALL': in switches that stands for all passes")
     stage = _stage(stage)
     checked = _checked_settings(name, settings)
 

@@ -5,7 +5,7 @@ The rules are the engine's; this reads what Python and the environment say about
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bringup import settings
 from bringup.passes._engine import native
@@ -32,10 +32,10 @@ def select_passes(
             `BRINGUP_PASS_SWITCH`.
 
     Raises `ValueError` that suggests the nearest name when a pass or version is not registered,
-    and `PassError` when passes cannot be ordered or a required one is missing or switched off.
+    `TypeError` for an argument of another kind, and `PassError` when passes cannot be ordered or a
+    required one is missing or switched off.
     """
-    if isinstance(names, str):
-        raise TypeError(f"passes must be a list of names or None, got the string {names!r}")
+    _check_kinds(names, versions, switch)
     wanted = dict(versions or {})
     listed = None
     if names is not None:
@@ -54,6 +54,25 @@ def select_passes(
 def is_switched_on(name: str, switches: Mapping[str, bool]) -> bool:
     """Whether a pass runs: by its own switch, else by that of `ALL`, else it does."""
     return native.is_switched_on(name, dict(switches))
+
+
+def _check_kinds(names: object, versions: object, switch: object) -> None:
+    if isinstance(names, str):
+        raise TypeError(f"passes must be a list of names or None, got the string {names!r}")
+    if names is not None and not isinstance(names, Iterable):
+        raise TypeError(f"passes must be a list of names or None, got {names!r}")
+    stated = (("pass_versions", versions, str), ("pass_switch", switch, bool))
+    for option, given, kind in stated:
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(
+                f"{option} must map names of passes to a {kind.__name__}, got {given!r}"
+            )
+        for name, value in (given or {}).items():
+            if not isinstance(name, str) or not isinstance(value, kind):
+                raise TypeError(
+                    f"{option} must map names of passes to a {kind.__name__}, got {value!r} for "
+                    f"{name!r}"
+                )
 
 
 def _split(name: object, versions: dict[str, str]) -> str:

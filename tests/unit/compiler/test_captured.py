@@ -162,3 +162,17 @@ def test_dropout_draws_anew_at_every_call():
     first, second = compiled(x), compiled(x)
     assert not torch.equal(first, second)
     assert 300 < (first == 0).sum() < 700
+
+
+def test_graph_that_only_hands_its_inputs_on_is_not_captured():
+    """There is nothing to record; each call has its own results."""
+    torch.compiler.reset()
+
+    def function(x):
+        return x.view(-1), x
+
+    with torch.no_grad():
+        compiled = torch.compile(function, backend="bringup", options={"capture": True})
+        for _ in range(2):
+            x = torch.randn(2, 3)
+            assert all(map(torch.equal, compiled(x), function(x)))

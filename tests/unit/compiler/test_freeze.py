@@ -123,3 +123,49 @@ def test_exported_program_has_frozen_weights_and_is_saved_with_what_was_folded(t
     module = torch.export.load(file).module()
     torch.testing.assert_close(module(x), expected)
     assert module.count.item() == 2  # the eager call counted once; a written buffer stays a buffer
+
+
+class _Shifted(nn.Module):
+    """Two weights in front of two inputs that share memory and are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.p, self.q = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, x, y):
+        z = self.p * 2 + self.q
+        x.add_(1)
+        y.mul_(z)
+        return z - self.q
+
+
+@pytest.mark.parametrize("on_change", ["raise", "refold"])
+def test_weights_are_told_from_inputs_that_aot_autograd_put_in_front_of_them(on_change):
+    """Inputs that share memory and are written become one input, the first of all."""
+    model, base = _Shifted(), torch.randn(8)
+    with torch.no_grad():
+        options = {"freeze": True, "on_weight_change": on_change}
+        compiled = torch.compile(model, backend="bringup", options=options)
+        for _ in range(2):
+            first, second = base.clone(), base.clone()
+            assert torch.equal(compiled(first[:], first.view(8)), model(second[:], second.view(8)))
+            assert torch.equal(first, second)
+    assert compiler.last_report().folded >= 2  # what depends on p and q alone
+
+
+def test_weight_that_is_given_twice_is_frozen_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = nn.Parameter(torch.randn(4))
+
+        def forward(self, x, other):
+            x.add_(1)
+            return x * self.p + other
+
+    model = Twice()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        for other in (model.p, torch.randn(4)):
+            x = torch.randn(4)
+            assert torch.equal(compiled(x.clone(), other), model(x.clone(), other))

@@ -6,7 +6,7 @@ from tests.unit.passes.support import STAGE, register_swap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, ir, passes
-from bringup.errors import PassError, PassFatalError, PassSkipException
+from bringup.errors import BringupError, PassError, PassFatalError, PassSkipException
 
 X = torch.randn(4, 8)
 
@@ -410,3 +410,33 @@ def test_interrupt_undoes_the_edits_and_goes_through(traced):
 def test_another_kind_of_target_is_a_type_error():
     with pytest.raises(TypeError, match=r"apply_passes takes .* got Linear"):
         compiler.apply_passes(torch.nn.Linear(2, 2))
+
+
+def test_folder_that_cannot_be_written_fails_before_the_first_pass(traced, tmp_path):
+    """A file stands where the folder should be: nothing is rewritten."""
+    register_swap("aten::relu", "aten::tanh")
+    module = traced(torch.relu, torch.ones(2))
+    code = module.code
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(BringupError, match=r"graphs cannot be dumped \(option 'dump_passes'"):
+        compiler.apply_passes(module, options={"dump_passes": str(tmp_path / "taken")})
+    assert module.code == code
+
+
+def test_pass_with_a_long_name_is_dumped(traced, tmp_path):
+    class Long(passes.FusionBasePass):
+        def run(self, graph, context):
+            graph.set_outputs(graph.insert("aten::neg", graph.outputs).output)
+
+    passes.register_fusion_pass(name="ä" * 300, stage=STAGE)(Long)
+    compiler.apply_passes(traced(torch.relu, torch.ones(2)), options={"dump_passes": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_option_that_is_nearly_a_known_one_is_refused(traced):
+    module = traced(torch.relu, torch.ones(2))
+    with pytest.raises(ValueError, match="no option 'pass_swich'; did you mean 'pass_switch'"):
+        compiler.apply_passes(module, options={"pass_swich": {}})
+    with pytest.raises(TypeError, match=r"options must map names to values, got \[1\]"):
+        compiler.apply_passes(module, options=[1])
+    compiler.apply_passes(module, options={"my_own": 1})

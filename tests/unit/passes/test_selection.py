@@ -233,3 +233,23 @@ def test_unknown_switch_or_version_of_an_option_is_refused():
         order(switch={"Fuze": False})
     with pytest.raises(ValueError, match="no pass named 'Fuze'"):
         order(versions={"Fuze": "1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"names": 5}, "passes must be a list of names or None, got 5"),
+        ({"names": None, "switch": ["P"]}, "pass_switch must map names of passes to a bool, got "),
+        ({"names": None, "switch": {"P": "off"}}, "to a bool, got 'off' for 'P'"),
+        ({"names": None, "versions": "P"}, "pass_versions must map names of passes to a str, got "),
+        ({"names": None, "versions": {"P": 1}}, "to a str, got 1 for 'P'"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_name(arguments, words):
+    with pytest.raises(TypeError, match=words):
+        passes.select_passes(**arguments)
+
+
+def test_name_that_means_all_passes_is_refused():
+    with pytest.raises(ValueError, match="must not be named 'ALL'"):
+        passes.register_fusion_pass(name="ALL", stage=passes.PassStage.AFTER_INFER_SHAPE)

@@ -362,3 +362,11 @@ def test_every_pass_is_a_range_of_the_profiler(traced):
     with torch.profiler.profile() as profile:
         compiler.apply_passes(module)
     assert "bringup::pass::P" in {event.key for event in profile.key_averages()}
+
+
+def test_rewrite_without_elements_to_compare_is_not_called_verified(traced):
+    register_swap("aten::relu", "aten::tanh")
+    module = traced(torch.relu, torch.ones(0, 3))
+    result = compiler.apply_passes(module, options={"verify": True})["P"]
+    assert result.verified == 0
+    assert "no elements" in result.unverified[0]
