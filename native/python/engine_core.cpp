@@ -53,6 +53,17 @@ void set_python_error(const en::EngineError& error) {
   PyErr_SetString(builtin_exception_of(error.code()), error.what());
 }
 
+en::Graph& editable(GraphCore& core) {
+  if (core.searches != 0) {
+    const std::string name(core.graph.name());
+    PyErr_Format(PyExc_RuntimeError,
+                 "graph '%s' cannot be edited: another thread is looking for a pattern in it",
+                 name.c_str());
+    throw PythonError();
+  }
+  return core.graph;
+}
+
 Ref owner_of(const GraphCore& core) {
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject* owner = nullptr;

@@ -88,6 +88,7 @@ struct GraphCore {
   PyObject* self = nullptr;  // the Python object of this core; borrowed
   Ref owner;                 // weak reference to the bringup.ir.Graph
   bool expired = false;
+  uint32_t searches = 0;  // that run without the GIL just now
   ObjectTable objects;
   std::vector<PyObject*> nodes;                    // live handles by number; borrowed
   std::vector<PyObject*> values;                   // live handles by slot; borrowed
@@ -114,6 +115,22 @@ struct GraphCore {
     return !expired && (graph.alive(node) || graph.is_draft(node));
   }
 };
+
+// Makes edits from other threads errors while a search runs without the GIL. Made and destroyed
+// with the GIL.
+class Searching {
+ public:
+  explicit Searching(GraphCore& core) : core_(core) { ++core_.searches; }
+  Searching(const Searching&) = delete;
+  Searching& operator=(const Searching&) = delete;
+  ~Searching() { --core_.searches; }
+
+ private:
+  GraphCore& core_;
+};
+
+// The graph, to be changed. Throws PythonError while another thread searches it.
+en::Graph& editable(GraphCore& core);
 
 // The bringup.ir.Graph of a core; null when it is gone.
 Ref owner_of(const GraphCore& core);

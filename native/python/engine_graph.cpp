@@ -102,22 +102,24 @@ nb::object draft(GraphCore& core, nb::handle op, std::string_view base, nb::hand
                  nb::handle keywords) {
   const Given given(core, arguments, keywords);
   return take(
-      node_handle(core, core.graph.draft(operator_of(op.ptr()), text_of(base), given.call())));
+      node_handle(core, editable(core).draft(operator_of(op.ptr()), text_of(base), given.call())));
 }
 
 // `metas` has one item an output; None where nothing is known.
 void place(GraphCore& core, nb::handle object, nb::handle before, nb::tuple metas) {
   const en::NodeId node = node_of(core, object);
-  core.graph.insert_draft(node, static_cast<uint32_t>(metas.size()), node_of(core, before));
+  editable(core).insert_draft(node, static_cast<uint32_t>(metas.size()), node_of(core, before));
   for (uint32_t i = 0; i < metas.size(); ++i) {
     if (!metas[i].is_none()) core.set_meta({node, i}, metas[i].ptr());
   }
 }
 
-void discard(GraphCore& core, nb::handle node) { core.graph.discard_draft(node_of(core, node)); }
+void discard(GraphCore& core, nb::handle node) {
+  editable(core).discard_draft(node_of(core, node));
+}
 
 nb::object add_input(GraphCore& core, std::string_view name, nb::handle meta) {
-  const en::NodeId node = core.graph.add_input(text_of(name));
+  const en::NodeId node = editable(core).add_input(text_of(name));
   core.set_meta({node, 0}, meta.ptr());
   return take(node_handle(core, node));
 }
@@ -125,7 +127,7 @@ nb::object add_input(GraphCore& core, std::string_view name, nb::handle meta) {
 nb::object add_constant(GraphCore& core, std::string_view name, nb::handle payload, nb::handle meta,
                         nb::handle before) {
   const en::NodeId place = before.is_none() ? en::kNoNode : node_of(core, before);
-  const en::NodeId node = core.graph.add_constant(text_of(name), place);
+  const en::NodeId node = editable(core).add_constant(text_of(name), place);
   if (!payload.is_none()) core.payloads[node] = Ref::borrowed(payload.ptr());
   core.set_meta({node, 0}, meta.ptr());
   return take(node_handle(core, node));
@@ -133,16 +135,16 @@ nb::object add_constant(GraphCore& core, std::string_view name, nb::handle paylo
 
 void rewire(GraphCore& core, nb::handle object, nb::handle arguments, nb::handle keywords) {
   const Given given(core, arguments, keywords);
-  core.graph.rewire(node_of(core, object), given.call());
+  editable(core).rewire(node_of(core, object), given.call());
 }
 
 void set_operator(GraphCore& core, nb::handle object, nb::handle op, nb::handle arguments) {
   const Given given(core, arguments, nb::dict());
-  core.graph.set_operator(node_of(core, object), operator_of(op.ptr()), given.call());
+  editable(core).set_operator(node_of(core, object), operator_of(op.ptr()), given.call());
 }
 
 void replace_all_uses(GraphCore& core, nb::handle old, nb::handle now) {
-  core.graph.replace_all_uses(value_of(core, old), value_of(core, now));
+  editable(core).replace_all_uses(value_of(core, old), value_of(core, now));
 }
 
 std::vector<en::ValueId> values_of(GraphCore& core, nb::handle objects) {
@@ -234,7 +236,7 @@ nb::list take_changed(GraphCore& core) {
 }
 
 nb::object put_graph_in_order(GraphCore& core) {
-  const auto failure = en::put_in_order(core.graph);
+  const auto failure = en::put_in_order(editable(core));
   if (!failure) return nb::none();
   return nb::make_tuple(take(node_handle(core, failure->node)), failure->reason);
 }
@@ -319,12 +321,13 @@ void def_changing(nb::class_<GraphCore>& type) {
       .def("rewire", &rewire)
       .def("set_operator", &set_operator)
       .def("replace_all_uses", &replace_all_uses)
-      .def("erase", [](GraphCore& core, nb::handle node) { core.graph.erase(node_of(core, node)); })
-      .def("erase_dead",
-           [](GraphCore& core, nb::handle nodes) { core.graph.erase_dead(nodes_of(core, nodes)); })
+      .def("erase",
+           [](GraphCore& core, nb::handle node) { editable(core).erase(node_of(core, node)); })
+      .def("erase_dead", [](GraphCore& core,
+                            nb::handle nodes) { editable(core).erase_dead(nodes_of(core, nodes)); })
       .def("move_before",
            [](GraphCore& core, nb::handle node, nb::handle before) {
-             core.graph.move_before(node_of(core, node), node_of(core, before));
+             editable(core).move_before(node_of(core, node), node_of(core, before));
            })
       .def("add_control_edge",
            [](GraphCore& core, nb::handle source, nb::handle target) {
@@ -362,17 +365,18 @@ void def_mirroring(nb::class_<GraphCore>& type) {
 }
 
 void def_transactions(nb::class_<GraphCore>& type) {
-  type.def("begin", [](GraphCore& core, std::string_view rule) { core.graph.begin(text_of(rule)); })
+  type.def("begin",
+           [](GraphCore& core, std::string_view rule) { editable(core).begin(text_of(rule)); })
       .def_prop_ro("in_transaction", [](GraphCore& core) { return core.graph.in_transaction(); })
-      .def("commit", [](GraphCore& core) { return EditList{core.graph.commit()}; })
-      .def("rollback", [](GraphCore& core) { core.graph.rollback(); })
+      .def("commit", [](GraphCore& core) { return EditList{editable(core).commit()}; })
+      .def("rollback", [](GraphCore& core) { editable(core).rollback(); })
       .def("mark",
            [](GraphCore& core) {
              const en::Graph::Mark mark = core.graph.mark();
              return nb::make_tuple(mark.edits, mark.metas);
            })
-      .def("undo_to",
-           [](GraphCore& core, size_t edits, size_t metas) { core.graph.undo_to({edits, metas}); })
+      .def("undo_to", [](GraphCore& core, size_t edits,
+                         size_t metas) { editable(core).undo_to({edits, metas}); })
       .def("edit_count", [](GraphCore& core) { return core.graph.journal().size(); })
       .def("edit_at", &edit_at, nb::arg(), nb::arg().none() = nb::none());
 }

@@ -111,6 +111,7 @@ class MatcherCore {
 
   nb::object next() {
     {
+      const Searching searching(core_);
       const nb::gil_scoped_release released;
       found_ = matcher_.next();
     }
@@ -120,6 +121,7 @@ class MatcherCore {
   nb::object match_at(nb::handle target) {
     const en::NodeId node = node_of(core_, target);
     {
+      const Searching searching(core_);
       const nb::gil_scoped_release released;
       found_ = matcher_.match_at(node);
     }
