@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+import onnx.parser
+from google.protobuf import json_format, message, text_format
 from onnx import external_data_helper
 
 from bringup import ir
@@ -22,6 +23,16 @@ from bringup.compiler.onnx.writing import write_function, write_graph
 from bringup.errors import ModelError
 
 __all__ = ["OnnxModel", "from_proto", "load"]
+
+_UNREADABLE = (
+    message.Error,
+    json_format.Error,
+    text_format.ParseError,
+    onnx.parser.ParseError,
+    ValueError,
+    RuntimeError,
+)
+"""What readers of the formats raise for a file that is none of theirs."""
 
 
 class OnnxModel:
@@ -119,7 +130,7 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
         raise FileNotFoundError(f"there is no file {source}")
     try:
         proto = onnx.load(str(source), load_external_data=False)
-    except (DecodeError, ValueError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise ModelError(f"{source} is no ONNX model: {error}") from error
     try:
         return OnnxModel(proto, source.parent)

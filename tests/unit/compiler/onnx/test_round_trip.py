@@ -224,6 +224,17 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, data):
         bringup_onnx.load(tmp_path / "bad.onnx")
 
 
+@pytest.mark.parametrize("suffix", ["json", "textproto", "onnxtxt"])
+@pytest.mark.filterwarnings("ignore:The onnxtxt format is experimental")
+def test_models_as_text_survive_and_broken_ones_are_refused(tmp_path, suffix):
+    proto = model_of("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    path = bringup_onnx.from_proto(proto).save(tmp_path / f"model.{suffix}")
+    assert bringup_onnx.load(path).to_proto() == proto
+    path.write_text("{ nonsense")
+    with pytest.raises(ModelError, match=rf"model\.{suffix} is no ONNX model"):
+        bringup_onnx.load(path)
+
+
 def test_a_truncated_file_is_refused(tmp_path):
     data = model_of("g (float[2] x) => (float[2] y) { y = Relu(x) }").SerializeToString()
     (tmp_path / "cut.onnx").write_bytes(data[:-7])
