@@ -40,7 +40,8 @@ def select_passes(
     listed = None
     if names is not None:
         listed = [_split(name, wanted) for name in names]
-    known = dict.fromkeys(item.pass_name for item in get_registered_passes())
+    registered = get_registered_passes()  # alive until the end: what is chosen is made once
+    known = dict.fromkeys(item.pass_name for item in registered)
     for name in (*(listed or ()), *wanted, *(switch or ())):
         if name not in known and name != "ALL":
             raise _unknown(name, list(known))
