@@ -20,7 +20,7 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test build compilers lint native-test asan tsan pytest quick-demo bench format clean
+.PHONY: help demo test build compilers lint native-test asan asan-python tsan pytest quick-demo bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -75,6 +75,13 @@ native-test: $(STAMPS)/tools
 
 asan: $(STAMPS)/tools
 	$(call run_native_tests,asan)
+
+# Not a part of `make test`: it takes too long.
+SANITIZED := tests/unit/ir tests/unit/passes
+asan-python: $(STAMPS)/tools
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset asan-python >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-python --target _core
+	$(BIN)/python tools/sanitized_tests.py build/asan-python/libraries $(SANITIZED)
 
 tsan: $(STAMPS)/tools
 	$(call run_native_tests,tsan)
