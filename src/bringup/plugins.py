@@ -148,6 +148,8 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 _Installation: TypeAlias = tuple[tuple[str, int], ...]
 _ENTRY_POINTS: dict[str, tuple[_Installation, list[EntryPoint]]] = {}
+# What reads the folders of sys.path alone: Python's own, and the backport that takes its place.
+_PATH_FINDERS = frozenset({importlib.machinery.PathFinder.__module__, "importlib_metadata"})
 
 
 def _read_entry_points(group: str) -> list[EntryPoint]:
@@ -159,7 +161,7 @@ def _read_entry_points(group: str) -> list[EntryPoint]:
 def _installation() -> _Installation | None:
     """What tells whether packages came or went; None where it cannot be told."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    if finders != [importlib.machinery.PathFinder]:
+    if any(finder.__module__ not in _PATH_FINDERS for finder in finders):
         return None
     return tuple([(place, _changed(place)) for place in sys.path])
 

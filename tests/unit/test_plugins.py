@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import types
-from importlib.machinery import BuiltinImporter, PathFinder
 
 import pytest
 
@@ -92,7 +91,6 @@ def test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatc
     install(tmp_path, "first")
     settle(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [BuiltinImporter, PathFinder])  # and no other
     reads = []
     read = plugins._read_entry_points
     monkeypatch.setattr(plugins, "_read_entry_points", lambda g: reads.append(g) or read(g))
@@ -102,6 +100,17 @@ def test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatc
     assert names_of_group() == ["first", "second"]
     shutil.rmtree(tmp_path / "first-1.0.dist-info")
     assert names_of_group() == ["second"]
+
+
+def test_entry_points_are_kept_beside_the_backport_of_importlib_metadata(monkeypatch, tmp_path):
+    class MetadataPathFinder(importlib.metadata.DistributionFinder):
+        __module__ = "importlib_metadata"
+
+        def find_distributions(self, context):
+            return []
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, MetadataPathFinder()])
+    test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatch, tmp_path)
 
 
 def test_entry_points_that_another_finder_gives_are_not_kept(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from bringup import ir
 from bringup.errors import BringupError
@@ -17,6 +16,8 @@ _LONGEST = 200  # bytes; a file's name may have 255
 
 def prepare(folder: Path) -> None:
     """Make the folder; `BringupError` that names the option when nothing can be written to it."""
+    from tempfile import TemporaryFile  # for dumps only
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
