@@ -10,6 +10,7 @@ from bringup.errors import PassError, PassFatalError, WrongRewriteError
 from bringup.passes._engine import native
 from bringup.passes.controls import Controls
 from bringup.passes.descriptor import PassDescriptor
+from bringup.passes.events import is_wanted
 from bringup.passes.folding import fold_constants
 from bringup.passes.report import PassStatus, Report
 from bringup.passes.session import Session, result_of
@@ -66,6 +67,7 @@ class Run:
         self._graph = graph
         self._options = options
         self._controls = Controls.of(options)
+        self._is_heard = is_wanted() and not self._controls.quiet
         self._commit = commit
         self._fold = fold
         self._session: Session | None = None
@@ -77,7 +79,9 @@ class Run:
     def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
         """A session of a pass on one of these graphs."""
         commit = self._commit if graph is self._graph else None
-        self._session = Session(graph, descriptor, self._options, self._controls, commit)
+        self._session = Session(
+            graph, descriptor, self._options, self._controls, commit, is_heard=self._is_heard
+        )
         return self._session
 
     def tell(self, facts: dict[str, Any], graph: ir.Graph) -> None:

@@ -18,7 +18,7 @@ from bringup.passes.context import PassContext
 from bringup.passes.controls import Controls
 from bringup.passes.descriptor import PassDescriptor
 from bringup.passes.dump import dump
-from bringup.passes.events import EventKind, PassEvent, emit, is_wanted, profiled
+from bringup.passes.events import EventKind, PassEvent, emit, profiled
 from bringup.passes.report import NearMiss, PassResult, PassStatus
 from bringup.passes.rewriter import as_graph, replace
 from bringup.passes.stages import PassStage
@@ -41,10 +41,11 @@ class Session:
         options: what the pass may read.
         controls: what else is asked for.
         commit: handed the edits that stay.
+        is_heard: whether anybody wants to be told what happens.
 
     Attributes:
         error: that failed last.
-        is_heard: whether anybody wants to be told; the engine asks once.
+        is_heard: as given; the engine asks once.
         is_limited: whether the number of rewrites is limited; likewise.
     """
 
@@ -58,6 +59,8 @@ class Session:
         options: Mapping[str, object],
         controls: Controls,
         commit: ir.Committer | None,
+        *,
+        is_heard: bool = False,
     ) -> None:
         self.graph = graph
         self.error: Exception | None = None
@@ -65,7 +68,7 @@ class Session:
         self._options = options
         self._controls = controls
         self._commit = commit
-        self.is_heard = is_wanted() and not controls.quiet
+        self.is_heard = is_heard
         self.is_limited = controls.limit is not None
         self._before = str(graph) if controls.dump is not None else ""
         self._traceback = ""
