@@ -20,7 +20,7 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test build compilers lint native-test asan asan-python tsan pytest quick-demo bench format clean
+.PHONY: help demo test build compilers lint native-test asan asan-python tsan pytest sweep quick-demo bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make test     everything that CI checks"
 	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"
 	@echo "make lint | native-test | asan | tsan | pytest         the parts of make test"
+	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
 
 $(STAMPS)/venv:
@@ -95,6 +96,10 @@ compilers: $(STAMPS)/venv
 
 pytest: build compilers
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+# Every sweep in full; `make pytest` runs a fixed slice of each.
+sweep: build
+	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps
 
 # The parts one after the other, whatever -j says; pytest's summary line comes last.
 test:
