@@ -55,6 +55,8 @@ class DeviceModule(ModuleType):
     Stream = torch.Stream
     Event = torch.Event
 
+    _initialized = True  # torch.utils.checkpoint keeps no device random state where this is not set
+
     def __init__(self, name: str) -> None:
         super().__init__(f"torch.{name}", f"Device {name!r}, brought up by bringup.")
         self._name = name
