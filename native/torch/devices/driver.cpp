@@ -196,6 +196,7 @@ bool install_driver() {
   register_operators();
   register_copies();
   register_fallback();
+  register_autocast();
   return start_autograd_device_threads(device_count);
 }
 

@@ -212,9 +212,6 @@ void register_fallback() {
   static auto* everything =
       new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
-  static auto* autocast = new torch::Library(torch::Library::IMPL, "_",
-                                             DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
-  autocast->fallback(torch::CppFunction::makeFallthrough());
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1,
                                          __FILE__, __LINE__);
   register_instead_of_composites(*aten);

@@ -66,5 +66,6 @@ void register_hooks();
 void register_operators();
 void register_copies();
 void register_fallback();
+void register_autocast();
 
 }  // namespace bringup::torch_ext
