@@ -127,7 +127,9 @@ class DriverError(BringupError, RuntimeError):
 
 
 class CaptureError(BringupError, RuntimeError):
-    """A run could not be captured as a graph. Nothing was changed by the attempt."""
+    """A run could not be captured as a graph, and nothing was changed by the attempt; or what a
+    captured graph took as given is different now, and nothing was replayed.
+    """
 
 
 class UpdateError(BringupError, ValueError):

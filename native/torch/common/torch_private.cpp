@@ -41,6 +41,15 @@ struct RequiresPerBackend {
 bool extractor_is_per_backend(const c10::DispatchKeyExtractor& extractor);
 template struct RequiresPerBackend<&c10::DispatchKeyExtractor::requiresBitsetPerBackend_>;
 
+template <auto Member>
+struct VersionCounter {
+  friend const void* version_counter(const c10::VariableVersion& version) {
+    return (version.*Member).get();
+  }
+};
+const void* version_counter(const c10::VariableVersion& version);
+template struct VersionCounter<&c10::VariableVersion::version_counter_>;
+
 // A derived class may name protected members of its base.
 struct AutogradEngine : torch::autograd::Engine {
   static constexpr auto kQueues = &AutogradEngine::device_ready_queues_;
@@ -49,6 +58,10 @@ struct AutogradEngine : torch::autograd::Engine {
 };
 
 }  // namespace
+
+const void* version_identity(const c10::VariableVersion& version) {
+  return version_counter(version);
+}
 
 const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op) {
   // Dispatcher::OperatorDef is private too; its first member is the OperatorEntry.

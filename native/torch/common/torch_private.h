@@ -23,6 +23,9 @@ c10::DispatchKeySet non_fallthrough_keys(const c10::OperatorHandle& op);
 c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
                                    c10::DispatchKeySet tensors);
 
+// The same for every copy of one version counter, and for no other while a copy exists.
+const void* version_identity(const c10::VariableVersion& version);
+
 // The autograd engine counts devices once, at its first backward. The first of these raises when it
 // already has threads for fewer than `count` devices, of another backend; the second gives it
 // threads for `count` devices when it started without any. Call that one without the GIL: the

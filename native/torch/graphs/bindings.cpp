@@ -11,6 +11,7 @@
 #include "torch/graphs/graph.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/slots.h"
+#include "torch/graphs/watch_bindings.h"
 #include "torch/module.h"
 
 namespace nb = nanobind;
@@ -108,9 +109,11 @@ void bind_graph(nb::module_& module) {
       .def("replay",
            [](Graph& graph) {
              refuse_replay_in_capture();
+             graph.check_given();
              const nb::gil_scoped_release no_gil;
              graph.replay();
            })
+      .def("refresh", &Graph::refresh_given)
       .def("nodes", &list_nodes)
       .def("accesses", &list_accesses)
       .def("updatable", &list_updatable)
@@ -146,6 +149,7 @@ void bind_recorder(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def("unwritten", &Recorder::unwritten)
+      .def_prop_ro("watch", &Recorder::watch)
       .def("set_scope", &Recorder::set_scope, nb::arg("scope"))
       .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
       .def_prop_ro("paused", &Recorder::paused)
@@ -157,6 +161,7 @@ void bind_recorder(nb::module_& module) {
 
 void bind_graphs(nb::module_& module) {
   nb::register_exception_translator(&translate);
+  bind_watch(module);
   bind_graph(module);
   bind_recorder(module);
 }

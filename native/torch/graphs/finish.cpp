@@ -33,6 +33,11 @@ std::unique_ptr<Graph> Recorder::finish() {
     throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +
                          std::string("Call the model inside the `with` block, in this thread"));
   }
+  if (const auto change = watch_->seal()) {
+    throw CaptureFailure("the run itself changed which memory it reads: " + *change +
+                         ". A replay would read the former memory: write in place with copy_, or "
+                         "change it before the capture");
+  }
   std::vector<Trace> traces;
   const auto trace = [&](const c10::Storage& storage, size_t writer) {
     const at::Tensor memory = bytes_of(storage);
@@ -44,6 +49,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   for (const c10::Storage& storage : restorer_.storages()) trace(storage, nodes_.size());
 
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_);
+  graph->take_given(watch_, std::move(versions_).living());
   restorer_.restore();
   try {
     graph->validate();

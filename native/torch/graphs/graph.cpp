@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torch/devices/driver.h"
+#include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -29,14 +30,16 @@ class ReplayDispatch {
 
 // One address for one storage: host nodes of a device graph use the host's view of its memory.
 const void* address_of(const c10::Storage& storage) {
-  const void* address = storage.data();
-  const c10::Device device = storage.device();
-  if (address == nullptr || !device.is_privateuseone()) return address;
-  const bringup_driver& driver = *active_driver();
-  void* host = nullptr;
-  const bool seen =
-      driver.host_view != nullptr && driver.host_view(device.index(), address, &host) == BRINGUP_OK;
-  return seen ? host : address;
+  const void* host = host_address(storage);
+  return host != nullptr ? host : storage.data();
+}
+
+[[noreturn]] void refuse_change(const std::string& change) {
+  throw CaptureFailure(
+      "since the graph was captured, " + change +
+      ": a replay would not give what the model gives now. Put it back, or capture again (reset() "
+      "first); weights that are not frozen may change in place (copy_, load_state_dict without "
+      "assign)");
 }
 
 }  // namespace
@@ -55,6 +58,19 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
       });
 }
 
+void Graph::take_given(std::shared_ptr<Watch> watch, WrittenVersions versions) {
+  watch_ = std::move(watch);
+  versions_ = std::move(versions);
+}
+
+void Graph::check_given() const {
+  if (const auto change = watch_->change()) refuse_change(*change);
+}
+
+void Graph::refresh_given() {
+  if (const auto change = watch_->refresh()) refuse_change(*change);
+}
+
 void Graph::replay() { run_all(false); }
 
 void Graph::validate() {
@@ -65,6 +81,7 @@ void Graph::validate() {
 void Graph::run_all(bool validating) {
   const std::lock_guard lock(mutex_);
   check_inputs();
+  if (!validating) versions_.bump();
   if (device_graph_ != nullptr) return device_graph_->launch(validating);
   const ReplayDispatch dispatch;
   const TapScope tap(&replay_.tap);

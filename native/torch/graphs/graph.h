@@ -9,6 +9,8 @@
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
+#include "torch/graphs/versions.h"
+#include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -32,6 +34,15 @@ class Graph {
   // `device`: the driver's device that the nodes work on, or none for cpu.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
         std::vector<Input> inputs, std::optional<c10::DeviceIndex> device);
+
+  // At the end of the capture: what check_given() checks, and whose counters a replay moves.
+  void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
+
+  // Raises CaptureFailure when something that the capture took as given is different now. With the
+  // GIL; whoever replays calls it first.
+  void check_given() const;
+  // The same after reading frozen weights in full; see Watch::refresh.
+  void refresh_given();
 
   // Runs all nodes in capture order, from any thread; replays of one graph never overlap. A node's
   // error is raised with the node named. On a device it launches them in the current stream, and
@@ -64,6 +75,8 @@ class Graph {
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
+  std::shared_ptr<Watch> watch_;
+  WrittenVersions versions_;
   Replay replay_;
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };

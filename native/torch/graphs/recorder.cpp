@@ -14,6 +14,7 @@
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/out_variant.h"
+#include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"
 
@@ -23,17 +24,6 @@ namespace {
 thread_local Recorder* t_recorder = nullptr;
 // Generators and the tensors to restore are the whole process's: one capture at a time.
 std::atomic<bool> g_capturing{false};
-
-// The recorder's and those of dispatch modes, which would see copies of tensors as calls.
-constexpr c10::DispatchKeySet kUnseenKeys({kRecorderKey, c10::DispatchKey::Python,
-                                           c10::DispatchKey::PythonTLSSnapshot});
-
-// For the recorder's own tensor work: not recorded, not in the pool, without autograd.
-struct OutsideCapture {
-  c10::impl::ExcludeDispatchKeyGuard not_recorded{kUnseenKeys};
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  TapScope no_tap{nullptr};
-};
 
 bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
@@ -254,7 +244,9 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
       if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kLiteral;
     });
   }
-  if (!becomes_node || only_passed_on(traits, args, results, allocations)) return;
+  if (!becomes_node || only_passed_on(traits, args, results, allocations)) {
+    return note_views(args, results);
+  }
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
   if (node == nullptr) return;
   mark_written(traits, args, results);
@@ -298,7 +290,8 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
 void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
   Block* block = pool_->find(tensor.storage());
-  if (block == nullptr || block->written) return;
+  if (block == nullptr) return watch_->add_tensor(tensor, describe(tensor) + " of " + traits.name);
+  if (block->written) return;
   if (block->origin == Origin::kLiteral) return add_constant(*block);
   // Operators that fill a tensor in place start from an empty one.
   if (block->origin == Origin::kBlank && traits.mutates) return;
@@ -322,6 +315,29 @@ void Recorder::check_resize(const OperatorTraits& traits,
       " larger: a replay would not bring its content to the new memory. Make it as "
       "large as it will be " +
       (ours ? "when it is made" : "before the capture"));
+}
+
+// A view of a tensor from before the capture stands for that tensor.
+void Recorder::note_views(const std::vector<c10::IValue>& args,
+                          c10::ArrayRef<c10::IValue> results) {
+  const auto predates = [&](const at::Tensor& tensor) {
+    return tensor.has_storage() && tensor.storage().nbytes() > 0 &&
+           pool_->find(tensor.storage()) == nullptr;
+  };
+  for (const c10::IValue& arg : args) {
+    for_each_tensor(arg, [&](const at::Tensor& tensor) {
+      if (predates(tensor)) watch_->add_tensor(tensor, describe(tensor));
+    });
+  }
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      if (predates(tensor)) {
+        watch_->ignore_tensor(tensor);
+      } else if (tensor.has_storage()) {
+        versions_.add(tensor);
+      }
+    });
+  }
 }
 
 void Recorder::about_to_write(const at::Tensor& tensor) {
@@ -352,8 +368,12 @@ void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10:
     block->written = true;
     block->writer = nodes_.size();
   };
+  const auto count = [&](const at::Tensor& tensor) { versions_.add(tensor); };
+  for (const c10::IValue& result : results) for_each_tensor(result, count);
   for (size_t i = 0; i < args.size(); ++i) {
-    if (writes(traits.schema->arguments()[i])) for_each_tensor(args[i], mark);
+    if (!writes(traits.schema->arguments()[i])) continue;
+    for_each_tensor(args[i], mark);
+    for_each_tensor(args[i], count);
   }
   for (const c10::IValue& result : results) for_each_tensor(result, mark);
   if (traits.mutates && restorer_.moved()) {

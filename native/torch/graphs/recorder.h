@@ -19,6 +19,7 @@
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/restore.h"
+#include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -69,6 +70,8 @@ class Recorder {
   // While paused everything runs as if there were no capture: torch.compile works.
   void set_paused(bool paused);
   bool paused() const { return paused_; }
+  // What the graph takes as given. Stays with the graph.
+  const std::shared_ptr<Watch>& watch() const { return watch_; }
   // Takes the content of `tensor` as it is now for a constant of the graph.
   void declare_constant(const at::Tensor& tensor);
   // Refuses reading values of `tensor` on the host.
@@ -96,6 +99,7 @@ class Recorder {
   void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;
   void about_to_write(const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
+  void note_views(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                     c10::ArrayRef<c10::IValue> results);
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
@@ -119,6 +123,8 @@ class Recorder {
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
   Restorer restorer_;
+  std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
+  WrittenVersions versions_;
   HostSide host_side_;
   std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
   std::string scope_;

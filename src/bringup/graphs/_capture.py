@@ -15,6 +15,7 @@ import torch
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError
+from bringup.graphs._given import watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
 from bringup.graphs._scope import ScopeTracker
@@ -108,13 +109,16 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "a capture ends on the thread on which it began: leave its `with` block there"
             )
         recorder, self._recorder = self._recorder, None
+        called = [] if _session.scopes is None else list(_session.scopes.called)
         self._cleanup.close()
         if error is not None:
             recorder.abandon()
             return
         try:
             _check_outputs(recorder)
-            self._graph._content = Content(recorder.finish())
+            native = recorder.finish()
+            watch_modules(recorder.watch, called)
+            self._graph._content = Content(native, recorder.watch)
         except BaseException:
             recorder.abandon()
             raise

@@ -51,8 +51,9 @@ class Slot:
 class Content:
     """What a capture made: the native graph and the names of its slots."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, watch: Any) -> None:
         self.native = native
+        self.watch = watch  # also the graph's own; here the garbage collector finds it
         self._held = [hold(op) for op in {row[1] for row in native.nodes()}]  # nodes have handles
         calls = [
             UpdatableCall(node, op, scope, native.host_values(node), native.is_kernel(node))
@@ -86,8 +87,11 @@ class CapturedGraph:
 
         Raises:
             CaptureError: nothing is captured, or a capture is under way on this thread.
-            RuntimeError: an operator failed (the message names it), or the memory of a captured
-                input moved.
+            CaptureError: what the capture took as given is different now: a tensor that the
+                graph reads has other memory or another shape, a parameter, buffer or submodule of
+                a module that ran was replaced, a module was switched between training and
+                evaluation, a frozen weight was written. The message names it.
+            RuntimeError: an operator failed; the message names it.
         """
         self._captured("replay").native.replay()
 
@@ -126,6 +130,21 @@ class CapturedGraph:
         assert cpu_update_input is not None
         pairs = _by_record(content.records, cpu_update_input)
         return content.table.update_slots(pairs)  # type: ignore[no-any-return]
+
+    def refresh(self) -> None:
+        """Reads again what the graph took as given, and takes it as it is for given.
+
+        A replay looks at version counters and a few elements of weights that a compiled function
+        froze. This reads all their elements: it finds sparse writes that bypass the counter
+        (through `.data`, NumPy), and accepts weights that were written and have the content that
+        was folded, such as a checkpoint loaded a second time. It does not fold anything anew, and
+        cannot accept tensors that moved or were replaced: the graph has the address of the former
+        ones. Unfrozen weights need no refresh, a replay reads what they contain.
+
+        Raises:
+            CaptureError: something differs from what was captured; the message names it.
+        """
+        self._captured("refresh").native.refresh()
 
     def reset(self) -> None:
         """Drops what was captured; memory goes with the last tensor that uses it. Another capture

@@ -84,6 +84,8 @@ class ScopeTracker:
         self._changed = changed
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
+        self.called: dict[torch.nn.Module, None] = {}
+        """Every module whose forward ran, outer ones first."""
 
     def start(self) -> None:
         """Follows module calls of this thread from now on."""
@@ -107,6 +109,7 @@ class ScopeTracker:
 
     def enter_module(self, module: torch.nn.Module) -> None:
         """A module is being called."""
+        self.called[module] = None
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         if parent is None or module not in self._paths:
             self._paths.update({m: path for path, m in module.named_modules()})

@@ -1,0 +1,147 @@
+#include "torch/graphs/watch.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+const c10::TensorImpl* tensor_of(PyObject* object) {
+  return THPVariable_Check(object) ? THPVariable_Unpack(object).unsafeGetTensorImpl() : nullptr;
+}
+
+std::string kind_of(PyObject* object) {
+  if (object == Py_None) return "None";
+  if (THPVariable_Check(object)) return "a tensor";
+  return nb::cast<std::string>(nb::handle(object).type().attr("__name__"));
+}
+
+}  // namespace
+
+Watch::~Watch() {
+  if (slots_.empty()) return;
+  const nb::gil_scoped_acquire gil;
+  slots_.clear();
+}
+
+void Watch::add_tensor(const at::Tensor& tensor, const std::string& what) {
+  if (!known_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  tensors_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                      Placement(tensor), what});
+  storages_.insert(tensor.storage().unsafeGetStorageImpl());
+}
+
+void Watch::ignore_tensor(const at::Tensor& tensor) { known_.insert(tensor.unsafeGetTensorImpl()); }
+
+void Watch::name_tensor(const at::Tensor& tensor, const std::string& name) {
+  for (Held& held : tensors_) {
+    if (held.tensor._unsafe_get_target() != tensor.unsafeGetTensorImpl()) continue;
+    held.what = "'" + name + "' (" + held.what + ")";
+    return;
+  }
+}
+
+std::optional<std::string> Watch::seal() {
+  known_.clear();
+  for (const Held& held : tensors_) {
+    const auto tensor = held.tensor.lock();
+    if (!tensor) continue;
+    const auto how = held.placement.difference(*tensor);
+    if (!how.empty()) return held.what + ", " + std::string(how);
+  }
+  std::erase_if(tensors_, [](const Held& held) { return held.tensor.expired(); });
+  return std::nullopt;
+}
+
+void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
+  PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
+  if (value == nullptr) throw nb::key_error(name.c_str());
+  std::optional<Placement> placement;
+  if (const c10::TensorImpl* impl = tensor_of(value)) {
+    placement.emplace(THPVariable_Unpack(value));
+    // The slot says more, and keeps the tensor.
+    std::erase_if(tensors_,
+                  [&](const Held& held) { return held.tensor._unsafe_get_target() == impl; });
+  }
+  slots_.push_back(
+      {std::move(dict), std::move(key), nb::borrow(value), std::move(placement), std::move(name)});
+}
+
+bool Watch::reads(const at::Tensor& tensor) const {
+  return tensor.has_storage() && storages_.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
+void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
+  weights->for_each_storage([&](const c10::Storage& storage) {
+    storages_.insert(storage.unsafeGetStorageImpl());
+    frozen_storages_.insert(storage.unsafeGetStorageImpl());
+  });
+  frozen_.push_back(std::move(weights));
+}
+
+std::optional<std::string> Watch::change() {
+  for (Slot& slot : slots_) {
+    PyObject* now = PyDict_GetItemWithError(slot.dict.ptr(), slot.key.ptr());
+    if (C10_LIKELY(now == slot.value.ptr())) {
+      if (!slot.placement) continue;
+      if (slot.placement->difference(*tensor_of(now)).empty()) continue;
+    }
+    std::string how = difference(slot, now);
+    if (!how.empty()) return slot.name + " " + how;
+  }
+  for (const Held& held : tensors_) {
+    const auto tensor = held.tensor.lock();
+    if (!tensor) continue;
+    const auto how = held.placement.difference(*tensor);
+    if (!how.empty()) return "the tensor " + held.what + " " + std::string(how);
+  }
+  for (const auto& weights : frozen_) {
+    if (auto how = weights->change(nullptr)) return how;
+  }
+  return std::nullopt;
+}
+
+std::string Watch::difference(Slot& slot, PyObject* now) {
+  if (now == nullptr) return "is gone";
+  if (!slot.placement) {
+    if (slot.value.is_none()) return "was None and is " + kind_of(now) + " now";
+    if (PyBool_Check(slot.value.ptr())) {
+      const bool value = PyObject_IsTrue(slot.value.ptr()) == 1;
+      return value ? "was True and is False now" : "was False and is True now";
+    }
+    return "is another " + kind_of(now) + " now";
+  }
+  const c10::TensorImpl* tensor = tensor_of(now);
+  if (tensor == nullptr) return "is " + kind_of(now) + " now";
+  const auto how = slot.placement->difference(*tensor);
+  if (now == slot.value.ptr()) return std::string(how);
+  // What was folded from it is compared with the version counter of the former tensor.
+  const auto* storage = slot.placement->storage().unsafeGetStorageImpl();
+  if (!how.empty() || frozen_storages_.contains(storage)) return "is another tensor now";
+  slot.value = nb::borrow(now);  // another object over the same memory
+  return {};
+}
+
+std::optional<std::string> Watch::refresh() {
+  for (const auto& weights : frozen_) {
+    if (auto how = weights->refresh()) return how;
+  }
+  return change();
+}
+
+int Watch::traverse(visitproc visit, void* arg) const {
+  for (const Slot& slot : slots_) {
+    Py_VISIT(slot.dict.ptr());
+    Py_VISIT(slot.key.ptr());
+    Py_VISIT(slot.value.ptr());
+  }
+  return 0;
+}
+
+void Watch::clear() noexcept { const std::vector<Slot> slots = std::exchange(slots_, {}); }
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,79 @@
+// What one captured graph takes as given, besides the content of the memory that it reads: where
+// that memory is, what the modules hold that it was reached through, and weights that were frozen.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "torch/graphs/frozen.h"
+#include "torch/graphs/placement.h"
+
+namespace bringup::torch_ext::graphs {
+
+class Watch {
+ public:
+  Watch() = default;
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // A tensor from before the capture that a node, or a view of it, reads; `what` says which one. It
+  // is not kept alive. While recording; needs no GIL.
+  void add_tensor(const at::Tensor& tensor, const std::string& what);
+  // A tensor made in the capture over memory from before: nobody can take it for given.
+  void ignore_tensor(const at::Tensor& tensor);
+  // Calls the tensor by the name that the user's code has for it.
+  void name_tensor(const at::Tensor& tensor, const std::string& name);
+  // At the end of the capture: what it did itself to the tensors that it read, in words; none when
+  // nothing. Forgets tensors that are gone.
+  std::optional<std::string> seal();
+
+  // The functions below need the GIL.
+
+  // What a module holds under `key` of one of its dictionaries, as it is now: `name` says it.
+  void add_slot(nanobind::dict dict, nanobind::object key, std::string name);
+  // Whether nodes of the graph read the memory of this tensor, or what was folded from it.
+  bool reads(const at::Tensor& tensor) const;
+  // Weights that a compiled function folded, and that was captured.
+  void add_frozen(std::shared_ptr<FrozenWeights> weights);
+
+  // What is different from the capture, in words; none when nothing is.
+  std::optional<std::string> change();
+  // See FrozenWeights::refresh. Returns what cannot be taken for given.
+  std::optional<std::string> refresh();
+
+  // The garbage collector's: slots refer to what may refer to the graph.
+  int traverse(visitproc visit, void* arg) const;
+  void clear() noexcept;
+
+ private:
+  struct Held {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    Placement placement;
+    std::string what;
+  };
+  struct Slot {
+    nanobind::dict dict;
+    nanobind::object key;
+    nanobind::object value;
+    std::optional<Placement> placement;  // of a tensor
+    std::string name;
+  };
+
+  std::string difference(Slot& slot, PyObject* now);
+
+  std::unordered_set<const c10::TensorImpl*> known_;  // while recording
+  std::vector<Held> tensors_;
+  std::vector<Slot> slots_;
+  std::vector<std::shared_ptr<FrozenWeights>> frozen_;
+  std::unordered_set<const c10::StorageImpl*> storages_;  // compared only
+  std::unordered_set<const c10::StorageImpl*> frozen_storages_;
+};
+
+}  // namespace bringup::torch_ext::graphs

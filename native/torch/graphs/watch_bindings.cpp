@@ -1,0 +1,55 @@
+#include "torch/graphs/watch_bindings.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "torch/common/tensor_caster.h"
+#include "torch/graphs/frozen.h"
+#include "torch/graphs/watch.h"
+
+namespace nb = nanobind;
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+int traverse_watch(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<Watch>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_watch(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Watch>(self)->clear();
+  return 0;
+}
+
+PyType_Slot watch_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_watch)},
+                             {Py_tp_clear, reinterpret_cast<void*>(clear_watch)},
+                             {0, nullptr}};
+
+std::optional<std::string> change_of(FrozenWeights& weights, const nb::list& arguments) {
+  const FrozenWeights::Given given = [&](size_t argument) {
+    PyObject* item = PyList_GetItem(arguments.ptr(), static_cast<Py_ssize_t>(argument));
+    if (item == nullptr) throw nb::python_error();
+    return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
+  };
+  return weights.change(&given);
+}
+
+}  // namespace
+
+void bind_watch(nb::module_& module) {
+  nb::class_<FrozenWeights>(module, "FrozenWeights")
+      .def(nb::init<>())
+      .def("add", &FrozenWeights::add, nb::arg("name"), nb::arg("weight"), nb::arg("argument"))
+      .def("change", &change_of, nb::arg("arguments"))
+      .def("refresh", &FrozenWeights::refresh);
+  nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))
+      .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"))
+      .def("add_frozen", &Watch::add_frozen, nb::arg("weights"))
+      .def("name_tensor", &Watch::name_tensor, nb::arg("tensor"), nb::arg("name"))
+      .def("reads", &Watch::reads, nb::arg("tensor"))
+      .def("refresh", &Watch::refresh);
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,360 @@
+"""What may happen between two replays, one class each.
+
+A mutation that `blind` marks is one that a replay cannot see; the mark is the words by which
+docs/graphs/capture.md lists it. After every other one a replay equals the model, or raises an error
+that names a tensor or module.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import ClassVar
+
+import torch
+from tests.sweeps.captured_programs import WIDTH, Program, Scaled, draw_model
+from torch import nn
+
+__all__ = ["MUTATIONS", "Mutation"]
+
+Undo = Callable[[], object]
+
+
+class Mutation:
+    """One change between replays."""
+
+    blind: ClassVar[str | None] = None
+
+    def applies(self, program: Program) -> bool:
+        """Whether this program has what is changed."""
+        return True
+
+    def apply(self, program: Program, random: Random) -> Undo | None:
+        """Changes something; returns what puts it back, None for values written in place."""
+        return None
+
+    @contextmanager
+    def around_replay(self) -> Iterator[None]:
+        """The modes in which the replay, and only it, runs."""
+        yield
+
+    def after_replay(self) -> None:
+        """Checks of its own, after a replay that went through."""
+
+
+def _any_parameter(program: Program, random: Random) -> tuple[nn.Module, str]:
+    found = [
+        (module, key)
+        for module in program.model.modules()
+        for key, value in module._parameters.items()
+        if value is not None
+    ]
+    return random.choice(found)
+
+
+class Nothing(Mutation):
+    """Replays follow each other."""
+
+
+class WriteInput(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        program.x.copy_(torch.randn_like(program.x))
+        program.tokens.random_(0, 11)
+
+
+class WriteWeight(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        module, key = _any_parameter(program, random)
+        module._parameters[key].mul_(random.uniform(0.5, 2))
+
+
+class WriteWeightThroughData(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        module, key = _any_parameter(program, random)
+        module._parameters[key].data += 0.25
+
+
+class WriteOneElementThroughData(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        module, key = _any_parameter(program, random)
+        module._parameters[key].data.view(-1)[random.randrange(WIDTH)] = 3
+
+
+class WriteBuffer(Mutation):
+    def applies(self, program: Program) -> bool:
+        return any(buffer.is_floating_point() for buffer in program.model.buffers())
+
+    def apply(self, program: Program, random: Random) -> None:
+        buffers = [b for b in program.model.buffers() if b.is_floating_point()]
+        random.choice(buffers).normal_()
+
+
+class LoadStateDict(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        state = {
+            name: torch.randn_like(value) if value.is_floating_point() else value
+            for name, value in program.model.state_dict().items()
+        }
+        program.model.load_state_dict(state)
+
+
+class LoadStateDictAssigned(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = dict(program.model.state_dict(keep_vars=True))
+        state = {name: value.clone() + 1 for name, value in program.model.state_dict().items()}
+        state = {name: value.to(former[name].dtype) for name, value in state.items()}
+        _clamp_positions(state)
+        program.model.load_state_dict(state, assign=True)
+        return lambda: program.model.load_state_dict(former, assign=True)
+
+
+def _clamp_positions(state: dict[str, torch.Tensor]) -> None:
+    for name, value in state.items():
+        if name.endswith("position"):
+            value.clamp_(0, 4)
+
+
+class SwapData(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        module, key = _any_parameter(program, random)
+        parameter = module._parameters[key]
+        former = parameter.data
+        parameter.data = torch.randn_like(former)
+
+        def undo() -> None:
+            parameter.data = former
+
+        return undo
+
+
+class TransposeData(Mutation):
+    """The same memory, read in another order."""
+
+    def applies(self, program: Program) -> bool:
+        return any(isinstance(module, nn.Linear) for module in program.model.modules())
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        linear = random.choice([m for m in program.model.modules() if isinstance(m, nn.Linear)])
+        former = linear.weight.data
+        linear.weight.data = former.t()
+
+        def undo() -> None:
+            linear.weight.data = former
+
+        return undo
+
+
+class SetBuffer(Mutation):
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("shift"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        _, module = random.choice(program.modules_with("shift"))
+        former = module.shift.detach().view(WIDTH)
+        module.shift.set_(torch.randn(WIDTH))
+        return lambda: module.shift.set_(former)
+
+
+class ReplaceParameter(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        module, key = _any_parameter(program, random)
+        former = module._parameters[key]
+        setattr(module, key, nn.Parameter(torch.randn_like(former)))
+        return lambda: setattr(module, key, former)
+
+
+class RewrapParameter(Mutation):
+    """Another parameter over the same memory."""
+
+    def apply(self, program: Program, random: Random) -> None:
+        module, key = _any_parameter(program, random)
+        setattr(module, key, nn.Parameter(module._parameters[key].detach()))
+
+
+class ReplaceAttribute(Mutation):
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("mask"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        _, module = random.choice(program.modules_with("mask"))
+        former = module.mask
+        module.mask = 1 - former
+        return lambda: setattr(module, "mask", former)
+
+
+class ReplaceModule(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        blocks = program.model.blocks
+        index = random.randrange(len(blocks))
+        former = blocks[index]
+        blocks[index] = random.choice([Scaled, lambda: nn.Linear(WIDTH, WIDTH)])()
+        return lambda: blocks.__setitem__(index, former)
+
+
+class ReplaceEmbedding(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = program.model.embed
+        program.model.embed = nn.Embedding(11, WIDTH)
+        return lambda: setattr(program.model, "embed", former)
+
+
+class DropBias(Mutation):
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("bias"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        _, module = random.choice(program.modules_with("bias"))
+        former, module.bias = module.bias, None
+        return lambda: setattr(module, "bias", former)
+
+
+class GiveBias(Mutation):
+    def applies(self, program: Program) -> bool:
+        return any(isinstance(m, nn.Linear) and m.bias is None for m in program.model.modules())
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        linear = random.choice(
+            [m for m in program.model.modules() if isinstance(m, nn.Linear) and m.bias is None]
+        )
+        linear.bias = nn.Parameter(torch.randn(WIDTH))
+        return lambda: setattr(linear, "bias", None)
+
+
+class TrainingMode(Mutation):
+    def applies(self, program: Program) -> bool:
+        return any(isinstance(module, nn.Dropout) for module in program.model.modules())
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        program.model.train()
+        return lambda: program.model.eval()
+
+
+class DoubleModel(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = {name: value.data for name, value in program.model.named_parameters()}
+        program.model.embed.double()
+
+        def undo() -> None:
+            for name, value in program.model.named_parameters():
+                value.data = former[name]
+
+        return undo
+
+
+class ResizeInput(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        rows = program.x.shape[0]
+        program.x.resize_(rows + random.choice([-1, 300]), WIDTH)
+        program.x.zero_()
+        # memory that moved stays where it is
+        return lambda: program.x.resize_(rows, WIDTH)
+
+
+class SwapInputData(Mutation):
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = program.x.data
+        program.x.data = torch.randn_like(former)
+
+        def undo() -> None:
+            program.x.data = former
+
+        return undo
+
+
+class FreeMemory(Mutation):
+    """What nobody holds is freed and its memory taken by others."""
+
+    def apply(self, program: Program, random: Random) -> None:
+        gc.collect()
+        self.taken = [torch.full((ROWS_OF_JUNK, WIDTH), 7.0) for _ in range(20)]
+
+
+ROWS_OF_JUNK = 3
+
+
+class AnotherModel(Mutation):
+    """Another model runs in between."""
+
+    def apply(self, program: Program, random: Random) -> None:
+        draw_model(random)(program.tokens, torch.randn_like(program.x))
+
+
+class AutocastOn(Mutation):
+    @contextmanager
+    def around_replay(self) -> Iterator[None]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield
+
+
+class GradientsOn(Mutation):
+    @contextmanager
+    def around_replay(self) -> Iterator[None]:
+        with torch.enable_grad():
+            yield
+
+
+class InferenceModeOn(Mutation):
+    @contextmanager
+    def around_replay(self) -> Iterator[None]:
+        with torch.inference_mode():
+            yield
+
+
+class BackwardOverOutput(Mutation):
+    """A loss over the output of the last replay; the next one writes what autograd saved."""
+
+    def apply(self, program: Program, random: Random) -> None:
+        assert program.output is not None
+        with torch.enable_grad():
+            gain = torch.ones(WIDTH, requires_grad=True)
+            self._loss = (program.output * gain).sum()
+
+    def after_replay(self) -> None:
+        try:
+            self._loss.backward()
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            return
+        raise AssertionError("backward went through after its saved tensor was written")
+
+
+class RebindInput(Mutation):
+    blind = "a variable that is bound to another tensor"
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = program.x
+        program.x = torch.randn_like(former)
+        return lambda: setattr(program, "x", former)
+
+
+class ReplaceInList(Mutation):
+    blind = "a list, dictionary or object that holds another tensor"
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        former = program.extras[0]
+        program.extras[0] = torch.randn_like(former)
+        return lambda: program.extras.__setitem__(0, former)
+
+
+class PythonNumber(Mutation):
+    blind = "a Python number, string or flag"
+
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("power"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        _, module = random.choice(program.modules_with("power"))
+        module.power += 1
+        return lambda: setattr(module, "power", 2.0)
+
+
+class ForwardHook(Mutation):
+    blind = "code: a hook, another `forward`"
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        return program.model.register_forward_hook(lambda *_: _[-1] + 1).remove
+
+
+MUTATIONS: tuple[type[Mutation], ...] = tuple(Mutation.__subclasses__())
