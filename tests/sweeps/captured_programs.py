@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bringup import graphs
 
-__all__ = ["WIDTH", "Cache", "Program", "Scaled", "draw_model"]
+__all__ = ["ROWS", "WIDTH", "Cache", "Program", "Scaled", "draw_model"]
 
 WIDTH = 8
 ROWS = 3
@@ -129,7 +129,7 @@ class Program:
 
     def state(self) -> list[Tensor]:
         """Every tensor that a call may write."""
-        return [buffer for buffer in self.model.buffers()]
+        return list(self.model.buffers())
 
     def modules_with(self, key: str) -> list[tuple[str, nn.Module]]:
         """Modules that hold a parameter, buffer or attribute of this name."""

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from random import Random
 
-import pytest
 import torch
 from tests.sweeps.captured_mutations import MUTATIONS, Mutation
 from tests.sweeps.captured_programs import Program
@@ -19,7 +18,7 @@ from bringup import graphs
 from bringup.errors import CaptureError
 
 STEPS = 12
-PROGRAMS = sized(60, 3000)
+PROGRAMS = sized(30, 1500)
 
 
 class Machine:
@@ -41,7 +40,9 @@ class Machine:
         error = self._replay_and_compare(mutation)
         if error is not None:
             self._counts["refusals"] += 1
-            assert re.search(r"'[\w.]+' of \w+|float\d\d\[|module \w+", str(error)), self._where(error)
+            assert re.search(r"'[\w.]+' of \w+|float\d\d\[|module \w+", str(error)), self._where(
+                error
+            )
         if undo is None and error is None:
             return
         if undo is not None:
@@ -85,7 +86,8 @@ class Machine:
         except (RuntimeError, TypeError):  # the model cannot run like this
             return False
         return all(
-            mine.shape == theirs.shape and torch.allclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
+            mine.shape == theirs.shape
+            and torch.allclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
             for mine, theirs in zip(replayed, expected, strict=True)
         )
 

@@ -1,5 +1,5 @@
-"""What the modules that ran inside a capture hold: told to the graph's watch, which checks it before
-every replay.
+"""What the modules that ran inside a capture hold, told to the graph's watch, which checks it
+before every replay.
 """
 
 from __future__ import annotations

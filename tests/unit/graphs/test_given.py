@@ -178,10 +178,9 @@ def test_input_that_was_swapped_or_reshaped_is_refused(
 
 
 def test_freed_input_keeps_its_content() -> None:
-    x = torch.ones(3)
-    graph, output = captured(lambda: x * 2)
-    del x
-    gc.collect()
+    inputs = [torch.ones(3)]
+    graph, output = captured(lambda: inputs[0] * 2)
+    inputs.clear()
     graph.replay()
     assert output.tolist() == [2, 2, 2]
 
