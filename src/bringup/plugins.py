@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,8 @@ __all__ = [
     "with_traceback",
 ]
 
-_PREFIX = "bringup_plugin_"
+_PACKAGE = __name__.partition(".")[0]
+_PREFIX = f"{_PACKAGE}_plugin_"
 LIBRARY_SUFFIX = ".so"
 
 
@@ -146,6 +147,12 @@ def entry_points(group: str) -> list[EntryPoint]:
     return list(known[1])
 
 
+def _entry_point(name: str, value: str, group: str) -> EntryPoint:
+    from importlib.metadata import EntryPoint  # see _read_entry_points
+
+    return EntryPoint(name, value, group)
+
+
 _Installation: TypeAlias = tuple[tuple[str, int], ...]
 _ENTRY_POINTS: dict[str, tuple[_Installation, list[EntryPoint]]] = {}
 # What reads the folders of sys.path alone: Python's own, and the backport that takes its place.
@@ -243,6 +250,8 @@ class PluginLoader:
         locked: a context in which no other thread registers; by default a lock of the loader's own.
         open_library: loads a shared library, raising `PluginError`, and returns what closes it;
             None where libraries are no plugins.
+        built_in: gives the plugins of this package that are wanted now, by name what an entry
+            point would say (`module:callable`). They are loaded first.
     """
 
     def __init__(
@@ -254,6 +263,7 @@ class PluginLoader:
         forget: Callable[[str], None],
         locked: Callable[[], AbstractContextManager[object]] | None = None,
         open_library: Callable[[Path], Callable[[], None]] | None = None,
+        built_in: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         own = threading.RLock()
         self._group = group
@@ -261,6 +271,8 @@ class PluginLoader:
         self._transaction = transaction
         self._forget = forget
         self._open_library = open_library
+        self._built_in = built_in
+        self._own_keys: set[str] = set()
         self._locked = (lambda: own) if locked is None else locked
         self._explicit: dict[Path, None] = {}
         self._state: dict[str, _Loaded] = {}
@@ -276,12 +288,16 @@ class PluginLoader:
         finds what is loaded already, and not the plugins that are being loaded.
         """
         report = PluginReport()
+        wanted = self._built_in()
         with self._locked():
             self._explicit.update(dict.fromkeys(Path(place) for place in places))
             files, report.errors = plugin_files(
                 (*self._explicit, *self._path()), libraries=self._open_library is not None
             )
-            self._drop_stale(files)
+            own = {f"{name} = {value}": (name, value) for name, value in wanted.items()}
+            self._drop_stale(files, own.keys())
+            for key, (name, value) in own.items():
+                self._load(key, _entry_point(name, value, self._group), report)
             for file in files:
                 self._load(str(file.path), file, report)
             for entry in entry_points(self._group):
@@ -296,11 +312,14 @@ class PluginLoader:
                 if not (keep_libraries and loaded.close is not None):
                     self._unload(key)
 
-    def _drop_stale(self, files: list[PluginFile]) -> None:
+    def _drop_stale(self, files: list[PluginFile], own: Collection[str]) -> None:
         current = {str(file.path): file for file in files}
         for key, loaded in list(self._state.items()):
             if loaded.file is not None and current.get(key) != loaded.file:
                 self._unload(key)
+        for key in self._own_keys & self._state.keys() - set(own):
+            self._unload(key)
+        self._own_keys.update(own)
 
     def _load(self, key: str, source: PluginFile | EntryPoint, report: PluginReport) -> None:
         if key in self._loading:
@@ -366,8 +385,12 @@ def _forget_modules(entry: EntryPoint, before: set[str]) -> None:
 
 
 def _modules_since(entry: EntryPoint, before: set[str]) -> list[str]:
-    """The modules of an entry point's package that were imported since then."""
+    """The modules of an entry point's package that were imported since then; none of this package,
+    whose modules are never loaded twice.
+    """
     root = entry.value.partition(":")[0].strip().partition(".")[0]
+    if root == _PACKAGE:
+        return []
     return [
         name
         for name in [*sys.modules]

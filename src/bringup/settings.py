@@ -41,6 +41,7 @@ __all__ = [
     "ops_path",
     "ops_pool",
     "pass_dump",
+    "pass_library",
     "pass_limit",
     "pass_path",
     "pass_switch",
@@ -165,6 +166,13 @@ _ASCEND_PASS_PATH = Setting(
     lambda: (),
     _settings.paths,
 )
+_PASS_LIBRARY = Setting(
+    "BRINGUP_PASS_LIBRARY",
+    "0: only passes of your own and of installed plugins, not those that bringup ships",
+    "1",
+    lambda: True,
+    _settings.switch,
+)
 _PASS_SWITCH = Setting(
     "BRINGUP_PASS_SWITCH",
     "passes switched on or off by name, ALL for all others: `ALL:off,Name:on`, or the path of a "
@@ -287,6 +295,7 @@ _ALL: tuple[Setting[object], ...] = (
     _DRIVER,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
+    _PASS_LIBRARY,
     _PASS_SWITCH,
     _PASS_VERIFY,
     _PASS_DUMP,
@@ -374,6 +383,11 @@ def driver() -> str:
 def pass_path() -> tuple[Path, ...]:
     """Where to look for pass plugins: `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`."""
     return _PASS_PATH.get() + _ASCEND_PASS_PATH.get()
+
+
+def pass_library() -> bool:
+    """Whether the passes that bringup ships are loaded as plugins (`BRINGUP_PASS_LIBRARY`)."""
+    return _PASS_LIBRARY.get()
 
 
 def ops_path() -> tuple[Path, ...]:

@@ -32,7 +32,11 @@ Names = Annotated[
 ]
 Places = Annotated[
     list[str] | None,
-    typer.Option("--path", help="A file or folder with passes besides BRINGUP_PASS_PATH."),
+    typer.Option(
+        "--path",
+        help="A file or folder with passes, besides those shipped and on BRINGUP_PASS_PATH; "
+        "repeatable.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -70,8 +74,8 @@ def explain(
 ) -> None:
     """Say what passes do to a model: matches, times, and how close each came where it did nothing.
 
-    Exit code 0: every pass rewrote something; 3: some pass rewrote nothing; 4: a pass failed or is
-    wrong; 1: the model cannot be loaded or run, or there is no such pass.
+    Exit code 0: something was rewritten, with --pass by each of those; 3: nothing was; 4: a pass
+    failed or is wrong; 1: the model cannot be loaded or run, or there is no such pass.
     """
     require_torch()
     from bringup.cli.explain.model import load_model
@@ -89,7 +93,7 @@ def explain(
         show_explanation(Console(), found)
     if found.has_failed:
         raise typer.Exit(PASS_FAILED)
-    if found.unmatched or not found.reports:
+    if not found.has_rewritten(every=names is not None):
         raise typer.Exit(FOUND)
 
 
@@ -168,6 +172,6 @@ def _load(path: list[str] | None, names: list[str] | None) -> None:
         typer.echo(str(error), err=True)
     if not passes.select_passes(names):
         raise BringupError(
-            "there are no passes to run: name a folder with --path or BRINGUP_PASS_PATH (and see "
-            "BRINGUP_PASS_SWITCH)"
+            "there are no passes to run: BRINGUP_PASS_SWITCH or BRINGUP_PASS_LIBRARY leaves none; "
+            "name a folder with --path or BRINGUP_PASS_PATH"
         )

@@ -34,7 +34,8 @@ def apply_passes(
             weights count as constants, and what is computed from them alone is folded), an
             `onnx.OnnxModel` or an `onnx.ModelProto` (its graph, the graphs that nodes call, and its
             functions), or an `ir.Graph`.
-        passes: names of registered passes; None for all of them.
+        passes: names of registered passes; None for all of them. The library that bringup ships is
+            among them (see `load_pass_plugins`), on graphs of ATen operators alone.
         options: what passes may read with `context.get_option_value`. Of these, `pass_switch`
             switches passes on or off by name (`{"ALL": False, "FuseGelu": True}`) and
             `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`); `verify`
@@ -48,9 +49,11 @@ def apply_passes(
     """
     _check_options(options)
     plugins, selected = load_and_select(passes, options or {})
+    if isinstance(target, ir.Graph) and not target.is_bound:
+        target.bind(AtenDialect())
+    if passes is None and not _is_aten(target):
+        selected = _without_library(selected)
     if isinstance(target, ir.Graph):
-        if not target.is_bound:
-            target.bind(AtenDialect())
         return _remember(_run(target, selected, options or {}, plugins))
     if isinstance(target, ExportedProgram):
         with frozen_program(target) as constants:
@@ -69,6 +72,20 @@ def apply_passes(
         "apply_passes takes a torch.fx.GraphModule, a torch.export.ExportedProgram, an ONNX model "
         f"or an ir.Graph, got {type(target).__name__}{hint}"
     )
+
+
+def _is_aten(target: object) -> bool:
+    """Whether its operators are torch's."""
+    if isinstance(target, ir.Graph):
+        return isinstance(target.dialect, AtenDialect)
+    return isinstance(target, (fx.GraphModule, ExportedProgram))
+
+
+def _without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor, ...]:
+    """The passes but those of the library, whose patterns are made of ATen operators."""
+    from bringup.kernels.patterns import LIBRARY
+
+    return tuple(item for item in selected if item.pass_class not in LIBRARY)
 
 
 def _is_onnx(target: object) -> bool:

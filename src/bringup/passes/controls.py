@@ -20,7 +20,8 @@ class RewriteLimit:
 
     Attributes:
         most: how many may happen; None for all.
-        log: every rewrite that happened, as text. A graph pass counts as one.
+        log: every rewrite that happened, as text. A graph pass counts as one where it changed
+            something.
     """
 
     most: int | None
@@ -35,6 +36,11 @@ class RewriteLimit:
             where = f" at {', '.join(nodes)}" if nodes else ""
             self.log.append(f"{pass_name} on {graph}{where}")
             return True
+
+    def give_back(self, pass_name: str, graph: str) -> None:
+        """Forget that a graph pass was counted: it changed nothing."""
+        with self._lock:
+            self.log.remove(f"{pass_name} on {graph}")
 
 
 _LIMITS: list[RewriteLimit] = []

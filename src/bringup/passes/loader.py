@@ -47,6 +47,13 @@ def _open_library(path: Path) -> Callable[[], None]:
     return lambda: unload_library(path)
 
 
+def _library() -> dict[str, str]:
+    """The passes that bringup ships: `kernels` is above `passes`, so they are a plugin like any."""
+    return (
+        {"library": "bringup.kernels.patterns:register_patterns"} if settings.pass_library() else {}
+    )
+
+
 # The loader's own lock is not the registry's: who registers passes never waits for a plugin.
 _loader = plugins.PluginLoader(
     ENTRY_POINT_GROUP,
@@ -54,11 +61,15 @@ _loader = plugins.PluginLoader(
     transaction=_whole_or_nothing,
     forget=_forget,
     open_library=_open_library,
+    built_in=_library,
 )
 
 
 def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
-    """Bring the registry in line with the pass path and the installed entry points.
+    """Bring the registry in line with the shipped library, the pass path and the entry points.
+
+    The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
+    0; its passes run after those of priority 0, so that passes of your own see the graph first.
 
     The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a
     file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone

@@ -90,4 +90,5 @@ def _unknown(name: str, known: list[str]) -> ValueError:
 
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"no pass named {name!r} is registered; there are {known}.{hint}")
+    there = f"there are {known}" if known else "there are no passes at all"
+    return ValueError(f"no pass named {name!r} is registered; {there}.{hint}")

@@ -79,6 +79,7 @@ class Session:
         self._verifier: Verifier | None = None
         self._made: tuple[ir.Node, ...] = ()
         self._searches = 0
+        self._is_counted = False
 
     # Beginning and end
 
@@ -136,7 +137,9 @@ class Session:
         if self._verifier is not None:
             result.verified = self._verifier.verified
             result.unverified = self._verifier.unverified
-        folder = self._controls.dump
+        limit, folder = self._controls.limit, self._controls.dump
+        if limit is not None and self._is_counted and not result.edits:
+            limit.give_back(self._descriptor.pass_name, self.graph.name)
         if folder is not None and (result.edits or result.status is PassStatus.FAILED):
             dump(folder, result, self._before, self.graph)
         if self.is_heard:
@@ -203,7 +206,9 @@ class Session:
         limit = self._controls.limit
         assert limit is not None, "nobody asks otherwise"
         names = self._target.names if self._searches else []
-        return limit.take(self._descriptor.pass_name, self.graph.name, names)
+        taken = limit.take(self._descriptor.pass_name, self.graph.name, names)
+        self._is_counted = taken and not self._searches
+        return taken
 
     def replace(self) -> None:
         """Put the replacement where the candidate is."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bringup import cli, passes
+from bringup.kernels.patterns import LIBRARY
 
 PASSES = """
 from bringup import ir, passes
@@ -67,7 +68,8 @@ def test_list_shows_every_pass_with_its_switch(
     assert run("list", "--path", "mine.py", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     rows = [(row["pass_name"], row["version"], row["on"]) for row in found["passes"]]
-    assert rows == [("Right", "2", True), ("Absent", "1", False)]
+    assert rows[:2] == [("Right", "2", True), ("Absent", "1", False)]
+    assert [name for name, _, _ in rows[2:]] == [f"Library{item.__name__}" for item in LIBRARY]
     assert run("list", "--path", "mine.py") == 0
     assert "Registered passes" in capsys.readouterr().out
 
@@ -86,16 +88,39 @@ def test_explain_shows_matches_and_the_near_miss_of_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = "explained_model:make"
-    assert run("explain", target, "--path", "mine.py", "--json") == 3
+    assert run("explain", target, "--path", "mine.py", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["unmatched"] == ["Absent"]
+    assert {"Absent", "LibraryRmsNorm"} <= set(found["unmatched"])
     (graph,) = found["graphs"]
-    right, absent = graph["passes"]
+    right, absent, *library = graph["passes"]
+    assert [row["name"] for row in library] == [f"Library{item.__name__}" for item in LIBRARY]
     assert (right["name"], right["matches"], right["status"]) == ("Right", 2, "changed")
     assert absent["near_misses"][0]["reason"] == "the graph has no aten::erf"
-    assert run("explain", target, "--path", "mine.py") == 3
+    assert run("explain", target, "--path", "mine.py") == 0
     assert "nearest miss: aten::erf: the graph has no aten::erf" in capsys.readouterr().out
     assert run("explain", target, "--path", "mine.py", "--pass", "Right@2") == 0
+    assert run("explain", target, "--path", "mine.py", "--pass", "Right", "--pass", "Absent") == 3
+
+
+def test_explain_without_a_path_explains_the_shipped_library(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("explain", "explained_model:make", "--json") == 3
+    (graph,) = json.loads(capsys.readouterr().out)["graphs"]
+    assert [row["name"] for row in graph["passes"]] == [
+        f"Library{item.__name__}" for item in LIBRARY
+    ]
+
+
+def test_unknown_pass_where_there_are_none_says_so_in_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BRINGUP_PASS_LIBRARY", "0")
+    assert run("explain", "explained_model:make", "--pass", "NoSuch") == 1
+    assert (
+        "no pass named 'NoSuch' is registered; there are no passes at all"
+        in capsys.readouterr().err
+    )
 
 
 def test_explain_of_an_exported_program_with_verify_and_dump(
@@ -128,7 +153,6 @@ def test_explain_exits_4_for_a_wrong_rewrite(
         (["explained_model:make", "--path", "mine.py", "--pass", "Rihgt"], "Did you mean 'Right'"),
         (["nowhere.pt2", "--path", "mine.py"], "there is no file nowhere.pt2"),
         (["nowhere:make", "--path", "mine.py"], "there is no module 'nowhere'"),
-        (["explained_model:make"], "there are no passes to run"),
     ],
 )
 @pytest.mark.parametrize("command", ["explain", "bisect"])
@@ -141,6 +165,18 @@ def test_what_cannot_be_asked_exits_1_with_a_reason(
 ) -> None:
     assert run(command, *arguments) == 1
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["explain", "bisect"])
+def test_switches_that_leave_no_pass_are_named(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    monkeypatch.setenv("BRINGUP_PASS_SWITCH", "ALL:off")
+    assert run(command, "explained_model:make") == 1
+    assert "there are no passes to run: BRINGUP_PASS_SWITCH" in capsys.readouterr().err
 
 
 def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

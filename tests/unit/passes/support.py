@@ -11,7 +11,10 @@ STAGE = passes.PassStage.AFTER_INFER_SHAPE
 
 @pytest.fixture(autouse=True)
 def empty_registry(monkeypatch):
-    """Every test starts and ends with an empty registry, whatever the environment names."""
+    """Every test starts and ends with an empty registry, whatever the environment names and
+    bringup ships.
+    """
+    monkeypatch.setenv("BRINGUP_PASS_LIBRARY", "0")
     monkeypatch.delenv("BRINGUP_PASS_PATH", raising=False)
     monkeypatch.delenv("ASCEND_GE_PY_PASS_PATH", raising=False)
     passes.clear_registered_passes()

@@ -270,6 +270,16 @@ def test_limit_counts_a_graph_pass_once_and_skips_it_beyond(traced):
     assert len(limit.log) == 1
 
 
+def test_graph_pass_that_changes_nothing_is_no_rewrite(traced):
+    looks = passes.register_custom_pass(name="Looks", stage=STAGE, priority=1)
+    looks(lambda graph, context: None)
+    register_swap("aten::relu", "aten::tanh")
+    module = traced(lambda x: torch.relu(x), X)
+    with passes.limit_rewrites(1) as limit:
+        report = compiler.apply_passes(module)
+    assert limit.log == [f"P on {report.graph} at relu"]
+
+
 def test_limit_of_the_environment(traced, monkeypatch):
     register_swap("aten::relu", "aten::tanh")
     monkeypatch.setenv("BRINGUP_PASS_LIMIT", "0")

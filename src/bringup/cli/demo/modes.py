@@ -115,8 +115,16 @@ def use_passes(folder: Path) -> None:
 
 
 def fuse(embedder: torch.nn.Module) -> Any:
-    """Compile the module in place with `backend="bringup"`, its weights frozen; returns it."""
-    embedder.compile(backend="bringup", dynamic=True, options={"freeze": True})
+    """Compile the module in place with `backend="bringup"`, its weights frozen; returns it.
+
+    The passes are those of `use_passes`, without the library that bringup ships.
+    """
+    own = [
+        item.pass_name
+        for item in passes.get_registered_passes()
+        if not item.module_name.startswith("bringup.")
+    ]
+    embedder.compile(backend="bringup", dynamic=True, options={"freeze": True, "passes": own})
     return embedder
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from bringup import passes
 from bringup.cli.explain.model import Model
 from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.results import compared
+from bringup.cli.trial.results import Leaf, compared, scale_of
 from bringup.passes import PassResult, PassStatus, Report
 
 __all__ = ["Bisection", "Explanation", "bisect", "explain"]
@@ -42,6 +40,12 @@ class Explanation:
         for result in self.results:
             totals[result.name] = totals.get(result.name, 0) + result.matches
         return [name for name, matches in totals.items() if not matches]
+
+    def has_rewritten(self, *, every: bool) -> bool:
+        """Whether passes rewrote something: one of them, or every one of them."""
+        if every:
+            return bool(self.results) and not self.unmatched
+        return any(result.matches for result in self.results)
 
     @property
     def has_failed(self) -> bool:
@@ -119,7 +123,7 @@ class _Search:
         self,
         model: Model,
         names: Sequence[str] | None,
-        expected: list[torch.Tensor],
+        expected: list[Leaf],
         tolerance: float,
         on_step: Callable[[str], None],
     ) -> None:
@@ -147,7 +151,10 @@ class _Search:
             text = str(done.error).strip().partition("\n")[0]
             return f"{type(done.error).__name__}: {text}"
         gap, reason = compared(done.outputs or [], self._expected)
-        scale = max([1.0, *(float(x.abs().max()) for x in self._expected if x.numel())])
         if reason or gap is None:
             return reason
-        return "" if gap <= self._tolerance * scale else f"the outputs differ by {gap:.3g}"
+        return (
+            ""
+            if gap <= self._tolerance * scale_of(self._expected)
+            else f"the outputs differ by {gap:.3g}"
+        )

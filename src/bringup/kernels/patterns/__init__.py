@@ -1,8 +1,10 @@
 """The pass library: rewrites of transformer graphs onto the shipped operators and cheaper ATen.
 
-`register_patterns()` registers them (importing this package does not). They run on ATen as AOT
-autograd writes it, in the stage `AFTER_INFER_SHAPE`, in the order of `LIBRARY`. Each is checked
-numerically over real models in `tests/unit/kernels/test_zoo.py`.
+`passes.load_pass_plugins()` loads them wherever passes run, unless `BRINGUP_PASS_LIBRARY` is 0 (it
+calls `register_patterns()`; importing this package registers nothing). They run on ATen as AOT
+autograd writes it, in the stage `AFTER_INFER_SHAPE`, in the order of `LIBRARY` and after the passes
+that others register with the default priority. Each is checked numerically over real models in
+`tests/unit/kernels/test_zoo.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def register_patterns(names: Sequence[str] | None = None) -> tuple[str, ...]:
     for number, item in enumerate(LIBRARY):
         if names is None or item.__name__ in names:
             name = f"Library{item.__name__}"
-            priority = 100 + len(LIBRARY) - number
+            priority = -1 - number  # behind the passes of users, who would find nothing left
             stage = PassStage.AFTER_INFER_SHAPE
             register_fusion_pass(name=name, stage=stage, priority=priority)(item)
             registered.append(name)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
     described,
@@ -250,6 +248,8 @@ class CausalMask(passes.FusionBasePass):
 
 def _is_causal(mask: object) -> bool:
     """Zeros up to the diagonal, minus infinity (or the least number) behind it; square."""
+    import torch  # `bringup passes list` does without
+
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.shape[2] != mask.shape[3]:
         return False
     behind = torch.ones(mask.shape[2:], dtype=torch.bool, device=mask.device).triu(1)
