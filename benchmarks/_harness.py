@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from bringup import report
+
 __all__ = ["Row", "compare", "interleave", "missing", "paired", "row"]
 
 _MIN_SAMPLE_NS = 200_000
@@ -99,7 +101,7 @@ def row(
     note: str = "",
 ) -> Row:
     """A row from samples of both sides taken in the same rounds."""
-    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    ratio = report.paired_ratio(ours, theirs).median
     return Row(name, peer, ratio, statistics.median(ours), statistics.median(theirs), budget, note)
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from bringup import compiler, ir
 from bringup.cli.explain.onnx_file import OnnxFile
 from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.results import flat
+from bringup.cli.trial.results import Leaf, flat
 from bringup.cli.trial.subject import Subject, SubjectError, load_subject
 from bringup.compiler.inner import run_eagerly
 
@@ -28,7 +28,7 @@ class Model(Protocol):
     def check(self) -> None:
         """Raise what the model itself raises."""
 
-    def expected(self) -> list[torch.Tensor]:
+    def expected(self) -> list[Leaf]:
         """The tensors that it returns without any pass."""
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
@@ -63,7 +63,7 @@ class _Compiled:
     def check(self) -> None:
         self.expected()
 
-    def expected(self) -> list[torch.Tensor]:
+    def expected(self) -> list[Leaf]:
         with torch.no_grad():
             return flat(self._subject.model(*self._subject.args, **self._subject.kwargs))
 
@@ -118,7 +118,7 @@ class _Exported:
     def check(self) -> None:
         self.expected()
 
-    def expected(self) -> list[torch.Tensor]:
+    def expected(self) -> list[Leaf]:
         return self._outputs(self._program)
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
@@ -138,7 +138,7 @@ class _Exported:
     def graphs(self) -> list[fx.GraphModule]:
         return [self._program.graph_module]
 
-    def _outputs(self, program: Any) -> list[torch.Tensor]:
+    def _outputs(self, program: Any) -> list[Leaf]:
         args, kwargs = self._program.example_inputs
         with torch.no_grad():
             return flat(program.module()(*args, **kwargs))

@@ -10,6 +10,7 @@ import torch
 
 from bringup import compiler, ir
 from bringup.cli.explain.rewritten import Rewritten
+from bringup.cli.trial.results import Leaf, flat
 from bringup.cli.trial.subject import SubjectError
 
 __all__ = ["OnnxFile"]
@@ -39,7 +40,7 @@ class OnnxFile:
     def check(self) -> None:
         """Nothing: reading the file has looked at all of it."""
 
-    def expected(self) -> list[torch.Tensor]:
+    def expected(self) -> list[Leaf]:
         """The results without any pass; from now on those of `rewritten` are computed too."""
         self._is_run = True
         return self._outputs(self._proto)
@@ -68,6 +69,6 @@ class OnnxFile:
             found.extend(graph.get_all_subgraphs())
         return found
 
-    def _outputs(self, proto: Any) -> list[torch.Tensor]:
+    def _outputs(self, proto: Any) -> list[Leaf]:
         results = self._onnx.run(proto, folder=self._folder)
-        return [torch.from_numpy(item) for item in results]
+        return flat([torch.from_numpy(item) for item in results])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from bringup.cli.trial.results import Leaf
 from bringup.passes import Report
 
 __all__ = ["Rewritten"]
@@ -14,11 +13,11 @@ class Rewritten:
 
     Attributes:
         reports: what they did, one for each graph.
-        outputs: the tensors that the rewritten model returns; None when it could not be run.
+        outputs: what the rewritten model returns; None when it could not be run.
         error: why not, or why a pass failed.
     """
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
-        self.outputs: list[torch.Tensor] | None = None
+        self.outputs: list[Leaf] | None = None
         self.error: Exception | None = None
