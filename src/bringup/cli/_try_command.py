@@ -9,6 +9,7 @@ from rich.console import Console
 
 from bringup import passes, report
 from bringup.cli._needs import JsonFile, require_torch
+from bringup.cli._passes_command import Places
 
 __all__ = ["try_model"]
 
@@ -21,27 +22,25 @@ def try_model(
     inductor: Annotated[
         bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor.")
     ] = True,
+    path: Places = None,
     json_file: JsonFile = None,
 ) -> None:
     """Try your own model: which passes match, whether it can be captured, time and error.
 
-    A factory returns (model, example_inputs). Passes come from BRINGUP_PASS_PATH, else from the
-    demo.
+    A factory returns (model, example_inputs). The passes are those that bringup
+    ships, those on BRINGUP_PASS_PATH, and those that --path names.
 
     Exit code 0: it was tried, whatever came out; 1: the model cannot be loaded or run at all.
     """
     require_torch()
-    from bringup.cli.demo.modes import use_passes
-    from bringup.cli.demo.texts import examples_dir
     from bringup.cli.trial.run import try_subject
     from bringup.cli.trial.show import as_json, show
     from bringup.cli.trial.subject import load_subject
 
     console = Console()
     subject = load_subject(target)
-    if not passes.load_pass_plugins().loaded:
-        use_passes(examples_dir() / "demo_passes")
-        subject.notes.append("BRINGUP_PASS_PATH names no passes: those of the demo were used.")
+    for error in passes.load_pass_plugins(*(path or ())).errors:
+        typer.echo(str(error), err=True)
     trial = try_subject(
         subject,
         inductor=inductor,

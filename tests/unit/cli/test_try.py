@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from bringup import cli
+from bringup import cli, passes
 from bringup.cli.trial import results, run
 
 FACTORIES = """
@@ -130,22 +130,35 @@ answer = 42
 """
 
 
+PASS = """
+from bringup import passes
+
+@passes.register_fusion_pass(name="Mine", stage=passes.PassStage.AFTER_INFER_SHAPE)
+class Mine(passes.FusionBasePass):
+    def run(self, graph, context):
+        return None
+"""
+
+NOTHING = "the output holds no tensor and no number: nothing to compare"
+
+
 @pytest.fixture(autouse=True)
 def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module `tried_models` in the current folder, and no passes but the demo's."""
+    """A module `tried_models` in the current folder, and no passes but those shipped."""
     (tmp_path / "tried_models.py").write_text(FACTORIES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("BRINGUP_PASS_PATH", raising=False)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     yield
+    passes.unload_pass_plugins()
     sys.modules.pop("tried_models", None)
 
 
-def tried(target: str, tmp_path: Path) -> dict[str, Any]:
+def tried(target: str, tmp_path: Path, *options: str) -> dict[str, Any]:
     """The JSON of a trial that ended well."""
     written = tmp_path / "trial.json"
-    assert cli.main(["try", target, "--no-inductor", "--json", str(written)]) == 0
+    assert cli.main(["try", target, "--no-inductor", "--json", str(written), *options]) == 0
     result: dict[str, Any] = json.loads(written.read_text())
     return result
 
@@ -162,9 +175,16 @@ def test_block_is_fused_captured_and_exact(
     assert set(rows) == {"eager", "fused", "captured"}
     assert all(row["reason"] == "" and row["max_abs_diff"] < 1e-5 for row in rows.values())
     matches = {item["name"]: item["matches"] for item in result["passes"][0]["results"]}
-    assert matches["DemoAddLayerNorm"] == 1
-    assert any("those of the demo were used" in note for note in result["notes"])
-    assert "DemoAddLayerNorm" in capsys.readouterr().out
+    assert matches["LibraryAddLayerNorm"] == 1
+    assert "LibraryAddLayerNorm" in capsys.readouterr().out
+
+
+def test_passes_of_a_path_are_tried_besides_the_shipped_ones(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PASS)
+    result = tried("tried_models:block", tmp_path, "--path", "mine.py")
+    names = [item["name"] for item in result["passes"][0]["results"]]
+    assert names[0] == "Mine"
+    assert "LibraryAddLayerNorm" in names
 
 
 def test_pass_that_does_not_match_shows_its_nearest_miss(tmp_path: Path) -> None:
@@ -217,15 +237,15 @@ def test_integer_and_boolean_outputs_are_compared_and_agree(tmp_path: Path) -> N
     assert {row["max_abs_diff"] for row in rows.values() if row["ms"]} == {0.0}
 
 
-@pytest.mark.parametrize("factory", ["empty_list", "empty_tuple", "empty_dict", "number"])
+@pytest.mark.parametrize("factory", ["empty_list", "empty_tuple", "empty_dict"])
 def test_output_without_a_tensor_has_no_difference_and_says_why(
     factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = by_mode(tried(f"tried_models:{factory}", tmp_path))
     assert rows["eager"]["max_abs_diff"] is None
-    assert rows["eager"]["reason"] == "the output has no tensor: nothing to compare"
+    assert rows["eager"]["reason"] == NOTHING
     assert all(row["reason"] for row in rows.values())
-    assert "has no tensor" in " ".join(capsys.readouterr().out.split())
+    assert "holds no tensor" in " ".join(capsys.readouterr().out.split())
 
 
 def test_nan_is_null_in_the_json_and_nan_in_the_table(
@@ -233,10 +253,15 @@ def test_nan_is_null_in_the_json_and_nan_in_the_table(
 ) -> None:
     row = by_mode(tried("tried_models:nan", tmp_path))["eager"]
     assert row["max_abs_diff"] is None
-    assert row["reason"] == "the outputs differ by a NaN"
+    assert row["reason"] == "the outputs differ by a NaN at [1]"
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     (eager,) = [words for words in lines if words[:1] == ["eager"]]
     assert "nan" in eager
+
+
+def test_number_as_an_output_is_compared(tmp_path: Path) -> None:
+    rows = by_mode(tried("tried_models:number", tmp_path))
+    assert rows["fused"]["max_abs_diff"] == 0.0
 
 
 def t(*values: Any) -> torch.Tensor:
@@ -259,18 +284,40 @@ def t(*values: Any) -> torch.Tensor:
             [t(1.0)],
             [t(1.0, 2.0)],
             math.inf,
-            "the outputs differ from eager's in number, shape or dtype",
+            "the outputs differ in kind at [0]: float32[1] where eager has float32[2]",
         ),
-        ([t(math.inf)], [t(1.0)], math.inf, "the outputs differ by an infinity"),
-        ([t(1.0), t(math.nan)], [t(9.0), t(1.0)], math.nan, "the outputs differ by a NaN"),
-        ([t(1)], [t(1.0)], math.inf, "the outputs differ from eager's in number, shape or dtype"),
-        ([], [t(1.0)], math.inf, "the outputs differ from eager's in number, shape or dtype"),
+        ([t(math.inf)], [t(1.0)], math.inf, "the outputs differ by an infinity at [0]"),
+        ([t(1.0), t(math.nan)], [t(9.0), t(1.0)], math.nan, "the outputs differ by a NaN at [1]"),
+        (
+            [t(1)],
+            [t(1.0)],
+            math.inf,
+            "the outputs differ in kind at [0]: int64[1] where eager has float32[1]",
+        ),
+        (
+            [],
+            [t(1.0)],
+            math.inf,
+            "the outputs differ in structure: 0 values where eager has 1",
+        ),
+        ([3], [5.5], 2.5, ""),
+        ([2**70], [2**70], 0.0, ""),
+        ([math.nan], [math.nan], 0.0, ""),
+        ([None, t(1.0)], [None, t(1.0)], 0.0, ""),
+        (
+            [None],
+            [t(1.0)],
+            math.inf,
+            "the outputs differ in kind at [0]: NoneType where eager has float32[1]",
+        ),
+        (["a", 1], ["b", 1], math.inf, "the outputs differ at [0]: 'a' for 'b'"),
+        ([[], t(1.0)], [[], t(1.0)], 0.0, ""),
     ],
 )
 def test_difference_is_the_largest_over_all_tensors(
-    ours: list[torch.Tensor], expected: list[torch.Tensor], gap: float, reason: str
+    ours: list[Any], expected: list[Any], gap: float, reason: str
 ) -> None:
-    found, why = results.compared(ours, expected)
+    found, why = results.compared(results.flat(ours), results.flat(expected))
     assert found == pytest.approx(gap, nan_ok=True)
     assert why == reason
 
