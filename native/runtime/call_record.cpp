@@ -11,7 +11,7 @@
 namespace bringup::runtime {
 namespace {
 
-constexpr std::string_view kMagic = "bringup call 1";
+constexpr std::string_view kMagic = "bringup call 2";
 constexpr std::string_view kEnd = "end";
 constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
 constexpr size_t kLargest = size_t{4} << 20;
@@ -125,9 +125,11 @@ bool place_holds(Fields& fields, bool look) {
     const std::string_view name = fields.next();
     if (!fields.ok()) return false;
     if (untouched) continue;
-    path.replace(prefix, std::string::npos, name);
+    const bool was_there = name.starts_with('/');
+    path.replace(prefix, std::string::npos, was_there ? name.substr(1) : name);
     struct stat status;
-    if (lstat(path.c_str(), &status) == 0) return false;
+    const bool is_there = stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
+    if (is_there != was_there) return false;
   }
   return true;
 }

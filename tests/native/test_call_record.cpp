@@ -56,7 +56,7 @@ std::string record(const Folder& folder) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   write(folder / "header.h", "#define N 1\n");
-  return joined({"bringup call 1", "key", "digest", boot, "1", "0", "1", "0", folder / "header.h",
+  return joined({"bringup call 2", "key", "digest", boot, "1", "0", "1", "0", folder / "header.h",
                  stamp(folder / "header.h"), folder / "", "1 2 3 4", "2", "a.h", "b.h", "end"});
 }
 
@@ -80,6 +80,22 @@ TEST(a_record_holds_until_a_file_changes_or_another_one_appears) {
   write(folder / "header.h", "#define N 22\n");
   CHECK_EQ(key_in(folder / "record"), "");
   std::filesystem::remove(folder / "record");
+  CHECK_EQ(key_in(folder / "record"), "");
+}
+
+TEST(a_file_that_was_there_has_to_be_there_and_a_folder_is_none) {
+  const Folder folder;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  write(folder / "record", joined({"bringup call 2", "key", "digest", boot, "0", "0", "1", "0",
+                                   folder / "", "1 2 3 4", "2", "a.h", "/b.h", "end"}));
+  CHECK_EQ(key_in(folder / "record"), "");
+  write(folder / "b.h", "");
+  std::filesystem::create_directory(folder / "a.h");
+  CHECK_EQ(key_in(folder / "record"), "key");
+  std::filesystem::remove(folder / "b.h");
+  CHECK_EQ(key_in(folder / "record"), "");
+  std::filesystem::create_directory(folder / "b.h");
   CHECK_EQ(key_in(folder / "record"), "");
 }
 

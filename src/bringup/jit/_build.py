@@ -1,5 +1,5 @@
-"""One run of the compiler: the command, the time limit, the headers it read, and what it said
-when it failed.
+"""One run of the compiler: the command, the time limit, what it read and where it looked, and what
+it said when it failed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,34 @@ from typing import Any
 from bringup.errors import CompileError
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._depfile import read_depfile
-from bringup.jit._diagnose import Failure, compile_error, disk_is_full
+from bringup.jit._diagnose import Failure, compile_error, disk_is_full, operator_prefix
 from bringup.jit._files import bytes_digest
-from bringup.jit._headers import Header, read_header
-from bringup.jit._key import Record, build_record, files_named, request_key
+from bringup.jit._headers import Header, Searched, read_header
+from bringup.jit._key import (
+    Record,
+    build_record,
+    files_named,
+    include_directories,
+    library_directories,
+    request_key,
+)
 from bringup.jit._layout import BINARY, LOG, StoreUnwritableError
 from bringup.jit._run import Finished
+from bringup.jit._scan import mentions_of
+from bringup.jit._search import Lookups, SearchPath, look_up, searched_before
 from bringup.jit._source import Source
 from bringup.jit._target import Job, Target, find_target
 from bringup.jit._toolchain import Toolchain
 
-__all__ = ["Build", "Request", "SourceChangedError", "build", "read_dependencies"]
+__all__ = [
+    "Build",
+    "Request",
+    "SourceChangedError",
+    "build",
+    "lookups",
+    "read_dependencies",
+    "shown_names",
+]
 
 _ATTEMPTS = 5
 
@@ -61,15 +78,22 @@ class Request:
         return request_key(source_digest=source_digest, **self._facts())
 
     def record(
-        self, source_digest: str, headers: Sequence[Header], inputs: Sequence[Header] = ()
+        self,
+        source_digest: str,
+        headers: Sequence[Header],
+        inputs: Sequence[Header],
+        answers: Sequence[str],
+        names: Sequence[str],
     ) -> Record:
         """The key record of the source with this content, built with these headers and other
-        inputs.
+        inputs, with these answers to its probes and names in it.
         """
         return build_record(
             source_digest=source_digest,
             header_digests=[header.digest for header in headers],
             input_digests=[given.digest for given in inputs],
+            answers=answers,
+            names=names,
             **self._facts(),
         )
 
@@ -97,12 +121,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Build:
-    """A successful run: the headers in the order of their inclusion, the other files that it read
-    beyond what every build of the toolchain reads, the command, the seconds it took.
+    """A successful run.
+
+    Attributes:
+        headers: in the order of their inclusion.
+        inputs: the other files that it read beyond what every build of the toolchain reads.
+        searched: where it looked for files, besides those that it read.
+        answers: what its probes were answered.
+        names: of source and headers, where the binary can have any.
+        command: what ran.
+        seconds: how long it took.
     """
 
     headers: tuple[Header, ...]
     inputs: tuple[Header, ...]
+    searched: Searched
+    answers: tuple[str, ...]
+    names: tuple[str, ...]
     command: tuple[str, ...]
     seconds: float
 
@@ -111,20 +146,113 @@ def read_dependencies(staged: Path) -> list[str]:
     """The headers that the compiler read, without the source itself. Raises `OSError` when it left
     no depfile.
     """
-    return read_depfile(staged / Job.headers)[1:]
+    return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
 
 
-def _inputs(job: Job, request: Request) -> list[str]:
-    """What else this build read: what the linker took beyond its usual, files that flags name, and
-    programs that they chose.
+def lookups(request: Request, source: str, headers: Sequence[str], start_ns: int) -> Lookups:
+    """Where a build that began then looked for its headers, and what its probes were answered.
+
+    Args:
+        request: what was asked for.
+        source: the file that was compiled.
+        headers: the files that it read.
+        start_ns: when it began.
+
+    Raises `OSError` when a file is gone.
+    """
+    compiler, flags = request.toolchain, request.flags
+    system = request.platform.searched(compiler, request.source.language, flags)
+    path = SearchPath.of(request.source.directory, compiler.include_directories, flags, system)
+    defined = [flag[2:] for flag in flags if flag.startswith("-D")]
+    forced = any(flag.startswith(("-include", "-imacros")) for flag in flags)
+    macros = (*request.macros, *defined)
+    return look_up(source, headers, path, macros, start_ns, forced=forced)
+
+
+def _untracked(job: Job, found: Lookups) -> str:
+    """What of this build depends on files that nobody can follow, and what to write instead; or
+    "".
+    """
+    for one in found.untracked:
+        if "embed" in one.text:
+            return (
+                f"{one.path}: `{one.text}`: #embed is not supported, for its file would not be "
+                "part of the kernel's identity; use a header with the numbers, or .incbin"
+            )
+        return (
+            f"{one.path}: `{one.text}`: the file that this asks for cannot be told from the text, "
+            'so the kernel could not be built again when it comes or goes; write __has_include("'
+            'name"), or decide by a macro'
+        )
+    for path in found.own:
+        said = mentions_of(path)
+        if said.assembles is None and not (job.folder / job.assembled).exists():
+            return (
+                f"{path}: {job.toolchain.version} does not say which files .incbin reads; name "
+                "them by literal absolute paths, or build with g++"
+            )
+        if said.says_time and job.toolchain.family not in ("gcc", "clang"):
+            return f"{path}: __TIMESTAMP__ is the time of a file, which no kernel's identity has"
+    return ""
+
+
+def _inputs(job: Job, request: Request, own: Iterable[str]) -> list[str]:
+    """What else this build read: what the linker took beyond its usual, data that it assembled,
+    files that flags name, and programs that they chose.
     """
     usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
     linked: list[str] = []
     with contextlib.suppress(FileNotFoundError):  # a target that links nothing leaves it out
         linked = [path for path in read_depfile(job.folder / job.linked) if path not in usual]
-    found = dict.fromkeys((*linked, *files_named(job.flags), *request.platform.tools(job)))
+    try:
+        assembled = read_depfile(job.folder / job.assembled)
+        inside = os.path.join(job.folder, "")
+        assembled = [path for path in assembled if not path.startswith(inside)]
+    except FileNotFoundError:
+        assembled = [file for path in own for file in mentions_of(path).assembles or ()]
+    chosen = request.platform.tools(job)
+    found = dict.fromkeys((*linked, *assembled, *files_named(job.flags), *chosen))
     # Objects that the compiler hands to its linker are gone by now.
     return [path for path in found if os.path.isfile(path)]
+
+
+def _passed(job: Job, request: Request, start_ns: int) -> Searched:
+    """Where the linker, or the assembler, would have found other files than it took."""
+    folders = library_directories(job.flags)
+    linked: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        linked = read_depfile(job.folder / job.linked)
+    assembled: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        assembled = read_depfile(job.folder / job.assembled)
+    passed = [path for path in request.platform.passed_by_linker(job) if not os.path.exists(path)]
+    searched_for_data = (*job.toolchain.include_directories, *include_directories(job.flags, "-I"))
+    return (
+        Searched.of(passed)
+        .joined(searched_before(linked, folders, start_ns))
+        .joined(searched_before(assembled, searched_for_data, start_ns))
+    )
+
+
+def shown_names(request: Request, found: Lookups) -> tuple[str, ...]:
+    """The names that the binary may have for its source and the request's own headers, which come
+    after it; none where it can have none.
+    """
+    if not (request.debug or found.says_names):
+        return ()
+    compiler, source = request.toolchain, request.source
+    shown = [(source.directory, ".")] if source.directory else []
+    named = (*compiler.include_directories, *include_directories(request.flags))
+    shown += [(folder, "include") for folder in named]
+    return (source.file_name, *(_shown(path, shown) for path in found.own[1:]))
+
+
+def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
+    """As `-ffile-prefix-map` has it: the last that fits counts."""
+    for folder, name in reversed(folders):
+        if path.startswith(os.path.join(folder, "")):
+            return name + path[len(folder.rstrip("/")) :]
+    return path
 
 
 def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
@@ -167,7 +295,7 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
         raise SourceChangedError
     (staged / request.source.file_name).write_bytes(content)
     (staged / LOG).write_bytes(os.fsencode(log))
-    for left in (Job.headers, Job.linked):
+    for left in (Job.headers, Job.linked, Job.assembled):
         (staged / left).unlink(missing_ok=True)
 
 
@@ -223,23 +351,31 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
     job = _job(request, staged)
     target = request.platform
     command = target.command(job)
-    before: list[str] | None = None
+    compiled = os.path.join(staged, job.file)
+    before: object = None
     for _ in range(_ATTEMPTS):
         start_ns, start = time.time_ns(), time.perf_counter()
         done = _run(request, job, command, failed_log)
         seconds = time.perf_counter() - start
         _check_written(request, staged, command)
         headers = tuple(map(read_header, read_dependencies(staged)))
-        inputs = tuple(map(read_header, _inputs(job, request)))
+        found = lookups(request, compiled, [header.path for header in headers], start_ns)
+        if reason := _untracked(job, found):
+            raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
+        inputs = tuple(map(read_header, _inputs(job, request, found.own)))
         read = (*headers, *inputs)
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
-        if not _touched_since(read, start_ns) or _digests(read) == before:
+        now = (_digests(read), found.answers)
+        touched = _touched_since(read, start_ns) or found.probed.is_younger_than(start_ns)
+        if not touched or now == before:
             for dump in target.dumps(job).values():
                 _run(request, job, list(dump), failed_log)
+            searched = found.searched.joined(found.probed).joined(_passed(job, request, start_ns))
+            names = shown_names(request, found)
             _keep(request, source_digest, staged, _log_of(done))
-            return Build(headers, inputs, done.command, seconds)
-        before = _digests(read)
+            return Build(headers, inputs, searched, found.answers, names, done.command, seconds)
+        before = now
     raise CompileError(
         f"{request.source}: its headers kept changing while it was compiled; try again when they "
         "are written",

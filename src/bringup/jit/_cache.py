@@ -324,7 +324,8 @@ class Cache:
             elif all(header.holds(roots, system=False) for header in variant.headers):
                 if self._intact(variant):
                     found = _found(variant.headers, roots)
-                    hit = Hit(Path(self._binary(variant.key)), variant.key, found)
+                    path = Path(self._binary(variant.key))
+                    hit = Hit(path, variant.key, found, _searched(variant.headers, roots))
                     return self._used(hit), refused
             else:
                 refused.append("it was built from other headers")
@@ -502,7 +503,18 @@ def _found(
     """Where the headers of the request lie here."""
     folders = dict(roots)
     return tuple(
-        Header(os.path.join(folders[root], path), digest, None)
-        for root, path, digest in headers
-        if root
+        Header(os.path.join(folders[header.root], header.path), header.digest, None)
+        for header in headers
+        if header.root and not header.is_place
     )
+
+
+def _searched(headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]) -> Searched:
+    """Where files were looked for in the folders of the request."""
+    folders = dict(roots)
+    paths: dict[bool, list[str]] = {False: [], True: []}
+    for header in headers:
+        if header.is_place:
+            path = os.path.join(folders[header.root], header.path)
+            paths[header.says_present].append(path)
+    return Searched.of(paths[False], paths[True])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallIndex", "RecordedBuild", "builds_named_in", "call_name", "call_record", "watched"]
 
-_MAGIC = "bringup call 1"
+_MAGIC = "bringup call 2"
 _END = "end"
 
 
@@ -116,7 +116,9 @@ def call_record(request: Request, source_digest: str, hit: Hit) -> bytes | None:
     for path in (*(header.path for header in watched(request, read)), str(request.source.path)):
         if path in stamps:
             every_call[path] = stamps[path]
-    searched, earlier = Searched.of(hit.searched.absent_files()), Searched.of(passed_over)
+    looked = hit.searched
+    searched = Searched.of(looked.files(present=False), looked.files(present=True))
+    earlier = Searched.of(passed_over)
     if not (searched.holds() and earlier.holds()):
         return None
     build = RecordedBuild(hit.key, quick_digest(binary))
@@ -155,7 +157,7 @@ def _written(
     for path, seen in files.items():
         fields += [path, _stamp_text(seen)]
     for place in places:
-        names = place.names()
+        names = place.listed()
         seen_text = "" if place.seen is None else _stamp_text(place.seen)
         fields += [place.folder, seen_text, str(len(names)), *names]
     return b"".join(os.fsencode(field) + b"\0" for field in (*fields, _END))

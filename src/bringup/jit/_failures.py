@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bringup.errors import CompileError
-from bringup.jit._build import Request, read_dependencies
+from bringup.jit._build import Request, lookups, read_dependencies
 from bringup.jit._diagnose import operator_prefix
 from bringup.jit._files import as_stamp, bytes_digest, read_bytes
-from bringup.jit._headers import Header, Searched, read_header, searched_before, unchanged
+from bringup.jit._headers import Header, Searched, read_header, unchanged
 from bringup.jit._key import include_directories
 from bringup.jit._layout import Layout, StoreUnwritableError, replace_file
 from bringup.jit._prune import FAILED
@@ -138,11 +138,13 @@ class Failures:
             if any(os.stat(path).st_ctime_ns >= start_ns for path in paths):
                 return None  # what was compiled may not be what is there now
             headers = [read_header(path) for path in paths]
+            source = os.path.join(staged, request.source.path or request.source.file_name)
+            found = lookups(request, source, paths, start_ns)
         except OSError:
             return None
-        folders = _searched_folders(request)
-        before = searched_before(headers, request.source.directory, folders, start_ns)
-        return headers, before.joined(absent)
+        if found.untracked or found.probed.is_younger_than(start_ns):
+            return None
+        return headers, found.searched.joined(found.probed).joined(absent)
 
 
 def _ask_what_is_missing(

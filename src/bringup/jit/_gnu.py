@@ -41,6 +41,14 @@ from bringup.jit._toolchain import (
 
 __all__ = ["GnuTarget"]
 
+# A header that is read before any other: gcc takes a precompiled one (`x.h.gch`) only in the first
+# place, does not say so, and never compares it with its header. And the time of a file is not its
+# content.
+_SAME_EVERYWHERE = (
+    "-include/dev/null",
+    "-Wno-builtin-macro-redefined",
+    '-D__TIMESTAMP__="Thu Jan  1 00:00:00 1970"',
+)
 # No errno and no trapping arithmetic: neither changes a value, both keep loops from being
 # vectorised. Contraction is what -O3 users expect and is off by default in ISO C. Interposition
 # off: a kernel's own functions are inlined, and a symbol of the same name in the process cannot
@@ -68,6 +76,16 @@ _SANITIZERS = {
 }
 # Flags that say nothing about linking.
 _COMPILES_ONLY = re.compile(r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))")
+# These change no folder in which headers are looked for.
+_KEEPS_FOLDERS = re.compile(
+    r"-(D|U|I|iquote|isystem|idirafter|include|imacros|O|W|l|L|g|std=|march=|mtune=|pthread"
+    r"|m(no-)?(avx|sse|fma|f16c|bmi|prefer)|f(?!sanitize))"
+)
+_MISSING_FOLDER = re.compile(r'^ignoring nonexistent directory "(.+)"$', re.MULTILINE)
+_SEARCHED_FOLDER = re.compile(r"^ (/.+)$", re.MULTILINE)  # of `-v`: one a line, indented
+_LINKS = re.compile(r"-(l|L|Wl,|m|f|static|nostdlib|nodefaultlibs|-sysroot)")
+_NAMES_LIBRARY = re.compile(r"-l|--library")
+_ATTEMPT = re.compile(r"^attempt to open (/.+) failed$", re.MULTILINE)
 # These choose the programs that take part in a build.
 _CHOOSES_PROGRAMS = re.compile(r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z")
 
@@ -105,6 +123,7 @@ class GnuTarget(Target):
         self._runs_here = runs_here
         self._known: Toolchain | None = None
         self._known_for: object = None
+        self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def variant(self, text: str) -> Target:
         """The same compiler with another `-march`."""
@@ -148,7 +167,8 @@ class GnuTarget(Target):
         """The settings, the names and the options; None for a subclass, which may ask for more."""
         if type(self) is not GnuTarget:
             return None
-        options = (_LANGUAGE_FLAGS[language], self._march, _COMPILE_FLAGS, _LINK_FLAG)
+        of_language = (_LANGUAGE_FLAGS[language], _SAME_EVERYWHERE)
+        options = (of_language, self._march, _COMPILE_FLAGS, _LINK_FLAG)
         return (*self._asked_for(), self._names(), self._runs_here, options)
 
     def passed_over(self, compiler: str) -> list[str] | None:
@@ -235,8 +255,39 @@ class GnuTarget(Target):
             lacking=tuple(sorted(isa - here - baseline)) if self._runs_here else (),
             environment=build_environment(self.variables),
             include_directories=bringup_includes(),
+            c_folders=self._header_folders(compiler, "c"),
+            cxx_folders=self._header_folders(compiler, "c++"),
         )
         return found.fingerprinted()
+
+    def _header_folders(self, compiler: str, language: str, *flags: str) -> tuple[str, ...]:
+        """The compiler's own folders for headers; first those that it would search if they were
+        there.
+        """
+        question = (*flags, "-E", "-v", "-x", language, os.devnull)
+        said = self._ask(compiler, *question, said_on_stderr=True)
+        return (*_MISSING_FOLDER.findall(said), *_SEARCHED_FOLDER.findall(said))
+
+    def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
+        """The compiler's own folders; it is asked again for flags that may change them."""
+        asked = tuple(flag for flag in flags if not _KEEPS_FOLDERS.match(flag))
+        if not asked:
+            return toolchain.c_folders if language == "c" else toolchain.cxx_folders
+        known = (toolchain.fingerprint, language, asked)
+        if known not in self._folders:
+            self._folders[known] = self._header_folders(toolchain.compiler, language, *asked)
+        return self._folders[known]
+
+    def passed_by_linker(self, job: Job) -> Sequence[str]:
+        """What GNU ld says that it tried; an empty library is linked for it."""
+        naming = [flag for flag in job.flags if _LINKS.match(flag)]
+        if not any(_NAMES_LIBRARY.search(flag) for flag in naming):
+            return ()
+        output = job.folder / "passed.so"
+        command = (job.toolchain.compiler, "-shared", "-fPIC", "-x", "c++", os.devnull)
+        done = super().run(job, [*command, f"-o{output}", *naming, "-Wl,--verbose"])
+        output.unlink(missing_ok=True)
+        return _ATTEMPT.findall(done.output)
 
     def _predefined(self, compiler: str, *flags: str) -> set[str]:
         lines = self._ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
@@ -261,6 +312,7 @@ class GnuTarget(Target):
         inside = debug.line_info or debug.sanitizers
         return (
             *_LANGUAGE_FLAGS[language],
+            *_SAME_EVERYWHERE,
             f"-march={self._march}",
             *_COMPILE_FLAGS,
             _LINK_FLAG if inside else f"{_LINK_FLAG},-s",
@@ -273,6 +325,7 @@ class GnuTarget(Target):
             *self._compile_command(job),
             *(f"-Wl,--require-defined={job.source.symbol}", f"-Wl,--dependency-file={job.linked}"),
             *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            *([f"-Wa,--MD,{job.assembled}"] if job.toolchain.family == "gcc" else []),
             *self._sanitizer_folders(job),
             job.file,
             *job.flags,

@@ -1,13 +1,14 @@
 """Whether a build would read the same headers again: the content of those that it read, and the
-places where another one could turn up and be found first.
+places where files were looked for, found or not.
 
-Owns headers and searched places as they are remembered; which headers a build reads, only its
-compiler knows.
+Owns headers and searched places as they are remembered. Which headers a build reads, only its
+compiler knows; where it looked for them is worked out in `_search`.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,14 +18,16 @@ __all__ = [
     "Header",
     "PortableHeader",
     "Searched",
+    "is_file",
     "portable",
+    "portable_places",
     "read_header",
-    "searched_before",
     "unchanged",
 ]
 
-_SEPARATOR = "//"  # no normalised path contains it, and JSON reads it fast
-_SYSTEM_DEPTH = 3  # <sys/cdefs.h>, <asm/x/y.h>: nobody includes by more components than this
+_SEPARATOR = "//"  # between names; JSON reads one text faster than many
+_PRESENT = "/"  # before the name of a file that was there; a name in a folder begins with none
+_IS_THERE, _IS_NOT_THERE = "is there", "is not there"  # in place of a digest
 
 
 class Header(NamedTuple):
@@ -38,69 +41,87 @@ class Header(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder where files that were not there would be read instead of what was.
+    """A folder in which a build looked for files.
 
     Attributes:
-        folder: where they would appear.
+        folder: which.
         seen: its stamp, or None when that proves nothing. As long as the folder is untouched, no
-            file appeared.
-        absent: their paths in the folder.
+            file came or went.
+        names: the paths of the files from the folder, joined; those that were there are marked.
     """
 
     folder: str
     seen: Stamp | None
-    absent: str
+    names: str
 
     def untouched(self) -> bool:
-        """Whether the folder proves that none of them has appeared."""
+        """Whether the folder proves that none of them came or went."""
         return self.seen is not None and _stamp_or_none(self.folder) == self.seen
 
     def has_news(self) -> bool:
-        """Whether one of them has appeared."""
+        """Whether one of them came or went."""
         inside = os.path.join(self.folder, "")
-        return any(os.path.lexists(inside + name) for name in self.names())
+        return any(
+            is_file(inside + name.removeprefix(_PRESENT)) != name.startswith(_PRESENT)
+            for name in self.listed()
+        )
 
-    def names(self) -> list[str]:
-        """The absent files, from the folder."""
-        return self.absent.split(_SEPARATOR)
+    def listed(self) -> list[str]:
+        """The files, from the folder; those that were there begin with a slash."""
+        return self.names.split(_SEPARATOR)
 
 
 class Searched(NamedTuple):
-    """Where a build looked for its headers and found nothing."""
+    """Where a build looked for files, and which of them were there."""
 
     places: tuple[Place, ...] = ()
 
     def holds(self) -> bool:
-        """Whether there is still nothing."""
+        """Whether it would find the same."""
         return not any(not place.untouched() and place.has_news() for place in self.places)
 
     def renewed(self) -> Searched | None:
-        """The same with the stamps of now, or None when something has appeared."""
+        """The same with the stamps of now, or None when a file came or went."""
         if all(place.untouched() for place in self.places):
             return self
         # By the folders of now: one may have come that is nearer.
-        now = Searched.of(self.absent_files())
-        # Looked for after the stamps were taken: what appears later changes a stamp.
+        now = Searched.of(self.files(present=False), self.files(present=True))
+        # Looked for after the stamps were taken: what comes later changes a stamp.
         return None if any(place.has_news() for place in self.places) else now
 
-    def absent_files(self) -> list[str]:
-        """The paths of the files that were not there."""
-        return [os.path.join(place.folder, name) for place in self.places for name in place.names()]
+    def is_younger_than(self, moment_ns: int) -> bool:
+        """Whether a folder of one of them was touched since then."""
+        now = (_stamp_or_none(place.folder) for place in self.places)
+        return any(seen is None or max(seen[2:]) >= moment_ns for seen in now)
+
+    def files(self, *, present: bool) -> list[str]:
+        """The paths of the files that were there, or of those that were not."""
+        return [
+            os.path.join(place.folder, name.removeprefix(_PRESENT))
+            for place in self.places
+            for name in place.listed()
+            if name.startswith(_PRESENT) == present
+        ]
 
     def joined(self, other: Searched) -> Searched:
         """The files of both."""
         return Searched((*self.places, *other.places))
 
     @classmethod
-    def of(cls, absent: Iterable[str]) -> Searched:
-        """These files. One that is there after all counts as one that has appeared."""
+    def of(cls, absent: Iterable[str], present: Iterable[str] = ()) -> Searched:
+        """These files, which were there or not. What is otherwise by now counts as news."""
         names: dict[str, list[str]] = {}
-        for path in sorted(set(absent)):
-            folder = _nearest_folder(path)
-            names.setdefault(folder, []).append(path[len(os.path.join(folder, "")) :])
+        doubtful = set()
+        for mark, paths in (("", absent), (_PRESENT, present)):
+            for path in sorted(set(paths)):
+                folder, certain = _nearest_folder(path)
+                names.setdefault(folder, []).append(mark + path[len(os.path.join(folder, "")) :])
+                if not certain:
+                    doubtful.add(folder)
         places = []
         for folder, inside in names.items():
-            place = Place(folder, _settled_stamp(folder), _SEPARATOR.join(inside))
+            seen = None if folder in doubtful else _settled_stamp(folder)
+            place = Place(folder, seen, _SEPARATOR.join(inside))
             places.append(place._replace(seen=None) if place.has_news() else place)
         return cls(tuple(places))
 
@@ -119,12 +140,23 @@ class Searched(NamedTuple):
 
 class PortableHeader(NamedTuple):
     """A header as another machine finds it: the name of a folder of the request (`source`,
-    `bringup`, `include0`, ...), or nothing for one of the system, and the path from there.
+    `bringup`, `include0`, ...), or nothing for one of the system, and the path from there. Or a
+    place where a file was looked for: its digest then says whether there was one.
     """
 
     root: str
     path: str
     digest: str
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it says only that a file was there, or was not."""
+        return self.digest in (_IS_THERE, _IS_NOT_THERE)
+
+    @property
+    def says_present(self) -> bool:
+        """Whether it says that a file was there."""
+        return self.digest == _IS_THERE
 
     def holds(self, roots: Sequence[tuple[str, str]], *, system: bool) -> bool:
         """Whether it is the same here. Headers of the system count as the same where `system` is
@@ -138,6 +170,8 @@ class PortableHeader(NamedTuple):
             folder = dict(roots).get(self.root, "")
             if not folder:
                 return False
+        if self.is_place:
+            return is_file(os.path.join(folder, self.path)) == self.says_present
         try:
             return file_digest(os.path.join(folder, self.path)) == self.digest
         except (OSError, ValueError):
@@ -172,6 +206,28 @@ def portable(header: Header, roots: Sequence[tuple[str, str]]) -> PortableHeader
     return PortableHeader(name, os.path.relpath(header.path, folder), header.digest)
 
 
+def portable_places(
+    searched: Searched, roots: Sequence[tuple[str, str]]
+) -> tuple[PortableHeader, ...]:
+    """Where files were looked for in the folders of the request; elsewhere another machine has
+    other folders.
+    """
+    named = [
+        portable(Header(path, _IS_THERE if present else _IS_NOT_THERE, None), roots)
+        for present in (False, True)
+        for path in searched.files(present=present)
+    ]
+    return tuple(place for place in named if place.root)
+
+
+def is_file(path: str) -> bool:
+    """Whether a compiler that looks for this file finds one: anything but a folder."""
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _stamp_or_none(folder: str) -> Stamp | None:
     try:
         return stamp(folder)
@@ -184,51 +240,13 @@ def _settled_stamp(folder: str) -> Stamp | None:
     return seen if seen is not None and is_settled(seen) else None
 
 
-def _nearest_folder(path: str) -> str:
+def _nearest_folder(path: str) -> tuple[str, bool]:
+    """The innermost folder on the way to a file that is there, and whether its stamp can prove that
+    nothing came or went: not where a link leads elsewhere.
+    """
+    certain = not os.path.islink(path)
     folder = os.path.dirname(path)
     while folder != os.path.dirname(folder) and not os.path.isdir(folder):
+        certain = certain and not os.path.islink(folder)
         folder = os.path.dirname(folder)
-    return folder
-
-
-def _included_as(path: str, folder: str) -> str:
-    """What a file in `folder` may be included as, or "" when it is not in there."""
-    inside = os.path.join(folder, "")
-    return path.removeprefix(inside) if path.startswith(inside) else ""
-
-
-def _is_later(path: str, start_ns: int) -> bool:
-    try:
-        return os.lstat(path).st_ctime_ns >= start_ns
-    except OSError:
-        return True  # not there
-
-
-def searched_before(
-    headers: Sequence[Header], source_folder: str, folders: Sequence[str], start_ns: int
-) -> Searched:
-    """Where a header of the same name would have been found before each of these.
-
-    Args:
-        headers: what a build read.
-        source_folder: where the source lies; empty for a text.
-        folders: the folders named by flags, in the order in which they are searched.
-        start_ns: when the build began. A file that came later was not looked at, so it counts as
-            one that was not there.
-    """
-    own = [folder for folder in (source_folder, *folders) if folder]
-    read = {header.path for header in headers}
-    mine = {path for path in read if any(_included_as(path, folder) for folder in own)}
-    # `#include "x.h"` looks beside the file that includes it first.
-    beside = {os.path.dirname(path) for path in mine} | {source_folder} - {""}
-    wanted: set[str] = set()
-    for path in read:
-        if path not in mine:
-            parts = path.split("/")
-            names = ["/".join(parts[-n:]) for n in range(1, min(_SYSTEM_DEPTH, len(parts) - 1) + 1)]
-            wanted.update(os.path.join(folder, name) for folder in own for name in names)
-        for position, folder in enumerate(folders):
-            if name := _included_as(path, folder):
-                before = beside.union(folders[:position])
-                wanted.update(os.path.join(other, name) for other in before)
-    return Searched.of(path for path in wanted - read if _is_later(path, start_ns))
+    return folder, certain

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
-SCHEMA = "2"
+SCHEMA = "3"
 
 Macro: TypeAlias = str | int | float | bool
 Record: TypeAlias = Mapping[str, Sequence[str]]
@@ -50,6 +50,11 @@ _LIBRARY_FOLDER = re.compile(r"(-L)(.+)\Z")
 # other programs than those that the key knows.
 _REFUSED_FLAG = re.compile(
     r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*|B.*)\Z"
+)
+# These read files that nobody names to us: options in a file, folders of one program alone,
+# modules, profiles that are looked for in a folder.
+_HIDING_FLAG = re.compile(
+    r"-(W[lap],@.*|Xlinker=@.*|Wp,-[IiM].*|Wa,-(I|-MD).*|fmodule.*|fprofile-use=.*|fauto-profile=.*)\Z"
 )
 _PART = re.compile(r"[=,:]")
 _INT_LIMIT = 2**63
@@ -107,14 +112,22 @@ def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
             raise ValueError(
                 f"flag {flag!r}: it changes what is written or compiled; jit decides that"
             )
+        if _HIDING_FLAG.match(flag) and not os.path.isfile(flag.partition("=")[2]):
+            raise ValueError(
+                f"flag {flag!r}: the files that it brings in could not be followed when they "
+                "change; name them one by one, by flags of their own"
+            )
         folder = _INCLUDE_FLAG.match(flag) or _LIBRARY_FOLDER.match(flag)
         rendered.append(folder[1] + os.path.abspath(folder[2]) if folder else flag)
     return tuple(rendered)
 
 
-def include_directories(flags: Iterable[str]) -> list[str]:
-    """The directories that include flags name, in order."""
-    return [found[2] for flag in flags if (found := _INCLUDE_FLAG.match(flag))]
+def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
+    """The directories that include flags name, in order; those of one kind of flag if that is
+    given (`-I`, `-iquote`, `-isystem`, `-idirafter`).
+    """
+    named = (found for flag in flags if (found := _INCLUDE_FLAG.match(flag)))
+    return [found[2] for found in named if kind in ("", found[1])]
 
 
 def library_directories(flags: Iterable[str]) -> list[str]:
@@ -169,6 +182,8 @@ def build_record(
     debug: Debug,
     header_digests: Sequence[str],
     input_digests: Sequence[str],
+    answers: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> dict[str, Sequence[str]]:
     """What decides the binary.
 
@@ -183,13 +198,17 @@ def build_record(
         debug: what was added for debugging.
         header_digests: the headers in the order of their inclusion.
         input_digests: the other files that this build read beyond every build's: libraries and
-            scripts that flags link or name, and programs that flags chose.
+            scripts that flags link or name, data that it assembled, and programs that flags chose.
+        answers: what `__has_include` was answered, in the order of the text.
+        names: the names of source and headers as the binary has them, where it can have any.
     """
     return {
         "schema": (SCHEMA,),
         "source": (source_digest,),
         "headers": header_digests,
         "inputs": input_digests,
+        "probes": answers,
+        "names": names,
         "language": (source.language,),
         "entry": (source.symbol,),
         "abi": (source.abi, str(KERNEL_ABI)),

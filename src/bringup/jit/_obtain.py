@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,20 +18,34 @@ from pathlib import Path
 from bringup import settings
 from bringup.errors import BundleError, CompileError, MissingCompilerError
 from bringup.jit import _events
-from bringup.jit._build import Request, build
+from bringup.jit._build import Request, build, lookups, shown_names
 from bringup.jit._bundle import pack_entry
 from bringup.jit._cache import Cache, Hit, Origin
 from bringup.jit._failures import Failures
-from bringup.jit._headers import Header, PortableHeader, portable, searched_before
-from bringup.jit._key import Record, include_directories, key_of, library_directories
+from bringup.jit._headers import (
+    Header,
+    PortableHeader,
+    Searched,
+    portable,
+    portable_places,
+)
+from bringup.jit._key import Record, key_of
 from bringup.jit._layout import StoreUnwritableError, full_is_told, write_durably
 from bringup.jit._locks import Owner, build_lock
 from bringup.jit._machine import required_features
 from bringup.jit._portable import portable_key, portable_roots
 from bringup.jit._private import made_private_cache, private_cache, warn_private
+from bringup.jit._search import Lookups
 from bringup.jit._tier import tier
 
-__all__ = ["build_somewhere", "find_entry", "find_shared", "find_without_compiler", "publish"]
+__all__ = [
+    "build_somewhere",
+    "find_entry",
+    "find_shared",
+    "find_without_compiler",
+    "looked_up",
+    "publish",
+]
 
 _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine that builds it
 
@@ -97,25 +112,47 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
     if not all(header.holds(roots, system=True) for header in files):
         return None
     folders = dict(roots)
-    read = [Header(os.path.join(folders.get(f.root, ""), f.path), f.digest, None) for f in files]
+    read = [
+        Header(os.path.join(folders.get(file.root, ""), file.path), file.digest, None)
+        for file in files
+        if not file.is_place
+    ]
     count = len(packed.meta["record"]["headers"])
-    record = request.record(source_digest, read[:count], read[count:])
+    start_ns = time.time_ns()
+    try:
+        found = looked_up(request, [header.path for header in read[:count]], start_ns)
+    except (StoreUnwritableError, OSError):
+        return None
+    record = request.record(
+        source_digest, read[:count], read[count:], found.answers, shown_names(request, found)
+    )
     if key_of(record) != packed.key:
         return None
     facts = {name: packed.meta[name] for name in ("name", "command", "compiler", "seconds")}
-    start_ns = time.time_ns()
     staged = None
     try:
         staged = store.stage()
         for name in packed.meta["files"]:
             write_durably(staged / name, packed.files[name])
-        return publish(request, record, read, staged, store, facts, start_ns)
+        searched = found.searched.joined(found.probed)
+        return publish(request, record, read, searched, staged, store, facts)
     except (StoreUnwritableError, OSError) as error:
         _log.debug("the shared kernel %s cannot be kept: %s", packed.key, error)
         return None
     finally:
         if staged is not None:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+def looked_up(request: Request, headers: Sequence[str], start_ns: int) -> Lookups:
+    """What a build of this request would find here."""
+    source = request.source
+    if source.path is not None:
+        return lookups(request, str(source.path), headers, start_ns)
+    with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        file = Path(folder, source.file_name)
+        file.write_bytes(source.content())
+        return lookups(request, str(file), headers, start_ns)
 
 
 def _share(request: Request, source_digest: str, hit: Hit) -> None:
@@ -197,7 +234,9 @@ def _build_and_publish(request: Request, source_digest: str, key: str, store: Ca
             raise
 
         headers = (*built.headers, *built.inputs)
-        record = request.record(source_digest, built.headers, built.inputs)
+        record = request.record(
+            source_digest, built.headers, built.inputs, built.answers, built.names
+        )
         facts = {
             "name": request.source.name,
             "command": built.command,
@@ -205,13 +244,13 @@ def _build_and_publish(request: Request, source_digest: str, key: str, store: Ca
             "seconds": round(built.seconds, 4),
         }
         try:
-            return publish(request, record, headers, staged, store, facts, start_ns)
+            return publish(request, record, headers, built.searched, staged, store, facts)
         except StoreUnwritableError as error:
             warn_private(str(error))
         # What was built is not built again.
         private = private_cache()
         adopted = private.adopt(staged)
-        return publish(request, record, headers, adopted, private, facts, start_ns)
+        return publish(request, record, headers, built.searched, adopted, private, facts)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -220,10 +259,10 @@ def publish(
     request: Request,
     record: Record,
     files: Sequence[Header],
+    searched: Searched,
     staged: Path,
     store: Cache,
     facts: Mapping[str, object],
-    start_ns: int,
 ) -> Hit:
     """Makes what was built for a request an entry that is found by it, and by others without a
     compiler.
@@ -232,14 +271,14 @@ def publish(
         request: what was asked for.
         record: the key record of the build.
         files: the headers and other files that it read.
+        searched: where else it looked.
         staged: the folder with what was built.
         store: where it goes.
         facts: what else meta.json is to say.
-        start_ns: when the build began.
 
     Raises `StoreUnwritableError`.
     """
-    compiler, flags = request.toolchain, request.flags
+    compiler = request.toolchain
     roots = portable_roots(request)
     (source_digest,) = record["source"]
     runs_here = request.target.partition(":")[0] in _RUN_HERE
@@ -247,11 +286,10 @@ def publish(
         key=portable_key(request, source_digest),
         machine=compiler.machine.partition("-")[0] if runs_here else "",
         requires=required_features(compiler.isa) if runs_here else (),
-        headers=tuple(portable(file, roots) for file in files),
+        headers=(
+            *(portable(file, roots) for file in files),
+            *portable_places(searched, roots),
+        ),
     )
-    folders = [*compiler.include_directories, *include_directories(flags)]
-    searched = searched_before(files, request.source.directory, folders, start_ns)
-    if library_folders := library_directories(flags):
-        searched = searched.joined(searched_before(files, "", library_folders, start_ns))
     key = request.key(source_digest)
     return store.publish(staged, key, record, files, searched, origin, facts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bringup.jit._build import Request
 from bringup.jit._key import (
     KERNEL_ABI,
+    SCHEMA,
     include_directories,
     key_of,
     library_directories,
@@ -25,6 +26,7 @@ def portable_key(request: Request, source_digest: str) -> str:
     source = request.source
     return key_of(
         {
+            "schema": (SCHEMA,),
             "source": (source_digest,),
             "language": (source.language,),
             "entry": (source.symbol,),

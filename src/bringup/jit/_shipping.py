@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bringup.errors import CompileError
-from bringup.jit._build import Request
+from bringup.jit._build import Request, shown_names
 from bringup.jit._cache import Cache
 from bringup.jit._files import bytes_digest
 from bringup.jit._headers import Header
 from bringup.jit._layout import META
-from bringup.jit._obtain import publish
+from bringup.jit._obtain import looked_up, publish
 
 __all__ = ["Shipment", "pack", "unpack"]
 
@@ -40,11 +40,15 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     meta = json.loads(shipment[META])
     digest = request.source.digest()
     received = {field: tuple(values) for field, values in meta["record"].items()}
-    read = {field: received[field] for field in ("headers", "inputs")}
-    expected = {**request.record(digest, ()), **read}
+    count = len(received["headers"])
+    digests = (*received["headers"], *received["inputs"])
+    files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
+    found = looked_up(request, meta["headers"][:count], time.time_ns())
+    names = shown_names(request, found)
+    expected = request.record(digest, files[:count], files[count:], found.answers, names)
     if received != {field: tuple(values) for field, values in expected.items()}:
         raise CompileError(f"{request.source}: the worker built something else than was asked for")
-    staged, start_ns = store.stage(), time.time_ns()
+    staged = store.stage()
     try:
         for name, expected_file in meta["files"].items():
             content = shipment[name]
@@ -53,10 +57,9 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
                     f"{request.source}: {name} was damaged on its way from the worker"
                 )
             (staged / Path(name).name).write_bytes(content)
-        digests = (*read["headers"], *read["inputs"])
-        files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
         facts = {name: fact for name, fact in meta.items() if name not in _NOT_FACTS}
-        publish(request, expected, files, staged, store, facts, start_ns)
+        searched = found.searched.joined(found.probed)
+        publish(request, expected, files, searched, staged, store, facts)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     if store.lookup(request.key(digest)) is None:

@@ -40,6 +40,8 @@ class Job:
         folder: where it runs. `headers` and `linked` are written there.
         headers: the depfile, in make's syntax: which headers were read.
         linked: the same for what the linker read; a target that links nothing leaves it out.
+        assembled: the same for what the assembler read; where it is left out, sources with
+            `.incbin` have to name their files by literal absolute paths.
     """
 
     source: Source
@@ -52,6 +54,7 @@ class Job:
     folder: Path
     headers: str = "kernel.d"
     linked: str = "link.d"
+    assembled: str = "assemble.d"
 
 
 class Target(abc.ABC):
@@ -119,6 +122,19 @@ class Target(abc.ABC):
 
     def tools(self, job: Job) -> Sequence[str]:
         """Programs that flags of this job bring into play, beyond those of the toolchain."""
+        return ()
+
+    def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
+        """The folders in which the compiler looks for headers after those that the flags name, in
+        order; nothing where that is not known. Then a header of the system that turns up before
+        another one of the system is not noticed.
+        """
+        return ()
+
+    def passed_by_linker(self, job: Job) -> Sequence[str]:
+        """The files that the linker would have taken for libraries of this job's flags, had they
+        been there.
+        """
         return ()
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:

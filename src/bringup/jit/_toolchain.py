@@ -73,6 +73,9 @@ class Toolchain:
         lacking: what of `isa` this machine cannot run.
         environment: the variables that can change a binary, as `NAME=value`.
         include_directories: where every build finds bringup's headers.
+        c_folders: the compiler's own folders for headers of C, in order; those that are not there
+            are among them.
+        cxx_folders: the same for C++.
         host: the compiler of the host that this one uses, if it uses one.
     """
 
@@ -92,6 +95,8 @@ class Toolchain:
     lacking: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
+    c_folders: tuple[str, ...] = ()
+    cxx_folders: tuple[str, ...] = ()
     host: str = ""
 
     def untouched(self) -> bool:

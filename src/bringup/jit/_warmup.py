@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["missing_kernel", "warmed_up"]
 
 # Fields of a key record: what only a build knows, and what is known without a compiler.
-_READ = {"headers", "inputs"}
+_READ = {"headers", "inputs", "probes", "names"}
 _OF_THE_REQUEST = {"source", "language", "entry", "abi", "kind", "macros", "target", "debug"}
 
 _log = settings.logger("jit")
@@ -66,7 +66,7 @@ def _compared(request: Request, source_digest: str, store: Cache, *, built: str 
     """What the nearest entry has otherwise. Which files are read is known only of what was
     built.
     """
-    asked = request.record(source_digest, ())
+    asked = request.record(source_digest, (), (), (), ())
     fields = _OF_THE_REQUEST if not request.toolchain.compiler else asked.keys() - _READ
     record = {field: asked[field] for field in asked if field in fields}
     found = nearest(store, request.source.name, record, but=built)

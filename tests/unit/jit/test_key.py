@@ -53,6 +53,8 @@ class Given:
     flags: Sequence[str] = ("-O2", "-funroll-loops")
     debug: jit.Debug = NO_DEBUG
     input_digests: Sequence[str] = ("library",)
+    answers: Sequence[str] = ("opt.h: 1",)
+    names: Sequence[str] = ("k.c", "include/x.h")
     header_digests: Sequence[str] = ("first", "second")
 
     def key(self) -> str:
@@ -60,7 +62,8 @@ class Given:
 
     def request_key(self) -> str:
         arguments = self._arguments()
-        del arguments["header_digests"], arguments["input_digests"]
+        for name in ("header_digests", "input_digests", "answers", "names"):
+            del arguments[name]
         return request_key(**arguments)
 
     def _arguments(self) -> dict[str, Any]:
@@ -103,6 +106,12 @@ PERTURBATIONS: dict[str, list[Given]] = {
         Given(input_digests=()),
         Given(input_digests=("library", "library")),
     ],
+    "probes": [
+        Given(answers=("opt.h: 0",)),
+        Given(answers=()),
+        Given(answers=("opt.h: 1", "opt.h: 1")),
+    ],
+    "names": [Given(names=("other.cpp", "include/x.h")), Given(names=())],
     "debug": [
         Given(debug=jit.Debug(assembly=True)),
         Given(debug=jit.Debug(preprocessed=True)),
@@ -138,7 +147,7 @@ def test_a_change_of_the_field_changes_the_key(field: str) -> None:
         assert changed.key() != Given().key()
 
 
-FOUND_BY_THE_BUILD = {"headers", "inputs"}
+FOUND_BY_THE_BUILD = {"headers", "inputs", "probes", "names"}
 OF_THE_TOOLCHAIN = {"compiler", "assembler", "linker", "runtime", "isa", "environment"}
 
 
@@ -258,6 +267,11 @@ def test_a_bad_macro_is_refused_by_name(
         (["-save-temps"], ValueError, "jit decides that"),
         (["-fplugin=x.so"], ValueError, "jit decides that"),
         (["-E"], ValueError, "jit decides that"),
+        (["-Wl,@/tmp/options"], ValueError, "could not be followed"),
+        (["-Wp,-I/tmp"], ValueError, "could not be followed"),
+        (["-Wa,-I/tmp"], ValueError, "could not be followed"),
+        (["-fmodules-ts"], ValueError, "could not be followed"),
+        (["-fprofile-use=/tmp"], ValueError, "could not be followed"),
     ],
 )
 def test_a_flag_that_would_move_the_output_is_refused(

@@ -1,0 +1,304 @@
+"""What sources and headers ask of the file system, read off their text: the headers they include,
+and the probes (`__has_include`) whose answers decide what is compiled.
+
+A compiler says which headers it read, not which probes it answered nor where else it looked. An
+include that is not found here is recognised among what the compiler read; a probe has to be found,
+so one whose operand the text does not tell is reported as `Untracked`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bringup.jit._files import file_digest, read_bytes
+
+__all__ = ["Asked", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
+
+_INCLUDE = re.compile(
+    rb'^[ \t]*(?:#|%:)[ \t]*(?:include|include_next|import)[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
+    re.MULTILINE,
+)
+_COMPUTED = re.compile(
+    rb"^[ \t]*(?:#|%:)[ \t]*(?:include|include_next|import)[ \t]+[A-Za-z_]", re.MULTILINE
+)
+_ASSEMBLED = re.compile(rb'\.(?:incbin\b|include[ \t]+(?=\\?"))(?:[ \t]*\\?"(/[^"\\\n]+)\\?")?')
+_SPLICE = re.compile(rb"(?:\\|\?\?/)[ \t]*\r?\n")  # gcc allows blanks behind the backslash
+_SUSPECT = re.compile(rb"has_include|has_embed|__has_\b|(?:#|%:)[ \t]*embed", re.IGNORECASE)
+_NAMES = re.compile(
+    rb"__FILE__|__BASE_FILE__|__FILE_NAME__|__builtin_FILE\b|source_location|\bassert[ \t]*\("
+)
+_COMMENT = re.compile(
+    r"""R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|/\*.*?\*/|//[^\n]*""",
+    re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(if|elif|define|embed)\b([^\n]*)", re.MULTILINE)
+_DEFINITION = re.compile(r"[ \t]*([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)\Z", re.DOTALL)
+# Behind this a name is asked for as a macro, not called.
+_DEFINED = re.compile(r"\bdefined[ \t]*\(?[ \t]*\Z")
+_OPENING = re.compile(r"[ \t]*\(")
+_LITERAL = re.compile(r'[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)[ \t]*\Z')
+_WORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*\Z")
+_PASTED = re.compile(r"\b__has_\b|\b__has_embed\b(?=[ \t]*\()")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A header by the name that a text has for it.
+
+    Attributes:
+        name: what stands between the quotes or brackets.
+        quoted: whether the folder of the file that asks is searched too.
+        next: whether the search begins behind that file's own folder.
+    """
+
+    name: str
+    quoted: bool
+    next: bool = False
+
+
+@dataclass(frozen=True)
+class Untracked:
+    """A directive whose effect depends on files that the text does not tell."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """What one file says.
+
+    Attributes:
+        includes: what its `#include` lines name literally.
+        suspect: whether it may probe or embed.
+        says_names: whether names of files can reach what is compiled of it.
+        computes: whether a macro stands for the name in one of its `#include` lines.
+        says_time: whether it names the time of its last change.
+        assembles: the files that its assembly text names by literal absolute paths; None when it
+            names others too.
+    """
+
+    includes: tuple[Asked, ...]
+    suspect: bool
+    says_names: bool
+    computes: bool
+    says_time: bool
+    assembles: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class _Directive:
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A macro that asks for a file: `parameter` is the number of the argument that names it."""
+
+    parameter: int
+    next: bool
+
+
+_BUILT_IN = {"__has_include": _Probe(0, False), "__has_include_next": _Probe(0, True)}
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The probes of each file, in order, and what cannot be tracked."""
+
+    asked: tuple[tuple[str, Asked], ...]
+    untracked: tuple[Untracked, ...]
+
+
+def mentions_of(path: str) -> Mentions:
+    """What the file at `path` says. Raises `OSError`."""
+    return _mentions(path, file_digest(path))
+
+
+@lru_cache(maxsize=8192)
+def _mentions(path: str, digest: str) -> Mentions:
+    content = _spliced(read_bytes(path))
+    includes = [
+        Asked((quoted or bracketed).decode(errors="surrogateescape"), bool(quoted))
+        for quoted, bracketed in _INCLUDE.findall(content)
+    ]
+    return Mentions(
+        tuple(dict.fromkeys(includes)),
+        _SUSPECT.search(content) is not None,
+        _NAMES.search(content) is not None,
+        _COMPUTED.search(content) is not None,
+        b"__TIMESTAMP__" in content,
+        _assembled(content),
+    )
+
+
+def _assembled(content: bytes) -> tuple[str, ...] | None:
+    named = _ASSEMBLED.findall(content)
+    return tuple(map(os.fsdecode, named)) if all(named) else None
+
+
+def _spliced(content: bytes) -> bytes:
+    return _SPLICE.sub(b"", content) if b"\\" in content or b"??/" in content else content
+
+
+@lru_cache(maxsize=1024)
+def _directives(path: str, digest: str) -> tuple[_Directive, ...]:
+    """The conditions and definitions of a file, without comments."""
+    text = _spliced(read_bytes(path)).decode(errors="surrogateescape")
+    code = _COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text)
+    return tuple(_Directive(*found.groups()) for found in _DIRECTIVE.finditer(code))
+
+
+def _directives_of(path: str) -> tuple[_Directive, ...]:
+    return _directives(path, file_digest(path))
+
+
+def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
+    """The probes of the files that one build read.
+
+    Args:
+        paths: the files, in the order in which they were read.
+        command_line: the macros of the command line, `NAME=value`.
+
+    Raises `OSError` when a file is gone.
+    """
+    given = [_Directive("define", f" {macro.replace('=', ' ', 1)}") for macro in command_line]
+    suspects = {path: _directives_of(path) for path in paths if mentions_of(path).suspect}
+    if not suspects and not any("has_include" in directive.text for directive in given):
+        return Probes((), ())
+    macros = dict(_BUILT_IN)
+    searched: set[str] = set()
+    while True:
+        _learn(macros, [*given, *(one for found in suspects.values() for one in found)])
+        # Another name for a probe may be used where nothing else looks like one.
+        names = {name for name in macros if not _SUSPECT.search(name.encode())} - searched
+        if not names:
+            break
+        searched |= names
+        wanted = _either(tuple(sorted(names)))
+        for path in paths:
+            if path not in suspects and wanted.search(read_bytes(path).decode("latin-1")):
+                suspects[path] = _directives_of(path)
+    reader = _Reader(macros, paths, given)
+    found = [(path, one) for path in paths if path in suspects for one in reader.read(path)]
+    return Probes(
+        tuple((path, one) for path, one in found if isinstance(one, Asked)),
+        tuple(one for _, one in found if isinstance(one, Untracked)),
+    )
+
+
+def _learn(macros: dict[str, _Probe], directives: Sequence[_Directive]) -> None:
+    """Adds other names for probes, and macros that pass one of their parameters to a probe."""
+    definitions = [_definition(one) for one in directives if one.kind == "define"]
+    before = -1
+    while before != len(macros):
+        before = len(macros)
+        for name, parameters, body in definitions:
+            if body.strip() in macros:
+                macros.setdefault(name, macros[body.strip()])
+            for called, operand in _calls(body, macros):
+                if (number := _number(operand, parameters)) is not None:
+                    macros.setdefault(name, _Probe(number, macros[called].next))
+
+
+def _definition(directive: _Directive) -> tuple[str, tuple[str, ...], str]:
+    """Name, parameters and body."""
+    found = _DEFINITION.match(directive.text)
+    if found is None:
+        return "", (), ""
+    return found[1], tuple(map(str.strip, (found[2] or "").split(","))), found[3]
+
+
+def _calls(text: str, macros: dict[str, _Probe]) -> Iterator[tuple[str, str | None]]:
+    """The probes that are used in a text, and their operands; None where it is not called."""
+    for found in _either(tuple(macros)).finditer(text):
+        if not _DEFINED.search(text[: found.start()]):
+            operand = _operands(text, found.end())
+            number = macros[found[0]].parameter
+            whole = operand is None or found[0] in _BUILT_IN
+            parts = [operand] if whole else str(operand).split(",")
+            yield found[0], parts[number] if number < len(parts) else None
+
+
+def _number(operand: str | None, parameters: Sequence[str]) -> int | None:
+    word = _WORD.match(operand) if operand is not None else None
+    return parameters.index(word[1]) if word and word[1] in parameters else None
+
+
+@lru_cache(maxsize=64)
+def _either(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+
+
+def _operands(text: str, start: int) -> str | None:
+    """What stands in the parentheses that open at `start`, or None when none do."""
+    opening = _OPENING.match(text, start)
+    if opening is None:
+        return None
+    depth = 1
+    for position in range(opening.end(), len(text)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[opening.end() : position]
+    return None
+
+
+class _Reader:
+    """Finds what the probes of files ask for."""
+
+    def __init__(
+        self, macros: dict[str, _Probe], paths: Sequence[str], given: Sequence[_Directive]
+    ) -> None:
+        self._macros = macros
+        self._paths = paths
+        self._given = given
+
+    def read(self, path: str) -> Iterator[Asked | Untracked]:
+        """What one file asks for, in order."""
+        for directive in _directives_of(path):
+            shown = f"#{directive.kind}{directive.text}".rstrip()
+            if directive.kind == "embed" or _PASTED.search(directive.text):
+                yield Untracked(path, shown)
+                continue
+            parameters: Sequence[str] = ()
+            text = directive.text
+            if directive.kind == "define":
+                _, parameters, text = _definition(directive)
+                if text.strip() in self._macros:
+                    continue  # another name: its uses count
+            for called, operand in _calls(text, self._macros):
+                if _number(operand, parameters) is not None:
+                    continue  # it is passed on: the uses of that macro count
+                asked = self._resolved(operand, self._macros[called].next)
+                yield from asked
+                if not asked:
+                    yield Untracked(path, shown)
+
+    def _resolved(self, operand: str | None, is_next: bool) -> list[Asked]:
+        """What an operand may stand for; nothing when the text does not tell."""
+        found: list[Asked] = []
+        waiting, seen = [operand], set[str]()
+        while waiting:
+            text = waiting.pop()
+            if text is not None and (literal := _LITERAL.match(text)):
+                found.append(Asked(literal[1] or literal[2], literal[1] is not None, is_next))
+                continue
+            word = _WORD.match(text) if text is not None else None
+            bodies = self._bodies(word[1]) if word else []
+            if word is None or not bodies:
+                return []
+            if word[1] not in seen:
+                seen.add(word[1])
+                waiting += bodies
+        return found
+
+    def _bodies(self, name: str) -> list[str]:
+        """All that a macro is defined as, in any of the files."""
+        everywhere = [*self._given, *(one for path in self._paths for one in _directives_of(path))]
+        definitions = (_definition(one) for one in everywhere if one.kind == "define")
+        return [body for known, _, body in definitions if known == name]
