@@ -1,6 +1,8 @@
 // Where the dispatcher enters the recorder: one boxed function under a key that only a capturing
 // thread includes.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include "torch/graphs/errors.h"
@@ -36,6 +38,18 @@ bool is_autocast_here(const c10::OperatorHandle& op, DispatchKeySet keys) {
   return !autocast.empty() && op.hasKernelForDispatchKey(autocast.highestPriorityTypeId());
 }
 
+// Runs `call`, which autocast's kernels may be part of, with autocast's cache of cast weights off:
+// a cast from before the capture would be a constant, and one from the capture would leak to later
+// eager code with memory that replays write. The cache is one for all threads, the switch is this
+// thread's.
+template <class Call>
+void without_cast_cache(Call&& call) {
+  const bool former = at::autocast::is_autocast_cache_enabled();
+  at::autocast::set_autocast_cache_enabled(false);
+  const auto back = c10::make_scope_exit([&] { at::autocast::set_autocast_cache_enabled(former); });
+  call();
+}
+
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
   if ((!traits.composite && !traits.random) || traits.kernel != nullptr) return false;
@@ -50,11 +64,13 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
                  std::vector<c10::IValue>* stack) {
   const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
   Recorder* recorder = Recorder::current();
-  if (recorder == nullptr || recorder->paused() || belongs_to_others(op, below, *stack)) {
-    return op.redispatchBoxed(below, stack);
+  if (recorder == nullptr || recorder->paused()) return op.redispatchBoxed(below, stack);
+  if (belongs_to_others(op, below, *stack)) {
+    return without_cast_cache([&] { op.redispatchBoxed(below, stack); });
   }
   if (is_autocast_here(op, below)) {
-    return recorder->within_autocast([&] { op.redispatchBoxed(below, stack); });
+    return recorder->within_autocast(
+        [&] { without_cast_cache([&] { op.redispatchBoxed(below, stack); }); });
   }
   try {
     const OperatorTraits& traits = recorder->traits_of(op);
