@@ -18,9 +18,28 @@ c10::IValue list_value(const void* argument) {
   return c10::List<T>(c10::ArrayRef<T>(data, static_cast<size_t>(list->size)));
 }
 
-bool is_host_value(const c10::IValue& value) {
-  return value.isInt() || value.isDouble() || value.isBool() || value.isIntList() ||
-         value.isDoubleList();
+// What the schema says, without `?`: dtypes, layouts and memory formats are int values too.
+c10::TypeKind real_kind(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (const auto list = type->cast<c10::ListType>()) type = list->getElementType();
+  return type->kind();
+}
+
+bool is_host_value(const c10::Argument& argument, const c10::IValue& value) {
+  switch (real_kind(argument)) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+    case c10::TypeKind::NumberType:
+      return value.isInt() || value.isDouble() || value.isBool() || value.isIntList() ||
+             value.isDoubleList();
+    default:
+      return false;
+  }
 }
 
 void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
@@ -71,11 +90,12 @@ void KernelNode::visit_accesses(const AccessVisitor& visit) const {
 
 std::optional<HostValue> KernelNode::host_value(size_t index) const {
   if (index >= schema()->arguments().size()) return std::nullopt;
+  if (!is_host_value(schema()->arguments()[index], call_.inputs[index])) return std::nullopt;
   const void* argument = args_[index];
   switch (block_.kind(static_cast<int32_t>(index))) {
     case runtime::ArgKind::kInt: {
       const int64_t value = *static_cast<const int64_t*>(argument);
-      const bool is_bool = schema()->arguments()[index].type()->kind() == c10::TypeKind::BoolType;
+      const bool is_bool = real_kind(schema()->arguments()[index]) == c10::TypeKind::BoolType;
       return is_bool ? c10::IValue(value != 0) : c10::IValue(value);
     }
     case runtime::ArgKind::kFloat:
@@ -121,9 +141,35 @@ void OperatorNode::choose_method() {
   if (call_.outputs.size() != schema()->returns().size()) return;
   // Nothing between autograd and the kernel, such as a lazy conjugation.
   if (call_.keys != c10::DispatchKeySet(c10::DispatchKey::CPU)) return;
-  const bool all_fresh = std::none_of(call_.outputs.begin(), call_.outputs.end(),
-                                      [](const Output& output) { return output.fixed; });
-  if (all_fresh) method_ = Method::kOut;
+  // A result in the midst of a larger storage was something else before: its `.out` resizes.
+  const bool fit =
+      std::all_of(call_.outputs.begin(), call_.outputs.end(), [](const Output& output) {
+        return !output.fixed && output.tensor.nbytes() == output.tensor.storage().nbytes();
+      });
+  if (fit) method_ = Method::kOut;
+}
+
+// Tries the `.out` kernel once. Some resize what they are given to what they need in between, which
+// fixed memory does not allow.
+bool OperatorNode::out_fits(Replay& replay) const {
+  auto& stack = replay.stack;
+  stack.assign(call_.args.begin(), call_.args.end());
+  std::vector<at::Tensor> trial;
+  for (const Output& output : call_.outputs) {
+    stack.emplace_back(trial.emplace_back(shallow_copy(output.tensor)));
+  }
+  try {
+    call_.out->redispatchBoxed(call_.keys, &stack);
+  } catch (const c10::Error&) {
+    stack.clear();
+    return false;
+  }
+  stack.clear();
+  for (size_t i = 0; i < trial.size(); ++i) {
+    const at::Tensor& output = call_.outputs[i].tensor;
+    if (trial[i].sizes() != output.sizes() || trial[i].strides() != output.strides()) return false;
+  }
+  return true;
 }
 
 void OperatorNode::run(Replay& replay) {
@@ -143,7 +189,10 @@ void OperatorNode::run(Replay& replay) {
 }
 
 void OperatorNode::validate(Replay& replay) {
-  if (method_ != Method::kAllocations) return run(replay);
+  if (method_ == Method::kOut) {
+    if (out_fits(replay)) return;
+    method_ = Method::kAllocations;
+  }
   if (call_.learn) return learn_allocations(replay);
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
@@ -225,7 +274,8 @@ void OperatorNode::visit_accesses(const AccessVisitor& visit) const {
 }
 
 std::optional<HostValue> OperatorNode::host_value(size_t index) const {
-  if (index >= call_.args.size() || !is_host_value(call_.args[index])) return std::nullopt;
+  if (index >= call_.args.size()) return std::nullopt;
+  if (!is_host_value(schema()->arguments()[index], call_.args[index])) return std::nullopt;
   return call_.args[index];
 }
 

@@ -160,6 +160,7 @@ class OperatorNode final : public Node {
   enum class Method : uint8_t { kOut, kAllocations, kCopy };
 
   void choose_method();
+  bool out_fits(Replay& replay) const;
   void learn_allocations(Replay& replay);
   void settle_outputs(const std::vector<c10::IValue>& results) const;
 
