@@ -114,6 +114,17 @@ void bind_graph(nb::module_& module) {
              graph.replay();
            })
       .def("refresh", &Graph::refresh_given)
+      .def("begin_run",
+           [](Graph& graph) {
+             refuse_replay_in_capture();
+             graph.check_given();
+             graph.begin_run();
+           })
+      .def("replay_in_run", &Graph::replay_in_run, nb::call_guard<nb::gil_scoped_release>())
+      .def("end_run", &Graph::end_run)
+      .def("writes", &Graph::writes, nb::arg("tensor"))
+      .def("knows", &Graph::knows, nb::arg("tensor"))
+      .def("owns", &Graph::owns, nb::arg("tensor"))
       .def("nodes", &list_nodes)
       .def("accesses", &list_accesses)
       .def("updatable", &list_updatable)
@@ -148,6 +159,8 @@ void bind_recorder(nb::module_& module) {
           "finish", [](Recorder& recorder) { return std::shared_ptr<Graph>(recorder.finish()); },
           nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("seen", &Recorder::seen)
+      .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)
       .def("set_scope", &Recorder::set_scope, nb::arg("scope"))

@@ -96,6 +96,17 @@ void DeviceGraph::launch(bool validating) {
   check_driver(driver.event_record(over_, device_, stream), "recording an event");
 }
 
+void DeviceGraph::order_before() {
+  check_driver(active_driver()->event_wait(over_, device_, current_driver_stream(device_)),
+               "waiting for a graph's former run");
+}
+
+void DeviceGraph::order_after() noexcept {
+  const bringup_driver& driver = *active_driver();
+  const int32_t status = driver.event_record(over_, device_, current_driver_stream(device_));
+  if (status != BRINGUP_OK) report_host_failure(device_, driver_words(status));
+}
+
 void DeviceGraph::wait() noexcept {
   const bringup_driver& driver = *active_driver();
   const int32_t status = driver.event_synchronize(over_);

@@ -26,6 +26,10 @@ class DeviceGraph {
 
   // Launches in the current stream, after the launch before.
   void launch(bool validating);
+  // The current stream's work from here on comes after the last launch and what order_after() saw.
+  void order_before();
+  // Later launches come after the current stream's work until here.
+  void order_after() noexcept;
   // Until the last launch is over. What failed is raised by the next synchronisation.
   void wait() noexcept;
 

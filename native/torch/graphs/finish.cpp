@@ -13,14 +13,22 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
-// What a run left behind in some memory.
+// What a run left behind in some memory: the part of it that nodes write. Between the elements of a
+// result, or behind it, an operator may leave anything.
 struct Trace {
-  at::Tensor memory;   // bytes
+  at::Tensor memory;
   at::Tensor content;  // a copy
   size_t writer;       // node
 };
 
-bool same(const at::Tensor& left, const at::Tensor& right) { return left.cpu().equal(right.cpu()); }
+at::Tensor copy_of(const at::Tensor& memory) { return memory.clone(at::MemoryFormat::Contiguous); }
+
+// Compares bytes: NaN equals itself, 0 is not -0. `content` is such a copy.
+bool same(const at::Tensor& memory, const at::Tensor& content) {
+  const bool whole = memory.is_contiguous() && memory.nbytes() == memory.storage().nbytes();
+  const at::Tensor now = whole ? memory : copy_of(memory);
+  return bytes_of(now.storage()).cpu().equal(bytes_of(content.storage()).cpu());
+}
 
 }  // namespace
 
@@ -39,14 +47,17 @@ std::unique_ptr<Graph> Recorder::finish() {
                          "change it before the capture");
   }
   std::vector<Trace> traces;
-  const auto trace = [&](const c10::Storage& storage, size_t writer) {
-    const at::Tensor memory = bytes_of(storage);
-    traces.push_back({memory, memory.clone(), writer});
+  const auto trace = [&](const at::Tensor& memory, size_t writer) {
+    if (memory.numel() > 0) traces.push_back({memory, copy_of(memory), writer});
   };
   for (Block* block : pool_->live_blocks()) {
-    if (block->written) trace(alias_storage(*block), block->writer);
+    if (!block->written) continue;
+    if (block->parts.empty()) trace(bytes_of(alias_storage(*block)), block->writer);
+    for (const at::Tensor& part : block->parts) trace(part, block->writer);
   }
-  for (const c10::Storage& storage : restorer_.storages()) trace(storage, nodes_.size());
+  for (const c10::Storage& storage : restorer_.storages()) {
+    trace(bytes_of(storage), nodes_.size());
+  }
 
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_);
   graph->take_given(watch_, std::move(versions_).living());
@@ -59,9 +70,9 @@ std::unique_ptr<Graph> Recorder::finish() {
   }
   for (const Trace& first : traces) {
     if (same(first.memory, first.content)) continue;
-    const at::Tensor second = first.memory.clone();
+    const at::Tensor second = copy_of(first.memory);
     restorer_.restore();
-    graph->replay();
+    graph->replay_in_run();
     // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
     if (!same(first.memory, second)) continue;
     restorer_.restore();
@@ -69,7 +80,7 @@ std::unique_ptr<Graph> Recorder::finish() {
     throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
                          (known ? "the result of " + graph->nodes()[first.writer]->op()
                                 : std::string("a tensor that predates the capture")) +
-                         " (" + std::to_string(first.memory.numel()) +
+                         " (" + std::to_string(first.memory.nbytes()) +
                          " bytes) was changed by code that the recorder cannot see, such as a "
                          "kernel that torch.compile generated. "
                          "Compile with backend=\"bringup\" or \"eager\"");

@@ -28,6 +28,11 @@ class ReplayDispatch {
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
+const char* const kTwoAtOnce =
+    "two threads replay this graph at once: one may have read the other's inputs, and both write "
+    "the same results. Use graph.run(inputs), which is safe from any thread, or hold a lock around "
+    "writing inputs, replay() and reading results";
+
 // One address for one storage: host nodes of a device graph use the host's view of its memory.
 const void* address_of(const c10::Storage& storage) {
   const void* host = host_address(storage);
@@ -71,7 +76,65 @@ void Graph::refresh_given() {
   if (const auto change = watch_->refresh()) refuse_change(*change);
 }
 
-void Graph::replay() { run_all(false); }
+void Graph::replay() {
+  begin_use();
+  try {
+    run_all(false);
+  } catch (...) {
+    end_use();
+    throw;
+  }
+  if (end_use()) throw CaptureFailure(kTwoAtOnce);
+}
+
+void Graph::begin_run() {
+  begin_use();
+  try {
+    if (device_graph_ != nullptr) device_graph_->order_before();
+  } catch (...) {
+    end_use();
+    throw;
+  }
+}
+
+bool Graph::end_run() noexcept {
+  if (device_graph_ != nullptr) device_graph_->order_after();
+  return end_use();
+}
+
+void Graph::begin_use() {
+  Use found = Use::kNobody;
+  while (!use_.compare_exchange_strong(found, Use::kOne)) {
+    // Told to the other one too, unless it has just ended.
+    if (found == Use::kOneAndAnotherWasRefused ||
+        use_.compare_exchange_strong(found, Use::kOneAndAnotherWasRefused)) {
+      throw CaptureFailure(kTwoAtOnce);
+    }
+    found = Use::kNobody;
+  }
+}
+
+bool Graph::end_use() noexcept {
+  return use_.exchange(Use::kNobody) == Use::kOneAndAnotherWasRefused;
+}
+
+bool Graph::writes(const at::Tensor& tensor) const { return any_access(tensor, true); }
+
+bool Graph::knows(const at::Tensor& tensor) const {
+  return owns(tensor) || any_access(tensor, false);
+}
+
+bool Graph::any_access(const at::Tensor& tensor, bool only_writes) const {
+  const void* address = address_of(tensor.storage());
+  bool found = false;
+  for (const auto& node : nodes_) {
+    node->visit_accesses([&](const at::Tensor& accessed, bool writes) {
+      found |= (writes || !only_writes) && address_of(accessed.storage()) == address;
+    });
+    if (found) break;
+  }
+  return found;
+}
 
 void Graph::validate() {
   run_all(true);

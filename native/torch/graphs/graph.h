@@ -1,6 +1,7 @@
 // A captured graph: its nodes, the memory they work in, and one way to run them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,10 +45,25 @@ class Graph {
   // The same after reading frozen weights in full; see Watch::refresh.
   void refresh_given();
 
-  // Runs all nodes in capture order, from any thread; replays of one graph never overlap. A node's
-  // error is raised with the node named. On a device it launches them in the current stream, and
-  // errors are raised by the next synchronisation.
+  // Runs all nodes in capture order, from any thread. A node's error is raised with the node named.
+  // On a device it launches them in the current stream, and errors are raised by the next
+  // synchronisation. CaptureFailure when two threads do this at once, in both of them: one may have
+  // read the other's inputs, and its results are overwritten before it reads them.
   void replay();
+
+  // The same in three steps, for a caller that copies inputs in before the replay and results out
+  // after it: between begin_run() and end_run() no replay() gets through, and on a device the
+  // copies are in order with those of runs in other streams. Callers take turns. end_run() says
+  // whether a replay() was refused meanwhile, whose caller may have written the inputs.
+  void begin_run();
+  void replay_in_run() { run_all(false); }
+  bool end_run() noexcept;
+
+  // Whether a node writes memory of the tensor's storage, and whether nodes or the pool know it.
+  bool writes(const at::Tensor& tensor) const;
+  bool knows(const at::Tensor& tensor) const;
+  // Whether the storage is the graph's own.
+  bool owns(const at::Tensor& tensor) const { return pool_->find(tensor.storage()) != nullptr; }
 
   // The first run: nodes settle how they keep their addresses.
   void validate();
@@ -65,11 +81,18 @@ class Graph {
   size_t reserved_bytes() const { return pool_->reserved_bytes(); }
 
  private:
+  // Who uses the graph's inputs and results.
+  enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
+
+  void begin_use();
+  bool end_use() noexcept;
+  bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
   void check(const std::vector<Change>& changes) const;
   void run_all(bool validating);
   void run_node(size_t position, bool validating);
 
+  std::atomic<Use> use_{Use::kNobody};
   std::mutex mutex_;                 // one replay or update at a time
   mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything
   std::shared_ptr<Pool> pool_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torch/graphs/recorder_key.h"
+#include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -77,6 +78,7 @@ at::DataPtr Pool::allocate(size_t bytes, c10::Device device, c10::Allocator& bas
   block->holder = shared_from_this();
   block->origin = origin;
   block->written = false;
+  block->parts.clear();
   block->alias = c10::Storage();
   return {block->data, block->data, &Pool::delete_address, block->device};
 }
@@ -129,6 +131,18 @@ const c10::Storage& alias_storage(Block& block) {
         c10::StorageImpl::use_byte_size_t(), block.bytes, std::move(data), nullptr, false));
   }
   return block.alias;
+}
+
+void mark_written(Block& block, const at::Tensor& tensor, size_t writer) {
+  const bool all_before = block.written && block.parts.empty();
+  block.written = true;
+  block.writer = writer;
+  if (all_before) return;
+  if (tensor.nbytes() == block.bytes && tensor.is_non_overlapping_and_dense()) {
+    block.parts.clear();
+  } else {
+    block.parts.push_back(shallow_copy(tensor, alias_storage(block)));
+  }
 }
 
 at::DataPtr RecordingTap::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {

@@ -3,6 +3,7 @@
 // allocations to these addresses.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
 #include <memory>
@@ -33,9 +34,10 @@ struct Block {
   Pool* pool = nullptr;
   std::shared_ptr<Pool> holder;  // set while a storage has the block: keeps the pool alive
   Origin origin = Origin::kUnseen;
-  bool written = false;  // a node fills it on every replay
-  size_t writer = 0;     // which one did last, when written
-  c10::Storage alias;    // the same memory without ownership, made when first asked for
+  bool written = false;           // a node fills it on every replay
+  size_t writer = 0;              // which one did last, when written
+  std::vector<at::Tensor> parts;  // what nodes wrote, over `alias`; all of it when empty
+  c10::Storage alias;             // the same memory without ownership, made when first asked for
 };
 
 class Pool : public std::enable_shared_from_this<Pool> {
@@ -71,6 +73,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
 // A storage over the block's memory that does not keep it: what nodes hold, so that a tensor which
 // dies during the capture frees its block for later ones.
 const c10::Storage& alias_storage(Block& block);
+
+// `tensor`, which lies in the block, was written by node `writer`.
+void mark_written(Block& block, const at::Tensor& tensor, size_t writer);
 
 // One allocation of an operator, as it must be answered on replay.
 struct Allocation {

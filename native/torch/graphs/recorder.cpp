@@ -210,6 +210,7 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
 
 void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& op,
                       c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
+  ++seen_;
   const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
   if (traits.kernel != nullptr) {
@@ -364,9 +365,7 @@ void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10:
   const auto mark = [&](const at::Tensor& tensor) {
     if (!tensor.has_storage()) return;
     Block* block = pool_->find(tensor.storage());
-    if (block == nullptr) return;
-    block->written = true;
-    block->writer = nodes_.size();
+    if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
   };
   const auto count = [&](const at::Tensor& tensor) { versions_.add(tensor); };
   for (const c10::IValue& result : results) for_each_tensor(result, count);
@@ -495,8 +494,7 @@ void Recorder::use_device(const OperatorTraits& traits, c10::Device device) {
 void Recorder::add_constant(Block& block) {
   const OutsideCapture outside;
   const at::Tensor target = bytes_of(alias_storage(block));
-  block.written = true;
-  block.writer = nodes_.size();
+  graphs::mark_written(block, target, nodes_.size());
   const bool on_device = target.is_privateuseone();
   if (on_device) device_ = target.device().index();
   nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.cpu().clone(),

@@ -63,6 +63,11 @@ class Recorder {
   // After stop(): puts back what the run changed.
   void abandon();
 
+  // How many operators ran until now, views included.
+  size_t seen() const { return seen_; }
+  // Whether the tensor's memory was there before the capture.
+  bool predates(const at::Tensor& tensor) const { return pool_->find(tensor.storage()) == nullptr; }
+
   // Storages that a tensor still has and that no node writes.
   std::vector<std::pair<uintptr_t, size_t>> unwritten() const;
 
@@ -129,6 +134,7 @@ class Recorder {
   std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
+  size_t seen_ = 0;
   bool active_ = false;
   bool paused_ = false;
 };

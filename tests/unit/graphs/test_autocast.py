@@ -1,5 +1,5 @@
-"""Autocast and captures: a cast of a weight is part of the graph, never a constant, and no cast from
-a capture gets out of it.
+"""Autocast and captures: a cast of a weight is part of the graph, never a constant, and no cast
+from a capture gets out of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from tests.unit.graphs.support import captured
 from torch import nn
 
-from bringup import devices
+from bringup import devices, graphs
 
 
 @pytest.fixture(params=["cpu", "npu"])
@@ -34,7 +34,9 @@ def layer(device: str) -> nn.Linear:
         return nn.Linear(4, 4, bias=False, device=device)
 
 
-def check_new_weight_is_used(linear: nn.Linear, graph, output, x: torch.Tensor) -> None:
+def check_new_weight_is_used(
+    linear: nn.Linear, graph: graphs.CapturedGraph, output: torch.Tensor, x: torch.Tensor
+) -> None:
     linear.weight.copy_(torch.randn(4, 4))
     graph.replay()
     settled(x.device.type)

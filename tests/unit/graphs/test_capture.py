@@ -184,3 +184,48 @@ def test_resized_blank_memory_is_filled_by_the_graph() -> None:
     x.fill_(3)
     graph.replay()
     assert (filled.tolist(), shrunk.tolist()) == ([3, 3, 3, 3], [6, 6])
+
+
+def reduced_losses(x: Tensor) -> tuple[Tensor, ...]:
+    """Losses whose kernels leave undefined bytes behind their result, or resize it on the way."""
+    target = torch.arange(x.shape[0]) % x.shape[1]
+    inside = torch.sigmoid(x)
+    return (
+        nn.functional.cross_entropy(x, target),
+        nn.functional.mse_loss(x, x * 2),
+        nn.functional.binary_cross_entropy(inside, inside.flip(0)),
+        nn.functional.huber_loss(x, inside),
+        nn.functional.smooth_l1_loss(x, inside),
+    )
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_losses_are_compared_in_the_bytes_that_they_write_and_keep_their_memory(
+    repeats: int,
+) -> None:
+    x = torch.randn(8, 5)
+    graph, outputs = captured(lambda: [reduced_losses(x) for _ in range(repeats)][-1])
+    for _ in range(3):
+        x.copy_(torch.randn(8, 5))
+        graph.replay()
+        for output, expected in zip(outputs, reduced_losses(x), strict=True):
+            assert torch.equal(output, expected)
+
+
+def test_partly_filled_memory_is_compared_where_it_was_filled() -> None:
+    x = torch.randn(4, 8)
+
+    def partly() -> Tensor:
+        for n in range(5):
+            (x * n).sum()  # leaves content in memory that is used again
+            buffer = torch.empty(4, 8)
+            buffer[1:3] = x[1:3]
+            buffer[:, ::3] = 7
+        return buffer
+
+    graph, output = captured(partly)
+    x.copy_(torch.randn(4, 8))
+    graph.replay()
+    expected = partly()
+    assert torch.equal(output[1:3], expected[1:3])
+    assert torch.equal(output[:, ::3], expected[:, ::3])

@@ -16,8 +16,8 @@ def test_dtypes_layouts_and_the_like_are_no_slots(handlers: None) -> None:
     @torch.library.custom_op(
         "graphs_test::converted",
         mutates_args=(),
-        schema="(Tensor x, ScalarType dt, MemoryFormat mf, Layout lay, Device dev, int n, bool? flag)"
-        " -> Tensor",
+        schema="(Tensor x, ScalarType dt, MemoryFormat mf, Layout lay, Device dev, int n,"
+        " bool? flag) -> Tensor",
     )
     def converted(x, dt, mf, lay, dev, n, flag):  # type: ignore[no-untyped-def]
         return (x * n).to(dt)
@@ -45,10 +45,10 @@ def test_dtypes_layouts_and_the_like_are_no_slots(handlers: None) -> None:
     with pytest.raises(UpdateError, match=r"no slot '\*\*\.dt'"):
         graph.update({"**.dt": 777})
     for wrong in (True, 1.0, None, torch.float32, "2", 1 << 63):
-        with pytest.raises(UpdateError, match="'converted.0.n' takes an int"):
+        with pytest.raises(UpdateError, match=r"'converted\.0\.n' takes an int"):
             graph.update({"**.n": wrong})
     for wrong in (1, 0.0, None):
-        with pytest.raises(UpdateError, match="'converted.0.flag' takes a bool"):
+        with pytest.raises(UpdateError, match=r"'converted\.0\.flag' takes a bool"):
             graph.update({"**.flag": wrong})
 
 
@@ -117,7 +117,7 @@ def test_value_out_of_the_tensors_range_is_refused_by_the_replay(handlers: None)
     x = torch.zeros(2, dtype=torch.uint8)
     graph, _ = captured(lambda: x.fill_(3))
     graph.update({"**.value": 300})
-    with pytest.raises(RuntimeError, match="cannot be converted to type .* without overflow"):
+    with pytest.raises(RuntimeError, match=r"cannot be converted to type .* without overflow"):
         graph.replay()
     graph.update({"**.value": 7})
     graph.replay()
