@@ -43,8 +43,7 @@ int32_t find_nodes(bringup_ir_graph graph, const char* type, const bringup_ir_no
 int32_t find_node(bringup_ir_graph graph, const char* name, bringup_ir_node* node) {
   return guarded([&] {
     const auto entry = graph_of(graph);
-    const auto id = Strings::find(text_given(name, "name"));
-    const NodeId found = id ? entry->graph->find_by_name(*id) : kNoNode;
+    const NodeId found = entry->graph->find_by_name(text_given(name, "name"));
     if (found == kNoNode) {
       throw EngineError(ErrorCode::kMissing, "graph " + quoted(entry->graph->name()) +
                                                  " has no node named " + quoted(name));

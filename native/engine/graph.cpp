@@ -99,9 +99,11 @@ void Graph::name_node(NodeId node) const {
   name_of(unnamed).store(made, std::memory_order_release);
 }
 
-NodeId Graph::find_by_name(StringId name) const {
+// The names come first: until they are learnt, a name that is in the graph may be no known string.
+NodeId Graph::find_by_name(std::string_view name) const {
   learn_names();
-  return names_.find(name);
+  const std::optional<StringId> known = Strings::find(name);
+  return known ? names_.find(*known) : kNoNode;
 }
 
 bool Graph::pure(NodeId node) const {

@@ -123,7 +123,7 @@ class Graph {
   size_t count(StringId type) const { return types_.count(type); }
   // What stands at each position of the calls of one type.
   std::span<const ArgumentForms> forms(StringId type) const { return types_.forms(type); }
-  NodeId find_by_name(StringId name) const;
+  NodeId find_by_name(std::string_view name) const;
   // What the graph is called with, and what it returns, flattened.
   std::vector<ValueId> inputs() const;
   std::vector<ValueId> outputs() const;

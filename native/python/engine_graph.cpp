@@ -63,8 +63,7 @@ nb::object all_nodes(GraphCore& core) {
 }
 
 nb::object find_by_name(GraphCore& core, std::string_view name) {
-  const auto text = en::Strings::find(name);
-  const en::NodeId node = text ? core.graph.find_by_name(*text) : en::kNoNode;
+  const en::NodeId node = core.graph.find_by_name(name);
   return node == en::kNoNode ? nb::none() : take(node_handle(core, node));
 }
 
