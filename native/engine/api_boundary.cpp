@@ -76,6 +76,16 @@ void check_inputs(const Graph& replacement, size_t inputs) {
                                           std::to_string(inputs));
 }
 
+// What leaves a match alone is a failure where a part was picked by hand.
+std::vector<NodeId> replaced(GraphEntry& entry, const Graph& replacement,
+                             const Boundary::Part& part, Storages& storages) {
+  try {
+    return replace(*entry.graph, replacement, part, storages, *entry.providers);
+  } catch (const SkipPass& skip) {
+    throw EngineError(ErrorCode::kPass, skip.what());
+  }
+}
+
 int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundary,
                          bringup_ir_graph replacement, const bringup_ir_node** nodes,
                          uint32_t* count) {
@@ -88,8 +98,7 @@ int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundar
     const Boundary::Part part = part_of(*entry, whole(boundary, "boundary"), storages);
     check_inputs(*made->graph, part.inputs.size());
     Edits edits(*entry->graph);
-    const std::vector<NodeId> added =
-        replace(*entry->graph, *made->graph, part, storages, *entry->providers);
+    const std::vector<NodeId> added = replaced(*entry, *made->graph, part, storages);
     if (nodes != nullptr) hand_out(*entry, added, nodes, count);
     take_graph(replacement);
     edits.keep();

@@ -8,6 +8,7 @@
 #include "engine/control.h"
 #include "engine/error.h"
 #include "engine/making.h"
+#include "engine/pass.h"
 #include "engine/pieces.h"
 
 namespace bringup::engine {
@@ -41,6 +42,7 @@ class Copy {
     }
     copy_control_edges();
     const std::vector<ValueId> results = mapped_outputs();
+    for (const ValueId result : results) check_unwritten(result);
     move_control_edges(graph_, site_.nodes, {made_, site_.outputs, results});
     for (size_t index = 0; index < results.size(); ++index) {
       exchange(graph_, site_.outputs[index], results[index], providers_);
@@ -78,6 +80,15 @@ class Copy {
                                               " is an input that stands for nothing here");
     }
     return results;
+  }
+
+  // What stands for a result is read where that was, so nothing may write its memory before.
+  void check_unwritten(ValueId result) const {
+    const NodeId writer = storages_.writer_between(result, site_.before, graph_.last());
+    if (writer == kNoNode) return;
+    throw SkipPass("the replacement returns " + quoted(graph_.name_text(result.node)) +
+                   ", whose memory " + quoted(graph_.name_text(writer)) +
+                   " writes later on: copy it");
   }
 
   // What the replaced nodes agree on.

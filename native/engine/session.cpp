@@ -67,8 +67,9 @@ class Session {
   // What must hold before the edits may stay.
   void settle() {
     steps_.settle();
-    if (std::optional<std::string> reason = newly_shared(steps_.graph(), shared_)) {
-      throw EngineError(ErrorCode::kPass, *std::move(reason));
+    while (std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_)) {
+      if (steps_.copy_output(found->output)) continue;
+      throw EngineError(ErrorCode::kPass, std::move(found->reason));
     }
   }
 
@@ -111,6 +112,9 @@ class Session {
       }
     }
     if (std::optional<NearMiss> miss = steps_.near_miss()) {
+      if (miss->node.empty() && result_.matches > 0) {
+        miss->reason += ", after this pass had rewritten " + std::to_string(result_.matches);
+      }
       result_.near_misses.push_back(std::move(*miss));
     }
   }

@@ -57,20 +57,23 @@ SharedOutputs shared_outputs(const Graph& graph) {
   return shared;
 }
 
-std::optional<std::string> newly_shared(const Graph& graph, const SharedOutputs& before) {
+std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs& before) {
   if (!graph.values_are_memory()) return std::nullopt;
   const SharedOutputs now = shared_outputs(graph);
   for (const auto& [index, node] : now.given) {
     if (before.given.contains({index, node})) continue;
-    return "result " + std::to_string(index) + " of the graph would share memory with " +
-           quoted(graph.name_text(node)) + ", which it did not before: copy it (aten::clone)";
+    return NewlyShared{index, "result " + std::to_string(index) +
+                                  " of the graph would share memory with " +
+                                  quoted(graph.name_text(node)) +
+                                  ", which it did not before: copy it (aten::clone)"};
   }
   if (now.first.size() != before.first.size()) return std::nullopt;  // other results altogether
   for (uint32_t index = 0; index < now.first.size(); ++index) {
     const uint32_t other = now.first[index];
     if (before.first[index] == before.first[other]) continue;
-    return "results " + std::to_string(other) + " and " + std::to_string(index) +
-           " of the graph would share memory, which they did not before: copy one (aten::clone)";
+    return NewlyShared{index, "results " + std::to_string(other) + " and " + std::to_string(index) +
+                                  " of the graph would share memory, which they did not before: "
+                                  "copy one (aten::clone)"};
   }
   return std::nullopt;
 }

@@ -24,7 +24,13 @@ struct SharedOutputs {
 // for parts that do not overlap.
 SharedOutputs shared_outputs(const Graph& graph);
 
-// Why the results of `graph` must not stay as they are, given what they shared before.
-std::optional<std::string> newly_shared(const Graph& graph, const SharedOutputs& before);
+// A result that must not stay as it is.
+struct NewlyShared {
+  uint32_t output = 0;  // its position
+  std::string reason;
+};
+
+// The first result that shares memory now and did not before.
+std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs& before);
 
 }  // namespace bringup::engine

@@ -19,12 +19,25 @@ size_t value_count(en::ArgumentSpan run) {
   return count;
 }
 
+// A size that is no number is the result of a node in FX; as it is, generated code cannot name it.
+void check_sizes(const en::Graph& graph, en::NodeId node) {
+  if (!graph.alive(node)) return;
+  for (const en::Argument& argument : graph.all_arguments(node)) {
+    if (argument.tag != en::Tag::kSymbol) continue;
+    refuse("node " + en::quoted(graph.name_text(node)) + " (" +
+           std::string(en::Strings::text(graph.type(node))) + ") of pass " +
+           en::quoted(en::Strings::text(graph.rule(node))) + " has the symbolic number " +
+           std::string(en::Strings::text(argument.id)) +
+           " as an argument: only values of the graph and sizes of their shapes can be used");
+  }
+}
+
 // What FX could not repeat is refused before the first edit.
 void check(const en::Graph& graph, const en::Edit& edit) {
   const bool is_input = &graph.op(edit.node) == en::Operators::input();
   switch (edit.kind) {
     case en::EditKind::kInsert:
-      if (!is_input) return;
+      if (!is_input) return check_sizes(graph, edit.node);
       refuse("a pass cannot give a compiled graph a new input ('" +
              std::string(graph.name_text(edit.node)) + "')");
     case en::EditKind::kErase:

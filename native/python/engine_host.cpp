@@ -31,9 +31,9 @@ std::string utf8(PyObject* text) {
   return std::string(start, static_cast<size_t>(size));
 }
 
-// A size or stride of a TensorDesc: an int, or the text of an expression.
+// A size or stride of a TensorDesc: an int, or a symbolic one, which its text stands for.
 en::Dim dim_of(PyObject* size) {
-  if (PyUnicode_Check(size)) return {0, string_of(size)};
+  if (!PyLong_Check(size)) return {0, string_of(Ref::checked(PyObject_Str(size)).get())};
   const long long number = PyLong_AsLongLong(size);
   if (number == -1 && PyErr_Occurred()) throw PythonError();
   return {number, en::kNoString};

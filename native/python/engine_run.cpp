@@ -82,6 +82,7 @@ class PythonSession : public en::SessionSteps {
   int64_t run() override { return call<int64_t>(session_, "run"); }
   uint64_t fusions() const override { return call<uint64_t>(session_, "fusions"); }
   void settle() override { call<void>(session_, "settle"); }
+  bool copy_output(uint32_t output) override { return call<bool>(session_, "copy_output", output); }
   void commit() override { call<void>(session_, "commit"); }
   void rollback() override { call<void>(session_, "rollback"); }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bringup import ir
-from bringup.errors import PassError
+from bringup.errors import PassError, PassSkipException
 
 __all__ = ["as_graph", "create_replacement", "heritage", "replace"]
 
@@ -83,13 +83,16 @@ def replace(
         copies.update(zip(made_here, copy.outputs, strict=False))
     _copy_control_edges(graph, calls, copies)
     results = [
-        (old, _result(replacement, result, copies.get(result, result)))
+        (
+            old,
+            _unwritten(_result(replacement, result, copies.get(result, result)), before, storages),
+        )
         for old, result in zip(outputs, replacement.outputs, strict=True)
     ]
     if graph.has_control_edges:
         graph.move_control_edges(nodes, made, results)
     for old, now in results:
-        graph.replace_all_uses(old, now)
+        graph.exchange_uses(old, now)
         storages.replaced(old, now)
     graph.erase_dead(*nodes)
     for result, old in stands_for.items():
@@ -121,6 +124,24 @@ def _result(replacement: ir.Graph, output: ir.Value, new: object) -> ir.Value:
         f"the replacement {replacement.name!r} returns its input {output.name!r}, which is absent "
         "in this match"
     )
+
+
+def _unwritten(value: ir.Value, before: ir.Node, storages: ir.Storages) -> ir.Value:
+    """The value, or a copy of it where something writes its memory later on: what it stands for was
+    not written then. Raises `PassSkipException` where nobody can copy it.
+    """
+    graph = before.graph
+    writer = storages.writer_between(value, before, graph.output_node)
+    if writer is None:
+        return value
+    copy_of = getattr(graph.dialect, "copy_of", None)
+    if copy_of is None:
+        raise PassSkipException(
+            f"the replacement returns {value.name!r}, whose memory {writer.name!r} writes later on"
+        )
+    copy: ir.Value = copy_of(value, before)
+    storages.record(copy.node)
+    return copy
 
 
 def _copy_control_edges(

@@ -113,6 +113,19 @@ class Session:
         ir.put_in_order(self.graph)
         self.graph.settle_layouts()
 
+    def copy_output(self, output: int) -> bool:
+        """Let a result of the graph be a copy of what it is; False where that cannot be made, or
+        would be made too late: something writes the memory before the graph ends.
+        """
+        graph, value = self.graph, self.graph.outputs[output]
+        copy_of = getattr(graph.dialect, "copy_of", None)
+        storages = ir.Storages(graph)
+        writer = storages.writer_between(value, value.node, graph.output_node)
+        if copy_of is None or writer is not None:
+            return False
+        graph.replace_output(output, copy_of(value, graph.output_node))
+        return True
+
     def commit(self) -> None:
         """Hand the edits on and close the transaction."""
         if self._edits and self._commit is not None:

@@ -1,0 +1,147 @@
+"""Replacements that return an input of theirs: the result keeps memory and contents of its own."""
+
+import pytest
+import torch
+from tests.unit.passes.support import STAGE
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from bringup import compiler, passes
+from bringup.errors import PassError
+
+X = torch.arange(6.0).view(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def add_zero():
+    @passes.register_fusion_pass(name="AddZero", stage=STAGE)
+    class AddZero(passes.PatternFusionPass):
+        @passes.pattern
+        def sum(self, inputs):
+            return inputs[0].builder.op("aten::add.Tensor", inputs[0], 0)
+
+        def replacement(self, inputs):
+            return inputs[0]
+
+
+def twice(x):
+    inner = x.relu()
+    return inner, inner + 0
+
+
+def thrice(x):
+    inner = x.relu()
+    return {"first": inner + 0, "others": [inner + 0, inner]}
+
+
+def written_input(x):
+    result = x + 0
+    x.add_(1)
+    return result
+
+
+def written_input_read_later(x):
+    result = x + 0
+    x.add_(1)
+    return result * 2
+
+
+def written_value(x):
+    inner = x.relu()
+    result = inner + 0
+    inner.add_(1)
+    return result.view(-1) * 2, inner
+
+
+def written_through_a_view(x):
+    result = x.view(-1) + 0
+    x.add_(1)
+    return result
+
+
+FUNCTIONS = [
+    pytest.param(lambda x: x + 0, id="result"),
+    pytest.param(lambda x: (x + 0).view(-1), id="view of it"),
+    pytest.param(lambda x: x.t() + 0, id="of a view"),
+    pytest.param(lambda x: x.expand(4, 2, 3) + 0, id="of an expansion"),
+    pytest.param(lambda x: (x + 0, x + 0), id="two of one"),
+    pytest.param(lambda x: ((x + 0) + 0) + 0, id="chain"),
+    twice,
+    thrice,
+    written_input,
+    written_input_read_later,
+    written_value,
+    written_through_a_view,
+]
+
+
+def flat(result):
+    return torch.utils._pytree.tree_leaves(result)
+
+
+def check(rewritten, function):
+    """Equal to eager: values, strides, what is written, and memory that is shared by nobody."""
+    given, expected_given = X.clone(), X.clone()
+    results, expected = flat(rewritten(given)), flat(function(expected_given))
+    assert torch.equal(given, expected_given)
+    for one, other in zip(results, expected, strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+    memory = [one.untyped_storage().data_ptr() for one in (*results, given)]
+    assert len(set(memory)) == len(memory)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_identity_pass_keeps_every_result_apart_in_a_traced_graph(function):
+    module = make_fx(function)(X.clone())
+    assert compiler.apply_passes(module)["AddZero"].matches >= 1
+    check(module, function)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_identity_pass_keeps_every_result_apart_in_a_compiled_function(function, dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="bringup", dynamic=dynamic)
+    check(compiled, function)
+
+
+def test_only_the_result_that_shares_is_copied():
+    module = make_fx(twice)(X)
+    compiler.apply_passes(module)
+    assert "return (relu, clone)" in module.code
+    assert module.code.count("aten.clone") == 1
+
+
+def test_inner_identity_is_not_copied():
+    module = make_fx(lambda x: (x + 0) * 2)(X)
+    compiler.apply_passes(module)
+    assert "aten.clone" not in module.code
+
+
+def test_value_whose_memory_is_written_behind_it_is_not_put_there_by_hand():
+    @passes.register_custom_pass(name="ByHand", stage=STAGE)
+    def by_hand(graph, context):
+        (add,) = graph.find("aten::add.Tensor")
+        graph.replace_all_uses(add.output, add.inputs[0])
+
+    module = make_fx(written_input_read_later)(X.clone())
+    with pytest.raises(PassError, match=r"whose memory 'add_' .* writes behind it: copy it"):
+        compiler.apply_passes(module, ["ByHand"])
+
+
+def test_own_memory_that_a_pass_fills_may_take_the_place_of_a_value():
+    @passes.register_custom_pass(name="Filled", stage=STAGE)
+    def filled(graph, context):
+        (add,) = graph.find("aten::add.Tensor")
+        op = graph.inserting_before(add).op
+        memory = op("aten::zeros", [2, 3])
+        graph.replace_all_uses(add.output, op("aten::copy_", memory, add.inputs[0]))
+
+    def function(x):
+        y = x.relu()
+        y.mul_(2)
+        return (y + 0) * 3
+
+    module = make_fx(function)(X)
+    compiler.apply_passes(module, ["Filled"])
+    assert torch.equal(module(X), function(X))
