@@ -11,15 +11,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from bringup import ir
-from bringup._native import core
 from bringup.compiler import sampling
-from bringup.compiler.inference import Inference, call, expression, filled, look, outputs_of
+from bringup.compiler.inference import Inference, call, filled, look, outputs_of
 from bringup.compiler.schema import in_schema_order, overload_of, resolve
+from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError
 
 __all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
 _ADDRESSING = ("aten::as_strided", "aten::_reinterpret_tensor", "aten::stride", "aten::sym_stride")
+_OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
 
 
@@ -31,10 +32,12 @@ class AtenDialect:
     """
 
     name = "aten"
+    size_operators = SIZE_OPERATORS
 
     def __init__(self, fake_mode: Any = None) -> None:
         self._fake_mode = fake_mode
         self._inference: Inference | None = None
+        self._sizes = Sizes()
 
     def detached(self) -> AtenDialect:
         """See `ir.Dialect`: one that shares nothing with any graph."""
@@ -49,6 +52,8 @@ class AtenDialect:
         """
         if op_type.startswith("onnx::"):
             return ir.Operator(op_type), (*arguments, dict(keywords))
+        if op_type in ARITHMETIC:
+            return ir.Operator(op_type, _OPERANDS), tuple(arguments)
         overload = resolve(op_type, arguments, keywords)
         return operator_of(overload), in_schema_order(overload, arguments, keywords)
 
@@ -66,7 +71,7 @@ class AtenDialect:
         """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
         if self._inference is None:
             mode = self._mode_for([value.meta for value in node.inputs])
-            self._inference = Inference(mode)
+            self._inference = Inference(mode, self._sizes)
         return self._inference.outputs(node, instead_of)
 
     def meta_of(self, desc: ir.TensorDesc) -> object:
@@ -89,11 +94,20 @@ class AtenDialect:
             return None
         strided = meta.layout == torch.strided
         return ir.TensorDesc(
-            ir.Shape(tuple(_dim(size) for size in meta.shape)),
+            ir.Shape([self._sizes.dim_of(size) for size in meta.shape]),
             str(meta.dtype).removeprefix("torch."),
-            tuple(_dim(stride) for stride in meta.stride()) if strided else (),
+            tuple([self._sizes.dim_of(stride) for stride in meta.stride()]) if strided else (),
             str(meta.device),
         )
+
+    def as_size(self, meta: object) -> ir.Dim | None:
+        """See `ir.Dialect`."""
+        is_number = isinstance(meta, torch.SymInt) or type(meta) is int
+        return self._sizes.dim_of(meta) if is_number else None
+
+    def size_named(self, text: str) -> ir.Dim:
+        """See `ir.Dialect`."""
+        return self._sizes.named(text)
 
     def difference(self, old: object, new: object) -> str | None:
         """See `ir.Dialect.difference`: kind, shape, dtype and device must agree."""
@@ -104,7 +118,9 @@ class AtenDialect:
         if before is None or after is None:
             same = before is after and self.same(old, new)
             return None if same else f"expected {before or old}, got {after or new}"
-        for what in ("shape", "dtype", "device"):
+        if not before.shape.same_as(after.shape):
+            return f"expected shape {before.shape}, got {after.shape}"
+        for what in ("dtype", "device"):
             wanted, got = getattr(before, what), getattr(after, what)
             if wanted != got:
                 return f"expected {what} {wanted}, got {got}"
@@ -116,11 +132,13 @@ class AtenDialect:
         if former is not None and current is not None and former.strides == current.strides:
             return True
         before, after = self.describe(old), self.describe(new)
-        return before is None or after is None or before.strides == after.strides
+        if before is None or after is None or len(before.strides) != len(after.strides):
+            return before is None or after is None
+        return all(map(ir.same_size, before.strides, after.strides))
 
     def reads_strides(self, node: ir.Node) -> bool:
         """See `ir.Dialect`: operators that address memory, and those tagged that they need it."""
-        if not node.operator.parameters:
+        if not node.operator.parameters or node.op_type in ARITHMETIC:
             return False
         if node.op_type.startswith(_ADDRESSING):
             return True
@@ -142,14 +160,24 @@ class AtenDialect:
                 made.value.node.meta[key] = value.node.meta[key]
         return made.value
 
+    def copy_of(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """See `ir.Dialect`."""
+        made = value.node.graph.inserting_before(before).op("aten::clone", value)
+        assert isinstance(made, ir.TensorHolder)
+        return made.value
+
     def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
         """See `ir.Dialect.evaluate`."""
         arguments = [filled(argument, constants) for argument in node.arguments]
+        if node.op_type in ARITHMETIC:
+            return (ARITHMETIC[node.op_type](*arguments),)
         with torch.no_grad():
             return outputs_of(call(overload_of(node.op_type), arguments))
 
     def sample(self, meta: object, seed: int, draw: int) -> object:
         """See `ir.Dialect.sample`."""
+        if isinstance(meta, ir.SymbolicDim):
+            return meta.evaluate(lambda name: sampling.size_of(name, draw))
         return sampling.sample(meta, seed, draw)
 
     def distance(self, expected: object, got: object) -> tuple[float, float]:
@@ -206,6 +234,8 @@ class AtenDialect:
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """See `ir.Dialect.supports`: is there a kernel for the device of the inputs?"""
+        if node.op_type in ARITHMETIC:
+            return True, ""
         overload = overload_of(node.op_type)
         for value in node.inputs:
             if isinstance(value.meta, torch.Tensor):
@@ -216,25 +246,21 @@ class AtenDialect:
 
     def same(self, left: object, right: object) -> bool:
         """See `ir.Dialect.same`. Types must agree too: `2` and `2.0` give different dtypes."""
-        if isinstance(left, torch.SymInt) or isinstance(right, torch.SymInt):
-            return bool(expression(left) == expression(right))
+        one, other = (self._size_or_same(item) for item in (left, right))
+        if isinstance(one, ir.SymbolicDim) or isinstance(other, ir.SymbolicDim):
+            return ir.same_size(one, other)
         if type(left) is not type(right):
             return False
         return bool(left == right) or (left != left and right != right)
+
+    def _size_or_same(self, item: object) -> object:
+        return self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item
 
     def _mode_for(self, metas: Any) -> Any:
         if self._fake_mode is None:
             found = next((meta.fake_mode for meta in metas if isinstance(meta, FakeTensor)), None)
             self._fake_mode = found or FakeTensorMode(allow_non_fake_inputs=True)
         return self._fake_mode
-
-
-@cache
-def _expression_text(expression: object) -> str:
-    return str(expression)
-
-
-core().use_symbolic_type(torch.SymInt, lambda size: _expression_text(size.node.expr))
 
 
 @cache
@@ -264,10 +290,6 @@ def operator_of(overload: Any) -> ir.Operator:
         commutes=commutes,
         commutes_if_one=names.index("alpha") if commutes and "alpha" in names else None,
     )
-
-
-def _dim(size: object) -> ir.Dim:
-    return str(expression(size)) if isinstance(size, torch.SymInt) else int(size)  # type: ignore[call-overload]
 
 
 def _dispatch_name(device_type: str) -> str:

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from bringup import ir
 from bringup.compiler.schema import overload_of, signature_of
+from bringup.compiler.sizes import ARITHMETIC, Sizes
 
 __all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of"]
 
@@ -82,8 +83,9 @@ class Inference:
     and tensors whose data are known. Fake kernels are functions of their arguments.
     """
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: Any, sizes: Sizes) -> None:
         self.mode = mode
+        self._sizes = sizes
         self._known: dict[object, tuple[_Template, ...]] = {}
         self._facts: dict[int, _Facts] = {}
 
@@ -95,6 +97,8 @@ class Inference:
         where it looks the same and has memory of its own: a new fake tensor costs more than all
         the rest, and views of the value keep the memory that is theirs.
         """
+        if node.op_type in ARITHMETIC:
+            return (self._number(node),)
         overload = overload_of(node.op_type)
         key = self._key(node, overload)
         known = self._known.get(key) if key is not None else None
@@ -110,10 +114,23 @@ class Inference:
         return metas
 
     def _run(self, node: ir.Node, overload: Any) -> tuple[object, ...]:
-        metas = {value: value.meta for value in node.inputs}
+        metas = self._metas(node)
         arguments = [filled(argument, metas) for argument in node.arguments]
         with _unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
             return outputs_of(call(overload, arguments))
+
+    def _metas(self, node: ir.Node) -> dict[object, object]:
+        """What stands for the values and symbolic sizes in the arguments of a node."""
+        metas: dict[object, object] = {value: value.meta for value in node.inputs}
+        for size in ir.sizes_in(node.arguments):
+            metas[size] = self._sizes.symint(size, self.mode.shape_env)
+        return metas
+
+    def _number(self, node: ir.Node) -> object:
+        """The size that a node computes from sizes."""
+        metas = self._metas(node)
+        with self._no_guards():
+            return ARITHMETIC[node.op_type](*[filled(item, metas) for item in node.arguments])
 
     def _no_guards(self) -> contextlib.AbstractContextManager[None]:
         return _no_guards(self.mode)
@@ -283,7 +300,7 @@ def call(overload: Any, arguments: Sequence[object]) -> object:
     return overload(*positional, **keywords)
 
 
-def filled(argument: object, replace: Mapping[ir.Value, object]) -> object:
+def filled(argument: object, replace: Mapping[Any, object]) -> object:
     """An argument of a node as torch takes it: values exchanged, lists for tuples."""
     exchanged = ir.map_argument(argument, replace)
     return list(exchanged) if isinstance(exchanged, tuple) else exchanged

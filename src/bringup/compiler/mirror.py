@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
 from bringup.compiler.schema import Slot, in_schema_order, overload_of, signature_of
+from bringup.compiler.sizes import ARITHMETIC
 
 if TYPE_CHECKING:
     from bringup.ir._engine import GraphCore
@@ -112,14 +113,16 @@ class _Writer:
             return
         old = [*ir.values_in(old_arguments), *ir.values_in(dict(old_keywords))]
         new = [*ir.values_in(arguments), *ir.values_in(dict(keywords))]
-        exchange = {
-            former: self.value(after)
-            for before, after in zip(old, new, strict=True)
-            if before is not after
-            for former in self._values(before)
-        }
-        fx_node.args = fx.map_arg(fx_node.args, lambda item: exchange.get(item, item))
-        fx_node.kwargs = fx.map_arg(fx_node.kwargs, lambda item: exchange.get(item, item))
+        exchanged = iter(
+            [None if old is new else self.value(new) for old, new in zip(old, new, strict=True)]
+        )
+
+        def exchange(item: Any) -> Any:  # place by place: a value may be read at several
+            other = next(exchanged)
+            return item if other is None else other
+
+        args, kwargs = fx.map_arg((fx_node.args, fx_node.kwargs), exchange)
+        fx_node.args, fx_node.kwargs = args, kwargs
 
     def value(self, value: ir.Value) -> Any:
         """What stands for a value; made where there is none."""
@@ -152,6 +155,9 @@ class _Writer:
 
     def _call(self, node: ir.Node, given: tuple[object, ...]) -> Any:
         kind = node._operator.type
+        if kind in ARITHMETIC:
+            numbers = tuple([self._argument(item) for item in given])
+            return self._graph.call_function(ARITHMETIC[kind], numbers, name=node._wanted_name)
         overload = self._overloads.get(kind)
         if overload is None:
             overload = self._overloads[kind] = overload_of(kind)

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-__all__ = ["distance", "sample", "vary"]
+__all__ = ["distance", "sample", "size_of", "vary"]
 
 _TOLERANCE = {
     torch.float64: 1e-9,
@@ -50,13 +50,14 @@ def _number(size: object, draw: int) -> int | float | bool:
     """A size as a number: symbols get one that depends on their name and the draw."""
     if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expression = size.node.expr
-        values = {symbol: _size_of(str(symbol), draw) for symbol in expression.free_symbols}
+        values = {symbol: size_of(str(symbol), draw) for symbol in expression.free_symbols}
         return int(expression.subs(values))
     assert isinstance(size, (int, float, bool)), f"expected a number, got {size!r}"
     return size
 
 
-def _size_of(symbol: str, draw: int) -> int:
+def size_of(symbol: str, draw: int) -> int:
+    """The number that a symbolic size has in a draw."""
     digest = hashlib.sha256(f"{symbol}/{draw}".encode()).digest()
     return 3 + digest[0] % 8
 

@@ -17,6 +17,9 @@ from bringup.passes import AnyValue, Constant, Variadic
 __all__ = ["Slot", "in_schema_order", "overload_of", "resolve", "signature_of"]
 
 
+_SIZES = (torch.SymInt, ir.SymbolicDim)
+
+
 @dataclass(frozen=True)
 class Slot:
     """One parameter of a schema, read once: asking torch for it costs microseconds every time."""
@@ -35,7 +38,7 @@ class Slot:
             return argument
         if isinstance(argument, (tuple, list)):
             return _tuples(argument)
-        if self.list_size and isinstance(argument, (int, float)):
+        if self.list_size and isinstance(argument, (int, float, *_SIZES)):
             return (argument,) * self.list_size
         if self.is_float and isinstance(argument, int):
             return float(argument)
@@ -148,14 +151,29 @@ def _example() -> Any:
 
 def _stand_in(argument: object) -> object:
     if isinstance(argument, ir.Value):
-        return 1 if isinstance(argument.meta, (torch.SymInt, int)) else _example()
+        number = _unknown_number(argument.meta)
+        return _example() if number is None else number
     if isinstance(argument, Constant):
         return argument.values[0] if argument.values and argument.shape is None else 1.0
     if isinstance(argument, Variadic):
         return [_example()]
     if isinstance(argument, (tuple, list)):
         return [_example() if isinstance(item, Variadic) else _stand_in(item) for item in argument]
-    return _dtype_or_same(argument)
+    if isinstance(argument, (bool, int, float)):
+        return argument
+    number = _unknown_number(argument)
+    return _dtype_or_same(argument) if number is None else number
+
+
+def _unknown_number(given: object) -> object:
+    """A number of the same type for one that is not known, so that choosing an overload adds no
+    guard; None for what is no number.
+    """
+    if isinstance(given, torch.SymBool):
+        return True
+    if isinstance(given, (torch.SymFloat, float)):
+        return 1.0
+    return 1 if isinstance(given, (*_SIZES, int)) else None
 
 
 def _dtype_or_same(argument: object) -> object:

@@ -1,8 +1,8 @@
 """The graph that passes see; what an operator is reaches it through a Dialect. Never imports torch.
 
-In reading order: `Shape` and `TensorDesc` (what a tensor looks like), `Dialect` (who knows
-operators), `Graph`, `Node`, `Value` (the graph and its edits), `GraphBuilder` and `TensorHolder`
-(making one).
+In reading order: `SymbolicDim` (a size that is not known yet), `Shape` and `TensorDesc` (what a
+tensor looks like), `Dialect` (who knows operators), `Graph`, `Node`, `Value` (the graph and its
+edits), `GraphBuilder` and `TensorHolder` (making one).
 """
 
 from bringup.ir.anchors import InAnchor, OutAnchor
@@ -27,7 +27,8 @@ from bringup.ir.node import (
 from bringup.ir.order import hoist_plan, put_in_order
 from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
 from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
-from bringup.ir.tensor import ConstantData, Dim, Shape, TensorDesc
+from bringup.ir.symbolic import Dim, DimLike, SymbolicDim, same_size, sizes_in
+from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
 __all__ = [
     "COMMUTATIVE_ATEN",
@@ -41,6 +42,7 @@ __all__ = [
     "Control",
     "Dialect",
     "Dim",
+    "DimLike",
     "DimPattern",
     "Edit",
     "Erase",
@@ -57,6 +59,7 @@ __all__ = [
     "Rewire",
     "Shape",
     "Storages",
+    "SymbolicDim",
     "TensorConstraint",
     "TensorDesc",
     "TensorHolder",
@@ -72,8 +75,10 @@ __all__ = [
     "node_text",
     "plain",
     "put_in_order",
+    "same_size",
     "shapes_withheld",
     "shared_outputs",
+    "sizes_in",
     "to_dot",
     "use_dialect",
     "values_in",

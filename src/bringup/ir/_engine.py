@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StoragesCore,
         ValueBase,
         use_ir_types,
+        use_symbolic_type,
     )
 else:
     EditList = core().EditList
@@ -25,5 +26,14 @@ else:
     StoragesCore = core().StoragesCore
     ValueBase = core().ValueBase
     use_ir_types = core().use_ir_types
+    use_symbolic_type = core().use_symbolic_type
 
-__all__ = ["EditList", "GraphCore", "NodeBase", "StoragesCore", "ValueBase", "use_ir_types"]
+__all__ = [
+    "EditList",
+    "GraphCore",
+    "NodeBase",
+    "StoragesCore",
+    "ValueBase",
+    "use_ir_types",
+    "use_symbolic_type",
+]

@@ -13,7 +13,8 @@ from bringup.ir.dialect import Dialect, Operator
 from bringup.ir.graph import Graph
 from bringup.ir.node import ONE_OF, Node, Value, plain
 from bringup.ir.order import put_in_order
-from bringup.ir.tensor import Dim, Shape, TensorDesc
+from bringup.ir.symbolic import DimLike
+from bringup.ir.tensor import Shape, TensorDesc
 
 __all__ = ["GraphBuilder", "Operators", "TensorHolder"]
 
@@ -186,7 +187,7 @@ class GraphBuilder:
         self,
         name: str = "",
         *,
-        shape: Sequence[Dim] | None = None,
+        shape: Sequence[DimLike] | None = None,
         dtype: str = "float32",
         device: str = "cpu",
     ) -> TensorHolder:

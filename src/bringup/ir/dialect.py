@@ -97,6 +97,11 @@ class Dialect(Protocol):
     - `pass_on_shapes(graph)`: called when all shapes of a graph were inferred, to tell the graphs
       that its nodes call.
     - `values_are_immutable`: whether results may become inputs or each other.
+    - `as_size(meta)`: the number that a value of this meta is, where it is a size, also of one that
+      hooks were given as an argument; `size_operators`: the operators that compute sizes, by "size"
+      (of a tensor in a dimension), "+", "*", "//"; `size_named(text)`: the size that has this
+      text.
+    - `copy_of(value, before)`: a value with memory of its own and the same elements.
     """
 
     @property

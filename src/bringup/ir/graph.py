@@ -189,8 +189,11 @@ class Graph(GraphTree):
 
         `instead_of` is a value that the only output will stand for and that then goes.
         """
+        from bringup.ir.sizes import computed_sizes
+
         before = before or self.output_node
         self._own(before)
+        arguments = computed_sizes(self, arguments, before)
         base = operator.type.partition("::")[2].partition(".")[0] or operator.type
         node = self._core.draft(operator, base, arguments, keywords)
         try:
@@ -249,19 +252,45 @@ class Graph(GraphTree):
         """Let every reader of `old` (not `new`'s own node) read `new`, which may be a value or a
         holder.
 
-        Raises `PassError` that names both when shape, dtype or device differ.
+        Raises `PassError` that names both when shape, dtype or device differ, and when something
+        writes the memory of `new` behind both: what reads `old` would see what is written.
         """
         old_value, new_value = self._own_value(old), self._own_value(new)
-        self._check_replacement(old_value, new_value)
-        self._core.replace_all_uses(old_value, new_value)
+        self._check_unwritten(old_value, new_value)
+        self.exchange_uses(old_value, new_value)
+
+    def exchange_uses(self, old: Value, new: Value) -> None:
+        """The same for values of which is known that nothing is written."""
+        self._check_replacement(old, new)
+        self._core.replace_all_uses(old, new)
 
     def set_argument(self, node: Node, name: str, argument: object) -> None:
         """Give the parameter `name` of `node` another argument; its outputs are shaped again."""
+        from bringup.ir.sizes import computed_sizes
+
         self._own(node)
         arguments = list(node.arguments)
         arguments[node.operator.index_of(name)] = plain(argument)
-        self._core.rewire(node, arguments, node.keywords)
+        computed = computed_sizes(self, tuple(arguments), node)
+        self._core.rewire(node, computed, node.keywords)
         self._relaid[node] = None
+
+    def replace_output(self, index: int, new: Value) -> None:
+        """Return another value as result number `index`, whatever else reads the former one."""
+        self._own_value(new)
+        values = iter(range(len(self.outputs)))
+        node = self.output_node
+
+        def exchanged(argument: object) -> object:
+            if isinstance(argument, Value):
+                return new if next(values) == index else argument
+            if isinstance(argument, (tuple, list)):
+                return tuple([exchanged(item) for item in argument])
+            if isinstance(argument, dict):
+                return {key: exchanged(item) for key, item in argument.items()}
+            return argument
+
+        self._core.rewire(node, [exchanged(item) for item in node.arguments], {})
 
     def set_outputs(self, *outputs: object) -> None:
         """What the graph returns: values or holders, also nested in tuples, lists and dicts."""
@@ -385,6 +414,11 @@ class Graph(GraphTree):
             raise
 
     @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open: a pass edits it."""
+        return self._journal is not None
+
+    @property
     def is_edited(self) -> bool:
         """Whether the open transaction has edits."""
         return bool(self._journal)
@@ -467,6 +501,23 @@ class Graph(GraphTree):
         if count is None:
             raise _unknown_count(node)
         return (None,) * count
+
+    def _check_unwritten(self, old: Value, new: Value) -> None:
+        from bringup.ir.effects import Storages
+
+        storages = Storages(self)
+        if storages.quiet or storages.root(old) is storages.root(new):
+            return
+        later = old.node if new.node.is_before(old.node) else new.node
+        following = later.next
+        if following is None:
+            return
+        writer = storages.writer_between(new, following, self.output_node)
+        if writer is not None:
+            raise PassError(
+                f"{self._rule or 'the edit'} would replace {old!r} by {new!r}, whose memory "
+                f"{writer.name!r} ({writer.op_type}) writes behind it: copy it (aten::clone)"
+            )
 
     def _check_replacement(self, old: Value, new: Value) -> None:
         difference = self.why_not(old, new)

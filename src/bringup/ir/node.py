@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bringup.errors import PassError
 from bringup.ir._engine import NodeBase, ValueBase, use_ir_types
 from bringup.ir.dialect import Operator, Parameter
+from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import TensorDesc
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def values_in(argument: object) -> Iterator[Value]:
         yield from values_in((argument.start, argument.stop, argument.step))
 
 
-def map_argument(argument: object, replace: Mapping[Value, object]) -> object:
-    """The argument with every value that `replace` knows exchanged."""
-    if isinstance(argument, Value):
+def map_argument(argument: object, replace: Mapping[Any, object]) -> object:
+    """The argument with every value, and every symbolic size, that `replace` knows exchanged."""
+    if isinstance(argument, (Value, SymbolicDim)):
         return replace.get(argument, argument)
     if isinstance(argument, (tuple, list)):
         return tuple(map_argument(item, replace) for item in argument)
@@ -91,6 +92,13 @@ class Value(ValueBase):
                 f"the shape of {self.name!r} is not inferred yet: register the pass for "
                 "AFTER_INFER_SHAPE or later"
             )
+        return found
+
+    @property
+    def size(self) -> Dim | None:
+        """The number that this value is, where it is a size; None where it is anything else."""
+        as_size: Any = getattr(self.graph.dialect, "as_size", None)
+        found: Dim | None = None if as_size is None else as_size(self.meta)
         return found
 
     @property

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-__all__ = ["ConstantData", "Dim", "Shape", "TensorDesc"]
+from bringup.errors import PassSkipException
+from bringup.ir.symbolic import Dim, DimLike, as_dim, same_size
 
-Dim: TypeAlias = int | str
-"""One dimension: a number, or the text of a symbolic expression such as `s0` or `2*s0`."""
+__all__ = ["ConstantData", "Shape", "TensorDesc"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False)
 class Shape:
-    """The sizes of a tensor; a symbolic one is the text of its expression."""
+    """The sizes of a tensor: numbers, or `SymbolicDim`s.
+
+    Two shapes are compared as their sizes are: an answer that depends on a size is none, and raises
+    `PassSkipException`. `same_as` asks whether they are known to be equal.
+    """
 
     dims: tuple[Dim, ...]
+
+    def __init__(self, dims: Sequence[DimLike]) -> None:
+        object.__setattr__(self, "dims", tuple([as_dim(dim) for dim in dims]))
 
     @property
     def rank(self) -> int:
@@ -39,6 +45,29 @@ class Shape:
             )
         return math.prod(numbers)
 
+    def same_as(self, other: Shape) -> bool:
+        """Whether both are known to be equal, whatever the sizes; never raises."""
+        return self.rank == other.rank and all(map(same_size, self.dims, other.dims))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shape):
+            return NotImplemented
+        if self.rank != other.rank:
+            return False
+        undecided: PassSkipException | None = None
+        for left, right in zip(self.dims, other.dims, strict=True):
+            try:
+                if left != right:
+                    return False
+            except PassSkipException as error:
+                undecided = error
+        if undecided is not None:
+            raise undecided
+        return True
+
+    def __hash__(self) -> int:
+        return hash(self.dims)
+
     def __len__(self) -> int:
         return len(self.dims)
 
@@ -52,14 +81,30 @@ class Shape:
         return f"[{', '.join(str(dim) for dim in self.dims)}]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorDesc:
-    """Shape, dtype (`"float32"`), strides in elements, device (`"cpu"`, `"npu:0"`) of a tensor."""
+    """Shape, dtype (`"float32"`), strides in elements, device (`"cpu"`, `"npu:0"`) of a tensor.
+
+    Two are equal when they say the same, symbolic sizes by their text.
+    """
 
     shape: Shape
     dtype: str
     strides: tuple[Dim, ...] = ()
     device: str = "cpu"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorDesc):
+            return NotImplemented
+        return (
+            (self.dtype, self.device) == (other.dtype, other.device)
+            and self.shape.same_as(other.shape)
+            and len(self.strides) == len(other.strides)
+            and all(map(same_size, self.strides, other.strides))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.strides, self.device))
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"

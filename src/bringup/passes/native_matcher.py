@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from bringup import ir, settings
 from bringup.ir import Node
@@ -18,6 +18,8 @@ from bringup.passes.program import Program, SubPattern, program_of
 from bringup.passes.report import NearMiss
 
 __all__ = ["NativeMatcher", "make_matcher"]
+
+_SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
 
 def make_matcher(
@@ -102,7 +104,9 @@ class _FoundMatch(MatchResult):
 
     @functools.cached_property
     def _frame(self) -> Frame:  # type: ignore[override]
-        return _root_frame(self._program, self._core.frames())
+        dialect = self._nodes[0].graph.dialect
+        named: _SizeNamed = getattr(dialect, "size_named", ir.SymbolicDim.named)
+        return _root_frame(self._program, self._core.frames(), named)
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:
@@ -119,13 +123,16 @@ class _FoundMatch(MatchResult):
         return self._nodes
 
 
-def _root_frame(program: Program, listed: list[tuple[Any, ...]]) -> Frame:
+def _root_frame(program: Program, listed: list[tuple[Any, ...]], size_named: _SizeNamed) -> Frame:
     frames: dict[int, Frame] = {}
     for number, sub, parent, *_ in listed:
         above = None if parent is None else frames[parent]
         frames[number] = Frame(program.subs[sub].pattern, above)
     for number, sub, _, *tables in listed:
         _fill(frames[number], program.subs[sub], tables, frames)
+    for frame in frames.values():
+        for name, size in frame.sizes.items():
+            frame.sizes[name] = size if isinstance(size, int) else size_named(str(size))
     return frames[0]
 
 

@@ -284,15 +284,11 @@ def _fit_sizes(
             known = new.get(size, sizes(size))
             if known is None:
                 new[size] = dim
-            elif not _same_dim(known, dim):
+            elif not ir.same_size(known, dim):
                 return Refusal(f"size {size!r} in {where!r} differs", str(known), str(dim))
-        elif size is not None and not _same_dim(size, dim):
+        elif size is not None and not ir.same_size(size, dim):
             return _differs("shape", where, [_shape_text(wanted)], shape)
     return list(new.items())
-
-
-def _same_dim(left: object, right: ir.Dim) -> bool:
-    return type(left) is type(right) and left == right
 
 
 def _aligned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from bringup import ir
 from bringup.errors import PassError, WrongRewriteError
@@ -14,7 +15,8 @@ _MOST_REASONS = 5
 _VARIANTS: tuple[tuple[str | None, int], ...] = (("float64", 0), ("bfloat16", 0), (None, 1))
 """Other dtypes of the floating-point inputs, and other sizes: added to every size above 1."""
 
-Data = dict[ir.Value, object]
+Data = dict[Any, object]
+"""By value, or by symbolic size."""
 Again = Callable[[ir.Graph], bool]
 """Runs the same pass over another graph; whether it rewrote anything there."""
 
@@ -79,6 +81,7 @@ class Verifier:
                         if outer is not None
                     },
                 }
+                own.update(self._sizes(replacement, draw))
                 got = evaluate(self._dialect, replacement.nodes, own, replacement.outputs)
                 self._compare(where, expected, got, f"draw {draw}")
         except _NotComparableError as reason:
@@ -123,6 +126,11 @@ class Verifier:
             else:
                 data[value] = self._sample(value, 1000 * draw + number, draw)
         return data
+
+    def _sizes(self, replacement: ir.Graph, draw: int) -> Data:
+        """The symbolic sizes that a replacement computes with, as they are in this draw."""
+        sizes = {size for node in replacement.nodes for size in ir.sizes_in(node.arguments)}
+        return {size: self._dialect.sample(size, 0, draw) for size in sizes}
 
     def _sample(self, value: ir.Value, seed: int, draw: int) -> object:
         try:
@@ -217,7 +225,7 @@ class Verifier:
 
 def _is_empty(value: ir.Value) -> bool:
     desc = value.known_desc
-    return desc is not None and 0 in desc.shape.dims
+    return desc is not None and any(ir.same_size(size, 0) for size in desc.shape)
 
 
 class _NotComparableError(Exception):

@@ -78,7 +78,7 @@ def dtype_number(name: str) -> int:
 
 def is_unknown(dim: ir.Dim) -> bool:
     """Whether nothing is known of a size; onnx names such sizes `unk__<number>`."""
-    return isinstance(dim, str) and dim.startswith(("?", "unk__"))
+    return str(dim).startswith(("?", "unk__"))
 
 
 def look_of(proto: Any) -> object:
@@ -100,7 +100,7 @@ def look_of(proto: Any) -> object:
     )
 
 
-def _dim(proto: Any) -> ir.Dim:
+def _dim(proto: Any) -> ir.DimLike:
     kind = proto.WhichOneof("value")
     if kind == "dim_value":
         return int(proto.dim_value)
@@ -122,7 +122,7 @@ def type_proto(look: object) -> Any:
         if isinstance(dim, int):
             added.dim_value = dim
         elif not is_unknown(dim):
-            added.dim_param = dim
+            added.dim_param = str(dim)
     return proto
 
 
@@ -147,7 +147,7 @@ def _joined_tensors(one: ir.TensorDesc, other: ir.TensorDesc) -> ir.TensorDesc |
         return None
     dims = []
     for left, right in zip(one.shape, other.shape, strict=True):
-        if left != right and not (is_unknown(left) or is_unknown(right)):
+        if not (ir.same_size(left, right) or is_unknown(left) or is_unknown(right)):
             return None
         dims.append(right if is_unknown(left) else left)
     return ir.TensorDesc(ir.Shape(tuple(dims)), one.dtype)

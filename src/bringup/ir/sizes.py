@@ -1,0 +1,130 @@
+"""Symbolic sizes as arguments: the nodes that compute them in a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bringup.errors import PassError
+from bringup.ir._engine import use_symbolic_type
+from bringup.ir.node import Node, Value
+from bringup.ir.symbolic import Dim, SymbolicDim, same_size
+
+if TYPE_CHECKING:
+    from bringup.ir.graph import Graph
+
+__all__ = ["computed_sizes"]
+
+_PLAIN = frozenset({Value, int, float, bool, str, complex, type(None)})
+_SIZE = "size"
+
+use_symbolic_type(SymbolicDim, str)
+
+
+def computed_sizes(graph: Graph, arguments: tuple[Any, ...], before: Node) -> tuple[Any, ...]:
+    """The arguments of a node in front of `before`, each symbolic size a value that is this size.
+
+    Such a value is looked for among the inputs and the sizes of tensors; nodes that compute it are
+    made where there is none. A graph that is being built may know no such size: then it stays, and
+    becomes a value where the graph is put into another.
+
+    Raises `PassError` when the graph that a pass edits has no such size.
+    """
+    if not any(_may_hold_size(item) for item in arguments):
+        return arguments
+    sizes = _Sizes(graph, before)
+    return tuple([sizes.exchanged(item) for item in arguments])
+
+
+def _may_hold_size(item: object) -> bool:
+    if type(item) in (tuple, list):
+        return any(_may_hold_size(inner) for inner in item)  # type: ignore[attr-defined]
+    return type(item) not in _PLAIN
+
+
+class _Sizes:
+    def __init__(self, graph: Graph, before: Node) -> None:
+        self._graph = graph
+        self._before = before
+        self._as_size: Any = getattr(graph.dialect, "as_size", None)
+        self._operators: Any = getattr(graph.dialect, "size_operators", {})
+
+    def exchanged(self, item: Any) -> Any:
+        if isinstance(item, (tuple, list)):
+            return tuple([self.exchanged(inner) for inner in item])
+        size = item
+        if type(item) in _PLAIN or not isinstance(item, SymbolicDim):
+            size = None if self._as_size is None or type(item) in _PLAIN else self._as_size(item)
+        if not isinstance(size, SymbolicDim):
+            return item if size is None else size
+        return self._value_of(size)
+
+    def _value_of(self, size: SymbolicDim) -> object:
+        found = self._known(size) if self._operators else None
+        if found is None and self._operators:
+            found = self._computed(size)
+        if found is not None:
+            return found
+        if self._graph.is_in_transaction:
+            raise PassError(
+                f"nothing in front of {self._before.name!r} has the size {size}, which an argument "
+                "of a new node is"
+            )
+        return size
+
+    def _computed(self, size: SymbolicDim) -> Value | None:
+        """The value that its parts make; None where a part is not to be had."""
+        parts: dict[SymbolicDim, Value] = {}
+
+        def part(dim: SymbolicDim) -> None:
+            found = self._known(dim)
+            if found is not None:
+                parts[dim] = found
+            else:
+                missing.append(dim)
+
+        missing: list[SymbolicDim] = []
+        size.build(lambda *_: None, part)
+        if missing:
+            return None
+        made = size.build(self._combined, lambda dim: parts[dim])
+        return made if isinstance(made, Value) else None
+
+    def _combined(self, sign: str, left: object, right: object) -> Value:
+        return self._made(self._operators[sign], left, right)
+
+    def _made(self, op_type: str, *arguments: object) -> Value:
+        return self._graph.insert(op_type, arguments, before=self._before).output
+
+    def _known(self, size: SymbolicDim) -> Value | None:
+        """A value that is this size, or is computed here from a tensor of this size."""
+        graph, before = self._graph, self._before
+        inputs = graph.inputs
+        found = next((value for value in inputs if _is(value.size, size)), None)
+        if found is not None:
+            return found
+        for node in graph.find(self._operators[_SIZE]):
+            if _is(node.output.size, size) and node.is_before(before):
+                return node.output
+        for value in inputs:
+            if (dim := _dim_of(value, size)) is not None:
+                return self._made(self._operators[_SIZE], value, dim)
+        for node in graph.nodes:
+            if not node.is_before(before):
+                return None
+            for value in node.outputs:
+                if _is(value.size, size):
+                    return value
+                if (dim := _dim_of(value, size)) is not None:
+                    return self._made(self._operators[_SIZE], value, dim)
+        return None
+
+
+def _is(given: Dim | None, size: SymbolicDim) -> bool:
+    return given is not None and same_size(given, size)
+
+
+def _dim_of(value: Value, size: SymbolicDim) -> int | None:
+    """The dimension of a tensor that has this size."""
+    desc = value.known_desc
+    dims = () if desc is None else desc.shape.dims
+    return next((index for index, dim in enumerate(dims) if same_size(dim, size)), None)
