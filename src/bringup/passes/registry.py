@@ -84,7 +84,7 @@ def add(descriptor: PassDescriptor) -> None:
 
     Raises `ValueError` when name and version are taken by another; the first stays.
     """
-    digest = descriptor.source_digest or _source_digest(descriptor.pass_class)
+    digest = _source_digest(descriptor.pass_class)
     registration = PassRegistration(dataclasses.replace(descriptor, source_digest=digest))
     native.register_pass(registration)
 

@@ -1,5 +1,7 @@
 """FX graphs of every kind: mirrored, rewritten in place, and right afterwards."""
 
+import operator
+
 import pytest
 import torch
 from tests.unit.passes.support import STAGE, register_swap
@@ -204,3 +206,18 @@ def test_nodes_whose_type_has_no_members_in_c_are_read_by_name(traced, monkeypat
     register_swap("aten::relu", "aten::tanh")
     compiler.apply_passes(module)
     assert torch.equal(module(x), torch.tanh(x))
+
+
+def test_operator_of_several_outputs_that_is_read_whole_is_one_value():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    parts = graph.call_function(torch.ops.aten.split.Tensor, (x, 2))
+    first = graph.call_function(operator.getitem, (parts, 0))
+    graph.output((graph.call_function(torch.ops.aten.cat.default, (parts,)), first))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    seen = []
+    graph_pass(lambda mirrored, context: seen.extend(node.op_type for node in mirrored.nodes))
+    compiler.apply_passes(module)
+    assert "aten::split.Tensor as a tuple" in seen
+    whole, first = module(torch.arange(4.0))
+    assert (whole.tolist(), first.tolist()) == ([0, 1, 2, 3], [0, 1])

@@ -236,6 +236,18 @@ def test_handler_makes_arguments_of_any_operator_updatable() -> None:
     assert torch.equal(output, torch.cumsum(x, 1))
 
 
+def test_operator_without_a_handler_has_slots_only_where_it_is_adopted() -> None:
+    library = torch.library.Library("graphs_slots", "DEF")
+    for name in ("adopted", "stranger"):
+        library.define(f"{name}(Tensor x, int n) -> Tensor")
+        library.impl(name, lambda x, n: x * n, "CPU")
+    scale, strange = ops.adopt("graphs_slots::adopted"), torch.ops.graphs_slots.stranger
+    x = torch.ones(2)
+    graph, _ = captured(lambda: scale(strange(x, 2), 3))
+    assert list(graph.slots) == ["adopted.0.n"]
+    library._destroy()
+
+
 @pytest.mark.usefixtures("handlers")
 def test_updated_operator_that_changes_its_shape_is_refused_by_replay() -> None:
     class Sum(graphs.GraphOpHandler):

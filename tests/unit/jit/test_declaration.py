@@ -63,8 +63,17 @@ def test_a_function_that_another_file_may_bring_is_not_refused() -> None:
     for text in ('#include "f.h"\nint g(int a);', "#define F(x) x##f\nint g(int a);", "int f;"):
         source = jit.Source(text=text, name="f.c", entry="f")
         assert as_declared(source, parameters, "here") == parameters
-    source = jit.Source(text="int g(int a);", name="f.c", entry="f")
-    with pytest.raises(ValueError, match=r"here: f\.c has no function 'f' \(it has g\)"):
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("int g(int a);", "g"), ("#include <math.h>\nint g(int a);", "g"), ("int a;", "none")],
+)
+def test_function_that_is_not_there_is_refused_naming_those_that_are(text: str, known: str) -> None:
+    """A system header beside functions of the file's own does not bring the entry."""
+    parameters = parse_call("n", [jit.Argument("n", "int")], "here")
+    source = jit.Source(text=text, name="f.c", entry="f")
+    with pytest.raises(ValueError, match=rf"here: f\.c has no function 'f' \(it has {known}\)"):
         as_declared(source, parameters, "here")
 
 

@@ -70,6 +70,16 @@ def test_crossing_a_declared_bucket_is_another_binary() -> None:
     assert kernel(template, **above) == kernel(template, **call(5000))
 
 
+@pytest.mark.parametrize(("count", "is_bonus"), [(3, True), (5, True), (4, False)])
+def test_bucket_of_either_condition_holds_where_one_of_them_does(
+    count: int, is_bonus: bool
+) -> None:
+    template = scale(buckets={"BONUS": "numel(x) == 3 or numel(x) == 5"})
+    arguments = call(count)
+    run(kernel(template, **arguments), *arguments.values())
+    assert arguments["out"].tolist() == [2 * i + is_bonus for i in range(count)]
+
+
 C_SOURCE = """
 #include "bringup/params.h"
 typedef struct { bringup_params head; float* out; const float* x; int64_t n; double factor; } Scale;

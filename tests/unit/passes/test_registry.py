@@ -1,5 +1,8 @@
 """Registering passes: what is refused, and that the first stays."""
 
+import hashlib
+from pathlib import Path
+
 import pytest
 from tests.unit.passes.support import STAGE, registered_names
 
@@ -27,6 +30,8 @@ def test_descriptor_says_what_was_registered():
     assert fusion.descriptor_key == f"{__name__}:Fusion:F"
     assert (decompose.kind, decompose.op_types) == ("decompose", ("aten::gelu",))
     assert Decompose.op_types == ("aten::gelu",)
+    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    assert fusion.source_digest == decompose.source_digest == digest
 
 
 def test_taken_name_is_refused_and_the_first_stays():
