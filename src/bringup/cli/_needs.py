@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-__all__ = ["GET_TORCH", "JsonFile", "require_torch"]
+from bringup import report
+
+__all__ = ["GET_TORCH", "JsonFile", "console_for", "require_torch", "write_results"]
+
+_STDOUT = Path("-")
 
 GET_TORCH = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 
@@ -22,8 +28,8 @@ def require_torch() -> None:
 
 def _writable(path: Path | None) -> Path | None:
     """Refuse a file that could not be written, before minutes are spent on what goes into it."""
-    if path is None:
-        return None
+    if path is None or path == _STDOUT:
+        return path
     folder = path.absolute().parent
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder: give the name of a file")
@@ -36,5 +42,26 @@ def _writable(path: Path | None) -> Path | None:
 
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", help="Write the results to this file too.", callback=_writable),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write the results to this file too; -: to standard output, alone.",
+        callback=_writable,
+    ),
 ]
+
+
+def console_for(json_file: Path | None) -> Console:
+    """Where tables go: to standard output, unless JSON goes there."""
+    return Console(stderr=json_file == _STDOUT)
+
+
+def write_results(json_file: Path | None, results: Mapping[str, object], console: Console) -> None:
+    """Write the results where `--json` says, if it was given."""
+    if json_file is None:
+        return
+    if json_file == _STDOUT:
+        typer.echo(report.to_json(results))
+        return
+    report.write_json(json_file, results)
+    console.print(f"Written: {json_file}", markup=False, soft_wrap=True)

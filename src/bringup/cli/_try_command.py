@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from bringup import passes, report
-from bringup.cli._needs import JsonFile, require_torch
+from bringup import passes
+from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 from bringup.cli._passes_command import Places
 
 __all__ = ["try_model"]
+
+INTERRUPTED = 130
 
 
 def try_model(
@@ -22,31 +25,53 @@ def try_model(
     inductor: Annotated[
         bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor.")
     ] = True,
+    inductor_seconds: Annotated[
+        float, typer.Option(min=0, help="How long Inductor may compile before it is given up.")
+    ] = 120.0,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0, help="How long one mode may be timed while it is too noisy to say."),
+    ] = 10.0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of every mode; default: torch's own number.")
+    ] = None,
     path: Places = None,
     json_file: JsonFile = None,
 ) -> None:
     """Try your own model: which passes match, whether it can be captured, time and error.
 
-    A factory returns (model, example_inputs). The passes are those that bringup
-    ships, those on BRINGUP_PASS_PATH, and those that --path names.
+    A factory returns (model, example_inputs). The passes are those that bringup ships, those on
+    BRINGUP_PASS_PATH, and those that --path names. What the model prints goes to standard error.
 
-    Exit code 0: it was tried, whatever came out; 1: the model cannot be loaded or run at all.
+    Exit code 0: it was tried, whatever came out; 1: the model cannot be loaded or run at all; 130:
+    interrupted, with what was measured until then.
     """
     require_torch()
-    from bringup.cli.trial.run import try_subject
-    from bringup.cli.trial.show import as_json, show
-    from bringup.cli.trial.subject import load_subject
+    import torch
 
-    console = Console()
-    subject = load_subject(target)
+    from bringup.cli.trial.run import TrialOptions, try_subject
+    from bringup.cli.trial.show import as_json, line_in_words, show
+    from bringup.cli.trial.subject import load_subject
+    from bringup.cli.trial.timing import Limits
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    console = console_for(json_file)
+    with redirect_stdout(sys.stderr):
+        subject = load_subject(target)
     for error in passes.load_pass_plugins(*(path or ())).errors:
         typer.echo(str(error), err=True)
+
+    def say(words: str) -> None:
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
     trial = try_subject(
         subject,
-        inductor=inductor,
-        on_step=lambda words: console.print(f"... {words}", markup=False),
+        TrialOptions(inductor, inductor_seconds, Limits(seconds)),
+        on_step=lambda words: say(f"... {words}"),
+        on_line=lambda line: say(line_in_words(line)),
     )
     show(console, trial)
-    if json_file is not None:
-        report.write_json(json_file, as_json(trial))
-        console.print(f"Written: {json_file}", markup=False)
+    write_results(json_file, as_json(trial), console)
+    if trial.is_interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from bringup import cli, passes
-from bringup.cli.trial import results, run
+from bringup.cli.trial import peer, results
+from bringup.cli.trial.timing import Rounds
 
 FACTORIES = """
+from collections import namedtuple
+from dataclasses import dataclass
+
 import torch
+
+Point = namedtuple("Point", "x y")
 
 
 class Block(torch.nn.Module):
@@ -112,14 +121,56 @@ def number():
     return Gives(lambda x: x.shape[0]), torch.ones(3)
 
 
+factors = [1.0]  # no attribute of anything: nobody can see it and put it back
+
+
 class TurnsToNan(torch.nn.Module):
+    def forward(self, x):
+        factor = factors[0]
+        factors[0] = float("nan")
+        return x + 1, x * factor
+
+
+class Cached(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.factor = 1.0
+        self.register_buffer("seen", torch.zeros(3))
 
+    def forward(self, x, cache):
+        self.seen.add_(x)
+        cache["steps"].append(len(cache["steps"]))
+        cache["keys"].mul_(2)
+        return self.seen * cache["keys"] + torch.rand(3)
+
+
+def cached():
+    return Cached(), (torch.ones(3), {"steps": [], "keys": torch.ones(3)})
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: object = None
+    loss: float = 0.5
+
+
+def nested():
+    def give(x):
+        return Output(x * 2, {"last": [x + 1, None]}), Point(x - 1, 3)
+
+    return Gives(give), torch.ones(3)
+
+
+class Breaks(torch.nn.Module):
     def forward(self, x):
-        factor, self.factor = self.factor, float("nan")
-        return x + 1, x * factor
+        y = x * 2
+        print("a line of the model's own")
+        return y + 1
+
+
+def breaks():
+    print("a line of the factory's own")
+    return Breaks(), torch.ones(3)
 
 
 def nan():
@@ -139,6 +190,7 @@ class Mine(passes.FusionBasePass):
         return None
 """
 
+QUICK = ("--no-inductor", "--seconds", "0")  # one round: nothing here depends on times
 NOTHING = "the output holds no tensor and no number: nothing to compare"
 
 
@@ -158,7 +210,7 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def tried(target: str, tmp_path: Path, *options: str) -> dict[str, Any]:
     """The JSON of a trial that ended well."""
     written = tmp_path / "trial.json"
-    assert cli.main(["try", target, "--no-inductor", "--json", str(written), *options]) == 0
+    assert cli.main(["try", target, *QUICK, "--json", str(written), *options]) == 0
     result: dict[str, Any] = json.loads(written.read_text())
     return result
 
@@ -206,9 +258,100 @@ def test_model_that_reads_a_value_is_not_captured_and_says_why(
     assert "CaptureError" in capsys.readouterr().out
 
 
-def test_difference_in_whole_numbers_counts_too(tmp_path: Path) -> None:
-    rows = by_mode(tried("tried_models:counts", tmp_path))
-    assert rows["eager"]["max_abs_diff"] >= 1  # the model counts its calls
+@pytest.mark.parametrize(
+    ("factory", "changed"),
+    [
+        ("counts", "model.calls"),
+        ("cached", "model.seen, args[1]['steps'], args[1]['keys'], torch's random numbers"),
+    ],
+)
+def test_state_that_a_call_changes_is_named_and_put_back_before_every_call(
+    factory: str, changed: str, tmp_path: Path
+) -> None:
+    result = tried(f"tried_models:{factory}", tmp_path)
+    (note,) = result["notes"]
+    assert set(note.removeprefix("A call changes ").partition(":")[0].split(", ")) == set(
+        changed.split(", ")
+    )
+    gaps = {mode: row["max_abs_diff"] for mode, row in by_mode(result).items() if row["ms"]}
+    assert {"eager", "fused"} <= gaps.keys()
+    assert set(gaps.values()) == {0.0}
+
+
+def test_dataclasses_dicts_named_tuples_none_and_numbers_are_compared(tmp_path: Path) -> None:
+    rows = by_mode(tried("tried_models:nested", tmp_path))
+    assert {row["max_abs_diff"] for row in rows.values()} == {0.0}
+    assert {row["reason"] for row in rows.values()} == {""}
+
+
+def test_graph_break_is_named_with_its_line_and_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (broken,) = tried("tried_models:breaks", tmp_path)["graph_breaks"]
+    line = FACTORIES[: FACTORIES.index('    print("a line of the model')].count("\n") + 1
+    assert broken["place"] == f"tried_models.py:{line}"
+    assert broken["code"].startswith("print(")
+    assert broken["reason"]
+    assert f"graph break: tried_models.py:{line}: " in capsys.readouterr().out
+
+
+def test_what_model_and_factory_print_is_not_among_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["try", "tried_models:breaks", *QUICK, "--json", "-"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["name"] == "tried_models:breaks"
+    assert output.err.splitlines().count("a line of the model's own") == 1
+    assert output.err.count("a line of the factory's own") == 1
+    assert "times as fast as eager" in " ".join(output.err.split())
+
+
+def test_threads_are_set_for_all_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = torch.get_num_threads()
+    try:
+        assert tried("tried_models:block", tmp_path, "--threads", "1")["threads"] == 1
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert "Threads of every mode: 1." in capsys.readouterr().out
+
+
+def test_rows_appear_as_they_are_measured_and_survive_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def take(rounds: Rounds, calls: Any, **_: Any) -> None:
+        rounds.taken.append({name: 2e6 if name == "eager" else 1e6 for name in calls})
+        if "captured" in calls:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rounds, "take", take)
+    written = tmp_path / "trial.json"
+    assert cli.main(["try", "tried_models:block", "--json", str(written)]) == 130
+    out = capsys.readouterr().out
+    live, _, table = out.partition("What the passes did")
+    assert "fused: 1 ms, against eager too few rounds to say (1), 1 rounds" in live
+    assert "captured: 1 ms" in live
+    assert "Interrupted: this is what was measured until then." in table
+    result = json.loads(written.read_text())
+    assert result["interrupted"] is True
+    assert {mode: row["ms"] for mode, row in by_mode(result).items()} == {
+        "eager": 2.0,
+        "fused": 1.0,
+        "captured": 1.0,
+    }
+
+
+def test_interruption_before_anything_was_measured_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rounds, "take", interrupt)
+    assert cli.main(["try", "tried_models:block"]) == 130
+    assert "interrupted before anything could be compared" in capsys.readouterr().out
 
 
 def test_model_that_dynamo_leaves_alone_says_so(tmp_path: Path) -> None:
@@ -251,12 +394,14 @@ def test_output_without_a_tensor_has_no_difference_and_says_why(
 def test_nan_is_null_in_the_json_and_nan_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = by_mode(tried("tried_models:nan", tmp_path))["eager"]
+    result = tried("tried_models:nan", tmp_path)
+    row = by_mode(result)["eager"]
     assert row["max_abs_diff"] is None
     assert row["reason"] == "the outputs differ by a NaN at [1]"
+    (note,) = result["notes"]
+    assert note.startswith("Two calls in eager mode on the same inputs differ")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    (eager,) = [words for words in lines if words[:1] == ["eager"]]
-    assert "nan" in eager
+    assert ["eager", "nan"] in [[*words[:1], *words[-1:]] for words in lines]
 
 
 def test_number_as_an_output_is_compared(tmp_path: Path) -> None:
@@ -322,29 +467,75 @@ def test_difference_is_the_largest_over_all_tensors(
     assert why == reason
 
 
-def test_speedup_against_inductor_is_given_where_it_ran(
+@pytest.mark.slow
+def test_inductor_is_compared_with_in_the_same_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert {
-        row["speedup_vs_inductor"] for row in tried("tried_models:block", tmp_path)["rows"]
-    } == {None}
-    monkeypatch.setattr(
-        run,
-        "_interleaved",
-        lambda _: {"eager": 8.0, "fused": 2.0, "captured": 1.0, "inductor": 4.0},
-    )
+    def take(rounds: Rounds, calls: Any, **_: Any) -> None:
+        times = {"eager": 8e6, "fused": 2e6, "captured": 1e6, "inductor": 4e6}
+        for call in calls.values():
+            call()
+        rounds.taken += [{name: times[name] for name in calls}] * 6
+
+    monkeypatch.setattr(Rounds, "take", take)
     written = tmp_path / "trial.json"
-    assert cli.main(["try", "tried_models:block", "--json", str(written)]) == 0
-    rows = by_mode(json.loads(written.read_text()))
-    assert {mode: row["speedup_vs_inductor"] for mode, row in rows.items()} == {
+    arguments = ["--inductor-seconds", "600", "--json", str(written)]
+    assert cli.main(["try", "tried_models:block", *arguments]) == 0
+    result = json.loads(written.read_text())
+    rows = by_mode(result)
+    assert {mode: row["speedup_vs_inductor"]["median"] for mode, row in rows.items()} == {
         "eager": 0.5,
         "fused": 2.0,
         "captured": 4.0,
         "inductor": 1.0,
     }
-    out = capsys.readouterr().out
-    assert "vs Inductor" in out
-    assert "4.00x" in out
+    assert rows["inductor"]["max_abs_diff"] < 1e-5
+    assert result["verdict"].startswith(
+        "captured is 8.00x (8.00 to 8.00) as fast as eager, and 4.00x (4.00 to 4.00) as fast as "
+    )
+    assert "4.00x" in capsys.readouterr().out
+
+
+def test_inductor_without_an_answer_in_time_is_given_up_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    wait = subprocess.Popen.communicate
+    started: list[psutil.Process] = []
+
+    def communicate(child: subprocess.Popen[str], timeout: float | None = None) -> Any:
+        if timeout is None:
+            return wait(child)
+        started.append(psutil.Process(int(fifo.read_text())))  # until the grandchild is there
+        raise subprocess.TimeoutExpired(child.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    script = f"tail -f /dev/null & echo $! > {fifo}; wait"
+    with pytest.raises(peer.PeerError, match="given up: Inductor had not compiled it after 60 s"):
+        peer.compile_within(60, "a:b", command=["sh", "-c", script])
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('print(\'{"error": "LoweringException: no"}\')', "LoweringException: no"),
+        ("raise SystemExit(3)", "Inductor's process ended with 3"),
+    ],
+)
+def test_inductor_that_fails_says_why(script: str, words: str) -> None:
+    with pytest.raises(peer.PeerError, match=words):
+        peer.compile_within(600, "a:b", command=[sys.executable, "-c", script])
+
+
+def test_inductor_that_is_given_up_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    written = tmp_path / "trial.json"
+    options = ["--seconds", "0", "--inductor-seconds", "0", "--json", str(written)]
+    assert cli.main(["try", "tried_models:block", *options]) == 0
+    row = by_mode(json.loads(written.read_text()))["inductor"]
+    assert (row["ms"], row["reason"].partition(":")[0]) == (None, "given up")
 
 
 @pytest.mark.parametrize(

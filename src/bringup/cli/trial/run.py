@@ -1,25 +1,45 @@
-"""Trying a model: fused, captured, timed, compared. What fails becomes a reason, not an error."""
+"""Trying a model: fused, captured, through Inductor; compared, then timed. What fails becomes a
+reason, not an error, and what is measured stays when somebody interrupts.
+"""
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from bringup import compiler, graphs
-from bringup.cli.trial.results import compared, flat
+from bringup.cli.trial.breaks import GraphBreak, graph_breaks
+from bringup.cli.trial.peer import PeerError, compile_within, compiled_peer
+from bringup.cli.trial.quiet import Prints
+from bringup.cli.trial.results import compared, flat, scale_of
+from bringup.cli.trial.state import State
 from bringup.cli.trial.subject import Subject
+from bringup.cli.trial.timing import Limits, Rounds
 from bringup.passes import Report
+from bringup.report import Ratio
 
-__all__ = ["Line", "Trial", "try_subject"]
+__all__ = ["Line", "Trial", "TrialOptions", "try_subject"]
 
-_ROUNDS = 15
-_WARM_UPS = 3
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """What is tried, and for how long.
+
+    Attributes:
+        inductor: whether Inductor is compared with.
+        inductor_seconds: how long its compile may take.
+        limits: when the timing of one mode ends.
+    """
+
+    inductor: bool = True
+    inductor_seconds: float = 120.0
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -28,17 +48,18 @@ class Line:
 
     Attributes:
         mode: eager, inductor, fused or captured.
-        ms: median time of a call; None when it does not work.
-        speedup: against eager.
-        speedup_vs_inductor: against Inductor; None when that did not run.
-        max_abs_diff: against eager, over all tensors in the output; None when there is none.
+        ms: median time of a call; None when it does not work or was not timed.
+        speedup: how many times as long eager takes, measured in the same rounds.
+        speedup_vs_inductor: the same of Inductor; None when that did not run.
+        max_abs_diff: against eager, over all tensors and numbers in the output; None when there is
+            none.
         reason: why it does not work, or why its output does not compare; "" when all is well.
     """
 
     mode: str
     ms: float | None = None
-    speedup: float | None = None
-    speedup_vs_inductor: float | None = None
+    speedup: Ratio | None = None
+    speedup_vs_inductor: Ratio | None = None
     max_abs_diff: float | None = None
     reason: str = ""
 
@@ -49,81 +70,235 @@ class Trial:
 
     Attributes:
         name: what was tried.
+        threads: how many threads every mode had.
         lines: the ways of running it.
+        tolerance: the absolute difference up to which outputs agree.
         reports: what the passes did, one report per graph that Dynamo found.
+        breaks: where Dynamo split the model.
         slots: the arguments of the captured graph that can be updated.
         notes: what a reader should know.
+        is_interrupted: whether it was stopped before the end.
     """
 
     name: str
+    threads: int
     lines: list[Line] = field(default_factory=list)
+    tolerance: float = 0.0
     reports: list[Report] = field(default_factory=list)
+    breaks: list[GraphBreak] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
 
 
-def try_subject(subject: Subject, *, inductor: bool, on_step: Callable[[str], None]) -> Trial:
-    """Run the model in every way there is. Raises what the model itself raises in eager mode."""
-    trial = Trial(subject.name, notes=list(subject.notes))
-    with torch.no_grad():
-        on_step("running it in eager mode")
-        expected = flat(_call(subject.model, subject))
-        works: dict[str, Callable[[], Any]] = {"eager": lambda: _call(subject.model, subject)}
-        failures: dict[str, str] = {}
+def try_subject(
+    subject: Subject,
+    options: TrialOptions,
+    *,
+    on_step: Callable[[str], None],
+    on_line: Callable[[Line], None],
+) -> Trial:
+    """Run the model in every way there is, and say each as soon as it is known.
 
-        on_step('fusing it: torch.compile(model, backend="bringup")')
-        reports: list[Report] = []
-        compiled = _compiled(subject, reports)
-        _attempt("fused", lambda: _warmed(lambda: _call(compiled, subject)), works, failures)
-        trial.reports = list(reports)  # a capture compiles once more and would report it again
-        if not reports and not failures:
-            trial.notes.append("Dynamo found no graph in this model: fused is eager here.")
-        on_step("capturing it as a graph")
-        whole = compiled if "fused" in works else subject.model
-        _attempt("captured", lambda: _captured(whole, subject, trial), works, failures)
-        if inductor:
-            on_step("compiling it with Inductor, the peer")
-            peer = torch.compile(subject.model)
-            _attempt("inductor", lambda: _warmed(lambda: _call(peer, subject)), works, failures)
-
-        on_step("timing")
-        times = _interleaved(works)
-        peer_ms = times.get("inductor")
-        for mode, call in works.items():
-            gap, reason = compared(flat(call()), expected)
-            trial.lines.append(
-                Line(
-                    mode,
-                    ms=times[mode],
-                    speedup=times["eager"] / times[mode],
-                    speedup_vs_inductor=None if peer_ms is None else peer_ms / times[mode],
-                    max_abs_diff=gap,
-                    reason=reason,
-                )
-            )
-    trial.lines.extend(Line(mode, reason=reason) for mode, reason in failures.items())
+    Raises what the model itself raises in eager mode. Ctrl-C ends it early: the trial holds what
+    was measured.
+    """
+    trial = Trial(subject.name, torch.get_num_threads(), notes=list(subject.notes))
+    trying = _Trying(subject, options, trial, on_step, on_line)
+    try:
+        with torch.no_grad():
+            trying.run()
+    except KeyboardInterrupt:
+        trial.is_interrupted = True
+    trial.lines = trying.lines()
     return trial
 
 
-def _call(model: Any, subject: Subject) -> Any:
-    return model(*subject.args, **subject.kwargs)
+class _Trying:
+    """One trial on its way."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: TrialOptions,
+        trial: Trial,
+        on_step: Callable[[str], None],
+        on_line: Callable[[Line], None],
+    ) -> None:
+        self._subject = subject
+        self._options = options
+        self._trial = trial
+        self._on_step = on_step
+        self._on_line = on_line
+        self._prints = Prints()
+        self._works: dict[str, Callable[[], Any]] = {}
+        self._rounds: dict[str, Rounds] = {}
+        self._compared: dict[str, tuple[float | None, str]] = {}
+        self._failures: dict[str, str] = {}
+        self._is_stateful = False
+        self._on_device = any(
+            item.device.type != "cpu"
+            for item in (*subject.model.parameters(), *_tensors(subject.args, subject.kwargs))
+        )
+
+    def run(self) -> None:
+        """Everything, in the order in which it is shown."""
+        self._on_step("running it in eager mode")
+        self._eager()
+        self._on_step('fusing it: torch.compile(model, backend="bringup")')
+        self._try("fused", self._fused, ("eager",))
+        self._on_step("capturing it as a graph")
+        self._try("captured", self._captured, ("eager",))
+        if self._options.inductor:
+            seconds = self._options.inductor_seconds
+            self._on_step(f"compiling it with Inductor, the peer, in at most {seconds:g} s")
+            self._try("inductor", self._inductor, tuple(self._works))
+
+    def lines(self) -> list[Line]:
+        """What is known by now."""
+        modes = (*self._compared, *(mode for mode in self._failures if mode not in self._compared))
+        return [self._line(mode) for mode in modes]
+
+    def _line(self, mode: str) -> Line:
+        gap, reason = self._compared.get(mode, (None, ""))
+        reason = self._failures.get(mode, reason)
+        comparisons = [rounds for rounds in self._rounds.values() if mode in rounds.names]
+        if not comparisons:
+            return Line(mode, max_abs_diff=gap, reason=reason)
+        longest = max(comparisons, key=lambda rounds: len(rounds.taken))
+        with_peer = [rounds for rounds in comparisons if "inductor" in rounds.names]
+        return Line(
+            mode,
+            ms=longest.milliseconds(mode),
+            speedup=longest.ratio("eager", mode),
+            speedup_vs_inductor=with_peer[0].ratio("inductor", mode) if with_peer else None,
+            max_abs_diff=gap,
+            reason=reason,
+        )
+
+    def _eager(self) -> None:
+        """Run it twice: what the first call leaves behind is what later calls start without."""
+        subject, trial = self._subject, self._trial
+        self._state = State(model=subject.model, args=subject.args, kwargs=subject.kwargs)
+        self._works["eager"] = lambda: subject.model(*subject.args, **subject.kwargs)
+        with self._prints.aside():
+            self._expected = flat(self._works["eager"]())
+        self._prints.silent = True
+        changed = self._state.changes()
+        self._is_stateful = bool(changed)
+        if changed:
+            named = ", ".join(changed[:_MOST_NAMED]) + (" ..." if changed[_MOST_NAMED:] else "")
+            trial.notes.append(f"A call changes {named}: put back before every call.")
+        if lasting := self._state.lasting:
+            trial.notes.append(f"Not put back, because they are parameters: {', '.join(lasting)}.")
+        gap, reason = self._compare("eager")
+        trial.tolerance = max(_tolerance(self._expected), gap or 0.0)
+        if reason or gap:
+            trial.notes.append(
+                "Two calls in eager mode on the same inputs differ "
+                f"({reason or f'by {gap:.1e}'}): differences below say little."
+            )
+        self._time("eager", ())
+
+    def _compare(self, mode: str) -> tuple[float | None, str]:
+        """Call it from the first state, and remember how far its output is from the first one."""
+        self._state.restore()
+        with self._prints.aside():
+            ours = flat(self._works[mode]())
+        self._compared[mode] = compared(ours, self._expected)
+        return self._compared[mode]
+
+    def _try(
+        self, mode: str, make: Callable[[], Callable[[], Any]], against: Sequence[str]
+    ) -> None:
+        """Whatever a foreign model, compiler or capture raises is the answer to "why not"."""
+        try:
+            self._state.restore()
+            with self._prints.aside():
+                self._works[mode] = make()
+            self._compare(mode)
+        except PeerError as error:
+            self._fail(mode, str(error))
+        except Exception as error:
+            self._fail(mode, f"{type(error).__name__}: {error}")
+        else:
+            self._time(mode, against)
+
+    def _fail(self, mode: str, reason: str) -> None:
+        self._works.pop(mode, None)
+        self._failures[mode] = reason.strip().split("\n\n")[0]
+        self._on_line(self._line(mode))
+
+    def _time(self, mode: str, against: Sequence[str]) -> None:
+        self._on_step(f"timing {mode}")
+        self._rounds[mode] = rounds = Rounds()
+        try:
+            with self._prints.aside():
+                rounds.take(
+                    {name: self._timed(self._works[name]) for name in (*against, mode)},
+                    baseline="eager",
+                    before=self._state.restore if self._is_stateful else None,
+                    limits=self._options.limits,
+                )
+        finally:
+            if rounds.taken:
+                self._on_line(self._line(mode))
+
+    def _timed(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        if not self._on_device:
+            return call
+
+        def call_and_wait() -> None:
+            call()
+            torch.accelerator.synchronize()
+
+        return call_and_wait
+
+    def _fused(self) -> Callable[[], Any]:
+        subject, reports = self._subject, self._trial.reports
+        compiled = _compiled(subject, reports)
+        with graph_breaks() as breaks:
+            compiled(*subject.args, **subject.kwargs)
+        self._trial.breaks = breaks
+        self._trial.reports = list(reports)  # a capture compiles once more and would add to it
+        if not reports:
+            self._trial.notes.append("Dynamo found no graph in this model: fused is eager here.")
+        return lambda: compiled(*subject.args, **subject.kwargs)
+
+    def _captured(self) -> Callable[[], Any]:
+        """The fused model, or the model where that does not work, as a graph; a call copies the
+        inputs in and replays it.
+        """
+        whole = self._works.get("fused", self._works["eager"])
+        places = _tensors(self._subject.args, self._subject.kwargs)
+        inputs = [tensor.clone() for tensor in places]
+        graph = graphs.CapturedGraph()
+        with graphs.capture(graph):
+            result = whole()
+        self._trial.slots = [str(slot) for slot in graph.slots]
+
+        def serve() -> Any:
+            for place, given in zip(places, inputs, strict=True):
+                place.copy_(given)
+            graph.replay()
+            return result
+
+        return serve
+
+    def _inductor(self) -> Callable[[], Any]:
+        compile_within(self._options.inductor_seconds, self._subject.name)
+        return compiled_peer(self._subject)
 
 
-def _attempt(
-    mode: str,
-    make: Callable[[], Callable[[], Any]],
-    works: dict[str, Callable[[], Any]],
-    failures: dict[str, str],
-) -> None:
-    """Whatever a foreign model, compiler or capture raises is the answer to "why not"."""
-    try:
-        works[mode] = make()
-    except Exception as error:
-        failures[mode] = f"{type(error).__name__}: {_first_paragraph(str(error))}"
+def _tensors(*nests: Any) -> list[torch.Tensor]:
+    return [item for item in pytree.tree_leaves(nests) if isinstance(item, torch.Tensor)]
 
 
-def _first_paragraph(text: str) -> str:
-    return text.strip().split("\n\n")[0]
+def _tolerance(leaves: Sequence[Any]) -> float:
+    """The absolute difference up to which outputs agree: by the largest value and the dtypes."""
+    dtypes = {leaf.value.dtype for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+    coarse = any(dtype.is_floating_point and dtype.itemsize < 4 for dtype in dtypes)
+    return (2e-2 if coarse else 1e-3) * scale_of(leaves)
 
 
 def _compiled(subject: Subject, reports: list[Report]) -> Any:
@@ -137,36 +312,3 @@ def _compiled(subject: Subject, reports: list[Report]) -> Any:
         return run
 
     return torch.compile(subject.model, backend=backend)
-
-
-def _warmed(call: Callable[[], Any]) -> Callable[[], Any]:
-    call()
-    return call
-
-
-def _captured(model: Any, subject: Subject, trial: Trial) -> Callable[[], Any]:
-    graph = graphs.CapturedGraph()
-    with graphs.capture(graph):
-        result = _call(model, subject)
-    trial.slots = [str(slot) for slot in graph.slots]
-
-    def replay() -> Any:
-        graph.replay()
-        return result
-
-    return _warmed(replay)
-
-
-def _interleaved(works: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median milliseconds of each; all take turns in every round."""
-    for call in works.values():
-        for _ in range(_WARM_UPS):
-            call()
-    samples: dict[str, list[float]] = {mode: [] for mode in works}
-    gc.collect()
-    for _ in range(_ROUNDS):
-        for mode, call in works.items():
-            start = time.perf_counter_ns()
-            call()
-            samples[mode].append((time.perf_counter_ns() - start) / 1e6)
-    return {mode: statistics.median(times) for mode, times in samples.items()}

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rich.console import Console
+from rich.text import Text
 
 from bringup import report
-from bringup.cli.trial.run import Trial
+from bringup.cli.trial.run import Line, Trial
+from bringup.cli.trial.verdict import spread, verdict
+from bringup.kernels.patterns import LIBRARY
+from bringup.passes import PassStatus
+from bringup.report import Ratio
 
-__all__ = ["as_json", "show"]
+__all__ = ["as_json", "line_in_words", "show"]
 
 _MOST_SLOTS = 8
+_SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
+
+
+def line_in_words(line: Line) -> str:
+    """A mode as soon as it is measured."""
+    if line.ms is None:
+        return f"{line.mode}: {line.reason}"
+    ratio = line.speedup
+    words = f"{line.mode}: {line.ms:.3g} ms"
+    if ratio is None or line.mode == "eager":
+        return words
+    return f"{words}, against eager {spread(ratio)}, {ratio.rounds} rounds"
 
 
 def _pass_table(trial: Trial) -> report.Table:
@@ -21,8 +40,12 @@ def _pass_table(trial: Trial) -> report.Table:
         report.Column("nearest miss, or why not"),
     ]
     table = report.Table("What the passes did", columns)
+    silent: set[str] = set()
     for number, found in enumerate(trial.reports, start=1):
         for result in found.results:
+            if result.name in _SHIPPED and result.status is PassStatus.UNCHANGED:
+                silent.add(result.name)
+                continue
             missed = (
                 "; ".join(str(miss) for miss in result.near_misses) if not result.matches else ""
             )
@@ -33,6 +56,10 @@ def _pass_table(trial: Trial) -> report.Table:
                 str(result.matches),
                 result.message or missed,
             )
+    changed = {row[1] for row in table.rows}
+    if found_nothing := len(silent - changed):
+        why = f"`bringup passes explain {trial.name}` says why"
+        table.notes.append(f"{found_nothing} shipped passes found nothing in it: {why}.")
     return table
 
 
@@ -40,55 +67,85 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _times(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.2f}x"
+def _ratio(ratio: Ratio | None) -> str:
+    return "-" if ratio is None else spread(ratio)
 
 
 def _time_table(trial: Trial) -> report.Table:
     columns = [
         report.Column("mode", fixed=True),
         report.Column("ms", number=True),
-        report.Column("vs eager", number=True),
-        report.Column("vs Inductor", number=True),
+        report.Column("times as fast as eager"),
+        report.Column("as Inductor"),
+        report.Column("rounds", number=True),
         report.Column("max |diff|", number=True),
-        report.Column("why not"),
     ]
-    table = report.Table(trial.name, columns, notes=trial.notes)
+    notes = [
+        f"Threads of every mode: {trial.threads}. In brackets: where the median lies, with 95 %.",
+        *trial.notes,
+    ]
+    table = report.Table(trial.name, columns, notes=notes)
     for line in trial.lines:
+        itself = line.mode == "eager"
         table.add(
             line.mode,
-            _number(line.ms, ".2f"),
-            _times(line.speedup),
-            _times(line.speedup_vs_inductor),
+            _number(line.ms, ".3g"),
+            "1" if itself and line.ms is not None else _ratio(line.speedup),
+            "1" if line.mode == "inductor" and line.ms else _ratio(line.speedup_vs_inductor),
+            "-" if line.speedup is None else str(line.speedup.rounds),
             _number(line.max_abs_diff, ".1e"),
-            line.reason,
         )
     return table
 
 
 def show(console: Console, trial: Trial) -> None:
-    """Print passes, slots, times and reasons."""
+    """Print passes, graph breaks, times, reasons, slots, and the verdict last."""
     if trial.reports:
         report.render(_pass_table(trial), console)
     report.render(_time_table(trial), console)
+    for line in trial.lines:
+        if line.reason:
+            _print(console, f"{line.mode}: {line.reason}")
+    for broken in trial.breaks:
+        _print(console, f"graph break: {broken}")
     if trial.slots:
         more = (
             "" if len(trial.slots) <= _MOST_SLOTS else f" and {len(trial.slots) - _MOST_SLOTS} more"
         )
-        console.print(
-            f"Can be updated between replays: {', '.join(trial.slots[:_MOST_SLOTS])}{more}",
-            markup=False,
-        )
+        slots = ", ".join(trial.slots[:_MOST_SLOTS])
+        _print(console, f"Can be updated between replays: {slots}{more}")
+    if trial.is_interrupted:
+        _print(console, "Interrupted: this is what was measured until then.")
+    console.print(Text(f"\n{verdict(trial)}", style="bold"), soft_wrap=True)
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def as_json(trial: Trial) -> dict[str, object]:
-    """The trial as values that `report.write_json` takes; a difference that is NaN or
-    infinite becomes null.
+    """The trial as values that `report.write_json` takes; what no JSON number says (NaN, infinity)
+    becomes null.
     """
     return {
         "name": trial.name,
-        "rows": [report.finite_fields(line) for line in trial.lines],
+        "threads": trial.threads,
+        "verdict": verdict(trial),
+        "interrupted": trial.is_interrupted,
+        "rows": [_row(line) for line in trial.lines],
+        "tolerance": trial.tolerance,
         "passes": trial.reports,
+        "graph_breaks": [asdict(broken) for broken in trial.breaks],
         "slots": trial.slots,
         "notes": trial.notes,
     }
+
+
+def _row(line: Line) -> dict[str, object]:
+    row = report.finite_fields(line)
+    for name in ("speedup", "speedup_vs_inductor"):
+        ratio: Ratio | None = getattr(line, name)
+        row[name] = None
+        if ratio is not None:
+            row[name] = {**report.finite_fields(ratio), "judgement": ratio.judgement}
+    return row

@@ -28,7 +28,7 @@ class SubjectError(BringupError, ValueError):
 @dataclass
 class Subject:
     """A model in evaluation mode with the inputs to call it on, and what a reader should know about
-    them.
+    them. `name` is the target that it was loaded from.
     """
 
     name: str

@@ -1,0 +1,103 @@
+"""Inductor under a time limit. It compiles in a process of its own first, which can be stopped with
+the compilers that it started; what that leaves in Inductor's cache makes the second compile, in the
+process that measures, a short one.
+
+`python -m bringup.cli.trial.peer TARGET THREADS` is that process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+import torch
+
+from bringup.cli.trial.subject import Subject, load_subject
+
+__all__ = ["PeerError", "compile_within", "compiled_peer"]
+
+
+class PeerError(RuntimeError):
+    """Inductor gave up, or was given up."""
+
+
+def compiled_peer(subject: Subject) -> Callable[[], Any]:
+    """The model through plain `torch.compile`, compiled: its call."""
+    from torch._inductor import config
+
+    compiled = torch.compile(subject.model)
+
+    def call() -> Any:
+        return compiled(*subject.args, **subject.kwargs)
+
+    # workers of its own would still be starting up while others are timed
+    with config.patch(compile_threads=1):
+        call()
+    return call
+
+
+def compile_within(seconds: float, target: str, *, command: Sequence[str] | None = None) -> None:
+    """Let Inductor compile what `target` names in another process.
+
+    Arguments:
+        seconds: how long it may take; loading torch and the model count.
+        target: as for `load_subject`.
+        command: what to run instead.
+
+    Raises `PeerError` with Inductor's own error, or when the time was not enough; then that
+    process and all that it started are ended.
+    """
+    threads = str(torch.get_num_threads())
+    argv = command or (sys.executable, "-m", "bringup.cli.trial.peer", target, threads)
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        answer, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise PeerError(
+            f"given up: Inductor had not compiled it after {seconds:g} s (--inductor-seconds gives "
+            "it more)"
+        ) from None
+    finally:
+        _end_session(child)
+    if child.returncode != 0:
+        raise PeerError(f"Inductor's process ended with {child.returncode}")
+    if error := json.loads(answer)["error"]:
+        raise PeerError(error)
+
+
+def _end_session(child: subprocess.Popen[str]) -> None:
+    """End the process, if it runs, and those that it started, which are in its session."""
+    if child.returncode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+def main(target: str, threads: int) -> None:
+    """Compile; one line of JSON says how it went."""
+    torch.set_num_threads(threads)
+    error = ""
+    with redirect_stdout(sys.stderr), torch.no_grad():
+        try:
+            subject = load_subject(target)
+            compiled = torch.compile(subject.model)
+            compiled(*subject.args, **subject.kwargs)
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {str(caught).strip()}"
+    print(json.dumps({"error": error}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

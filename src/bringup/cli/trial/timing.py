@@ -1,0 +1,131 @@
+"""Times of several ways to do one thing, taken in turns: round by round, until the ratios are known
+well enough or the time is up.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bringup.report import Ratio, paired_ratio
+
+__all__ = ["Clock", "Limits", "Rounds"]
+
+Clock = Callable[[], int]
+"""Nanoseconds since some moment."""
+_SAMPLE_NS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When rounds end.
+
+    Attributes:
+        seconds: after this time no round begins, however noisy the ratios are; the first always
+            does.
+        fewest: rounds that there are in any case, unless the time is up.
+        tolerance: rounds end when the interval of every ratio is this near its median.
+    """
+
+    seconds: float = 10.0
+    fewest: int = 11
+    tolerance: float = 0.03
+
+
+@dataclass
+class Rounds:
+    """The samples of one comparison.
+
+    Attributes:
+        taken: the whole rounds: nanoseconds of a call, by name. They stay where `take` is
+            interrupted.
+    """
+
+    taken: list[dict[str, float]] = field(default_factory=list)
+
+    def take(
+        self,
+        calls: Mapping[str, Callable[[], object]],
+        *,
+        baseline: str,
+        before: Callable[[], None] | None = None,
+        limits: Limits = Limits(),
+        clock: Clock = time.perf_counter_ns,
+    ) -> None:
+        """Time calls in turns, each round beginning with another of them.
+
+        A sample is one call, or as many as fill a millisecond where nothing has to be done before
+        each.
+
+        Arguments:
+            calls: by name; each has run before.
+            baseline: the name that the others are compared with.
+            before: run before every call, outside of what is timed: puts a state back.
+            limits: when to end.
+            clock: what is looked at.
+        """
+        counts = {name: 1 if before else _calls_for(call, clock) for name, call in calls.items()}
+        names = list(calls)
+        deadline = clock() + limits.seconds * 1e9
+        with _collection_off():
+            while True:
+                sampled = {}
+                for name in names:
+                    if before is not None:
+                        before()
+                    sampled[name] = _sample(calls[name], counts[name], clock)
+                self.taken.append(sampled)
+                if clock() >= deadline or self._is_enough(baseline, limits):
+                    return
+                names.append(names.pop(0))
+
+    def ratio(self, numerator: str, denominator: str) -> Ratio:
+        """How many times as long a call of the one takes as one of the other."""
+        return paired_ratio(self._samples(numerator), self._samples(denominator))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What was timed; nothing before the first round is whole."""
+        return frozenset(self.taken[0]) if self.taken else frozenset()
+
+    def milliseconds(self, name: str) -> float:
+        """The median time of a call that was timed."""
+        return statistics.median(self._samples(name)) / 1e6
+
+    def _samples(self, name: str) -> list[float]:
+        return [sampled[name] for sampled in self.taken]
+
+    def _is_enough(self, baseline: str, limits: Limits) -> bool:
+        if len(self.taken) < limits.fewest:
+            return False
+        others = [name for name in self.taken[0] if name != baseline]
+        return all(self.ratio(baseline, name).is_narrow(limits.tolerance) for name in others)
+
+
+def _sample(call: Callable[[], object], count: int, clock: Clock) -> float:
+    start = clock()
+    for _ in range(count):
+        call()
+    return max(clock() - start, 1) / count
+
+
+def _calls_for(call: Callable[[], object], clock: Clock) -> int:
+    fastest = min(_sample(call, 1, clock) for _ in range(3))
+    return max(1, math.ceil(_SAMPLE_NS / fastest)) if fastest < _SAMPLE_NS else 1
+
+
+@contextmanager
+def _collection_off() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,84 @@
+"""What a trial comes down to, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bringup.cli.trial.run import Line, Trial
+from bringup.report import Judgement, Ratio
+
+__all__ = ["spread", "verdict"]
+
+_OURS = ("fused", "captured")
+
+
+def spread(ratio: Ratio) -> str:
+    """A ratio with its interval, or why there is none."""
+    if ratio.high == float("inf"):
+        return f"too few rounds to say ({ratio.rounds})"
+    interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
+    if ratio.judgement is Judgement.TOO_NOISY:
+        return f"too noisy to say {interval}"
+    return f"{ratio.median:.2f}x {interval}"
+
+
+def verdict(trial: Trial) -> str:
+    """The sentence: what to use, or why nothing helps, or that the machine is too noisy."""
+    ours = [line for line in trial.lines if line.mode in _OURS]
+    wrong = [line for line in ours if _is_wrong(line, trial.tolerance)]
+    if wrong:
+        return f"Do not use {' and '.join(map(_wrong, wrong))}."
+    timed = [line for line in ours if line.speedup is not None]
+    if not timed:
+        if trial.is_interrupted:
+            return "It was interrupted before anything could be compared."
+        reasons = "; ".join(f"{line.mode}: {line.reason}" for line in ours)
+        return f"bringup does nothing for this model: {reasons}."
+    faster = [line for line in timed if _judgement(line) is Judgement.MORE]
+    if faster:
+        return _recommended(max(faster, key=lambda line: _median(line.speedup)))
+    noisy = [line for line in timed if _judgement(line) is Judgement.TOO_NOISY]
+    if noisy:
+        return f"Too noisy to say ({_each(noisy)}): give it more time with --seconds, or less load."
+    split = f"; Dynamo split it in {len(trial.breaks) + 1} parts" if trial.breaks else ""
+    return f"bringup does not make this model faster than eager: {_each(timed)}{split}."
+
+
+def _is_wrong(line: Line, tolerance: float) -> bool:
+    if line.max_abs_diff is None:
+        return False
+    return not line.max_abs_diff <= tolerance  # NaN too
+
+
+def _wrong(line: Line) -> str:
+    return f"{line.mode}: {line.reason or f'its output is {line.max_abs_diff:.1e} from eager'}"
+
+
+def _recommended(line: Line) -> str:
+    assert line.speedup is not None
+    gap = "" if line.max_abs_diff is None else f"; outputs agree within {line.max_abs_diff:.1e}"
+    return f"{line.mode} is {spread(line.speedup)} as fast as eager{_against_peer(line)}{gap}."
+
+
+def _against_peer(line: Line) -> str:
+    ratio = line.speedup_vs_inductor
+    if ratio is None:
+        return ""
+    if ratio.judgement is Judgement.TOO_NOISY:
+        return f", {spread(ratio)} against Inductor"
+    if ratio.judgement is Judgement.ALIKE:
+        return ", and as fast as Inductor"
+    return f", and {spread(ratio)} as fast as Inductor"
+
+
+def _judgement(line: Line) -> Judgement:
+    assert line.speedup is not None
+    return line.speedup.judgement
+
+
+def _median(ratio: Ratio | None) -> float:
+    return 0.0 if ratio is None else ratio.median
+
+
+def _each(lines: Sequence[Line]) -> str:
+    return ", ".join(f"{line.mode} {spread(line.speedup)}" for line in lines if line.speedup)
