@@ -27,6 +27,7 @@ class Mutation:
     """One change between replays."""
 
     blind: ClassVar[str | None] = None
+    blind_when_frozen: ClassVar[str | None] = None
 
     def applies(self, program: Program) -> bool:
         """Whether this program has what is changed."""
@@ -78,9 +79,14 @@ class WriteWeightThroughData(Mutation):
 
 
 class WriteOneElementThroughData(Mutation):
-    def apply(self, program: Program, random: Random) -> None:
+    blind_when_frozen = "one element of a large frozen weight"
+
+    def apply(self, program: Program, random: Random) -> Undo:
         module, key = _any_parameter(program, random)
-        module._parameters[key].data.view(-1)[random.randrange(WIDTH)] = 3
+        element = module._parameters[key].data.view(-1)[random.randrange(WIDTH)]
+        former = element.clone()
+        element.fill_(3)
+        return lambda: element.copy_(former)
 
 
 class WriteBuffer(Mutation):

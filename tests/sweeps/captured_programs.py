@@ -115,8 +115,14 @@ def draw_model(random: Random) -> nn.Module:
 class Program:
     """A model, its inputs, and tensors that it reaches through a list."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, frozen: bool = False) -> None:
         self.model = draw_model(random)
+        self.frozen = frozen
+        """Whether what is captured is a compiled function that folded the weights."""
+        options = {"freeze": True, "on_weight_change": "refold", "passes": []}
+        self._call = (
+            torch.compile(self.model, backend="bringup", options=options) if frozen else self.model
+        )
         self.tokens = torch.tensor([random.randrange(11) for _ in range(ROWS)])
         self.x = torch.randn(ROWS, WIDTH)
         self.extras = [torch.randn(WIDTH)]
@@ -124,7 +130,11 @@ class Program:
         self.output: Tensor | None = None
 
     def run(self) -> Tensor:
-        """One call of the model, as the user's code makes it."""
+        """One call of what is captured, as the user's code makes it."""
+        return self._call(self.tokens, self.x) * self.extras[0]
+
+    def expected(self) -> Tensor:
+        """The same by the model alone."""
         return self.model(self.tokens, self.x) * self.extras[0]
 
     def state(self) -> list[Tensor]:

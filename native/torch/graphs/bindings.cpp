@@ -163,6 +163,7 @@ void bind_recorder(nb::module_& module) {
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)
+      .def("remember", &Recorder::remember, nb::arg("tensor"), nb::arg("name"))
       .def("set_scope", &Recorder::set_scope, nb::arg("scope"))
       .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
       .def_prop_ro("paused", &Recorder::paused)

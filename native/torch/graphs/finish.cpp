@@ -32,8 +32,19 @@ bool same(const at::Tensor& memory, const at::Tensor& content) {
 
 }  // namespace
 
+void Recorder::check_contents() {
+  if (const auto tensor = contents_.changed(restorer_)) {
+    throw CaptureFailure("the tensor " + *tensor +
+                         " was written inside the capture by code that the recorder cannot see "
+                         "(NumPy, ctypes, a kernel that torch.compile generated): a replay would "
+                         "not write it. Write it with torch's operators");
+  }
+  contents_.name_tensors(*watch_);
+}
+
 std::unique_ptr<Graph> Recorder::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  check_contents();
   for (Block* block : pool_->live_blocks()) {
     if (!block->written && block->origin == Origin::kLiteral) add_constant(*block);
   }

@@ -522,9 +522,16 @@ std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {
   return found;
 }
 
+void Recorder::remember(const at::Tensor& tensor, std::string name) {
+  // What the run itself made has its own rules.
+  if (tensor.has_storage() && pool_->find(tensor.storage()) != nullptr) return;
+  contents_.remember(tensor, std::move(name));
+}
+
 void Recorder::abandon() {
   const OutsideCapture outside;
   restorer_.restore();
+  contents_.restore();
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "torch/graphs/contents.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_side.h"
 #include "torch/graphs/node.h"
@@ -75,6 +76,8 @@ class Recorder {
   // While paused everything runs as if there were no capture: torch.compile works.
   void set_paused(bool paused);
   bool paused() const { return paused_; }
+  // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end.
+  void remember(const at::Tensor& tensor, std::string name);
   // What the graph takes as given. Stays with the graph.
   const std::shared_ptr<Watch>& watch() const { return watch_; }
   // Takes the content of `tensor` as it is now for a constant of the graph.
@@ -115,6 +118,7 @@ class Recorder {
                                          std::vector<c10::IValue> args,
                                          const std::vector<OperatorNode::Output>& outputs,
                                          bool on_device);
+  void check_contents();
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
   void use_device(const OperatorTraits& traits, c10::Device device);
   void add_constant(Block& block);
@@ -128,6 +132,7 @@ class Recorder {
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
   Restorer restorer_;
+  Contents contents_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   WrittenVersions versions_;
   HostSide host_side_;

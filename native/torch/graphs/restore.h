@@ -18,6 +18,10 @@ class Restorer {
   // The generator's state, unless it was remembered before.
   void remember(at::Generator generator);
 
+  bool remembers(const c10::Storage& storage) const {
+    return contents_.contains(storage.unsafeGetStorageImpl());
+  }
+
   // Puts everything back as it was when it was remembered.
   void restore() const;
 

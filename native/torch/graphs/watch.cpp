@@ -37,9 +37,9 @@ void Watch::add_tensor(const at::Tensor& tensor, const std::string& what) {
 
 void Watch::ignore_tensor(const at::Tensor& tensor) { known_.insert(tensor.unsafeGetTensorImpl()); }
 
-void Watch::name_tensor(const at::Tensor& tensor, const std::string& name) {
+void Watch::name_tensor(const c10::TensorImpl* tensor, const std::string& name) {
   for (Held& held : tensors_) {
-    if (held.tensor._unsafe_get_target() != tensor.unsafeGetTensorImpl()) continue;
+    if (held.tensor._unsafe_get_target() != tensor) continue;
     held.what = "'" + name + "' (" + held.what + ")";
     return;
   }
@@ -76,6 +76,7 @@ bool Watch::reads(const at::Tensor& tensor) const {
 }
 
 void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
+  if (std::ranges::find(frozen_, weights) != frozen_.end()) return;
   weights->for_each_storage([&](const c10::Storage& storage) {
     storages_.insert(storage.unsafeGetStorageImpl());
     frozen_storages_.insert(storage.unsafeGetStorageImpl());

@@ -29,7 +29,7 @@ class Watch {
   // A tensor made in the capture over memory from before: nobody can take it for given.
   void ignore_tensor(const at::Tensor& tensor);
   // Calls the tensor by the name that the user's code has for it.
-  void name_tensor(const at::Tensor& tensor, const std::string& name);
+  void name_tensor(const c10::TensorImpl* tensor, const std::string& name);
   // At the end of the capture: what it did itself to the tensors that it read, in words; none when
   // nothing. Forgets tensors that are gone.
   std::optional<std::string> seal();

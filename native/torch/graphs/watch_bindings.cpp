@@ -6,6 +6,7 @@
 
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/frozen.h"
+#include "torch/graphs/recorder.h"
 #include "torch/graphs/watch.h"
 
 namespace nb = nanobind;
@@ -36,6 +37,12 @@ std::optional<std::string> change_of(FrozenWeights& weights, const nb::list& arg
   return weights.change(&given);
 }
 
+// What was folded from the weights runs now: a capture under way on this thread depends on them.
+void join_capture(const std::shared_ptr<FrozenWeights>& weights) {
+  const Recorder* recorder = Recorder::current();
+  if (recorder != nullptr && !recorder->paused()) recorder->watch()->add_frozen(weights);
+}
+
 }  // namespace
 
 void bind_watch(nb::module_& module) {
@@ -43,11 +50,9 @@ void bind_watch(nb::module_& module) {
       .def(nb::init<>())
       .def("add", &FrozenWeights::add, nb::arg("name"), nb::arg("weight"), nb::arg("argument"))
       .def("change", &change_of, nb::arg("arguments"))
-      .def("refresh", &FrozenWeights::refresh);
+      .def("join_capture", &join_capture);
   nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))
       .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"))
-      .def("add_frozen", &Watch::add_frozen, nb::arg("weights"))
-      .def("name_tensor", &Watch::name_tensor, nb::arg("tensor"), nb::arg("name"))
       .def("reads", &Watch::reads, nb::arg("tensor"))
       .def("refresh", &Watch::refresh);
 }

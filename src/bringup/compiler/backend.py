@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, cast
@@ -37,6 +38,9 @@ class CompileOptions:
         max_captures: how many captures are kept for one graph; the one used longest ago makes room.
         passes: names of the passes to run; None for all registered ones.
         freeze: whether the weights of an inference graph become constants that are folded once.
+        freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
+            no version counter: that they were written shows only by the elements that a call looks
+            at. Without it they stay inputs, and a warning counts them.
         on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
             (rewrite the graph with the new weights, then run; with `eager` only).
         pass_switch: passes switched on or off by name, `ALL` for all others.
@@ -52,6 +56,7 @@ class CompileOptions:
     max_captures: int = 8
     passes: Sequence[str] | None = None
     freeze: bool = False
+    freeze_inference_tensors: bool = False
     on_weight_change: str = "raise"
     pass_switch: Mapping[str, bool] | None = None
     pass_versions: Mapping[str, str] | None = None
@@ -76,7 +81,7 @@ class CompileOptions:
                 raise BringupError(
                     f"option {name!r} must be one of {list(choices)}, got {getattr(self, name)!r}"
                 )
-        for name in ("capture", "freeze"):
+        for name in ("capture", "freeze", "freeze_inference_tensors"):
             if not isinstance(getattr(self, name), bool):
                 raise BringupError(
                     f"option {name!r} must be True or False, got {getattr(self, name)!r}"
@@ -157,7 +162,7 @@ class _Compilation:
                 run = self._captured(graph, run, static)
             return run, frozen
 
-        run, frozen = build(aten, known if options.freeze else [])
+        run, frozen = build(aten, self._freezable(known) if options.freeze else [])
         if not frozen:
             return run
         if options.on_weight_change == "raise":
@@ -167,6 +172,19 @@ class _Compilation:
             frozen,
             lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights)[0],
         )
+
+    def _freezable(self, weights: Sequence[Weight]) -> list[Weight]:
+        if self._options.freeze_inference_tensors:
+            return list(weights)
+        counted = [weight for weight in weights if not weight.tensor.is_inference()]
+        if len(counted) < len(weights):
+            warnings.warn(
+                f"option 'freeze': {len(weights) - len(counted)} of {len(weights)} weights of "
+                f"{self._name} are inference tensors, which count no writes, and stay inputs; load "
+                "the model outside inference mode, or say freeze_inference_tensors=True",
+                stacklevel=2,
+            )
+        return counted
 
     def training(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """The forward or the backward graph of a function that gradients are asked of."""

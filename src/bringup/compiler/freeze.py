@@ -18,6 +18,7 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import is_fake
 
+from bringup._native import torch_library
 from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import ContractError
@@ -112,18 +113,20 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], 
 def watched(run: BoxedFunction, frozen: Sequence[Weight]) -> BoxedFunction:
     """`run`, but every call first checks that the frozen weights are the same and unchanged.
 
-    Raises `ContractError` naming the weight otherwise. What bypasses the version counter (writing
-    through `.data` or numpy) goes unseen.
+    Raises `ContractError` naming the weight otherwise. The check sees another tensor, other memory
+    or shape, a moved version counter and, where the host can read the memory, one element of each
+    weight, another one at each call: a sparse write through `.data` or NumPy can go unseen.
     """
-    watch = _Watch(frozen)
+    watch = _watch(frozen)
 
     def run_watched(arguments: list[Any]) -> Any:
         change = watch.change(arguments)
         if change is not None:
             raise ContractError(
-                f"the weight {change}: call torch.compiler.reset() to compile again, or compile "
+                f"{change}: call torch.compiler.reset() to compile again, or compile "
                 'with options={"freeze": True, "on_weight_change": "refold"} or without freezing'
             )
+        watch.join_capture()
         return run(arguments)
 
     run_watched._boxed_call = True  # type: ignore[attr-defined]
@@ -137,7 +140,7 @@ def refolding(
 ) -> BoxedFunction:
     """`run`, but a call that finds a frozen weight changed first builds it anew, by `build`."""
     lock = threading.Lock()
-    current = (_Watch(frozen), run)
+    current = (_watch(frozen), run)
 
     def run_refolding(arguments: list[Any]) -> Any:
         nonlocal current
@@ -147,35 +150,23 @@ def refolding(
                 weights = [
                     dataclasses.replace(weight, tensor=arguments[weight.index]) for weight in frozen
                 ]
+                # what is watched is what was there before it was folded
+                watch = _watch(weights)
                 inner = build(weights)
-                current = (_Watch(weights), inner)
+                current = (watch, inner)
+        watch.join_capture()
         return inner(arguments)
 
     run_refolding._boxed_call = True  # type: ignore[attr-defined]
     return run_refolding
 
 
-class _Watch:
-    """Addresses and versions of the frozen weights."""
-
-    def __init__(self, frozen: Sequence[Weight]) -> None:
-        self._marks = [
-            (weight.index, weight.tensor.data_ptr(), _version(weight.tensor)) for weight in frozen
-        ]
-        self._names = {weight.index: weight.name for weight in frozen}
-
-    def change(self, arguments: Sequence[Any]) -> str | None:
-        """Which weight changed and how; None when none did."""
-        for index, pointer, version in self._marks:
-            tensor = arguments[index]
-            if tensor.data_ptr() != pointer or _version(tensor) != version:
-                how = "was written" if tensor.data_ptr() == pointer else "is another tensor now"
-                return f"{self._names[index]!r} was frozen into the compiled graph and {how}"
-        return None
-
-
-def _version(tensor: Any) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+def _watch(frozen: Sequence[Weight]) -> Any:
+    watch = torch_library("freezing weights").graphs.FrozenWeights()
+    with ordinary_torch():
+        for weight in frozen:
+            watch.add(weight.name, weight.tensor, weight.index)
+    return watch
 
 
 def _is_static(node: Any, example: Any) -> bool:

@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -15,13 +15,17 @@ import torch
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError
+from bringup.graphs._generated import generated_code_refused
 from bringup.graphs._given import watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
+from bringup.graphs._reachable import frame_values, reachable
 from bringup.graphs._scope import ScopeTracker
 
 __all__ = ["capture", "constant", "scope"]
 
+_REMEMBERED_BYTES = 1 << 30
+"""How much of what is merely reachable is read before and after a capture, nearest first."""
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 
 
@@ -76,6 +80,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
+        self._modules: list[torch.nn.Module] = []
 
     def __enter__(self) -> CapturedGraph:
         if self._graph._content is not None:
@@ -83,13 +88,15 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
         recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
+        self._modules = _remember_reachable(recorder, frame_values(sys._getframe(1)))
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(self._stream)
             recorder.begin()
             cleanup.callback(recorder.stop)
             cleanup.enter_context(_session_of(recorder))
-            cleanup.enter_context(_paused_while_compiling(recorder))
+            compiled = cleanup.enter_context(generated_code_refused(_is_recording))
+            cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
             cleanup.enter_context(_without_hook_warning())
             # Else a device's backward would run on a thread that is not recorded.
@@ -110,6 +117,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             )
         recorder, self._recorder = self._recorder, None
         called = [] if _session.scopes is None else list(_session.scopes.called)
+        modules, self._modules = self._modules, []
         self._cleanup.close()
         if error is not None:
             recorder.abandon()
@@ -117,7 +125,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         try:
             _check_outputs(recorder)
             native = recorder.finish()
-            watch_modules(recorder.watch, called)
+            watch_modules(recorder.watch, called, modules)
             self._graph._content = Content(native, recorder.watch)
         except BaseException:
             recorder.abandon()
@@ -153,9 +161,30 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _is_recording() -> bool:
+    return _session.recorder is not None and not _session.recorder.paused
+
+
+def _remember_reachable(recorder: Any, values: Mapping[str, Any]) -> list[torch.nn.Module]:
+    """Remembers the content of what the captured code can reach; returns the modules there."""
+    modules: list[torch.nn.Module] = []
+    left = _REMEMBERED_BYTES
+    for name, found in reachable(values):
+        if isinstance(found, torch.nn.Module):
+            modules.append(found)
+        elif (left := left - _storage_bytes(found)) > 0:
+            recorder.remember(found, name)
+    return modules
+
+
 @contextmanager
 def _session_of(recorder: Any) -> Iterator[None]:
-    scopes = ScopeTracker(recorder.set_scope)
+    def entered(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        for name, found in reachable({type(module).__name__: module, "its arguments": args}):
+            if isinstance(found, torch.Tensor):
+                recorder.remember(found, name)
+
+    scopes = ScopeTracker(recorder.set_scope, entered)
     scopes.start()
     _session.recorder, _session.scopes = recorder, scopes
     try:
@@ -166,8 +195,8 @@ def _session_of(recorder: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _paused_while_compiling(recorder: Any) -> Iterator[None]:
-    """What a compiler runs while it compiles is no part of the model."""
+def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iterator[None]:
+    """What a compiler runs while it compiles is no part of the model. Calls `compiled` after it."""
     dynamo_callback = sys.modules.get("torch._dynamo.callback")
     if dynamo_callback is None:
         yield
@@ -180,6 +209,7 @@ def _paused_while_compiling(recorder: Any) -> Iterator[None]:
 
     def resume(_args: object) -> None:
         if _session.recorder is recorder:
+            compiled()
             recorder.set_paused(False)
 
     handler.register_start_callback(pause)
@@ -247,6 +277,10 @@ def _check_outputs(recorder: Any) -> None:
         ' never filled. Compile with backend="bringup" or "eager", make it before the capture, or'
         " declare it with graphs.constant(tensor)"
     )
+
+
+def _storage_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -14,17 +14,20 @@ __all__ = ["watch_modules"]
 _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
 
 
-def watch_modules(watch: Any, ran: Iterable[torch.nn.Module]) -> None:
-    """Adds what the graph reads and these modules hold: parameters, buffers and other tensors, the
+def watch_modules(
+    watch: Any, ran: Iterable[torch.nn.Module], known: Iterable[torch.nn.Module] = ()
+) -> None:
+    """Adds what the graph reads and modules hold: parameters, buffers and other tensors, the
     submodules on the way to them, and whether a module that ran is in training mode.
 
     Args:
         watch: the native watch of the graph, after the capture.
         ran: the modules whose forward ran.
+        known: others that the captured code can reach, such as those that a compiled function uses.
     """
     called = _with_compiled(ran)
     seen: set[torch.nn.Module] = set()
-    for module in called:
+    for module in (*called, *known):
         if module not in seen:
             _watch_tree(watch, module, "", type(module).__name__, called, seen)
 

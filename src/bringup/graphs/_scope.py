@@ -22,9 +22,9 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def _before_module(module: torch.nn.Module, _args: Any) -> None:
+def _before_module(module: torch.nn.Module, args: Any) -> None:
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.enter_module(module)
+        _current.tracker.enter_module(module, args)
 
 
 def _after_module(module: torch.nn.Module, _args: Any, _result: Any) -> None:
@@ -78,10 +78,17 @@ class ScopeTracker:
 
     Args:
         changed: called with the new scope, `"encoder.layer.0"`, whenever it changes.
+        entered: called with a module and its positional arguments, before the first call of one
+            that is no part of a module called before.
     """
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[str], None],
+        entered: Callable[[torch.nn.Module, tuple[Any, ...]], None],
+    ) -> None:
         self._changed = changed
+        self._entered = entered
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
         self.called: dict[torch.nn.Module, None] = {}
@@ -107,8 +114,10 @@ class ScopeTracker:
         finally:
             self._pop_to(depth)
 
-    def enter_module(self, module: torch.nn.Module) -> None:
+    def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...] = ()) -> None:
         """A module is being called."""
+        if module not in self.called and module not in self._paths:
+            self._entered(module, args)
         self.called[module] = None
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         if parent is None or module not in self._paths:

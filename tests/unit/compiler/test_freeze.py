@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bringup import compiler
-from bringup.errors import ContractError
+from bringup import compiler, graphs
+from bringup.errors import CaptureError, ContractError
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +169,114 @@ def test_weight_that_is_given_twice_is_frozen_once():
         for other in (model.p, torch.randn(4)):
             x = torch.randn(4)
             assert torch.equal(compiled(x.clone(), other), model(x.clone(), other))
+
+
+def _captured_by_hand(model, x, **options):
+    compiled = torch.compile(model, backend="bringup", options={"freeze": True, **options})
+    compiled(x)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        output = compiled(x)
+    return compiled, graph, output
+
+
+@pytest.mark.parametrize("on_change", ["raise", "refold"])
+@torch.no_grad()
+def test_replay_of_a_captured_frozen_function_names_the_weight_that_was_loaded_anew(on_change):
+    model, x = _linear(), torch.randn(2, 4)
+    _, graph, output = _captured_by_hand(model, x, on_weight_change=on_change)
+    expected = model(x)
+    graph.replay()
+    torch.testing.assert_close(output, expected)
+    model.load_state_dict(_linear().state_dict())
+    with pytest.raises(
+        CaptureError, match=r"the weight '0\.(weight|bias)' was frozen into .* and was written"
+    ):
+        graph.replay()
+    torch.testing.assert_close(output, expected)
+
+
+@torch.no_grad()
+def test_replay_of_a_captured_frozen_function_sees_replaced_weights():
+    model, x = _linear(), torch.randn(2, 4)
+    _, graph, _ = _captured_by_hand(model, x)
+    model[0].weight = nn.Parameter(torch.zeros(3, 4))
+    with pytest.raises(CaptureError, match=r"'0\.weight' of Sequential is another tensor now"):
+        graph.replay()
+
+
+@torch.no_grad()
+def test_refresh_accepts_the_same_content_and_finds_one_element_that_was_written():
+    model, x = _linear(), torch.randn(2, 4)
+    _, graph, output = _captured_by_hand(model, x)
+    model.load_state_dict(model.state_dict())
+    with pytest.raises(CaptureError, match="was written"):
+        graph.replay()
+    graph.refresh()
+    graph.replay()
+    torch.testing.assert_close(output, model(x))
+    model[0].weight.data[1, 2] = 100
+    with pytest.raises(CaptureError, match=r"the weight '0\.weight' was frozen .* was written"):
+        graph.refresh()
+
+
+@torch.no_grad()
+def test_write_to_every_element_through_data_is_seen_and_refolded():
+    model, x = _linear(), torch.randn(2, 4)
+    options = {"freeze": True, "on_weight_change": "refold", "capture": True}
+    compiled = torch.compile(model, backend="bringup", options=options)
+    compiled(x)
+    model[0].weight.data += 1
+    torch.testing.assert_close(compiled(x), model(x))
+    model[0].bias.data = torch.randn(3)
+    torch.testing.assert_close(compiled(x), model(x))
+    model[0].weight.set_(torch.randn(3, 4))
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@torch.no_grad()
+def test_one_element_written_through_data_is_seen_once_its_turn_comes():
+    model, x = _linear(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+    compiled(x)
+    model[0].weight.data[2, 1] = 100  # 12 elements, each of which is looked at in turn
+
+    def call_twelve_times():
+        for _ in range(12):
+            compiled(x)
+
+    with pytest.raises(ContractError, match=r"'0\.weight' was frozen .* was written"):
+        call_twelve_times()
+
+
+@torch.no_grad()
+def test_limit_an_element_of_a_large_weight_written_through_data_goes_unseen():
+    """What docs/graphs/capture.md states: only counted elements of a weight are looked at."""
+    model, x = nn.Module(), torch.randn(2, 64)
+    model.weight = nn.Parameter(torch.randn(64, 64))
+    model.forward = lambda x: x @ model.weight.exp()
+    compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+    before = compiled(x)
+    model.weight.data[1, 1] = 100
+    for _ in range(20):
+        assert torch.equal(compiled(x), before)
+
+
+@torch.no_grad()
+def test_weights_of_inference_mode_are_frozen_only_when_asked_for():
+    with torch.inference_mode():
+        model = _linear()
+    x = torch.randn(2, 4)
+    with torch.inference_mode():
+        compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+        with pytest.warns(UserWarning, match="2 of 2 weights of .* are inference tensors"):
+            compiled(x)
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+        torch.compiler.reset()
+        options = {"freeze": True, "freeze_inference_tensors": True}
+        compiled = torch.compile(model, backend="bringup", options=options)
+        torch.testing.assert_close(compiled(x), model(x))
+        model[0].weight.mul_(2)
+        with pytest.raises(ContractError, match=r"'0\.weight' was frozen .* was written"):
+            compiled(x)

@@ -1,0 +1,49 @@
+// What a capture might change behind the recorder's back: the content of tensors that the captured
+// code can reach, before the run and after it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "torch/graphs/restore.h"
+#include "torch/graphs/watch.h"
+
+namespace bringup::torch_ext::graphs {
+
+class Contents {
+ public:
+  // Remembers the content of the tensor's storage unless it did so before; `name` is the user's for
+  // the tensor. Copies the first 64 MiB in all, hashes the rest.
+  void remember(const at::Tensor& tensor, std::string name);
+
+  // A tensor of which no operator wrote what it has now, "'cache' (float32[4])"; none when there is
+  // none. `written`: what recorded operators wrote.
+  std::optional<std::string> changed(const Restorer& written) const;
+
+  // Puts back what was copied.
+  void restore() const;
+
+  // Tells the watch how the user calls the tensors.
+  void name_tensors(Watch& watch) const;
+
+ private:
+  struct Content {
+    c10::Storage storage;
+    std::string what;
+    at::Tensor copy;  // undefined when only hashed
+    uint64_t hash = 0;
+  };
+
+  static bool is_same(const Content& content);
+
+  std::unordered_map<const c10::StorageImpl*, Content> contents_;
+  std::unordered_map<const c10::TensorImpl*, std::string> names_;
+  size_t copied_ = 0;
+};
+
+}  // namespace bringup::torch_ext::graphs
