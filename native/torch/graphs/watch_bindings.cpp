@@ -54,6 +54,7 @@ void bind_watch(nb::module_& module) {
   nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))
       .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"))
       .def("reads", &Watch::reads, nb::arg("tensor"))
+      .def("change", &Watch::change)
       .def("refresh", &Watch::refresh);
 }
 
