@@ -26,7 +26,8 @@ def main() -> None:
     compiled = torch.compile(model, backend="bringup")
     after, before = compiled(x), model(x)
     for name, count in compiler.last_report().matches.items():
-        print(f"{name}: {count}")
+        if not name.startswith("Library"):  # those that bringup ships
+            print(f"{name}: {count}")
     print(f"greatest difference {(after - before).abs().max().item():.1e}")
     torch.testing.assert_close(after, before)
 
