@@ -8,6 +8,7 @@
 
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/host_call.h"
+#include "torch/devices/profiler.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -39,6 +40,7 @@ struct End {
 
 void copy_in_stream(bringup_copy_kind kind, End to, End from, size_t bytes,
                     const c10::Stream& stream) {
+  const ProfiledWork work(kind, bytes, stream);
   check_driver(active_driver()->copy_async(kind, to.device, to.address, from.device, from.address,
                                            bytes, native_stream(stream)),
                "copying memory");

@@ -197,6 +197,7 @@ bool install_driver() {
   register_copies();
   register_fallback();
   register_autocast();
+  register_profiler();
   return start_autograd_device_threads(device_count);
 }
 

@@ -8,6 +8,7 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/host_allocator.h"
+#include "torch/devices/profiler.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -54,6 +55,7 @@ class DriverHooks final : public at::PrivateUse1HooksInterface {
     at::DataPtr grown = allocate_through_tap(bytes, device);
     const size_t kept = std::min(storage.nbytes(), bytes);
     if (kept > 0) {
+      const ProfiledWork work(BRINGUP_DEVICE_TO_DEVICE, kept, current_stream(device));
       check_driver(
           active_driver()->copy_async(BRINGUP_DEVICE_TO_DEVICE, device, grown.get(), device,
                                       storage.data(), kept, current_driver_stream(device)),

@@ -13,6 +13,7 @@
 #include "runtime/context.h"
 #include "torch/common/kernel_call.h"
 #include "torch/devices/allocator.h"
+#include "torch/devices/profiler.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -133,10 +134,13 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name) {
   device = checked_device(device);
-  if (launched_by_driver(*kernel)) {
-    launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
-  } else {
-    call_host_entry(*kernel, block, device, operator_name);
+  {
+    const ProfiledWork work(operator_name, current_stream(device));
+    if (launched_by_driver(*kernel)) {
+      launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
+    } else {
+      call_host_entry(*kernel, block, device, operator_name);
+    }
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

@@ -67,5 +67,6 @@ void register_operators();
 void register_copies();
 void register_fallback();
 void register_autocast();
+void register_profiler();
 
 }  // namespace bringup::torch_ext

@@ -6,7 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "torch/devices/driver.h"
+#include "torch/devices/profiler.h"
+#include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
 
 namespace bringup::torch_ext::graphs {
@@ -92,7 +93,10 @@ void DeviceGraph::launch(bool validating) {
     validating_.store(validating);
   }
   check_driver(driver.event_wait(over_, device_, stream), "waiting for a graph's former launch");
-  check_driver(driver.graph_launch(graph_, stream), "launching a captured graph");
+  {
+    const ProfiledWork work("captured graph", current_stream(device_));
+    check_driver(driver.graph_launch(graph_, stream), "launching a captured graph");
+  }
   check_driver(driver.event_record(over_, device_, stream), "recording an event");
 }
 
