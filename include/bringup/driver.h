@@ -61,8 +61,10 @@ typedef struct bringup_device_props {
   char arch[32];        /* for compilers: "sim-1" */
   uint64_t total_memory;
   uint32_t core_count;
-  uint32_t supports_float64; /* 0 or 1 */
-  uint32_t supports_int64;
+  uint32_t supports_float64; /* 0 or 1. 0: there are no float64 and complex128 tensors on it, the
+                                kit refuses them with a TypeError. */
+  uint32_t supports_int64;   /* 0 or 1. 0: kernels have no 64-bit integers. int64 tensors exist all
+                                the same, as torch's indices are int64. */
   uint32_t host_visible_memory; /* 1: the host may read and write device memory through host_view */
   uint32_t runs_host_code; /* 1: device code is host code, as on a simulator. A kernel built for the
                               host is then launched like device code, never called directly. */

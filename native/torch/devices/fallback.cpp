@@ -24,7 +24,8 @@ struct OperatorPlan {
   bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
   bool draws_unasked = false;  // random, but takes no generator
-  int generator = -1;          // positions of these arguments, or -1
+  bool takes_dtype = false;
+  int generator = -1;  // positions of these arguments, or -1
   int device = -1;
   std::vector<bool> writes;  // for each argument
 };
@@ -50,10 +51,12 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   };
   const auto generator = optional(c10::GeneratorType::get());
   const auto device = optional(c10::DeviceObjType::get());
+  const auto dtype = optional(c10::ScalarTypeType::get());
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::TypePtr& type = schema.arguments()[i].real_type();
     if (type->isSubtypeOf(*generator)) plan.generator = static_cast<int>(i);
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
+    plan.takes_dtype |= type->isSubtypeOf(*dtype);
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     plan.writes.push_back(alias != nullptr && alias->isWrite());
   }
@@ -180,8 +183,14 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
     op.redispatchBoxed(kCpuKeys, stack);
   }
   if (plan.mutates) call.write_back();
-  for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
-    adopt_value(call, (*stack)[i]);
+  try {
+    for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
+      adopt_value(call, (*stack)[i]);
+    }
+  } catch (const c10::TypeError& error) {
+    // Python's operators (a * b) turn a TypeError into NotImplemented and lose what it says.
+    if (!plan.takes_dtype) TORCH_WARN(error.what_without_backtrace());
+    throw;
   }
 }
 

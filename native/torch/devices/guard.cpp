@@ -30,9 +30,10 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     const bringup_device_props props = device_props(checked_device(device.index()));
     c10::DeviceCapability capability;
-    auto& types = capability.capability_data.supported_scalar_types;
-    if (props.supports_float64 == 0) types.has_Double = types.has_ComplexDouble = 0;
-    if (props.supports_int64 == 0) types.has_Long = 0;
+    auto& data = capability.capability_data;
+    static_assert(c10::kIndex_Double == static_cast<int>(c10::ScalarType::Double));
+    data.capability_bits &= ~absent_dtypes(props);
+    if (props.supports_int64 == 0) data.supported_scalar_types.has_Long = 0;
     return capability;
   }
 

@@ -219,6 +219,7 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   for (const Pair& pair : pairs_) {
     if (pair.host.is_same(result)) return pair.original;
   }
+  check_dtype(result.scalar_type(), device_);
   const c10::Device device(kDriverDevice, device_);
   if (!result.has_storage()) return result.to(device);
   c10::StorageImpl* storage = storage_of(result);

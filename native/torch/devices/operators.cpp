@@ -28,19 +28,22 @@ namespace {
 
 using at::Tensor;
 
-void check_factory(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+// What a tensor of the current device cannot be.
+void check_factory(std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
+                   std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false),
               "only CPU tensors can be pinned, not tensors of device '", driver_facts().device_name,
               "'");
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "device '",
               driver_facts().device_name, "' has strided tensors only, not layout ", *layout);
+  check_dtype(c10::dtype_or_default(dtype), current_device());
 }
 
 Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
              std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
-  check_factory(layout, pin_memory);
   const c10::DeviceGuard guard(c10::device_or_default(device));
+  check_factory(dtype, layout, pin_memory);
   return at::detail::empty_generic(size, &device_allocator(), kDriverKeys,
                                    c10::dtype_or_default(dtype), memory_format);
 }
@@ -48,8 +51,8 @@ Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
 Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                      std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
                      std::optional<c10::Device> device, std::optional<bool> pin_memory) {
-  check_factory(layout, pin_memory);
   const c10::DeviceGuard guard(c10::device_or_default(device));
+  check_factory(dtype, layout, pin_memory);
   return at::detail::empty_strided_generic(size, stride, &device_allocator(), kDriverKeys,
                                            c10::dtype_or_default(dtype));
 }
@@ -58,14 +61,19 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
                    std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                    std::optional<bool> pin_memory) {
-  check_factory(layout, pin_memory);
   const c10::DeviceGuard guard(c10::device_or_default(device));
+  check_factory(dtype, layout, pin_memory);
   at::native::ZeroTensorAllocator nothing(c10::Device(kDriverDevice, current_device()));
   Tensor zeros =
       at::detail::empty_generic(size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor),
                                 c10::dtype_or_default(dtype), std::nullopt);
   zeros.storage().unsafeGetStorageImpl()->set_allocator(&device_allocator());
   return zeros;
+}
+
+Tensor view_dtype(const Tensor& self, at::ScalarType dtype) {
+  check_dtype(dtype, self.device().index());
+  return at::native::view_dtype(self, dtype);
 }
 
 bool has_elements(c10::IntArrayRef size) {
@@ -170,6 +178,7 @@ void register_operators() {
   library->impl("_efficientzerotensor", &zero_tensor);
   library->impl("as_strided", &at::native::as_strided_tensorimpl);
   library->impl("view", &at::native::view);
+  library->impl("view.dtype", &view_dtype);
   library->impl("_reshape_alias", &at::native::_reshape_alias);
   library->impl("resize_", &resize);
   library->impl("set_.source_Tensor", &set_to_tensor);

@@ -4,8 +4,10 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <string>
 
 #include "torch/devices/driver.h"
@@ -17,6 +19,10 @@ constexpr c10::DispatchKeySet kDriverKeys(c10::DispatchKey::PrivateUse1);
 constexpr c10::DispatchKeySet kCpuKeys(c10::DispatchKey::CPU);
 constexpr int kMaxDevices = 64;
 
+// A bit for each ScalarType.
+using DtypeSet = uint64_t;
+static_assert(static_cast<int>(c10::ScalarType::NumOptions) <= 64);
+
 // Facts about a driver that passed every check of its contract.
 struct DriverFacts {
   std::string path;
@@ -25,6 +31,7 @@ struct DriverFacts {
   int32_t device_count = 0;
   bool host_visible = false;    // every device lets the host read and write its memory
   bool runs_host_code = false;  // every device runs kernels that were built for the host
+  std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
 };
 
 // Opens and checks a driver without making it active. Throws std::runtime_error that says what is
@@ -37,6 +44,15 @@ bool install_driver();
 // The loaded driver's facts; only while active_driver() is not null.
 const DriverFacts& driver_facts() noexcept;
 bringup_device_props device_props(c10::DeviceIndex device);
+
+// The dtypes that a device with these properties lacks.
+DtypeSet absent_dtypes(const bringup_device_props& props) noexcept;
+[[noreturn]] void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device);
+// Called for every device tensor that comes to be. TypeError names dtype, device and what to do.
+inline void check_dtype(c10::ScalarType type, c10::DeviceIndex device) {
+  const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
+  if (C10_UNLIKELY((absent >> static_cast<int>(type) & 1) != 0)) refuse_dtype(type, device);
+}
 
 // This thread's current device. set_current_device raises for an index that does not exist.
 c10::DeviceIndex current_device() noexcept;

@@ -1,5 +1,6 @@
 /* The smallest driver that works: the required functions only, on ordinary memory, everything
- * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way. */
+ * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way, with -DNO_FLOAT64
+ * the device lacks that dtype, with -DHOST_VISIBLE the host may reach its memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,12 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
   all.total_memory = 1 << 20;
   all.core_count = 1;
   all.supports_float64 = all.supports_int64 = 1;
+#ifdef NO_FLOAT64
+  all.supports_float64 = 0;
+#endif
+#ifdef HOST_VISIBLE
+  all.host_visible_memory = 1;
+#endif
   memcpy(props, &all, props->struct_size < sizeof(all) ? props->struct_size : sizeof(all));
   return BRINGUP_OK;
 }
@@ -115,10 +122,20 @@ static int32_t event_elapsed(bringup_event start, bringup_event end, double* mil
   *milliseconds = 0;
   return BRINGUP_OK;
 }
+#ifdef HOST_VISIBLE
+static int32_t host_view(int32_t device, const void* address, void** host_address) {
+  (void)device;
+  *host_address = (void*)address;
+  return BRINGUP_OK;
+}
+#endif
 
 static const bringup_driver driver = {
 #ifdef BROKEN_SIZE
     .struct_size = 24,
+#elif defined(HOST_VISIBLE)
+    .struct_size = sizeof(bringup_driver),
+    .host_view = host_view,
 #else
     /* As a driver that was written before the optional functions existed. */
     .struct_size = offsetof(bringup_driver, last_error),
