@@ -6,7 +6,7 @@ Streams and events are `torch.Stream` and `torch.Event` themselves.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup import _native
-from bringup.devices import _registry
+from bringup.devices import _registry, _submodules
 from bringup.errors import DeviceError, KernelError
 
 __all__ = ["DeviceModule", "DeviceProperties"]
@@ -45,6 +45,20 @@ class DeviceProperties:
     host_visible_memory: bool
 
 
+class StreamContext(AbstractContextManager["torch.Stream | None"]):
+    """Makes a stream current within a `with` block; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> torch.Stream | None:
+        return None if self.stream is None else self.stream.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
+
+
 class DeviceModule(ModuleType):
     """The module `torch.<name>` of a loaded driver.
 
@@ -54,8 +68,8 @@ class DeviceModule(ModuleType):
 
     Stream = torch.Stream
     Event = torch.Event
-
-    _initialized = True  # torch.utils.checkpoint keeps no device random state where this is not set
+    StreamContext = StreamContext
+    OutOfMemoryError = torch.OutOfMemoryError
 
     def __init__(self, name: str) -> None:
         super().__init__(f"torch.{name}", f"Device {name!r}, brought up by bringup.")
@@ -64,6 +78,7 @@ class DeviceModule(ModuleType):
         self.default_generators = tuple(
             self._native.default_generator(index) for index in range(self.device_count())
         )
+        _submodules.add_submodules(self, name)
 
     def __getattr__(self, name: str) -> object:
         try:
@@ -98,14 +113,29 @@ class DeviceModule(ModuleType):
 
     def is_available(self) -> bool:
         """Whether there is a device: always, once a driver is loaded."""
-        return True
+        return self.device_count() > 0
 
     def is_initialized(self) -> bool:
-        """Whether the devices are ready: always, once a driver is loaded."""
-        return True
+        """Whether the devices are ready: once a driver is loaded, but not in a forked child."""
+        return not self._is_in_bad_fork()
+
+    @property
+    def _initialized(self) -> bool:
+        # torch.utils.checkpoint keeps no random state of a device where this is not true.
+        return self.is_initialized()
 
     def init(self) -> None:
-        """Does nothing: loading the driver made the devices ready."""
+        """Does nothing: loading the driver made the devices ready.
+
+        Raises:
+            DeviceError: in a forked child, where they are not and cannot be.
+        """
+        if self._is_in_bad_fork():
+            raise DeviceError(
+                f"device {self._name!r} cannot be used in a forked child: its driver's threads and"
+                " queues stayed in the parent. Start the process with multiprocessing's 'spawn' or"
+                " 'forkserver' method, or load the driver after the fork"
+            )
 
     _lazy_init = init
 
@@ -135,6 +165,14 @@ class DeviceModule(ModuleType):
     def get_device_name(self, device: DeviceLike = None) -> str:
         """The device's name for people."""
         return self.get_device_properties(device).name
+
+    def can_device_access_peer(self, device: DeviceLike, peer_device: DeviceLike) -> bool:
+        """Whether a kernel of one device reaches the memory of another: no driver can say so yet.
+
+        Copies between devices work all the same.
+        """
+        self._index(device), self._index(peer_device)
+        return False
 
     def get_device_capability(self, device: DeviceLike = None) -> dict[str, Any]:
         """What a device can do, as `torch.accelerator` tells it: `{"supported_dtypes": {...}}`."""
@@ -172,14 +210,16 @@ class DeviceModule(ModuleType):
         """Makes `stream` this thread's current stream, and its device the current device."""
         torch.accelerator.set_stream(stream)
 
-    def stream(self, stream: torch.Stream | None) -> AbstractContextManager[Any]:
+    def stream(self, stream: torch.Stream | None) -> AbstractContextManager[torch.Stream | None]:
         """A context in which `stream` is current; None changes nothing."""
-        return nullcontext() if stream is None else stream
+        return StreamContext(stream)
 
     # --- random numbers
 
     def _generator(self, device: DeviceLike) -> torch.Generator:
         return self.default_generators[self._index(device)]
+
+    _get_generator = _generator  # torch's name for it
 
     def manual_seed(self, seed: int) -> None:
         """Seeds the current device."""
@@ -250,6 +290,14 @@ class DeviceModule(ModuleType):
         """The most bytes that the allocator held since the peak was reset."""
         return int(torch.accelerator.max_memory_reserved(self._index(device)))
 
+    def memory_summary(self, device: DeviceLike = None, abbreviated: bool = False) -> str:
+        """The allocator's statistics as a table for people; `abbreviated` changes nothing."""
+        index = self._index(device)
+        free, total = self.mem_get_info(index)
+        return _submodules.memory_summary(
+            self.memory_stats(index), f"{self._name}:{index}", free, total
+        )
+
     def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
         """Makes the present the new peak."""
         torch.accelerator.reset_peak_memory_stats(self._index(device))
@@ -262,8 +310,9 @@ class DeviceModule(ModuleType):
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """The dtypes that autocast may use."""
-        return [torch.float16, torch.bfloat16]
+        has = self.get_device_capability()["supported_dtypes"]
+        return [dtype for dtype in (torch.float16, torch.bfloat16) if dtype in has]
 
     def is_bf16_supported(self) -> bool:
-        """Whether bfloat16 works: always, through the fallback at least."""
-        return True
+        """Whether bfloat16 works, through the fallback at least."""
+        return torch.bfloat16 in self.get_amp_supported_dtype()

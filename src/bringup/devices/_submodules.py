@@ -1,0 +1,128 @@
+"""The submodules of `torch.<device>`: amp, memory, random and _utils.
+
+The same functions under the names that CUDA's users import them by, e.g.
+`from torch.npu.amp import autocast`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["add_submodules", "memory_summary"]
+
+_RANDOM = (
+    "default_generators",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+)
+_MEMORY = (
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+)
+_ROWS = (
+    ("in tensors", "allocated_bytes.all"),
+    ("held by the allocator", "reserved_bytes.all"),
+    ("asked for", "requested_bytes.all"),
+)
+_KINDS = ("current", "peak", "allocated", "freed")
+
+
+def add_submodules(module: ModuleType, device: str) -> None:
+    """Gives the device module its submodules, importable under `torch.<device>`."""
+    _add(module, "amp", _amp(device))
+    _add(module, "random", {name: getattr(module, name) for name in _RANDOM})
+    _add(module, "memory", {name: getattr(module, name) for name in _MEMORY})
+    _add(module, "_utils", {"_get_device_index": functools.partial(_device_index, module)})
+
+
+def _add(module: ModuleType, name: str, members: dict[str, Any]) -> None:
+    submodule = ModuleType(f"{module.__name__}.{name}")
+    submodule.__dict__.update(members, __all__=sorted(n for n in members if n[0] != "_"))
+    setattr(module, name, submodule)
+    sys.modules[submodule.__name__] = submodule
+
+
+def _amp(device: str) -> dict[str, Any]:
+    # Classes, because users ask isinstance(scaler, torch.npu.amp.GradScaler).
+    class Autocast(torch.amp.autocast):  # type: ignore[misc]
+        """`torch.autocast` of this device."""
+
+        def __init__(
+            self,
+            enabled: bool = True,
+            dtype: torch.dtype | None = None,
+            cache_enabled: bool | None = None,
+        ) -> None:
+            super().__init__(device, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
+        """`torch.amp.GradScaler` of this device; the arguments are the same but for the device."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(device, *args, **kwargs)
+
+    return {
+        "autocast": Autocast,
+        "GradScaler": GradScaler,
+        "custom_fwd": functools.partial(torch.amp.custom_fwd, device_type=device),
+        "custom_bwd": functools.partial(torch.amp.custom_bwd, device_type=device),
+    }
+
+
+def _device_index(
+    module: Any,
+    device: int | str | torch.device | None,
+    optional: bool = False,
+    allow_cpu: bool = False,
+) -> int:
+    """As `torch.cuda._utils._get_device_index`: torch.load asks it what a location means.
+
+    Raises:
+        ValueError: `device` names no index and `optional` is false.
+        DeviceError: there is no such device, or it is of another type.
+    """
+    named = torch.device(device) if isinstance(device, str) else device
+    if allow_cpu and isinstance(named, torch.device) and named.type == "cpu":
+        return -1
+    index = named.index if isinstance(named, torch.device) else named
+    if index is None and not optional:
+        raise ValueError(f"expected a device with an index, got {device!r}")
+    return int(module._index(device))
+
+
+def memory_summary(stats: dict[str, Any], device: str, free: int, total: int) -> str:
+    """A table of the allocator's statistics, in bytes."""
+    lines = [
+        f"memory of {device}: {free:,} of {total:,} bytes free on the device",
+        f"{'bytes':24}" + "".join(f"{kind:>18}" for kind in _KINDS),
+    ]
+    for title, key in _ROWS:
+        lines.append(f"{title:24}" + "".join(_cells(stats, key)))
+    retries, failures = stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
+    lines.append(f"allocations tried again: {retries:,}; out of memory: {failures:,}")
+    return "\n".join(lines)
+
+
+def _cells(stats: dict[str, Any], key: str) -> Iterable[str]:
+    return (f"{stats.get(f'{key}.{kind}', 0):>18,}" for kind in _KINDS)
