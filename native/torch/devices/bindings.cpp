@@ -5,6 +5,7 @@
 
 #include "torch/devices/generator.h"
 #include "torch/devices/state.h"
+#include "torch/devices/stream_observer.h"
 #include "torch/module.h"
 
 namespace nb = nanobind;
@@ -37,6 +38,7 @@ nb::dict props_dict(c10::DeviceIndex device) {
 
 // The status and the driver's words, so that Python can raise the class that fits.
 std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
+  if (StreamObserver* observer = stream_observer()) observer->on_host_wait("synchronize()");
   const bringup_driver& driver = *active_driver();
   const int32_t status = driver.device_synchronize(checked_device(device));
   if (status == BRINGUP_OK) {

@@ -4,11 +4,16 @@
 
 #include "torch/devices/allocator.h"
 #include "torch/devices/state.h"
+#include "torch/devices/stream_observer.h"
 
 namespace bringup::torch_ext {
 namespace {
 
 bringup_event native_event(void* event) { return static_cast<bringup_event>(event); }
+
+void before_host_wait(const char* what) {
+  if (StreamObserver* observer = stream_observer()) observer->on_host_wait(what);
+}
 
 class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -56,6 +61,7 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     return native_stream(stream);
   }
   bool queryStream(const c10::Stream& stream) const override {
+    before_host_wait("Stream.query()");
     const int32_t status =
         active_driver()->stream_query(stream.device_index(), native_stream(stream));
     if (status == BRINGUP_NOT_READY) return false;
@@ -63,11 +69,13 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     return true;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    before_host_wait("Stream.synchronize()");
     check_driver(active_driver()->stream_synchronize(stream.device_index(), native_stream(stream)),
                  "waiting for a stream");
     raise_host_failure(stream.device_index());
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
+    before_host_wait("synchronize()");
     check_driver(active_driver()->device_synchronize(checked_device(device)),
                  "waiting for a device");
     raise_host_failure(checked_device(device));
@@ -88,15 +96,18 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     check_driver(active_driver()->event_record(native_event(*event), stream.device_index(),
                                                native_stream(stream)),
                  "recording an event");
+    if (StreamObserver* observer = stream_observer()) observer->on_record(*event, stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
     check_driver(active_driver()->event_wait(native_event(event), stream.device_index(),
                                              native_stream(stream)),
                  "making a stream wait for an event");
+    if (StreamObserver* observer = stream_observer()) observer->on_block(event, stream);
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
+    before_host_wait("Event.query()");
     const int32_t status = active_driver()->event_query(native_event(event));
     if (status == BRINGUP_NOT_READY) return false;
     check_driver(status, "querying an event");
@@ -104,6 +115,7 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
+    before_host_wait("Event.synchronize()");
     check_driver(active_driver()->event_synchronize(native_event(event)), "waiting for an event");
     // An event does not tell its device.
     for (c10::DeviceIndex device = 0; device < deviceCount(); ++device) raise_host_failure(device);

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "torch/devices/state.h"
+#include "torch/devices/stream_observer.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -30,6 +31,7 @@ struct Current {
   std::array<c10::StreamId, kMaxDevices> streams{};  // 0 is the default stream
 };
 thread_local Current t_current;
+thread_local StreamObserver* t_observer = nullptr;
 
 }  // namespace
 
@@ -71,6 +73,10 @@ c10::Stream pooled_stream(c10::DeviceIndex device, bool urgent) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDriverDevice, device),
                      static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(stream)));
 }
+
+StreamObserver* stream_observer() noexcept { return t_observer; }
+
+void set_stream_observer(StreamObserver* observer) noexcept { t_observer = observer; }
 
 bringup_stream current_driver_stream(c10::DeviceIndex device) {
   return native_stream(current_stream(checked_device(device)));

@@ -25,7 +25,7 @@ void translate(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
   } catch (const CaptureFailure& failure) {
-    set_python_error(failure.what());
+    set_python_error(failure);
   } catch (const c10::Error&) {
     torch::translate_exception_to_python(exception);
   } catch (const python_error&) {

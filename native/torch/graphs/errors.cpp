@@ -6,11 +6,15 @@
 
 namespace bringup::torch_ext::graphs {
 
-void set_python_error(const char* message) {
-  // bringup.graphs._origin.capture_error(message) builds the exception and adds the user's line.
+void set_python_error(const CaptureFailure& failure) {
+  // bringup.graphs._origin builds the exception and adds the user's line.
   PyObject* module = PyImport_ImportModule("bringup.graphs._origin");
   if (module == nullptr) return;
-  PyObject* error = PyObject_CallMethod(module, "capture_error", "s", message);
+  const auto* read = dynamic_cast<const HostRead*>(&failure);
+  PyObject* error = read == nullptr
+                        ? PyObject_CallMethod(module, "capture_error", "s", failure.what())
+                        : PyObject_CallMethod(module, "host_read_error", "ss", failure.what(),
+                                              read->tensor().c_str());
   Py_DECREF(module);
   if (error == nullptr) return;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
@@ -19,7 +23,7 @@ void set_python_error(const char* message) {
 
 void throw_through_dispatcher(const CaptureFailure& failure) {
   const nanobind::gil_scoped_acquire gil;
-  set_python_error(failure.what());
+  set_python_error(failure);
   raise_current_python_error();
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace bringup::torch_ext::graphs {
 
@@ -14,9 +15,22 @@ class CaptureFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A value that the user reads on the host: told in the words of the user's line, where there are
+// any.
+class HostRead : public CaptureFailure {
+ public:
+  // `op`: what read it, as far as the recorder knows. `tensor`: its description.
+  HostRead(const std::string& op, std::string tensor)
+      : CaptureFailure(op), tensor_(std::move(tensor)) {}
+  const std::string& tensor() const { return tensor_; }
+
+ private:
+  std::string tensor_;
+};
+
 // Sets CaptureError(message, with the user's Python line) as this thread's Python error. Needs the
 // GIL.
-void set_python_error(const char* message);
+void set_python_error(const CaptureFailure& failure);
 
 // Runs `body`; a CaptureFailure is thrown on as the exception that torch's own bindings turn into
 // the Python error. For code that the dispatcher calls. Takes the GIL for the error only.

@@ -52,6 +52,7 @@ std::unique_ptr<Graph> Recorder::finish() {
     throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +
                          std::string("Call the model inside the `with` block, in this thread"));
   }
+  if (last_stream_) streams_.check_joined(*last_stream_);
   if (const auto change = watch_->seal()) {
     throw CaptureFailure("the run itself changed which memory it reads: " + *change +
                          ". A replay would read the former memory: write in place with copy_, or "

@@ -126,6 +126,7 @@ bool Graph::knows(const at::Tensor& tensor) const {
 
 bool Graph::any_access(const at::Tensor& tensor, bool only_writes) const {
   const void* address = address_of(tensor.storage());
+  if (address == nullptr) return false;  // empty
   bool found = false;
   for (const auto& node : nodes_) {
     node->visit_accesses([&](const at::Tensor& accessed, bool writes) {

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -123,6 +124,11 @@ const char* const kUnseenHelp =
     "capture, or declare "
     "it with graphs.constant(tensor).";
 
+c10::Stream current_stream_of(c10::DeviceIndex device) {
+  const c10::Device place(c10::kPrivateUse1, device);
+  return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
+}
+
 }  // namespace
 
 Recorder::Recorder(std::unordered_set<std::string> updatable) : updatable_(std::move(updatable)) {}
@@ -148,12 +154,15 @@ void Recorder::begin() {
   t_recorder = this;
   active_ = true;
   tap_scope_ = std::make_unique<TapScope>(&tap_);
+  set_stream_observer(&streams_);
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, true);
 }
 
 void Recorder::stop() noexcept {
   if (!active_) return;
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, false);
+  set_stream_observer(nullptr);
+  if (device_) last_stream_ = current_stream_of(*device_);
   tap_scope_.reset();
   t_recorder = nullptr;
   active_ = false;
@@ -162,6 +171,7 @@ void Recorder::stop() noexcept {
 
 void Recorder::set_paused(bool paused) {
   paused_ = paused;
+  set_stream_observer(paused ? nullptr : &streams_);
   tap_.set_paused(paused);
 }
 
@@ -418,6 +428,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   };
   for (const c10::IValue& arg : args) for_each_tensor(arg, look_at_device);
   for (const c10::IValue& result : results) for_each_tensor(result, look_at_device);
+  if (on_device) streams_.ran(current_stream_of(*device_), traits.name);
   bool real = true;
   for (const c10::IValue& result : results) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
@@ -507,10 +518,7 @@ void Recorder::declare_constant(const at::Tensor& tensor) {
 }
 
 void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor) const {
-  throw CaptureFailure(
-      op + " reads the value of a tensor " + describe(tensor) +
-      " on the host: replay would not see a new value. Compute with tensors, or read the value "
-      "before the capture");
+  throw HostRead(op, describe(tensor));
 }
 
 std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {

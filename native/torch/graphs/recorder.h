@@ -20,6 +20,7 @@
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/restore.h"
+#include "torch/graphs/stream_order.h"
 #include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {
@@ -136,6 +137,8 @@ class Recorder {
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   WrittenVersions versions_;
   HostSide host_side_;
+  StreamOrder streams_;
+  std::optional<c10::Stream> last_stream_;  // in which the capture ended
   std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs

@@ -12,8 +12,12 @@ import torch
 from bringup import graphs
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import BringupError, CaptureError
+from bringup.graphs._copies import copied
 
 __all__ = ["captured", "refuse_input_writes"]
+
+_CAPTURE_TURN = threading.RLock()
+"""Captures run one after the other in a process: compiled functions of several threads wait."""
 
 
 def captured(
@@ -36,19 +40,30 @@ def captured(
     operator or tensor.
     """
     captures: OrderedDict[object, _Captured] = OrderedDict()
-    lock = threading.RLock()
+    lock = threading.Lock()  # of the dict: held for moments
+
+    def known(key: object) -> _Captured | None:
+        with lock:
+            entry = captures.get(key)
+            if entry is not None:
+                captures.move_to_end(key)
+            return entry
+
+    def capture(key: object, arguments: list[Any]) -> _Captured:
+        with _CAPTURE_TURN:
+            entry = known(key)  # another thread may have been first
+            if entry is not None:
+                return entry
+            entry = _Captured(run, name, arguments, static)
+        with lock:
+            captures[key] = entry
+            if len(captures) > max_captures:
+                captures.popitem(last=False)
+        return entry
 
     def run_captured(arguments: list[Any]) -> Any:
         key = tuple(_kind(item, index in static) for index, item in enumerate(arguments))
-        with lock:
-            entry = captures.get(key)
-            if entry is None:
-                entry = captures[key] = _Captured(run, name, arguments, static)
-                if len(captures) > max_captures:
-                    captures.popitem(last=False)
-            else:
-                captures.move_to_end(key)
-            results = entry.call(arguments)
+        results = (known(key) or capture(key, arguments)).call(arguments)
         arguments.clear()
         return results
 
@@ -73,21 +88,24 @@ def refuse_input_writes(aten: Any, name: str) -> None:
 
 
 class _Captured:
-    """One captured graph, its slots and its results."""
+    """One captured graph with inputs of its own."""
 
     def __init__(
         self, run: BoxedFunction, name: str, arguments: Sequence[Any], static: frozenset[int]
     ) -> None:
-        self._slots: dict[int, Any] = {}
-        given = list(arguments)
-        for index, item in enumerate(arguments):
-            if isinstance(item, torch.Tensor) and index not in static:
-                given[index] = self._slots[index] = _copy(item)
+        slots = {
+            index: copied(item)
+            for index, item in enumerate(arguments)
+            if isinstance(item, torch.Tensor) and index not in static
+        }
+        given = [slots.get(index, item) for index, item in enumerate(arguments)]
+        self._copied = tuple(slots)
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
+        inputs = tuple(slots.values())
         try:
-            with torch.no_grad(), graphs.capture(self._graph):
-                self._results = tuple(run(given))
+            with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
+                self._graph.outputs = tuple(run(given))
         except CaptureError as error:
             raise CaptureError(
                 f"option 'capture': {name} cannot be captured: {error}. Compile it without "
@@ -95,12 +113,9 @@ class _Captured:
             ) from error
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        for index, slot in self._slots.items():
-            _fill(slot, arguments[index])
-        self._graph.replay()
-        return tuple(
-            _copy(item) if isinstance(item, torch.Tensor) else item for item in self._results
-        )
+        with torch.no_grad():
+            results: tuple[Any, ...] = self._graph.run(*(arguments[i] for i in self._copied))
+        return results
 
 
 def _kind(item: Any, static: bool) -> object:
@@ -108,33 +123,3 @@ def _kind(item: Any, static: bool) -> object:
         address = item.data_ptr() if static else None
         return item.shape, item.stride(), item.dtype, item.device, address
     return type(item), item
-
-
-def _copy(tensor: Any) -> Any:
-    """A tensor of its own memory and the same strides; also of one that overlaps itself."""
-    with torch.no_grad():
-        if _dense(tensor):
-            return tensor.detach().clone(memory_format=torch.preserve_format)
-        return _flat(tensor).clone().as_strided(tensor.shape, tensor.stride())
-
-
-def _fill(slot: Any, tensor: Any) -> None:
-    with torch.no_grad():
-        if _dense(slot):
-            slot.copy_(tensor)
-        else:
-            _flat(slot).copy_(_flat(tensor))
-
-
-def _dense(tensor: Any) -> bool:
-    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
-
-
-def _flat(tensor: Any) -> Any:
-    """All memory from a tensor's first element to its last."""
-    if tensor.numel() == 0:
-        return tensor.detach().reshape(-1)
-    extent = 1 + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return tensor.detach().as_strided((extent,), (1,))

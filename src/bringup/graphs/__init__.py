@@ -1,16 +1,16 @@
 """A run is captured once, replayed, and its arguments updated.
 
-In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.replay`
-runs it again; `CapturedGraph.slots` and `.update` read and write host arguments by name; `scope`
-gives names to parts of the code; `constant` declares what replay may take as it is;
-`register_graph_handler` makes arguments of any operator updatable; `CapturedGraph.to_dot` and
-`.diff` show what was captured.
+In reading order: `capture` records a `with` block into a `CapturedGraph`; `CapturedGraph.run` calls
+it with inputs of any thread, and `CapturedGraph.replay` runs it again on the captured ones;
+`CapturedGraph.slots` and `.update` read and write host arguments by name; `scope` gives names to
+parts of the code; `constant` declares what replay may take as it is; `register_graph_handler` makes
+arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show what was captured.
 """
 
 from __future__ import annotations
 
 from bringup.devices import register_module_attribute
-from bringup.graphs._capture import capture, constant, scope
+from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff
 from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
 from bringup.graphs._handlers import GraphOpHandler, register_graph_handler
@@ -27,6 +27,7 @@ __all__ = [
     "UpdateReport",
     "capture",
     "constant",
+    "is_current_stream_capturing",
     "register_graph_handler",
     "scope",
 ]
@@ -34,3 +35,4 @@ __all__ = [
 # What torch_npu calls them: torch.npu.graph, torch.npu.NPUGraph.
 register_module_attribute("graph", lambda: capture)
 register_module_attribute("NPUGraph", lambda: CapturedGraph)
+register_module_attribute("is_current_stream_capturing", lambda: is_current_stream_capturing)

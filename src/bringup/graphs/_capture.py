@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -20,9 +21,10 @@ from bringup.graphs._given import watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
 from bringup.graphs._reachable import frame_values, reachable
+from bringup.graphs._run import OutermostCalls, RunUnit, declared_inputs
 from bringup.graphs._scope import ScopeTracker
 
-__all__ = ["capture", "constant", "scope"]
+__all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
 
 _REMEMBERED_BYTES = 1 << 30
 """How much of what is merely reachable is read before and after a capture, nearest first."""
@@ -55,8 +57,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             always be updated.
         capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`; all are treated as
             `"global"`.
+        inputs: what `graph.run` takes: a tensor, a sequence (by position) or a mapping (by keyword)
+            of tensors that the block reads; nests are allowed. Without it, and without
+            `graph.outputs = ...`, run takes and gives what the block's only module call did.
 
     Raises:
+        TypeError: `inputs` holds something that is no tensor.
         CaptureError: the block did something that replay could not repeat, and the message says
             what and where. The graph stays empty and can be captured again.
     """
@@ -68,6 +74,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         stream: Any = None,
         auto_dispatch_capture: bool = True,
         capture_error_mode: str = "global",
+        *,
+        inputs: Any = None,
     ) -> None:
         if not isinstance(graph, CapturedGraph):
             raise TypeError(f"capture takes a CapturedGraph, got {type(graph).__name__}")
@@ -77,6 +85,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 f"{capture_error_mode!r}"
             )
         self._graph = graph
+        self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
@@ -95,14 +104,16 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.begin()
             cleanup.callback(recorder.stop)
             cleanup.enter_context(_session_of(recorder))
-            compiled = cleanup.enter_context(generated_code_refused(_is_recording))
+            compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
+            cleanup.enter_context(_capture_told_to_libraries())
             cleanup.enter_context(_without_hook_warning())
             # Else a device's backward would run on a thread that is not recorded.
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()
         self._recorder = recorder
+        self._graph._unit = self._unit
         return self._graph
 
     def __exit__(
@@ -116,8 +127,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "a capture ends on the thread on which it began: leave its `with` block there"
             )
         recorder, self._recorder = self._recorder, None
-        called = [] if _session.scopes is None else list(_session.scopes.called)
+        scopes, unit = _session.scopes, self._unit
+        assert scopes is not None
         modules, self._modules = self._modules, []
+        self._graph._unit = None
         self._cleanup.close()
         if error is not None:
             recorder.abandon()
@@ -125,8 +138,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         try:
             _check_outputs(recorder)
             native = recorder.finish()
-            watch_modules(recorder.watch, called, modules)
+            watch_modules(recorder.watch, list(scopes.called), modules)
+            unit.settle(native, scopes.calls)
             self._graph._content = Content(native, recorder.watch)
+            self._graph._unit = unit
         except BaseException:
             recorder.abandon()
             raise
@@ -148,6 +163,12 @@ def scope(name: str) -> Iterator[None]:
         yield
 
 
+def is_current_stream_capturing() -> bool:
+    """Whether a capture is under way on this thread."""
+    recorder = _session.recorder
+    return recorder is not None and not recorder.paused
+
+
 def constant(tensor: torch.Tensor) -> torch.Tensor:
     """Declares the content of a tensor to be a constant of the graph being captured; returns the
     tensor.
@@ -159,10 +180,6 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     if _session.recorder is not None:
         _session.recorder.declare_constant(tensor)
     return tensor
-
-
-def _is_recording() -> bool:
-    return _session.recorder is not None and not _session.recorder.paused
 
 
 def _remember_reachable(recorder: Any, values: Mapping[str, Any]) -> list[torch.nn.Module]:
@@ -184,7 +201,8 @@ def _session_of(recorder: Any) -> Iterator[None]:
             if isinstance(found, torch.Tensor):
                 recorder.remember(found, name)
 
-    scopes = ScopeTracker(recorder.set_scope, entered)
+    calls = OutermostCalls(lambda: int(recorder.seen))
+    scopes = ScopeTracker(recorder.set_scope, entered, calls)
     scopes.start()
     _session.recorder, _session.scopes = recorder, scopes
     try:
@@ -229,21 +247,54 @@ def _host_reads_refused() -> Iterator[None]:
 
     def guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            recorder = _session.recorder
-            if recorder is not None and not recorder.paused:
-                recorder.refuse_host_read(f"Tensor.{name}", self)
+            if is_current_stream_capturing():
+                _session.recorder.refuse_host_read(f"Tensor.{name}()", self)
             return original(self, *args, **kwargs)
 
         return method
 
-    names = ("tolist", "numpy")
-    for name in names:
-        setattr(torch.Tensor, name, guarded(name, getattr(torch.Tensor, name)))
+    with ExitStack() as patches:
+        for name in ("tolist", "numpy"):
+            make = functools.partial(guarded, name)
+            patches.enter_context(_attribute_replaced(torch.Tensor, name, make))
+        yield
+
+
+@contextmanager
+def _capture_told_to_libraries() -> Iterator[None]:
+    """Libraries (transformers' masks) avoid reading values on the host while a stream captures, and
+    know CUDA's and XPU's functions that tell it.
+    """
+
+    def telling(original: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda: is_current_stream_capturing() or original()
+
+    with ExitStack() as patches:
+        for module in (torch.cuda, torch.xpu):
+            patches.enter_context(
+                _attribute_replaced(module, "is_current_stream_capturing", telling)
+            )
+        yield
+
+
+@contextmanager
+def _attribute_replaced(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Replaces a function for a while. Somebody else who replaces it meanwhile is left alone: ours
+    stays below theirs then, and does nothing outside captures.
+    """
+    former = vars(owner).get(name)
+    ours = make(getattr(owner, name))
+    setattr(owner, name, ours)
     try:
         yield
     finally:
-        for name in names:
-            delattr(torch.Tensor, name)
+        if vars(owner).get(name) is ours:
+            if former is None:
+                delattr(owner, name)  # inherited
+            else:
+                setattr(owner, name, former)
 
 
 @contextmanager

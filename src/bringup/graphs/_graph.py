@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._describe import Access, GraphDiff, diff_graphs, dot_text, named_nodes
+from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
     HostValue,
     NodeInfo,
@@ -81,12 +84,74 @@ class CapturedGraph:
 
     def __init__(self) -> None:
         self._content: Content | None = None
+        self._unit: RunUnit | None = None  # from the beginning of the capture
+
+    def run(self, *args: Any, slots: Mapping[str, HostValue] | None = None, **kwargs: Any) -> Any:
+        """Copies inputs in, replays, and gives copies of the results: one unit, safe from any
+        thread. Runs of one graph take turns.
+
+        Takes and gives what was declared (`capture(g, inputs=...)`, `g.outputs = ...`), or else
+        what the only module call of the captured block took and gave: the same arguments, tensors
+        of the same shapes, dtypes and devices; arguments that are no tensors may be left out. The
+        captured input tensors are overwritten. On a device everything is in order with the
+        current stream.
+
+        Args:
+            args, kwargs: the inputs.
+            slots: written as by `update` before this replay; later ones see these values too.
+
+        Returns:
+            The results in the captured nest; they share no memory with the graph or one another,
+            and have no gradient.
+
+        Raises:
+            ContractError: an input has another shape, dtype, device or value than the captured one,
+                requires a gradient while gradients are on, or is a weight, is written by the graph
+                or shares memory with another input and is not the captured tensor itself.
+            TypeError: an input is missing or was not there when the graph was captured.
+            CaptureError: what run takes and gives cannot be told and was not declared; another
+                thread called `replay()` meanwhile; and whatever `replay` raises.
+            UpdateError: `slots` was refused; nothing was changed.
+        """
+        content, unit = self._captured("run"), self._run_unit()
+        update = None if slots is None else (lambda: content.table.update(_as_dict(slots)))
+        return unit.run(content.native, args, kwargs, update)
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors that `run` copies into, by name."""
+        self._captured("inputs")
+        return dict(self._run_unit().inputs.tensors)
+
+    @property
+    def outputs(self) -> Any:
+        """The graph's own results, which `run` copies and replays overwrite. Set it inside the
+        `with` block, or later, to any nest of the block's tensors.
+
+        Raises:
+            CaptureError: nothing is captured; what was set cannot be copied, or holds a tensor that
+                has nothing to do with the graph.
+        """
+        self._captured("outputs")
+        return self._run_unit().outputs.value
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        if self._unit is None:
+            self._captured("outputs")
+        self._run_unit().declare_outputs(value, self._content and self._content.native)
+
+    def _run_unit(self) -> RunUnit:
+        assert self._unit is not None
+        return self._unit
 
     def replay(self) -> None:
-        """Runs the captured operators again. From any thread; replays of one graph do not overlap.
+        """Runs the captured operators again, in whatever thread: one at a time. Writing inputs,
+        replay and reading results belong together; where several threads do it, use `run`.
 
         Raises:
             CaptureError: nothing is captured, or a capture is under way on this thread.
+            CaptureError: another thread replays or runs this graph right now. Raised in both.
             CaptureError: what the capture took as given is different now: a tensor that the
                 graph reads has other memory or another shape, a parameter, buffer or submodule of
                 a module that ran was replaced, a module was switched between training and
@@ -151,6 +216,7 @@ class CapturedGraph:
         may follow.
         """
         self._content = None
+        self._unit = None
 
     @property
     def slots(self) -> dict[str, Slot]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from bringup.graphs._run import OutermostCalls
+
 __all__ = ["ScopeTracker"]
 
 
@@ -27,9 +29,11 @@ def _before_module(module: torch.nn.Module, args: Any) -> None:
         _current.tracker.enter_module(module, args)
 
 
-def _after_module(module: torch.nn.Module, _args: Any, _result: Any) -> None:
+def _after_module(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> None:
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.leave_module(module)
+        _current.tracker.leave_module(module, args, kwargs, result)
 
 
 class _ModuleHooks:
@@ -53,13 +57,13 @@ class _ModuleHooks:
             if not self._handles:
                 self._handles = (
                     register_module_forward_pre_hook(_before_module),
-                    register_module_forward_hook(_after_module, always_call=True),
+                    register_module_forward_hook(_after_module, with_kwargs=True, always_call=True),
                 )
                 return
             for handle, hook in zip(self._handles, (_before_module, _after_module), strict=True):
                 handle.hooks_dict_ref()[handle.id] = hook
-                for always_called in handle.extra_dict_ref:
-                    always_called()[handle.id] = True
+                for option in handle.extra_dict_ref:
+                    option()[handle.id] = True
 
     def remove(self) -> None:
         """For one capture less."""
@@ -80,15 +84,18 @@ class ScopeTracker:
         changed: called with the new scope, `"encoder.layer.0"`, whenever it changes.
         entered: called with a module and its positional arguments, before the first call of one
             that is no part of a module called before.
+        calls: told of module calls that no other module contains.
     """
 
     def __init__(
         self,
         changed: Callable[[str], None],
         entered: Callable[[torch.nn.Module, tuple[Any, ...]], None],
+        calls: OutermostCalls,
     ) -> None:
         self._changed = changed
         self._entered = entered
+        self.calls = calls
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
         self.called: dict[torch.nn.Module, None] = {}
@@ -120,6 +127,8 @@ class ScopeTracker:
             self._entered(module, args)
         self.called[module] = None
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
+        if parent is None:
+            self.calls.begin()
         if parent is None or module not in self._paths:
             self._paths.update({m: path for path, m in module.named_modules()})
             relative = ""
@@ -127,11 +136,15 @@ class ScopeTracker:
             relative = self._paths[module].removeprefix(self._paths[parent]).removeprefix(".")
         self._push(module, self._join(relative))
 
-    def leave_module(self, module: torch.nn.Module) -> None:
-        """Its call is over, or has raised."""
+    def leave_module(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Its call is over, or has raised (then the result is None)."""
         depths = [depth for depth, (entered, _) in enumerate(self._stack) if entered is module]
         if depths:
             self._pop_to(depths[-1])
+            if all(entered is None for entered, _ in self._stack):
+                self.calls.end(module, args, kwargs, result)
 
     def _join(self, name: str) -> str:
         current = self._stack[-1][1] if self._stack else ""

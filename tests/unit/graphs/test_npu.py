@@ -297,3 +297,92 @@ def test_without_host_visible_memory_fallback_operators_are_refused_by_name(
         "aten::relu has no kernel on the device and cannot run on the host"
     )
     assert done.stdout.endswith("[1.0, 1.0, 1.0]\n")
+
+
+def test_side_stream_that_is_joined_is_captured() -> None:
+    side, x = torch.Stream(device="npu"), torch.ones(3, device="npu")
+
+    def forked(x: Tensor) -> Tensor:
+        side.wait_stream(torch.npu.current_stream())
+        with side:
+            y = x * 2
+        z = x + 1
+        torch.npu.current_stream().wait_stream(side)
+        return y + z
+
+    graph, output = captured(forked, x)
+    x.fill_(3)
+    graph.replay()
+    assert output.cpu().tolist() == [10, 10, 10]
+
+
+@pytest.mark.parametrize("join", ["never", "too early", "through another stream"])
+def test_side_stream_that_is_not_joined_is_refused_with_its_last_operator(join: str) -> None:
+    side, third = (torch.Stream(device="npu") for _ in range(2))
+    x = torch.ones(3, device="npu")
+
+    def forked() -> Tensor:
+        side.wait_stream(torch.npu.current_stream())
+        with side:
+            y = x * 2
+        if join == "too early":
+            torch.npu.current_stream().wait_stream(side)
+        with side:
+            y = torch.relu(y)
+        if join == "through another stream":
+            third.wait_stream(side)
+            torch.npu.current_stream().wait_stream(third)
+        return y
+
+    if join == "through another stream":
+        graph, output = captured(forked)
+        x.fill_(4)
+        graph.replay()
+        assert output.cpu().tolist() == [8, 8, 8]
+        return
+    with pytest.raises(
+        CaptureError,
+        match=r"operators \(the last is aten::relu\) ran in a side stream .* join it",
+    ):
+        captured(forked)
+    torch.npu.synchronize()
+
+
+HOST_WAITS: dict[str, Callable[[], Any]] = {
+    "synchronize()": lambda: torch.npu.synchronize(),
+    "Stream.synchronize()": lambda: torch.npu.current_stream().synchronize(),
+    "Stream.query()": lambda: torch.npu.current_stream().query(),
+    "Event.synchronize()": lambda: torch.npu.current_stream().record_event().synchronize(),
+    "Event.query()": lambda: torch.npu.current_stream().record_event().query(),
+}
+
+
+@pytest.mark.parametrize("what", HOST_WAITS)
+def test_waiting_on_the_host_inside_a_capture_is_refused(what: str) -> None:
+    x = torch.ones(3, device="npu")
+
+    def waits() -> Tensor:
+        y = x * 2
+        HOST_WAITS[what]()
+        return y
+
+    with pytest.raises(CaptureError) as refused:
+        captured(waits)
+    assert str(refused.value).startswith(f"{what} waits on the host inside a capture")
+    assert "test_npu.py:" in str(refused.value)
+    HOST_WAITS[what]()  # outside it works
+    graph, output = captured(lambda: x * 3)
+    graph.replay()
+    assert output.cpu().tolist() == [3, 3, 3]
+
+
+def test_the_device_module_says_whether_a_capture_is_under_way() -> None:
+    assert not torch.npu.is_current_stream_capturing()
+    former = torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing
+    with graphs.capture(graphs.CapturedGraph()):
+        torch.ones(2, device="npu").add_(1)
+        assert torch.npu.is_current_stream_capturing()
+        assert torch.cuda.is_current_stream_capturing()
+        assert torch.xpu.is_current_stream_capturing()
+    assert not torch.npu.is_current_stream_capturing()
+    assert (torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing) == former

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,24 +16,75 @@ from bringup.errors import CaptureError
 
 Action = Callable[[torch.Tensor], Any]
 
+
+def as_condition(x: torch.Tensor) -> torch.Tensor:
+    if (x > 0).all():
+        return x * 2
+    return x
+
+
+def in_several_lines(x: torch.Tensor) -> float:
+    # fmt: off
+    return float(
+        x.sum()
+    )
+    # fmt: on
+
+
 HOST_READS: dict[str, tuple[Action, str]] = {
-    "item": (lambda x: (x * 2).sum().item(), "aten::_local_scalar_dense"),
-    "bool": (lambda x: bool(x.any()), "aten::_local_scalar_dense"),
-    "float": (lambda x: float(x[0, 0]), "aten::_local_scalar_dense"),
-    "tolist": (lambda x: x.tolist(), "Tensor.tolist"),
-    "numpy": (lambda x: (x + 1).numpy(), "Tensor.numpy"),
-    "equal": (lambda x: torch.equal(x, x * 1), "aten::equal"),
+    "item": (lambda x: (x * 2).sum().item(), "`(x * 2).sum().item()`"),
+    "bool": (lambda x: bool(x.any()), "`bool(x.any())`"),
+    "condition": (as_condition, "`bool((x > 0).all())`"),
+    "not": (lambda x: not x.any(), "`not x.any()`"),
+    "float": (lambda x: float(x[0, 0]), "`float(x[0, 0])`"),
+    "several lines": (in_several_lines, "`float( x.sum() )`"),
+    "tolist": (lambda x: x.tolist(), "`x.tolist()`"),
+    "numpy": (lambda x: (x + 1).numpy(), "`(x + 1).numpy()`"),
+    "equal": (lambda x: torch.equal(x, x * 1), "`torch.equal(x, x * 1)`"),
+    "index": (lambda x: [1, 2, 3][x.long().sum()], "`[1, 2, 3][x.long().sum()]`"),
 }
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not know columns")
 @pytest.mark.parametrize("name", HOST_READS)
-def test_reading_a_value_on_the_host_names_operator_and_line(name: str) -> None:
-    action, op = HOST_READS[name]
+def test_reading_a_value_on_the_host_names_what_the_user_wrote(name: str) -> None:
+    action, written = HOST_READS[name]
     with pytest.raises(CaptureError) as caught:
         captured(action, torch.ones(2, 2))
-    assert str(caught.value).startswith(f"{op} reads the value of a tensor ")
-    assert "replay would not see a new value" in str(caught.value)
+    assert str(caught.value).startswith(f"{written} reads the value of a tensor ")
+    assert "a replay would not see a new value" in str(caught.value)
     assert "test_refusals.py:" in str(caught.value)
+
+
+def test_reading_a_value_where_there_is_no_source_names_what_does_that() -> None:
+    action = eval(compile("lambda x: x.sum().item()", "<made up>", "eval"))
+    with pytest.raises(CaptureError) as caught:
+        captured(action, torch.ones(2, 2))
+    text = str(caught.value)
+    assert text.startswith("item(), bool(), int() or float() of a tensor reads the value of a")
+    assert "<made up>:1 in <lambda>" in text
+
+
+@pytest.mark.parametrize("name", ["tolist", "numpy"])
+def test_anothers_patch_of_a_tensor_method_survives_a_capture(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    original = getattr(torch.Tensor, name)
+
+    def theirs(self: torch.Tensor) -> Any:
+        return "theirs", original(self)
+
+    monkeypatch.setattr(torch.Tensor, name, theirs)
+    captured(lambda: torch.ones(2) + 1)
+    assert vars(torch.Tensor)[name] is theirs
+    with graphs.capture(graphs.CapturedGraph()):
+        torch.ones(2).add_(1)
+        during = vars(torch.Tensor)[name]
+        monkeypatch.setattr(torch.Tensor, name, theirs)  # patched on top, while we are at it
+    assert vars(torch.Tensor)[name] is theirs
+    assert during(torch.ones(1))[0] == "theirs"  # ours, called outside a capture
+    monkeypatch.undo()
+    assert name not in vars(torch.Tensor)
 
 
 @pytest.mark.parametrize(

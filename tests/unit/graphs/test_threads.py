@@ -147,3 +147,87 @@ def test_launches_from_several_threads_on_the_npu_are_no_conflict_while_the_devi
     gate.opened.set()
     torch.npu.synchronize()
     assert output.cpu().tolist() == [1, 1]
+
+
+def run_graph(gate: Gate) -> graphs.CapturedGraph:
+    """`run(x)` gives x + 1."""
+    graph, x = graphs.CapturedGraph(), torch.zeros(2)
+    with graphs.capture(graph, inputs=x):
+        graph.outputs = gated(x)
+    return graph
+
+
+def test_a_replay_during_a_run_raises_in_both_threads(gate: Gate) -> None:
+    graph = run_graph(gate)
+    gate.closed = True
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(graph.run, torch.ones(2))
+        assert gate.reached.wait(timeout=60)
+        with pytest.raises(CaptureError, match=AT_ONCE):
+            graph.replay()
+        gate.opened.set()
+        with pytest.raises(CaptureError, match=r"called replay\(\) while CapturedGraph\.run was"):
+            run.result(timeout=60)
+    gate.closed = False
+    assert graph.run(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_a_run_during_a_replay_raises_in_both_threads(gate: Gate) -> None:
+    graph = run_graph(gate)
+    gate.closed = True
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(graph.replay)
+        assert gate.reached.wait(timeout=60)
+        with pytest.raises(CaptureError, match=AT_ONCE):
+            graph.run(torch.ones(2))
+        gate.opened.set()
+        with pytest.raises(CaptureError, match=AT_ONCE):
+            replay.result(timeout=60)
+    gate.closed = False
+    assert graph.run(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_runs_wait_for_one_another(gate: Gate) -> None:
+    graph = run_graph(gate)
+    gate.closed = True
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(graph.run, torch.ones(2))
+        assert gate.reached.wait(timeout=60)
+        others = [pool.submit(graph.run, torch.full((2,), float(n))) for n in (5, 6)]
+        gate.closed = False
+        gate.opened.set()
+        assert first.result(timeout=60).tolist() == [2, 2]
+        assert [other.result(timeout=60).tolist() for other in others] == [[6, 6], [7, 7]]
+
+
+def test_graph_that_runs_itself_is_refused(gate: Gate) -> None:
+    graph = run_graph(gate)
+    gate.within = lambda: graph.run(torch.ones(2))
+    with pytest.raises(RuntimeError, match="the graph is in the middle of a run"):
+        graph.run(torch.ones(2))
+    gate.within = lambda: None
+    assert graph.run(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_compiled_functions_of_several_threads_are_captured_one_after_the_other() -> None:
+    options = {"capture": True, "passes": []}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x) * 2
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) - 1
+
+    compiled = [torch.compile(f, backend="bringup", options=options) for f in (function, other)]
+
+    def call(seed: int) -> bool:
+        right = True
+        with torch.no_grad():
+            for step in range(6):
+                x = torch.full((2 + step % 3,), float(seed + step))
+                which = (seed + step) % 2
+                right &= torch.equal(compiled[which](x), (function, other)[which](x))
+        return right
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(6)))
