@@ -7,20 +7,19 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from bringup import jit, report, settings
+from bringup.cli._needs import JsonFile, console_for, say, write_results
 
 __all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]
 
 _SHOWN_DIGITS = 12
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]
 
 
@@ -60,15 +59,11 @@ def _row(entry: jit.Entry) -> dict[str, object]:
     }
 
 
-def ls(as_json: Json = False) -> None:
+def ls(json_file: JsonFile = None) -> None:
     """List the kernels in the cache."""
     cache = _cache()
     entries = cache.entries()
     total = sum(entry.bytes for entry in entries)
-    if as_json:
-        rows = [_row(entry) for entry in entries]
-        typer.echo(report.to_json({"root": cache.root, "bytes": total, "entries": rows}))
-        return
     table = report.Table(
         f"Kernels in {cache.root}",
         [
@@ -84,7 +79,10 @@ def ls(as_json: Json = False) -> None:
         used = _ago(entry.last_used)
         table.add(entry.key[:_SHOWN_DIGITS], entry.name, _size(entry.bytes), used, loaded)
     table.notes.append(f"{len(entries)} kernels, {_size(total)}")
-    report.render(table, Console())
+    console = console_for(json_file)
+    report.render(table, console)
+    rows = [_row(entry) for entry in entries]
+    write_results(json_file, {"root": cache.root, "bytes": total, "entries": rows}, console)
 
 
 def _files(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -94,13 +92,10 @@ def _files(meta: Mapping[str, Any]) -> dict[str, str]:
     return dict(zip(meta["headers"], digests, strict=True))
 
 
-def show(key: Key, as_json: Json = False) -> None:
+def show(key: Key, json_file: JsonFile = None) -> None:
     """Show one kernel: what it was built from, and how."""
     entry = _cache().find(key)
     meta = entry.meta()
-    if as_json:
-        typer.echo(report.to_json({**_row(entry), "meta": meta}))
-        return
     table = report.Table(
         f"{entry.name} {entry.key}", [report.Column("what", fixed=True), report.Column("")]
     )
@@ -109,31 +104,33 @@ def show(key: Key, as_json: Json = False) -> None:
             table.add(field, " ".join(values))
     table.add("built with", str(meta["compiler"]))
     table.add("in", f"{meta['seconds']:.2f} s")
-    report.render(table, Console())
+    console = console_for(json_file)
+    report.render(table, console)
     # Not in the table, which would break them where nobody can copy them.
     for title, lines in (
         ("folder", [str(entry.path)]),
         ("read", meta["headers"]),
         ("command", [shlex.join(meta["command"])]),
     ):
-        typer.echo("\n  ".join((f"\n{title}:", *lines)))
+        say(json_file, "\n  ".join((f"\n{title}:", *lines)))
+    write_results(json_file, {**_row(entry), "meta": meta}, console)
 
 
-def why(first: Key, second: Key, as_json: Json = False) -> None:
+def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
     """Say what two kernels were built from differently. Exit code 0 also when nothing differs."""
     metas = [_cache().find(key).meta() for key in (first, second)]
     found = jit.differences(metas[1]["record"], metas[0]["record"])
     ours, theirs = (_files(meta) for meta in metas)
     changed = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
-    if as_json:
-        rows = [
-            {"field": one.field, "first": one.theirs, "second": one.ours, "says": str(one)}
-            for one in found
-        ]
-        typer.echo(report.to_json({"differences": rows, "files": changed}))
-        return
+    console = console_for(json_file)
+    rows = [
+        {"field": one.field, "first": one.theirs, "second": one.ours, "says": str(one)}
+        for one in found
+    ]
+    results = {"differences": rows, "files": changed}
     if not found:
-        typer.echo("Nothing differs: both keys are the same.")
+        say(json_file, "Nothing differs: both keys are the same.")
+        write_results(json_file, results, console)
         return
     table = report.Table(
         f"{metas[1]['key'][:_SHOWN_DIGITS]} against {metas[0]['key'][:_SHOWN_DIGITS]}",
@@ -142,17 +139,16 @@ def why(first: Key, second: Key, as_json: Json = False) -> None:
     for one in found:
         table.add(one.field, str(one))
     table.notes.extend(f"other content, or read by one only: {path}" for path in changed)
-    report.render(table, Console())
+    report.render(table, console)
+    write_results(json_file, results, console)
 
 
-def _tell(done: jit.Pruned, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(report.to_json(vars(done)))
-        return
-    typer.echo(f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
+def _report_removed(done: jit.Pruned, json_file: Path | None) -> None:
+    say(json_file, f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
     if done.in_use:
         keys = ", ".join(key[:_SHOWN_DIGITS] for key in done.in_use)
-        typer.echo(f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
+        say(json_file, f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
+    write_results(json_file, vars(done), console_for(json_file))
 
 
 def _bound(text: str) -> float:
@@ -174,15 +170,15 @@ def prune(
     max_entries: Annotated[
         int | None, typer.Option(help="How many kernels may stay; default: the setting.")
     ] = None,
-    as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Remove the kernels used longest ago until the cache is within its bounds."""
-    _tell(_cache().prune(max_bytes, max_entries), as_json=as_json)
+    _report_removed(_cache().prune(max_bytes, max_entries), json_file)
 
 
-def clear(as_json: Json = False) -> None:
+def clear(json_file: JsonFile = None) -> None:
     """Remove everything but what running processes have loaded."""
-    _tell(_cache().clear(), as_json=as_json)
+    _report_removed(_cache().clear(), json_file)
 
 
 def export(
@@ -190,23 +186,24 @@ def export(
     keys: Annotated[
         list[str] | None, typer.Argument(help="Which kernels, by the first digits of their keys.")
     ] = None,
-    as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Write kernels into one file, for machines without a compiler."""
     entries = _cache().export_bundle(path, keys or None)
-    if as_json:
-        typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
-        return
-    typer.echo(f"{len(entries)} kernels in {path} ({_size(path.stat().st_size)})")
+    say(json_file, f"{len(entries)} kernels in {path} ({_size(path.stat().st_size)})")
+    _write_entries(json_file, path, entries)
 
 
 def import_(
     path: Annotated[Path, typer.Argument(help="A bundle that `bringup cache export` wrote.")],
-    as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Take the kernels of a bundle. They are programs: take them only from people you trust."""
     entries = _cache().import_bundle(path)
-    if as_json:
-        typer.echo(report.to_json({"path": path, "entries": [_row(entry) for entry in entries]}))
-        return
-    typer.echo(f"{len(entries)} kernels of {path} can be used here")
+    say(json_file, f"{len(entries)} kernels of {path} can be used here")
+    _write_entries(json_file, path, entries)
+
+
+def _write_entries(json_file: Path | None, path: Path, entries: Sequence[jit.Entry]) -> None:
+    results = {"path": path, "entries": [_row(entry) for entry in entries]}
+    write_results(json_file, results, console_for(json_file))

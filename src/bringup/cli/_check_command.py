@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+
+from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["check"]
 
@@ -32,12 +33,13 @@ def check(
     driver: Annotated[
         str | None, typer.Option(help="Load this driver and compare with its device, e.g. sim.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Check an operator. Exits with 0 if nothing fails, with 1 if a check does.
 
     Operators of installed packages and of BRINGUP_OPS_PATH are found without --import.
     """
+    require_torch()
     from bringup import devices, kernels, ops, report
 
     here = str(Path.cwd())
@@ -57,24 +59,23 @@ def check(
         what = str(problem).partition("\n")[0]
         typer.echo(f"{what}; `bringup doctor` shows its traceback", err=True)
     result = ops.check(operator, given, skip=skip or ())
-    if as_json:
-        rows = [
-            {"name": row.name, "outcome": row.outcome.value, "reason": row.reason}
-            for row in result.rows
-        ]
-        found = {"operator": result.operator, "samples": result.samples, "rows": rows}
-        typer.echo(report.to_json(found))
-    else:
-        columns = [
-            report.Column("check", fixed=True),
-            report.Column("outcome", fixed=True),
-            report.Column("reason"),
-        ]
-        table = report.Table(result.operator, columns)
-        for row in result.rows:
-            table.add(row.name, row.outcome.value, row.reason)
-        table.notes.append(f"{len(result.failures)} failures; samples: {result.samples}")
-        report.render(table, Console())
+    columns = [
+        report.Column("check", fixed=True),
+        report.Column("outcome", fixed=True),
+        report.Column("reason"),
+    ]
+    table = report.Table(result.operator, columns)
+    for row in result.rows:
+        table.add(row.name, row.outcome.value, row.reason)
+    table.notes.append(f"{len(result.failures)} failures; samples: {result.samples}")
+    console = console_for(json_file)
+    report.render(table, console)
+    rows = [
+        {"name": row.name, "outcome": row.outcome.value, "reason": row.reason}
+        for row in result.rows
+    ]
+    found = {"operator": result.operator, "samples": result.samples, "rows": rows}
+    write_results(json_file, found, console)
     if result.failures:
         raise typer.Exit(1)
 

@@ -53,4 +53,5 @@ def _compile_flags() -> tuple[str, ...]:
     found = jit.toolchain("cpu")
     if found.problem:
         raise MissingCompilerError(found.problem)
-    return found.flags
+    # $(bringup config --cflags) is split at spaces; what has one fixes the text of __TIMESTAMP__
+    return tuple(flag for flag in found.flags if " " not in flag)

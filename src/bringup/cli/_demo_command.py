@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bringup import report
-from bringup.cli._needs import JsonFile, require_torch
+from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["demo"]
 
@@ -57,7 +56,7 @@ def demo(
     from bringup.cli.demo.run import DemoOptions, run_demo
     from bringup.cli.demo.show import show
 
-    console = Console()
+    console = console_for(json_file)
     result = run_demo(DemoOptions(file, text, quick, freezing, chosen), console)
     show(console, result.rows, result.nearest, result.notes)
     for failure in result.failures:
@@ -68,7 +67,6 @@ def demo(
             "rows": [report.finite_fields(row) for row in result.rows],
             "nearest": [report.finite_fields(pair) for pair in result.nearest],
         }
-        report.write_json(json_file, written)
-        console.print(f"Written: {json_file}", markup=False)
+        write_results(json_file, written, console)
     if result.failures:
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bringup import report
 
-__all__ = ["GET_TORCH", "JsonFile", "console_for", "require_torch", "write_results"]
+__all__ = ["GET_TORCH", "JsonFile", "console_for", "require_torch", "say", "write_results"]
 
 _STDOUT = Path("-")
 
@@ -54,6 +54,11 @@ JsonFile = Annotated[
 def console_for(json_file: Path | None) -> Console:
     """Where tables go: to standard output, unless JSON goes there."""
     return Console(stderr=json_file == _STDOUT)
+
+
+def say(json_file: Path | None, text: str) -> None:
+    """Print a line beside the tables, see `console_for`."""
+    typer.echo(text, err=json_file == _STDOUT)
 
 
 def write_results(json_file: Path | None, results: Mapping[str, object], console: Console) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bringup import report
+from bringup.cli._needs import JsonFile, console_for, say, write_results
 
 __all__ = ["kernel", "pass_", "write_package"]
 
@@ -29,23 +29,22 @@ _TAKEN = frozenset({
 
 Name = Annotated[str, typer.Argument(help="Of the package and of what is in it: lower_case.")]
 Into = Annotated[Path, typer.Option("--into", help="The folder in which NAME/ is made.")]
-Json = Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")]
 
 
-def kernel(name: Name, into: Into = Path(), as_json: Json = False) -> None:
+def kernel(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
     """Write a package with one operator: kernel, schema, fake, backward, tests, a benchmark.
 
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
-    _report(write_package("kernel", name, into), name, as_json)
+    _report(write_package("kernel", name, into), name, json_file)
 
 
-def pass_(name: Name, into: Into = Path(), as_json: Json = False) -> None:
+def pass_(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
     """Write a package with one graph pass: pattern, replacement, tests on a model, a benchmark.
 
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
-    _report(write_package("pass", name, into), name, as_json)
+    _report(write_package("pass", name, into), name, json_file)
 
 
 def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
@@ -113,12 +112,11 @@ def _filled(text: str, name: str) -> str:
     )
 
 
-def _report(files: list[Path], name: str, as_json: bool) -> None:
+def _report(files: list[Path], name: str, json_file: Path | None) -> None:
     folder = next(parent for parent in files[0].parents if parent.name == name)
-    if as_json:
-        names = [file.relative_to(folder).as_posix() for file in files]
-        typer.echo(report.to_json({"package": str(folder.resolve()), "files": names}))
-        return
     for file in files:
-        typer.echo(file)
-    typer.echo(f"\nNext: cd {folder} && python -m pytest")
+        say(json_file, str(file))
+    say(json_file, f"\nNext: cd {folder} && python -m pytest")
+    names = [file.relative_to(folder).as_posix() for file in files]
+    results = {"package": str(folder.resolve()), "files": names}
+    write_results(json_file, results, console_for(json_file))

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from bringup import passes, report
-from bringup.cli._needs import require_torch
+from bringup import passes
+from bringup.cli._needs import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import BringupError
 
 __all__ = ["bisect", "explain", "list_", "mine"]
@@ -38,10 +37,9 @@ Places = Annotated[
         "repeatable.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def list_(path: Places = None, as_json: AsJson = False) -> None:
+def list_(path: Places = None, json_file: JsonFile = None) -> None:
     """List the registered passes: kind, stage, priority, version, and whether each is on.
 
     Exit code 0: listed; 3: a plugin could not be loaded.
@@ -50,12 +48,11 @@ def list_(path: Places = None, as_json: AsJson = False) -> None:
 
     errors = [str(error) for error in passes.load_pass_plugins(*(path or ())).errors]
     rows = registered_rows()
-    if as_json:
-        typer.echo(report.to_json(as_json_of(rows, errors)))
-    else:
-        show_list(Console(), rows)
-        for error in errors:
-            typer.echo(error, err=True)
+    console = console_for(json_file)
+    show_list(console, rows)
+    for error in errors:
+        typer.echo(error, err=True)
+    write_results(json_file, as_json_of(rows, errors), console)
     if errors:
         raise typer.Exit(FOUND)
 
@@ -70,7 +67,7 @@ def explain(
     dump: Annotated[
         Path | None, typer.Option(help="Folder for the graphs before and after every pass.")
     ] = None,
-    as_json: AsJson = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Say what passes do to a model: matches, times, and how close each came where it did nothing.
 
@@ -87,10 +84,9 @@ def explain(
     if dump is not None:
         options["dump_passes"] = str(dump)
     found = explain_model(load_model(target), names, options)
-    if as_json:
-        typer.echo(report.to_json(explanation_as_json(found)))
-    else:
-        show_explanation(Console(), found)
+    console = console_for(json_file)
+    show_explanation(console, found)
+    write_results(json_file, explanation_as_json(found), console)
     if found.has_failed:
         raise typer.Exit(PASS_FAILED)
     if not found.has_rewritten(every=names is not None):
@@ -104,7 +100,7 @@ def bisect(
     tolerance: Annotated[
         float, typer.Option(help="How far results may be apart, relative to the largest value.")
     ] = 1e-3,
-    as_json: AsJson = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Find the first rewrite with which the model's result differs from eager's, by halving.
 
@@ -117,17 +113,15 @@ def bisect(
     from bringup.cli.explain.show import bisection_as_json, show_bisection
 
     _load(path, names)
-    console = Console()
+    console = console_for(json_file)
     found = bisect_model(
         load_model(target),
         names,
         tolerance=tolerance,
-        on_step=lambda words: None if as_json else console.print(f"... {words}", markup=False),
+        on_step=lambda words: console.print(f"... {words}", markup=False),
     )
-    if as_json:
-        typer.echo(report.to_json(bisection_as_json(found)))
-    else:
-        show_bisection(console, found)
+    show_bisection(console, found)
+    write_results(json_file, bisection_as_json(found), console)
     if found.first_bad is not None:
         raise typer.Exit(FOUND if found.first_bad else 1)
 
@@ -140,7 +134,7 @@ def mine(
     max_outputs: Annotated[
         int, typer.Option(help="How many values may be read of a part outside.")
     ] = 1,
-    as_json: AsJson = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what repeats in a model: operators that one operator could replace in many places, each
     with a pattern to paste into a pass.
@@ -157,11 +151,10 @@ def mine(
         compiler.mine(graph, **numbers, max_outputs=max_outputs)
         for graph in load_model(target).graphs()
     ]
-    if as_json:
-        typer.echo(report.to_json({"model": target, "graphs": [one.as_dict() for one in found]}))
-    else:
-        for one in found:
-            typer.echo(str(one))
+    for one in found:
+        say(json_file, str(one))
+    results = {"model": target, "graphs": [one.as_dict() for one in found]}
+    write_results(json_file, results, console_for(json_file))
     if not any(one.repeats for one in found):
         raise typer.Exit(FOUND)
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bringup.cli._needs import JsonFile, console_for, say, write_results
+
 __all__ = ["prebuild"]
 
 
@@ -21,25 +23,24 @@ def prebuild(
         list[str] | None,
         typer.Option("--target", help="Build for this instead of the specs' own; repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcomes as JSON.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Build every kernel of FILES that the cache does not have. Exits with 1 if one fails."""
-    from bringup import jit, report
+    from bringup import jit
 
     done = jit.prebuild(jit.load_specs(*files), workers=workers, targets=target or None)
-    if as_json:
-        outcomes = [
-            {
-                "kernel": str(outcome.spec),
-                "status": outcome.status,
-                "key": outcome.key,
-                "seconds": round(outcome.seconds, 4),
-                "error": str(outcome.error or ""),
-            }
-            for outcome in done.outcomes
-        ]
-        typer.echo(report.to_json({"cache": str(jit.cache().root), "outcomes": outcomes}))
-    else:
-        typer.echo(str(done))
+    say(json_file, str(done))
+    outcomes = [
+        {
+            "kernel": str(outcome.spec),
+            "status": outcome.status,
+            "key": outcome.key,
+            "seconds": round(outcome.seconds, 4),
+            "error": str(outcome.error or ""),
+        }
+        for outcome in done.outcomes
+    ]
+    results = {"cache": str(jit.cache().root), "outcomes": outcomes}
+    write_results(json_file, results, console_for(json_file))
     if done.failed:
         raise typer.Exit(1)

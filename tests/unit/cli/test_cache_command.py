@@ -26,7 +26,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[jit.Binary, ji
 
 
 def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert cli.main(["cache", *words, "--json"]) == 0
+    assert cli.main(["cache", *words, "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

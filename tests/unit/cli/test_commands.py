@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_doctor_reports_missing_compiler_with_the_command_and_exits_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRINGUP_JIT_CXX", "no-such-compiler")
-    assert cli.main(["doctor", "--json"]) == 1
+    assert cli.main(["doctor", "--json", "-"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["healthy"] is False
     found = next(item for item in result["findings"] if item["subject"] == "compiler")
@@ -283,3 +284,61 @@ def test_settings_keep_their_names_whole_on_a_narrow_terminal(
     cli.main(["doctor"])
     printed = capsys.readouterr().out.split()
     assert {row["variable"] for row in settings.table()} <= set(printed)
+
+
+def test_every_command_takes_the_file_that_its_json_is_written_to() -> None:
+    import typer
+
+    def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from commands(command, f"{path}{name} ")
+            else:
+                yield f"{path}{name}", command
+
+    found = dict(commands(typer.main.get_command(_app.app)))
+    del found["config"]  # prints what a shell or cmake reads
+    assert len(found) > 12
+    for name, command in found.items():
+        (option,) = [one for one in command.params if "--json" in one.opts]
+        assert (option.metavar, option.is_flag) == ("FILE", False), name
+
+
+@pytest.mark.parametrize("place", ["-", "doctor.json"])
+def test_json_goes_where_it_is_told_and_the_tables_out_of_its_way(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["doctor", "--json", place])
+    output = capsys.readouterr()
+    json_text, tables = output.out, output.err
+    if place != "-":
+        json_text, tables = Path(place).read_text(), output.out
+        assert f"Written: {place}" in tables
+    assert isinstance(json.loads(json_text)["healthy"], bool)
+    assert "What is there" in tables
+
+
+def test_check_without_torch_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "torch" else found(name, *rest),
+    )
+    assert cli.main(["check", "a::b"]) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "this command needs torch, which is not installed: pip install torch==" in error
+
+
+def test_doctor_keeps_its_columns_apart_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[: lines.index("Settings")])) <= 60
+    (row,) = [line for line in lines if "BRINGUP_CACHE_MAX_ENTRIES" in line]
+    assert row.split()[1:4] == ["default", "10000;", "how"]

@@ -17,7 +17,7 @@ from bringup.cli import _new_command
 def test_all_files_of_the_package_are_written_without_placeholders(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", kind, "my_first", "--into", str(tmp_path), "--json"]) == 0
+    assert cli.main(["new", kind, "my_first", "--into", str(tmp_path), "--json", "-"]) == 0
     said = json.loads(capsys.readouterr().out)
     package = tmp_path / "my_first"
     assert said["package"] == str(package)

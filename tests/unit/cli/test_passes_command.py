@@ -65,7 +65,7 @@ def test_list_shows_every_pass_with_its_switch(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BRINGUP_PASS_SWITCH", "Absent:off")
-    assert run("list", "--path", "mine.py", "--json") == 0
+    assert run("list", "--path", "mine.py", "--json", "-") == 0
     found = json.loads(capsys.readouterr().out)
     rows = [(row["pass_name"], row["version"], row["on"]) for row in found["passes"]]
     assert rows[:2] == [("Right", "2", True), ("Absent", "1", False)]
@@ -88,7 +88,7 @@ def test_explain_shows_matches_and_the_near_miss_of_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = "explained_model:make"
-    assert run("explain", target, "--path", "mine.py", "--json") == 0
+    assert run("explain", target, "--path", "mine.py", "--json", "-") == 0
     found = json.loads(capsys.readouterr().out)
     assert {"Absent", "LibraryRmsNorm"} <= set(found["unmatched"])
     (graph,) = found["graphs"]
@@ -105,7 +105,7 @@ def test_explain_shows_matches_and_the_near_miss_of_the_others(
 def test_explain_without_a_path_explains_the_shipped_library(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("explain", "explained_model:make", "--json") == 3
+    assert run("explain", "explained_model:make", "--json", "-") == 3
     (graph,) = json.loads(capsys.readouterr().out)["graphs"]
     assert [row["name"] for row in graph["passes"]] == [
         f"Library{item.__name__}" for item in LIBRARY
@@ -131,7 +131,7 @@ def test_explain_of_an_exported_program_with_verify_and_dump(
     model, example = explained_model.make()
     torch.export.save(torch.export.export(model, (example,)), folder / "model.pt2")
     arguments = ["model.pt2", "--path", "mine.py", "--pass", "Right", "--verify", "--dump", "out"]
-    assert run("explain", *arguments, "--json") == 0
+    assert run("explain", *arguments, "--json", "-") == 0
     (graph,) = json.loads(capsys.readouterr().out)["graphs"]
     assert graph["passes"][0]["verified"] == 2
     assert len(list((folder / "out").iterdir())) == 3
@@ -181,7 +181,7 @@ def test_switches_that_leave_no_pass_are_named(
 
 def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine.py").write_text(PASSES + WRONG)
-    assert run("bisect", "explained_model:make", "--path", "mine.py", "--json") == 3
+    assert run("bisect", "explained_model:make", "--path", "mine.py", "--json", "-") == 3
     found = json.loads(capsys.readouterr().out)
     assert (found["rewrites"], found["first_bad"]) == (3, 3)
     assert found["rewrite"].startswith("Wrong on ")
@@ -219,7 +219,7 @@ def test_mine_shows_what_repeats_with_a_pattern(
     said = capsys.readouterr().out
     assert "3 x 3 nodes (6 fewer if fused): aten::relu aten::add.Tensor aten::tanh" in said
     assert 'add = op("aten::add.Tensor", relu, 1)' in said
-    assert run("mine", "repeating_model:make", "--json", "--max-nodes", "2") == 0
+    assert run("mine", "repeating_model:make", "--json", "-", "--max-nodes", "2") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["graphs"][0]["repeats"][0]["saved"] == 3
 

@@ -56,7 +56,7 @@ def run(*arguments):
 
 def test_explain_names_the_graph_of_every_result_and_only_reads_the_file(folder, capsys):
     before = (folder / "model.onnx").read_bytes()
-    assert run("explain", "model.onnx", "--path", "mine.py", "--verify", "--json") == 0
+    assert run("explain", "model.onnx", "--path", "mine.py", "--verify", "--json", "-") == 0
     (graph,) = json.loads(capsys.readouterr().out)["graphs"]
     found = {(item["graph"], item["name"]): item["matches"] for item in graph["passes"]}
     assert found[("g", "Right")] == 1
@@ -90,6 +90,6 @@ def test_a_missing_and_a_broken_file_are_refused_by_name(folder, capsys):
 
 
 def test_what_repeats_in_a_file_is_found_in_its_inner_graphs_too(folder, capsys):
-    assert run("mine", "model.onnx", "--json") in (0, 3)
+    assert run("mine", "model.onnx", "--json", "-") in (0, 3)
     graphs = json.loads(capsys.readouterr().out)["graphs"]
     assert len(graphs) == 3

@@ -36,7 +36,7 @@ def test_prebuild_exits_1_when_a_kernel_fails_and_builds_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jit.save_specs(tmp_path / "specs.json", [BAD, GOOD])
-    assert cli.main(["cache", "prebuild", str(tmp_path / "specs.json"), "--json"]) == 1
+    assert cli.main(["cache", "prebuild", str(tmp_path / "specs.json"), "--json", "-"]) == 1
     outcomes = json.loads(capsys.readouterr().out)["outcomes"]
     assert [outcome["status"] for outcome in outcomes] == ["failed", "built"]
     assert "bad.cpp did not compile" in outcomes[0]["error"]

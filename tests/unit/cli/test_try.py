@@ -331,7 +331,7 @@ def test_rows_appear_as_they_are_measured_and_survive_an_interruption(
     assert cli.main(["try", "tried_models:block", "--json", str(written)]) == 130
     out = capsys.readouterr().out
     live, _, table = out.partition("What the passes did")
-    assert "fused: 1 ms, against eager too few rounds to say (1), 1 rounds" in live
+    assert "fused: 1 ms, against eager too few rounds to say (1), rounds: 1" in live
     assert "captured: 1 ms" in live
     assert "Interrupted: this is what was measured until then." in table
     result = json.loads(written.read_text())

@@ -381,7 +381,7 @@ def test_the_command_exits_1_where_a_check_fails_and_prints_json(
     monkeypatch.chdir(tmp_path)
     samples = "--samples=bringup_check_module:SAMPLES"
     skipped = [f"--skip={name}" for name in CHECKS if name != "aliases"]
-    assert cli.main(["check", "bringup_check_module::f", samples, "--json", *skipped]) == 1
+    assert cli.main(["check", "bringup_check_module::f", samples, "--json", "-", *skipped]) == 1
     found = json.loads(capsys.readouterr().out)
     (row,) = [row for row in found["rows"] if row["outcome"] == "fail"]
     assert (found["samples"], row["name"]) == (1, "aliases")

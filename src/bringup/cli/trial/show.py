@@ -28,7 +28,7 @@ def line_in_words(line: Line) -> str:
     words = f"{line.mode}: {line.ms:.3g} ms"
     if ratio is None or line.mode == "eager":
         return words
-    return f"{words}, against eager {spread(ratio)}, {ratio.rounds} rounds"
+    return f"{words}, against eager {spread(ratio)}, rounds: {ratio.rounds}"
 
 
 def _pass_table(trial: Trial) -> report.Table:
