@@ -179,21 +179,142 @@ static inline int bringup_glue_scratch(const bringup_ctx* ctx, int64_t bytes, vo
 #ifdef __cplusplus
 
 extern "C++" {
+namespace bringup {
+namespace glue {
+/* What is returned where the source defines no such function. */
+struct Absent {};
+}  // namespace glue
+}  // namespace bringup
+
 /* Taken when the source defines no such function: an ellipsis is the worst match. */
-static inline const char* can_implement(...) { return nullptr; }
-static inline uint64_t workspace_size(...) { return 0; }
+static inline bringup::glue::Absent can_implement(...) { return {}; }
+static inline bringup::glue::Absent workspace_size(...) { return {}; }
 
 namespace bringup {
 namespace glue {
 
-template <class Declared, class Fields>
-struct Fits {
-  static_assert(sizeof(Declared) == sizeof(Fields),
-                "the kernel's parameter struct is not bringup_params and one field of 8 bytes for "
-                "each item that the template declares in params=");
+template <class First, class Second>
+struct is_same {
+  static constexpr bool value = false;
 };
-template <class Fields>
-struct Fits<void, Fields> {};
+template <class Type>
+struct is_same<Type, Type> {
+  static constexpr bool value = true;
+};
+
+template <bool condition>
+struct enable_if {};
+template <>
+struct enable_if<true> {
+  typedef int type;
+};
+
+template <class Type>
+constexpr bool is_number =
+    is_same<Type, long>::value || is_same<Type, long long>::value ||
+    is_same<Type, unsigned long>::value || is_same<Type, unsigned long long>::value;
+
+/* What fields are filled with; each converts only to the types that a field for it may have. */
+struct ANumber {
+  template <class Type,
+            typename enable_if<sizeof(Type) == 8 && (is_number<Type> || __is_enum(Type))>::type = 0>
+  operator Type() const;
+};
+struct AFraction {
+  template <class Type, typename enable_if<is_same<Type, double>::value>::type = 0>
+  operator Type() const;
+};
+struct AnAddress {
+  template <class Element>
+  operator Element*() const;
+  operator unsigned long() const;
+  operator unsigned long long() const;
+};
+struct AText {
+  operator const char*() const;
+  operator const unsigned char*() const;
+  operator const void*() const;
+};
+
+template <class Type>
+Type value_of() noexcept;
+
+/* Whether a struct begins with bringup_params and then takes these, in this order. */
+template <class Declared, class... Values>
+constexpr auto accepts(int)
+    -> decltype((void)Declared{value_of<bringup_params>(), value_of<Values>()...}, true) {
+  return true;
+}
+template <class Declared, class... Values>
+constexpr bool accepts(...) {
+  return false;
+}
+
+/* Specialised for the fields of each generated entry. */
+template <class Declared, class Fields>
+struct Fits;
+
+#define BRINGUP_GLUE_FITS_SIZE(Declared, Fields)                                          \
+  static_assert(                                                                          \
+      __is_aggregate(Declared),                                                           \
+      "the kernel's parameter struct has a constructor, a virtual function or a private " \
+      "member");                                                                          \
+  static_assert(                                                                          \
+      sizeof(Declared) == sizeof(Fields),                                                 \
+      "the kernel's parameter struct is not bringup_params and one field of 8 bytes for " \
+      "each item that the template declares in params=");                                 \
+  static_assert(bringup::glue::accepts<Declared>(0),                                      \
+                "the kernel's parameter struct does not begin with bringup_params")
+
+/* Where a struct has the member `name`; `expected` when it has none. */
+#define BRINGUP_GLUE_MEMBER(name)                                                          \
+  template <class Declared>                                                                \
+  constexpr auto bringup_glue_at_##name(int)->decltype((void)sizeof(((Declared*)0)->name), \
+                                                       sizeof(0)) {                        \
+    return __builtin_offsetof(Declared, name);                                             \
+  }                                                                                        \
+  template <class Declared>                                                                \
+  constexpr decltype(sizeof(0)) bringup_glue_at_##name(...) {                              \
+    return ~decltype(sizeof(0)){0};                                                        \
+  }
+#define BRINGUP_GLUE_IS_AT(name, field)                              \
+  (bringup_glue_at_##name<Declared>(0) == ~decltype(sizeof(0)){0} || \
+   bringup_glue_at_##name<Declared>(0) == __builtin_offsetof(bringup_glue_fields, field))
+
+/* Converts to the parameter of any function. */
+struct Anything {
+  template <class Type>
+  operator Type() const;
+  template <class Type>
+  operator Type&() const;
+};
+
+/* What a source's optional function is found to be, once the source has been read. A call that is
+ * ambiguous or wrong in another way is one of a function that is there. */
+#define BRINGUP_GLUE_HOOK(name)                                                               \
+  extern "C++" {                                                                              \
+  namespace bringup {                                                                         \
+  namespace glue {                                                                            \
+  template <class... Values>                                                                  \
+  auto call_##name(int) -> decltype(::name(value_of<Values>()...));                           \
+  template <class... Values>                                                                  \
+  void call_##name(...);                                                                      \
+  template <class... Values>                                                                  \
+  constexpr bool takes_##name = !is_same<decltype(call_##name<Values...>(0)), Absent>::value; \
+  }                                                                                           \
+  }                                                                                           \
+  }                                                                                           \
+  static_assert(                                                                              \
+      bringup::glue::takes_##name<bringup::glue::Params<bringup_glue_fields>> ||              \
+          !(bringup::glue::takes_##name<> ||                                                  \
+            bringup::glue::takes_##name<bringup::glue::Anything> ||                           \
+            bringup::glue::takes_##name<const bringup_glue_fields*> ||                        \
+            bringup::glue::takes_##name<bringup::glue::Anything, bringup::glue::Anything> ||  \
+            bringup::glue::takes_##name<bringup::glue::Anything, bringup::glue::Anything,     \
+                                        bringup::glue::Anything>),                            \
+      #name                                                                                   \
+      " is defined, but not as a function that takes one pointer to constant "                \
+      "parameters: " #name "(const P* p), where P is the parameter struct")
 
 /* The parameters as whichever pointer a function of the source declares. */
 template <class Fields>
@@ -266,14 +387,46 @@ int32_t status(const Call& call) {
   }
 }
 
+/* What can_implement says; NULL where there is none. */
+template <class Call, class Given>
+const char* reason_of(const Call& call, const Given& params) {
+  if constexpr (is_same<decltype(call(params)), Absent>::value) {
+    return nullptr;
+  } else {
+    static_assert(is_same<decltype(call(params)), const char*>::value ||
+                      is_same<decltype(call(params)), char*>::value,
+                  "can_implement does not return a const char*: NULL, or the reason why not");
+    return call(params);
+  }
+}
+
+/* What workspace_size says; 0 where there is none. */
+template <class Call, class Given>
+uint64_t bytes_of(const Call& call, const Given& params) {
+  if constexpr (is_same<decltype(call(params)), Absent>::value) {
+    return 0;
+  } else {
+    static_assert(!is_void<decltype(call(params))>::value &&
+                      !is_floating<decltype(call(params))>::value &&
+                      !is_pointer<decltype(call(params))>::value &&
+                      !is_same<decltype(call(params)), bool>::value,
+                  "workspace_size does not return a number of bytes");
+    return static_cast<uint64_t>(call(params));
+  }
+}
+
 }  // namespace glue
 }  // namespace bringup
 }  // extern "C++"
 
 #define BRINGUP_GLUE_PARAMS(p) \
   bringup::glue::Params<bringup_glue_fields> { p }
-#define BRINGUP_GLUE_CAN_IMPLEMENT(p) can_implement(BRINGUP_GLUE_PARAMS(p))
-#define BRINGUP_GLUE_WORKSPACE_SIZE(p) workspace_size(BRINGUP_GLUE_PARAMS(p))
+#define BRINGUP_GLUE_CAN_IMPLEMENT(p)                                                \
+  bringup::glue::reason_of([](const auto& params) { return can_implement(params); }, \
+                           BRINGUP_GLUE_PARAMS(p))
+#define BRINGUP_GLUE_WORKSPACE_SIZE(p)                                               \
+  bringup::glue::bytes_of([](const auto& params) { return workspace_size(params); }, \
+                          BRINGUP_GLUE_PARAMS(p))
 #define BRINGUP_GLUE_STATUS(call) bringup::glue::status([&] { return call; })
 #define BRINGUP_GLUE_ADDRESS(address) \
   bringup::glue::Address { address }

@@ -7,8 +7,12 @@
  *     const char* can_implement(const void* params);                           // optional
  *     uint64_t    workspace_size(const void* params);                          // optional
  *
- * in C++ declared extern "C", where `const void*` may be a pointer to the struct itself; its size
- * is then checked when the kernel is compiled. `params` points to a struct that begins with
+ * in C++ declared extern "C", where `const void*` should be a pointer to the struct itself: then
+ * the compiler checks the struct against `params=`, the types of its fields in order and the place
+ * of each member that is called as an argument is. With `const void*`, and in C, that is checked as
+ * far as the text shows it plainly. An optional function of another form does not compile.
+ *
+ * `params` points to a struct that begins with
  * bringup_params; one field of 8 bytes follows for each item that the template declares in
  * `params=`, in that order: a pointer, an int64_t or a double.
  *

@@ -7,6 +7,7 @@ nothing more. Owns the text of these lines; what the pieces mean is in include/b
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -93,7 +94,30 @@ def _dimensions(items: Sequence[Item]) -> str:
 def _parameters(entry: str, items: Sequence[Item], blocks: str) -> str:
     fields = "".join(f"  {item.c_type} field_{i};\n" for i, item in enumerate(items))
     values = "".join(f"  p->field_{i} = {item.code};\n" for i, item in enumerate(items))
-    return _PARAMETERS.format(fields=fields, values=values, entry=entry, blocks=blocks)
+    return _PARAMETERS.format(
+        fields=fields, values=values, entry=entry, blocks=blocks, checks=_checks(items)
+    )
+
+
+def _checks(items: Sequence[Item]) -> str:
+    """Refuses a parameter struct whose fields are not the items, as far as C++ tells: types in
+    order, and members that are called as an argument is.
+    """
+    kinds = [_KINDS[item.c_type] for item in items]
+    named = {item.argument_name: i for i, item in enumerate(items) if item.argument_name}
+    members, lines = "", ""
+    for i, item in enumerate(items):
+        given = "".join(f", bringup::glue::{kind}" for kind in kinds[: i + 1])
+        words = f"field {i + 1} of the kernel's parameter struct is not {_SHOWN[kinds[i]]}"
+        lines += _TYPE_CHECK.format(
+            given=given, words=_c_text(f"{words}, as params= has there: {item.text}")
+        )
+        name = item.argument_name
+        if named.get(name) == i and not _KEYWORD.match(name):
+            words = f"the kernel's parameter struct has {name} in another place than params="
+            members += _MEMBER.format(name=name)
+            lines += _PLACE_CHECK.format(name=name, field=f"field_{i}", words=_c_text(words))
+    return _CHECKS.format(members=members, lines=lines)
 
 
 def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
@@ -173,11 +197,70 @@ BRINGUP_GLUE_EXPORT int32_t bringup_run(void** args, int32_t n, const bringup_ct
 {call}}}
 """
 
+_KINDS = {"void*": "AnAddress", "int64_t": "ANumber", "double": "AFraction", "const char*": "AText"}
+_SHOWN = {
+    "AnAddress": "a pointer",
+    "ANumber": "an int64_t",
+    "AFraction": "a double",
+    "AText": "a const char*",
+}
+# No member can be called so.
+_KEYWORD = re.compile(
+    "(alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t"
+    "|char32_t|class|compl|concept|const|const_cast|consteval|constexpr|constinit|continue"
+    "|co_await|co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|else|enum"
+    "|explicit|export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new"
+    "|noexcept|not|not_eq|nullptr|operator|or|or_eq|private|protected|public|register"
+    "|reinterpret_cast|requires|return|short|signed|sizeof|static|static_assert|static_cast"
+    "|struct|switch|template|this|thread_local|throw|true|try|typedef|typeid|typename|union"
+    r"|unsigned|using|virtual|void|volatile|wchar_t|while|xor|xor_eq)\Z"
+)
+
+_CHECKS = """
+#ifdef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+{members}extern "C++" {{
+namespace bringup {{
+namespace glue {{
+template <class Declared>
+struct Fits<Declared, bringup_glue_fields> {{
+  BRINGUP_GLUE_FITS_SIZE(Declared, bringup_glue_fields);
+{lines}}};
+template <>
+struct Fits<void, bringup_glue_fields> {{}};
+}}
+}}
+}}
+#pragma GCC diagnostic pop
+BRINGUP_GLUE_HOOK(can_implement);
+BRINGUP_GLUE_HOOK(workspace_size);
+#endif
+"""
+
+_MEMBER = """\
+#ifndef {name}
+extern "C++" {{
+BRINGUP_GLUE_MEMBER({name})
+}}
+#endif
+"""
+
+_TYPE_CHECK = """\
+  static_assert(bringup::glue::accepts<Declared{given}>(0), {words});
+"""
+
+_PLACE_CHECK = """\
+#ifndef {name}
+  static_assert(BRINGUP_GLUE_IS_AT({name}, {field}), {words});
+#endif
+"""
+
 _PARAMETERS = """
 typedef struct bringup_glue_fields {{
   bringup_params head;
 {fields}}} bringup_glue_fields;
-
+{checks}
 static void bringup_glue_fill(bringup_glue_fields* p, void** args, const bringup_ctx* ctx) {{
   p->head.struct_size = sizeof *p;
   p->head.version = BRINGUP_PARAMS_VERSION;

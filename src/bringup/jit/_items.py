@@ -78,6 +78,13 @@ class Item:
     c_type: str
     code: str
 
+    @property
+    def argument_name(self) -> str:
+        """The name of the argument that the kernel gets as it is, a tensor by its address; "" for
+        everything else.
+        """
+        return {"scalar": self.text, "ptr": self.text[4:-1]}.get(self.function, "")
+
     def value(self, values: Sequence[Any]) -> Any:
         """What the kernel gets for these arguments; an address is None where there is no storage.
         Raises `ValueError` for a dimension that a tensor has not.

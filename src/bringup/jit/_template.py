@@ -25,6 +25,7 @@ from bringup.jit._prebuilt import check_symbol
 from bringup.jit._predicate import Predicate, parse_predicate
 from bringup.jit._signature import Argument, Layout
 from bringup.jit._source import Abi, Kind, Source
+from bringup.jit._struct import check_text
 
 if TYPE_CHECKING:
     from bringup.jit._params import Params
@@ -223,9 +224,14 @@ class Template:
 
     def compile(self, params: Params, *, target: str = "cpu") -> Binary:
         """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
-        raises, `FileNotFoundError` for a source that is not there among it.
+        raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
+        parameter struct that is not what `params=` says.
         """
-        self.source.digest()  # a missing file by its name, not as a header that is not there
+        text = self.source.content()  # a missing file by its name, not as a header that is gone
+        if self.abi == "params":
+            items = params.bound.items
+            if wrong := check_text(text.decode(errors="replace"), self.entry, items):
+                raise self.error(str(self.source), wrong)
         spec = params.spec(target)
         binary = compile_source(spec.source, **spec.arguments)
         return replace(binary, binding=params.bound.binding)
