@@ -87,7 +87,7 @@ def log_levels(text: str) -> dict[str, int]:
             continue
         if level.lower() not in _LEVELS:
             raise ValueError(
-                f"expected {', '.join(_LEVELS)}, also as room:level, got {part.strip()!r}"
+                f"expected {', '.join(_LEVELS)}, also as package:level, got {part.strip()!r}"
             )
         levels[f"bringup.{room}" if room else "bringup"] = _LEVELS[level.lower()]
     return levels

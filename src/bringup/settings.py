@@ -234,7 +234,7 @@ _ENGINE = Setting(
 )
 _LOG = Setting(
     "BRINGUP_LOG",
-    "what to log to stderr: a level (debug, info, warning, error), or room:level pairs like "
+    "what to log to stderr: a level (debug, info, warning, error), or package:level pairs like "
     "jit:debug,passes:info; passes:json prints what passes do as one line of JSON an event",
     "warning",
     dict[str, int],

@@ -286,7 +286,7 @@ def _define(
 ) -> CustomOperator:
     namespace, separator, bare = name.partition("::")
     if not (separator and namespace.isidentifier() and bare.isidentifier()):
-        raise SchemaError(f"{name!r} is no operator's name; expected 'namespace::name'")
+        raise SchemaError(f"{name!r} is not an operator name; expected 'namespace::name'")
     structure = None
     if schema is None:
         signature = infer(function, mutates_args)

@@ -98,7 +98,7 @@ def find_overload(name: str) -> Any:
     """The operator `ns::name` or `ns::name.overload`; `SchemaError` if there is none."""
     namespace, separator, rest = name.partition("::")
     if not separator or not rest:
-        raise SchemaError(f"{name!r} is no operator's name; expected 'namespace::name'")
+        raise SchemaError(f"{name!r} is not an operator name; expected 'namespace::name'")
     bare, _, overload = rest.partition(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), bare), overload or "default")

@@ -215,5 +215,5 @@ def test_name_that_is_taken_names_the_place_of_the_definition(define: Callable[.
 
 
 def test_wrong_definition_is_refused() -> None:
-    with pytest.raises(SchemaError, match="'vector_add' is no operator's name"):
+    with pytest.raises(SchemaError, match="'vector_add' is not an operator name"):
         ops.ascendc_op("vector_add")(plain)

@@ -228,7 +228,7 @@ def test_a_wrong_definition_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["f", "::f", "a::", "a::b.c", "a b::c"])
 def test_a_wrong_name_is_refused(name: str) -> None:
-    with pytest.raises(SchemaError, match="is no operator's name; expected 'namespace::name'"):
+    with pytest.raises(SchemaError, match="is not an operator name; expected 'namespace::name'"):
         ops.custom_op(name, two)
 
 

@@ -251,7 +251,7 @@ def test_a_written_argument_of_a_library_operator_gets_a_new_version(library: op
 def test_a_registration_for_an_unknown_operator_is_refused() -> None:
     with pytest.raises(SchemaError, match="there is no operator bringup_test_none::f; define"):
         ops.register_fake("bringup_test_none::f", lambda x: x)
-    with pytest.raises(SchemaError, match="'nothing' is no operator's name"):
+    with pytest.raises(SchemaError, match="'nothing' is not an operator name"):
         ops.register_autograd("nothing", lambda ctx, grad: grad)
 
 
