@@ -4,7 +4,6 @@ way, and read no values on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
