@@ -4,6 +4,15 @@
 #include <nanobind/nanobind.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+namespace bringup::torch_ext {
+
+// THPVariable_Check without a metaclass's __instancecheck__, which makes it slow for a Parameter.
+inline bool is_tensor_object(PyObject* object) {
+  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
+}
+
+}  // namespace bringup::torch_ext
+
 namespace nanobind::detail {
 
 template <>

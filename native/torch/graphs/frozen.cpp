@@ -10,8 +10,6 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
-constexpr int64_t kSamples = 16;
-
 struct Element {
   uint64_t low = 0;
   uint64_t high = 0;
@@ -19,6 +17,10 @@ struct Element {
 
 Element read(const uint8_t* address, size_t size) {
   Element element;
+  if (size == 4) {  // by far the most common: no call of memcpy
+    std::memcpy(&element.low, address, 4);
+    return element;
+  }
   std::memcpy(&element.low, address, std::min<size_t>(size, 8));
   if (size > 8) std::memcpy(&element.high, address + 8, std::min<size_t>(size - 8, 8));
   return element;
@@ -69,29 +71,10 @@ uint64_t content_hash(const at::Tensor& tensor) {
 }
 
 Fingerprint::Fingerprint(const at::Tensor& tensor)
-    : element_size_(tensor.element_size()),
-      version_(version_of(*tensor.unsafeGetTensorImpl())),
-      hash_(content_hash(tensor)) {
-  const auto* memory = static_cast<const uint8_t*>(host_address(tensor.storage()));
-  if (memory == nullptr) return;
-  const int64_t count = std::min<int64_t>(kSamples, tensor.numel());
-  for (int64_t i = 0; i < count; ++i) {
-    // One in each of as many equal parts, not always at the same place within it.
-    const int64_t part = tensor.numel() / count;
-    const int64_t index = i * part + (i * 7919) % part;
-    const auto place = tensor.storage_offset() + offset_of(tensor, index);
-    const uint8_t* address = memory + static_cast<size_t>(place) * element_size_;
-    const Element element = read(address, element_size_);
-    samples_.push_back({address, element.low, element.high});
-  }
-}
+    : version_(version_of(*tensor.unsafeGetTensorImpl())), hash_(content_hash(tensor)) {}
 
-bool Fingerprint::changed(const c10::TensorImpl& tensor, size_t turn) const noexcept {
-  if (version_ && tensor.version_counter().current_version() != *version_) return true;
-  if (samples_.empty()) return false;
-  const Sample& sample = samples_[turn % samples_.size()];
-  const Element now = read(sample.address, element_size_);
-  return now.low != sample.low || now.high != sample.high;
+bool Fingerprint::was_counted(const c10::TensorImpl& tensor) const noexcept {
+  return version_ && tensor.version_counter().current_version() != *version_;
 }
 
 void Fingerprint::accept(const at::Tensor& tensor) {
@@ -99,7 +82,25 @@ void Fingerprint::accept(const at::Tensor& tensor) {
 }
 
 void FrozenWeights::add(std::string name, const at::Tensor& weight, size_t argument) {
+  add_samples(weight);
   weights_.push_back({std::move(name), argument, weight, Placement(weight), Fingerprint(weight)});
+}
+
+void FrozenWeights::add_samples(const at::Tensor& weight) {
+  const auto* memory = static_cast<const uint8_t*>(host_address(weight.storage()));
+  if (memory == nullptr || weight.numel() == 0) return;
+  const auto size = weight.element_size();
+  const int64_t count = std::min<int64_t>(kTurns, weight.numel());
+  const int64_t part = weight.numel() / count;
+  for (size_t turn = 0; turn < kTurns; ++turn) {
+    // One in each of as many equal parts, not always at the same place within it.
+    const auto i = static_cast<int64_t>(turn) % count;
+    const int64_t place = weight.storage_offset() + offset_of(weight, i * part + (i * 7919) % part);
+    const uint8_t* address = memory + static_cast<size_t>(place) * size;
+    const Element element = read(address, size);
+    samples_[turn].push_back({address, element.low, element.high, static_cast<uint32_t>(size),
+                              static_cast<uint32_t>(weights_.size())});
+  }
 }
 
 std::string_view FrozenWeights::difference(Weight& weight, const at::Tensor& now) {
@@ -113,17 +114,20 @@ std::string_view FrozenWeights::difference(Weight& weight, const at::Tensor& now
     return {};
   }
   if (!moved.empty()) return moved;
-  return weight.content.changed(*now.unsafeGetTensorImpl(), turn_) ? "was written" : "";
+  return weight.content.was_counted(*now.unsafeGetTensorImpl()) ? "was written" : "";
 }
 
 std::optional<std::string> FrozenWeights::change(const Given* given) {
-  ++turn_;
   for (Weight& weight : weights_) {
-    const auto how =
-        difference(weight, given != nullptr ? (*given)(weight.argument) : weight.tensor);
-    if (!how.empty()) {
-      return "the weight '" + weight.name + "' was frozen into the compiled graph and " +
-             std::string(how);
+    const at::Tensor& now = given != nullptr ? (*given)(weight.argument) : weight.tensor;
+    const auto how = difference(weight, now);
+    if (!how.empty()) return told(weight, how);
+  }
+  // The memory is where it was: the addresses hold.
+  for (const Sample& sample : samples_[turn_++ % kTurns]) {
+    const Element now = read(sample.address, sample.size);
+    if (now.low != sample.low || now.high != sample.high) {
+      return told(weights_[sample.weight], "was written");
     }
   }
   return std::nullopt;
@@ -133,13 +137,15 @@ std::optional<std::string> FrozenWeights::refresh() {
   for (Weight& weight : weights_) {
     auto how = weight.placement.difference(*weight.tensor.unsafeGetTensorImpl());
     if (how.empty() && !weight.content.same_content(weight.tensor)) how = "was written";
-    if (!how.empty()) {
-      return "the weight '" + weight.name + "' was frozen into the compiled graph and " +
-             std::string(how);
-    }
+    if (!how.empty()) return told(weight, how);
   }
   for (Weight& weight : weights_) weight.content.accept(weight.tensor);
   return std::nullopt;
+}
+
+std::string FrozenWeights::told(const Weight& weight, std::string_view how) {
+  return "the weight '" + weight.name + "' was frozen into the compiled graph and " +
+         std::string(how);
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,26 +17,19 @@ namespace bringup::torch_ext::graphs {
 // A hash of the tensor's elements. Reads all of them.
 uint64_t content_hash(const at::Tensor& tensor);
 
-// The content of one tensor at one moment: its version counter, a few of its elements, and a hash.
+// The content of one tensor at one moment: its version counter and a hash.
 class Fingerprint {
  public:
   explicit Fingerprint(const at::Tensor& tensor);
 
-  // Whether a writer counted itself, or the sampled element `turn` (taken in rotation) differs.
-  bool changed(const c10::TensorImpl& tensor, size_t turn) const noexcept;
+  // Whether a writer counted itself.
+  bool was_counted(const c10::TensorImpl& tensor) const noexcept;
   // Whether any element differs. Reads all of them.
   bool same_content(const at::Tensor& tensor) const { return content_hash(tensor) == hash_; }
   // Takes the tensor's version as it is now for the one of this content.
   void accept(const at::Tensor& tensor);
 
  private:
-  struct Sample {
-    const uint8_t* address;
-    uint64_t low, high;
-  };
-
-  std::vector<Sample> samples_;  // none where the host cannot read the memory
-  size_t element_size_;
   std::optional<uint32_t> version_;  // none for inference tensors
   uint64_t hash_;
 };
@@ -46,8 +40,8 @@ class FrozenWeights {
   // `argument`: its position among what change() is given.
   void add(std::string name, const at::Tensor& weight, size_t argument);
 
-  // What the call's argument at a position is; an undefined tensor when it is none.
-  using Given = std::function<at::Tensor(size_t argument)>;
+  // The call's argument at a position; an undefined tensor when it is none.
+  using Given = std::function<const at::Tensor&(size_t argument)>;
 
   // Which weight changed and how, "the weight 'w' was frozen into the compiled graph and was
   // written"; none when none did. Without `given` it looks at the tensors that were frozen.
@@ -71,10 +65,23 @@ class FrozenWeights {
     Placement placement;
     Fingerprint content;
   };
+  // One element of a weight, as it was folded.
+  struct Sample {
+    const uint8_t* address;
+    uint64_t low, high;
+    uint32_t size;
+    uint32_t weight;
+  };
 
   std::string_view difference(Weight& weight, const at::Tensor& now);
 
+  static constexpr size_t kTurns = 16;
+
+  void add_samples(const at::Tensor& weight);
+  static std::string told(const Weight& weight, std::string_view how);
+
   std::vector<Weight> weights_;
+  std::array<std::vector<Sample>, kTurns> samples_;  // a call looks at those of one turn
   size_t turn_ = 0;
 };
 

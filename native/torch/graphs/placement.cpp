@@ -9,8 +9,8 @@ namespace {
 
 // A conjugated or negated tensor reads the same memory as other values.
 c10::DispatchKeySet lazy_bits(const c10::TensorImpl& tensor) {
-  return tensor.key_set() &
-         c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  return tensor.key_set() & kLazy;
 }
 
 }  // namespace

@@ -61,11 +61,13 @@ class Watch {
   struct Slot {
     nanobind::dict dict;
     nanobind::object key;
+    Py_ssize_t position;  // of the key in the dictionary, where it was last
     nanobind::object value;
     std::optional<Placement> placement;  // of a tensor
     std::string name;
   };
 
+  static PyObject* find(Slot& slot);
   std::string difference(Slot& slot, PyObject* now);
 
   std::unordered_set<const c10::TensorImpl*> known_;  // while recording

@@ -29,10 +29,11 @@ PyType_Slot watch_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_w
                              {0, nullptr}};
 
 std::optional<std::string> change_of(FrozenWeights& weights, const nb::list& arguments) {
-  const FrozenWeights::Given given = [&](size_t argument) {
+  const at::Tensor none;
+  const FrozenWeights::Given given = [&](size_t argument) -> const at::Tensor& {
     PyObject* item = PyList_GetItem(arguments.ptr(), static_cast<Py_ssize_t>(argument));
     if (item == nullptr) throw nb::python_error();
-    return THPVariable_Check(item) ? THPVariable_Unpack(item) : at::Tensor();
+    return is_tensor_object(item) ? THPVariable_Unpack(item) : none;
   };
   return weights.change(&given);
 }
