@@ -107,6 +107,7 @@ class DeviceCache {
   void free(Block* block) {
     std::lock_guard lock(mutex_);
     count_request(block, &Stat::decrease);
+    report_to_profiler(block, -1);
     for (const c10::Stream& stream : block->used_by) {
       ++block->pending_events;
       waiting_.push_back({mark(stream), block});
@@ -194,6 +195,16 @@ class DeviceCache {
     change(stats_.allocated_bytes, block->bytes, block->bytes, by);
     change(stats_.requested_bytes, block->bytes, block->requested, by);
   }
+  // For profile(profile_memory=True): `sign` is 1 where a tensor takes a block, -1 where it ends.
+  void report_to_profiler(const Block* block, int64_t sign) {
+    if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
+    const auto current = [](const StatArray& stats) {
+      return static_cast<size_t>(stats[static_cast<size_t>(StatType::AGGREGATE)].current);
+    };
+    c10::reportMemoryUsageToProfiler(
+        block->address, sign * static_cast<int64_t>(block->bytes), current(stats_.allocated_bytes),
+        current(stats_.reserved_bytes), c10::Device(kDriverDevice, device_));
+  }
   void count_active(const Block* block, Change by) {
     change(stats_.active, block->bytes, 1, by);
     change(stats_.active_bytes, block->bytes, block->bytes, by);
@@ -222,6 +233,7 @@ class DeviceCache {
     block->requested = requested;
     count_request(block, &Stat::increase);
     count_active(block, &Stat::increase);
+    report_to_profiler(block, 1);
     return block;
   }
 

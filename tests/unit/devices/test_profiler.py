@@ -222,3 +222,16 @@ def test_a_captured_graph_is_one_row(
         g.replay()
         torch.npu.synchronize()
     assert [row.name for row in rows(profile)] == ["captured graph"]
+
+
+def test_memory_of_the_device_is_told_beside_that_of_the_host() -> None:
+    before = torch.npu.memory_allocated()
+    with torch.profiler.profile(activities=BOTH, profile_memory=True) as profile:
+        kept = torch.empty(1 << 20, dtype=torch.uint8, device="npu")
+        taken = torch.npu.memory_allocated() - before
+        torch.empty(1 << 20, dtype=torch.uint8, device="npu")  # ends at once
+    told = {row.key: row for row in profile.key_averages()}
+    assert taken >= kept.nbytes
+    assert told["aten::empty"].count == 2
+    assert told["aten::empty"].device_memory_usage == 2 * taken
+    assert told["[memory]"].device_memory_usage == -taken
