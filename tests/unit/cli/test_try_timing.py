@@ -164,6 +164,10 @@ FAST, SAME, NOISY = (1.3, 1.5), (0.98, 1.02), (0.6, 1.9)
             "bringup does nothing for this model: fused: A: b; captured: C: d.",
         ),
         (
+            trial(line("fused", *SAME), line("captured", 6.5, 75.0)),
+            "captured is 6.50x to 75.00x as fast as eager; outputs agree within 0.0e+00.",
+        ),
+        (
             trial(is_interrupted=True),
             "It was interrupted before anything could be compared.",
         ),

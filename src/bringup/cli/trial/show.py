@@ -25,7 +25,7 @@ def line_in_words(line: Line) -> str:
     if line.ms is None:
         return f"{line.mode}: {line.reason}"
     ratio = line.speedup
-    words = f"{line.mode}: {line.ms:.3g} ms"
+    words = f"{line.mode}: {_milliseconds(line.ms)} ms"
     if ratio is None or line.mode == "eager":
         return words
     return f"{words}, against eager {spread(ratio)}, rounds: {ratio.rounds}"
@@ -63,6 +63,10 @@ def _pass_table(trial: Trial) -> report.Table:
     return table
 
 
+def _milliseconds(value: float | None) -> str:
+    return _number(value, ".3g" if value is None or value < 100 else ".0f")
+
+
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -89,7 +93,7 @@ def _time_table(trial: Trial) -> report.Table:
         itself = line.mode == "eager"
         table.add(
             line.mode,
-            _number(line.ms, ".3g"),
+            _milliseconds(line.ms),
             "1" if itself and line.ms is not None else _ratio(line.speedup),
             "1" if line.mode == "inductor" and line.ms else _ratio(line.speedup_vs_inductor),
             "-" if line.speedup is None else str(line.speedup.rounds),

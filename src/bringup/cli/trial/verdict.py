@@ -9,16 +9,19 @@ from bringup.report import Judgement, Ratio
 
 __all__ = ["spread", "verdict"]
 
+_QUOTABLE = 0.25
 _OURS = ("fused", "captured")
 
 
 def spread(ratio: Ratio) -> str:
-    """A ratio with its interval, or why there is none."""
+    """A ratio with its interval, the interval alone where it is wide, or why there is none."""
     if ratio.high == float("inf"):
         return f"too few rounds to say ({ratio.rounds})"
     interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
     if ratio.judgement is Judgement.TOO_NOISY:
         return f"too noisy to say {interval}"
+    if not ratio.is_narrow(_QUOTABLE):  # a median that could be twice as large is no figure
+        return f"{ratio.low:.2f}x to {ratio.high:.2f}x"
     return f"{ratio.median:.2f}x {interval}"
 
 
