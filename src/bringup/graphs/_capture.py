@@ -17,7 +17,7 @@ import torch
 from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._generated import generated_code_refused
-from bringup.graphs._given import watch_modules
+from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
 from bringup.graphs._reachable import frame_values, reachable
@@ -89,7 +89,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
-        self._modules: list[torch.nn.Module] = []
+        self._held = HeldTensors()
 
     def __enter__(self) -> CapturedGraph:
         if self._graph._content is not None:
@@ -97,13 +97,14 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
         recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
-        self._modules = _remember_reachable(recorder, frame_values(sys._getframe(1)))
+        self._held = held = HeldTensors()
+        _remember_reachable(recorder, held, frame_values(sys._getframe(1)))
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(self._stream)
             recorder.begin()
             cleanup.callback(recorder.stop)
-            cleanup.enter_context(_session_of(recorder))
+            cleanup.enter_context(_session_of(recorder, held))
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
@@ -129,7 +130,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder, self._recorder = self._recorder, None
         scopes, unit = _session.scopes, self._unit
         assert scopes is not None
-        modules, self._modules = self._modules, []
+        held, self._held = self._held, HeldTensors()
         self._graph._unit = None
         self._cleanup.close()
         if error is not None:
@@ -138,7 +139,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         try:
             _check_outputs(recorder)
             native = recorder.finish()
-            watch_modules(recorder.watch, list(scopes.called), modules)
+            held.check(recorder)
+            watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             self._graph._content = Content(native, recorder.watch)
             self._graph._unit = unit
@@ -182,23 +184,23 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _remember_reachable(recorder: Any, values: Mapping[str, Any]) -> list[torch.nn.Module]:
-    """Remembers the content of what the captured code can reach; returns the modules there."""
-    modules: list[torch.nn.Module] = []
+def _remember_reachable(recorder: Any, held: HeldTensors, values: Mapping[str, Any]) -> None:
+    """Remembers the content of what the captured code can reach, and the modules there."""
     left = _REMEMBERED_BYTES
     for name, found in reachable(values):
         if isinstance(found, torch.nn.Module):
-            modules.append(found)
+            held.add(name, found)
         elif (left := left - _storage_bytes(found)) > 0:
             recorder.remember(found, name)
-    return modules
 
 
 @contextmanager
-def _session_of(recorder: Any) -> Iterator[None]:
+def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         for name, found in reachable({type(module).__name__: module, "its arguments": args}):
-            if isinstance(found, torch.Tensor):
+            if isinstance(found, torch.nn.Module):
+                held.add(name, found)
+            else:
                 recorder.remember(found, name)
 
     calls = OutermostCalls(lambda: int(recorder.seen))

@@ -9,9 +9,47 @@ from typing import Any
 
 import torch
 
-__all__ = ["watch_modules"]
+from bringup.graphs._origin import capture_error
+
+__all__ = ["HeldTensors", "watch_modules"]
 
 _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
+
+
+class HeldTensors:
+    """Buffers and other tensors that modules hold before captured code uses them.
+
+    A run that computes `self.state = f(self.state)` keeps its state in Python: a replay would read
+    the former tensor for ever.
+    """
+
+    def __init__(self) -> None:
+        self.modules: list[torch.nn.Module] = []
+        self._slots: dict[tuple[int, str], tuple[str, dict[str, Any], torch.Tensor]] = {}
+
+    def add(self, name: str, module: torch.nn.Module) -> None:
+        """Remembers what one module holds now, unless it was remembered before."""
+        self.modules.append(module)
+        held = vars(module)
+        for dictionary in (held.get("_buffers", {}), held):
+            for key, value in dictionary.items():
+                if isinstance(value, torch.Tensor):
+                    slot = f"{name}.{key}", dictionary, value
+                    self._slots.setdefault((id(dictionary), key), slot)
+
+    def check(self, recorder: Any) -> None:
+        """Raises `CaptureError` for a tensor that the graph reads and in whose place a module holds
+        a result of the run.
+        """
+        for (_, key), (name, dictionary, former) in self._slots.items():
+            now = dictionary.get(key)
+            if now is former or not isinstance(now, torch.Tensor) or now.layout != torch.strided:
+                continue
+            if recorder.watch.reads(former) and not recorder.predates(now):
+                raise capture_error(
+                    f"the run reads '{name}' and puts a result of its own in its place: a replay"
+                    " would read the former tensor again. Write it in place, with copy_"
+                )
 
 
 def watch_modules(

@@ -197,6 +197,36 @@ def test_memory_swapped_by_the_run_itself_is_refused_by_the_capture() -> None:
         captured(run)
 
 
+class Recurrent(nn.Module):
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.ones(3))
+        self.last = torch.zeros(3)
+        self._in_place = in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        new = self.state * 2 + x
+        if self._in_place:
+            self.state.copy_(new)
+        else:
+            self.state = new
+        self.last = new  # never read
+        return new
+
+
+def test_state_that_a_module_keeps_in_python_is_refused_by_the_capture() -> None:
+    with pytest.raises(CaptureError, match=r"the run reads '\w+\.state' and puts a result of its"):
+        captured(Recurrent(in_place=False), torch.ones(3))
+
+
+def test_state_that_a_module_writes_in_place_goes_on() -> None:
+    model, x = Recurrent(in_place=True), torch.ones(3)
+    graph, output = captured(model, x)
+    for expected in (3, 7):
+        graph.replay()
+        assert output.tolist() == [expected] * 3
+
+
 def test_replay_moves_the_versions_of_what_it_writes_and_backward_notices() -> None:
     x, p = torch.ones(3), torch.ones(3, requires_grad=True)
     graph, output = captured(lambda: x * 2)
