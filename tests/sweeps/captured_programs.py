@@ -5,13 +5,14 @@ it keeps from call to call.
 from __future__ import annotations
 
 from random import Random
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bringup import graphs
 
-__all__ = ["ROWS", "WIDTH", "Cache", "Program", "Scaled", "draw_model"]
+__all__ = ["ROWS", "WIDTH", "Cache", "Program", "Scaled", "SoftplusHandler", "draw_model"]
 
 WIDTH = 8
 ROWS = 3
@@ -76,6 +77,23 @@ class Counter(nn.Module):
         return x + self.calls
 
 
+class Softplus(nn.Module):
+    """An operator with a number that can be updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x, beta=self.beta)
+
+
+class SoftplusHandler(graphs.GraphOpHandler):
+    """Makes it updatable."""
+
+    UPDATE_SPECS: ClassVar = {"aten::softplus": [("kwarg", "beta", "beta")]}
+
+
 _BLOCKS = (
     lambda: nn.Linear(WIDTH, WIDTH),
     lambda: nn.Linear(WIDTH, WIDTH, bias=False),
@@ -87,6 +105,7 @@ _BLOCKS = (
     Views,
     InPlace,
     Counter,
+    Softplus,
 )
 
 

@@ -12,12 +12,13 @@ from random import Random
 import pytest
 import torch
 from tests.sweeps.captured_mutations import MUTATIONS, Mutation
-from tests.sweeps.captured_programs import Program
+from tests.sweeps.captured_programs import Program, SoftplusHandler
 from tests.sweeps.support import sized
 from torch import Tensor
 
 from bringup import graphs
 from bringup.errors import CaptureError
+from bringup.graphs import _handlers
 
 STEPS = 12
 DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
@@ -56,8 +57,9 @@ class Machine:
 
     def _capture(self) -> None:
         self._program.graph = graphs.CapturedGraph()
-        with graphs.capture(self._program.graph):
-            self._program.output = self._program.run()
+        program = self._program
+        with graphs.capture(program.graph, inputs=(program.tokens, program.x)):
+            program.output = program.graph.outputs = program.run()
         self._counts["captures"] += 1
 
     def _replay_and_compare(self, mutation: Mutation) -> CaptureError | None:
@@ -101,6 +103,12 @@ class Machine:
 
     def _where(self, what: object) -> str:
         return f"{what}\n  after {', '.join(self._trail)}\n  of {self._program.model}"
+
+
+@pytest.fixture(autouse=True)
+def _updatable_softplus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_handlers, "_registry", dict(_handlers._registry))
+    graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
 
 
 @torch.no_grad()
