@@ -58,6 +58,17 @@ class Views(nn.Module):
         return y * self.both[1]
 
 
+class Folded(nn.Module):
+    """A weight of which freezing computes another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.table * 2)
+
+
 class InPlace(nn.Module):
     """Operators in place on a result."""
 
@@ -103,6 +114,7 @@ _BLOCKS = (
     Scaled,
     Cache,
     Views,
+    Folded,
     InPlace,
     Counter,
     Softplus,
