@@ -11,8 +11,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "torch/devices/generator.h"
 #include "torch/devices/host_call.h"
+#include "torch/devices/host_random.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -23,10 +23,9 @@ struct OperatorPlan {
   bool keeps_nothing = false;  // an aten operator; others may keep the tensors they are given
   bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
-  bool draws_unasked = false;  // random, but takes no generator
   bool takes_dtype = false;
-  int generator = -1;  // positions of these arguments, or -1
-  int device = -1;
+  int device = -1;  // position of this argument, or -1
+  RandomTraits random;
   std::vector<bool> writes;  // for each argument
 };
 
@@ -46,21 +45,16 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   plan.keeps_nothing = schema.name().starts_with("aten::");
   plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
-  const auto optional = [](c10::TypePtr type) {
-    return c10::OptionalType::create(std::move(type));
-  };
-  const auto generator = optional(c10::GeneratorType::get());
-  const auto device = optional(c10::DeviceObjType::get());
-  const auto dtype = optional(c10::ScalarTypeType::get());
+  plan.random = RandomTraits(op);
+  const auto device = c10::OptionalType::create(c10::DeviceObjType::get());
+  const auto dtype = c10::OptionalType::create(c10::ScalarTypeType::get());
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::TypePtr& type = schema.arguments()[i].real_type();
-    if (type->isSubtypeOf(*generator)) plan.generator = static_cast<int>(i);
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
     plan.takes_dtype |= type->isSubtypeOf(*dtype);
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
     plan.writes.push_back(alias != nullptr && alias->isWrite());
   }
-  plan.draws_unasked = plan.generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   return plan;
 }
 
@@ -118,6 +112,15 @@ c10::Device device_of(const c10::OperatorHandle& op, const OperatorPlan& plan,
   return common.get(op.operator_name());
 }
 
+// The call's random numbers: an offset of the generator that it was given, or of the device's own.
+void give_generator(const RandomTraits& random, c10::IValue* arguments, c10::DeviceIndex device) {
+  if (random.generator() < 0) return;
+  const c10::IValue& given = arguments[random.generator()];
+  DeviceDraws draws(
+      random_state(given.isGenerator() ? given.toGenerator() : default_generator(device), device));
+  random.give_generator(arguments, draws);
+}
+
 c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written) {
   if (value.isTensor()) return call.stand_in(value.toTensor(), written);
   if (value.isTensorList()) {
@@ -161,12 +164,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   c10::IValue* arguments = stack->data() + first;
   const c10::Device device =
       device_of(op, plan, c10::ArrayRef<c10::IValue>(arguments, schema.arguments().size()));
-  if (plan.generator >= 0) {
-    c10::IValue& generator = arguments[plan.generator];
-    generator = host_generator(
-        generator.isGenerator() ? generator.toGenerator() : default_generator(device.index()),
-        device.index());
-  }
+  give_generator(plan.random, arguments, device.index());
   if (plan.device >= 0) arguments[plan.device] = c10::Device(c10::kCPU);
 
   const c10::DeviceGuard guard(device);
@@ -176,8 +174,9 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
     if (value.isTensor() || value.isList()) value = stand_in(call, value, plan.writes[i]);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (C10_UNLIKELY(plan.draws_unasked)) {
-    const BorrowedCpuGenerator borrowed(device.index());
+  if (C10_UNLIKELY(plan.random.draws_inside())) {
+    DeviceDraws draws(random_state(default_generator(device.index()), device.index()));
+    const DrawScope scope(draws);
     op.redispatchBoxed(kCpuKeys, stack);
   } else {
     op.redispatchBoxed(kCpuKeys, stack);
@@ -218,6 +217,7 @@ void register_instead_of_composites(torch::Library& library) {
 
 void register_fallback() {
   using c10::DispatchKey;
+  register_host_random();
   static auto* everything =
       new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());

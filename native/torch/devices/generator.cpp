@@ -1,7 +1,11 @@
 #include "torch/devices/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
 
+#include <array>
+#include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "torch/devices/state.h"
@@ -9,72 +13,179 @@
 namespace bringup::torch_ext {
 namespace {
 
-// Exchanges where two CPU generators are in their sequences; their seeds and owners stay.
-void swap_sequences(const at::Generator& a, const at::Generator& b) {
-  auto* first = at::check_generator<at::CPUGeneratorImpl>(a);
-  auto* second = at::check_generator<at::CPUGeneratorImpl>(b);
-  const std::scoped_lock lock(first->mutex_, second->mutex_);
-  const at::mt19937 engine = first->engine();
-  const auto next_float = first->next_float_normal_sample();
-  const auto next_double = first->next_double_normal_sample();
-  first->set_engine(second->engine());
-  first->set_next_float_normal_sample(second->next_float_normal_sample());
-  first->set_next_double_normal_sample(second->next_double_normal_sample());
-  second->set_engine(engine);
-  second->set_next_float_normal_sample(next_float);
-  second->set_next_double_normal_sample(next_double);
+std::atomic<uint64_t> g_clock{1};
+
+uint64_t tick() noexcept { return g_clock.fetch_add(1) + 1; }
+
+// Philox4x32-10 of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel Random Numbers: As Easy as
+// 1, 2, 3" (SC 2011): the four words at position `block` of the sequence that belongs to `point`.
+std::array<uint32_t, 4> philox(RandomPoint point, uint32_t block) noexcept {
+  constexpr uint64_t kFactor0 = 0xD2511F53;
+  constexpr uint64_t kFactor1 = 0xCD9E8D57;
+  constexpr uint32_t kWeyl0 = 0x9E3779B9;
+  constexpr uint32_t kWeyl1 = 0xBB67AE85;
+  auto key0 = static_cast<uint32_t>(point.seed);
+  auto key1 = static_cast<uint32_t>(point.seed >> 32);
+  std::array<uint32_t, 4> words = {static_cast<uint32_t>(point.offset),
+                                   static_cast<uint32_t>(point.offset >> 32), block, 0};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = kFactor0 * words[0];
+    const uint64_t product1 = kFactor1 * words[2];
+    words = {
+        static_cast<uint32_t>(product1 >> 32) ^ words[1] ^ key0, static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ words[3] ^ key1, static_cast<uint32_t>(product0)};
+    key0 += kWeyl0;
+    key1 += kWeyl1;
+  }
+  return words;
 }
 
-std::mutex& borrow_mutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
+constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
 
 }  // namespace
 
+uint64_t random_clock() noexcept { return g_clock.load(); }
+
+RandomState::RandomState() : RandomState(RandomPoint()) { history_.seeded = history_.set; }
+
+RandomState::RandomState(RandomPoint point) : point_(point) { history_.set = tick(); }
+
+void RandomState::seed(uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  point_ = {seed, 0};
+  history_.seeded = history_.set = tick();
+}
+
+void RandomState::set(RandomPoint point) {
+  const std::lock_guard lock(mutex_);
+  point_ = point;
+  history_.set = tick();
+}
+
+RandomPoint RandomState::point() const {
+  const std::lock_guard lock(mutex_);
+  return point_;
+}
+
+RandomPoint RandomState::read() {
+  const std::lock_guard lock(mutex_);
+  history_.read = tick();
+  return point_;
+}
+
+RandomPoint RandomState::take(uint64_t calls) {
+  const std::lock_guard lock(mutex_);
+  const RandomPoint first = point_;
+  point_.offset += calls;
+  return first;
+}
+
+RandomHistory RandomState::history() const {
+  const std::lock_guard lock(mutex_);
+  return history_;
+}
+
 DriverGenerator::DriverGenerator(c10::DeviceIndex device)
-    : DriverGenerator(device, at::detail::createCPUGenerator()) {}
+    : DriverGenerator(device, std::make_shared<RandomState>()) {}
 
-DriverGenerator::DriverGenerator(c10::DeviceIndex device, at::Generator host)
-    : c10::GeneratorImpl(c10::Device(kDriverDevice, device), kDriverKeys), host_(std::move(host)) {}
+DriverGenerator::DriverGenerator(c10::DeviceIndex device, std::shared_ptr<RandomState> state)
+    : c10::GeneratorImpl(c10::Device(kDriverDevice, device), kDriverKeys),
+      state_(std::move(state)) {}
 
-void DriverGenerator::set_state(const c10::TensorImpl& state) {
-  host_.unsafeGetGeneratorImpl()->set_state(state);
+uint64_t DriverGenerator::seed() {
+  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  set_current_seed(seed);
+  return seed;
+}
+
+void DriverGenerator::set_offset(uint64_t offset) { state()->set({current_seed(), offset}); }
+
+void DriverGenerator::set_state(const c10::TensorImpl& bytes) {
+  at::detail::check_rng_state(bytes);
+  TORCH_CHECK(static_cast<size_t>(bytes.numel()) == kStateBytes,
+              "expected a random state of device '", driver_facts().device_name, "', ", kStateBytes,
+              " bytes of seed and offset, but got ", bytes.numel(),
+              " bytes: a state of another device? Use one that its get_rng_state gave");
+  RandomPoint point;
+  const auto* data = static_cast<const char*>(bytes.data());
+  std::memcpy(&point.seed, data, sizeof(point.seed));
+  std::memcpy(&point.offset, data + sizeof(point.seed), sizeof(point.offset));
+  state()->set(point);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DriverGenerator::get_state() const {
-  return host_.unsafeGetGeneratorImpl()->get_state();
+  const RandomPoint point = state()->read();
+  const at::Tensor bytes = at::empty({kStateBytes}, at::TensorOptions(at::kCPU).dtype(at::kByte));
+  auto* data = static_cast<char*>(bytes.mutable_data_ptr());
+  std::memcpy(data, &point.seed, sizeof(point.seed));
+  std::memcpy(data + sizeof(point.seed), &point.offset, sizeof(point.offset));
+  return bytes.getIntrusivePtr();
+}
+
+void DriverGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) {
+  const auto* generator = dynamic_cast<const DriverGenerator*>(other.get());
+  TORCH_CHECK(generator != nullptr, "expected a generator of device '", driver_facts().device_name,
+              "' to share the state of, but got ",
+              other ? "one of '" + other->device().str() + "'" : "none");
+  share(generator->state());
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> DriverGenerator::graphsafe_get_state() const {
+  return c10::make_intrusive<DriverGenerator>(device().index(), state());
+}
+
+std::shared_ptr<RandomState> DriverGenerator::state() const {
+  const std::lock_guard lock(state_mutex_);
+  return state_;
+}
+
+void DriverGenerator::share(std::shared_ptr<RandomState> state) {
+  const std::lock_guard lock(state_mutex_);
+  state_ = std::move(state);
 }
 
 DriverGenerator* DriverGenerator::clone_impl() const {
-  return new DriverGenerator(device().index(), host_.clone());
+  return new DriverGenerator(device().index(), std::make_shared<RandomState>(state()->point()));
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
   static const auto* generators = [] {
     auto* all = new std::vector<at::Generator>;
+    const RandomPoint start{at::detail::getDefaultCPUGenerator().current_seed(), 0};
     for (int32_t index = 0; index < driver_facts().device_count; ++index) {
-      all->push_back(at::make_generator<DriverGenerator>(static_cast<c10::DeviceIndex>(index)));
+      all->push_back(at::make_generator<DriverGenerator>(static_cast<c10::DeviceIndex>(index),
+                                                         std::make_shared<RandomState>(start)));
     }
     return all;
   }();
   return (*generators)[static_cast<size_t>(checked_device(device))];
 }
 
-at::Generator host_generator(const at::Generator& generator, c10::DeviceIndex device) {
+std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::DeviceIndex device) {
   TORCH_CHECK(generator.device().type() == kDriverDevice && generator.device().index() == device,
               "expected a generator of device '", driver_facts().device_name, ":",
               static_cast<int>(device), "' but got one of '", generator.device(), "'");
-  return static_cast<DriverGenerator*>(generator.unsafeGetGeneratorImpl())->host();
+  return static_cast<DriverGenerator*>(generator.unsafeGetGeneratorImpl())->state();
 }
 
-BorrowedCpuGenerator::BorrowedCpuGenerator(c10::DeviceIndex device)
-    : device_(host_generator(default_generator(device), device)), lock_(borrow_mutex()) {
-  swap_sequences(at::detail::getDefaultCPUGenerator(), device_);
-}
-
-BorrowedCpuGenerator::~BorrowedCpuGenerator() {
-  swap_sequences(at::detail::getDefaultCPUGenerator(), device_);
+// A CPU kernel takes a Mersenne twister and nothing else, and seeding one keeps 32 bits of a seed:
+// two of 65,000 calls would draw the same. So its whole state is filled with Philox numbers.
+at::Generator call_generator(RandomPoint point) {
+  at::mt19937_data_pod data{};
+  data.seed_ = point.seed;
+  data.seeded_ = true;
+  data.next_ = 1;
+  data.left_ = at::MERSENNE_STATE_N;
+  static_assert(at::MERSENNE_STATE_N % 4 == 0);
+  for (uint32_t block = 0; block < at::MERSENNE_STATE_N / 4; ++block) {
+    const std::array<uint32_t, 4> words = philox(point, block);
+    std::copy(words.begin(), words.end(), &data.state_[4 * block]);
+  }
+  at::mt19937 engine;
+  engine.set_data(data);
+  auto generator = c10::make_intrusive<at::CPUGeneratorImpl>();
+  generator->set_engine(engine);
+  return at::Generator(std::move(generator));
 }
 
 }  // namespace bringup::torch_ext

@@ -1,56 +1,87 @@
-// Random numbers of a device. Random operators run on the host, so a device's generator is a CPU
-// generator of its own under the device's name: seeding one device neither disturbs another one nor
-// the CPU.
+// Random numbers of a device: a counter-based generator (Philox4x32-10). Its state is a seed and an
+// offset; a random call takes one offset, and its numbers are a function of seed and offset alone.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <memory>
 #include <mutex>
 
 namespace bringup::torch_ext {
 
+// Where a random call stands: what it draws is a function of this.
+struct RandomPoint {
+  uint64_t seed = c10::default_rng_seed_val;
+  uint64_t offset = 0;
+};
+
+// When a state was last seeded, set and read, in ticks of one clock of the process: tells a capture
+// what happened to the state meanwhile.
+struct RandomHistory {
+  uint64_t seeded = 0;
+  uint64_t set = 0;  // seeding sets it too
+  uint64_t read = 0;
+};
+uint64_t random_clock() noexcept;
+
+// What generators that are made by graphsafe_get_state() share. Safe from any thread.
+class RandomState {
+ public:
+  RandomState();
+  explicit RandomState(RandomPoint point);
+
+  void seed(uint64_t seed);
+  void set(RandomPoint point);
+  RandomPoint point() const;
+  // The point, handed out to be set again.
+  RandomPoint read();
+  // Takes `calls` offsets; where the first of them stands.
+  RandomPoint take(uint64_t calls);
+  RandomHistory history() const;
+
+ private:
+  mutable std::mutex mutex_;
+  RandomPoint point_;
+  RandomHistory history_;
+};
+
+// As a tensor the state is 16 bytes: seed and offset, each 64 bits, in the host's byte order.
 class DriverGenerator final : public c10::GeneratorImpl {
  public:
   explicit DriverGenerator(c10::DeviceIndex device);
-  DriverGenerator(c10::DeviceIndex device, at::Generator host);
+  DriverGenerator(c10::DeviceIndex device, std::shared_ptr<RandomState> state);
 
-  void set_current_seed(uint64_t seed) override { host_.set_current_seed(seed); }
-  uint64_t current_seed() const override { return host_.current_seed(); }
-  uint64_t seed() override { return host_.seed(); }
-  void set_offset(uint64_t offset) override { host_.set_offset(offset); }
-  uint64_t get_offset() const override { return host_.get_offset(); }
-  void set_state(const c10::TensorImpl& state) override;
+  void set_current_seed(uint64_t seed) override { state()->seed(seed); }
+  uint64_t current_seed() const override { return state()->point().seed; }
+  uint64_t seed() override;
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override { return state()->point().offset; }
+  void set_state(const c10::TensorImpl& bytes) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  // From now on shares the state of `other`, a generator of a device of this driver.
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override;
+  // A generator that shares this one's state.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
-  // What a kernel on the host draws from.
-  const at::Generator& host() const noexcept { return host_; }
+  std::shared_ptr<RandomState> state() const;
+  void share(std::shared_ptr<RandomState> state);
 
  private:
   DriverGenerator* clone_impl() const override;
 
-  at::Generator host_;
+  mutable std::mutex state_mutex_;  // only around the pointer
+  std::shared_ptr<RandomState> state_;
 };
 
-// The generator that operators of `device` use when they are given none.
+// The generator that operators of `device` use when they are given none. It starts with the seed of
+// the CPU's generator, as if torch.manual_seed had seeded both.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
-// The host generator behind a device's generator; raises for another device's.
-at::Generator host_generator(const at::Generator& generator, c10::DeviceIndex device);
+// The state behind a device's generator; raises for another device's.
+std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::DeviceIndex device);
 
-// Lets a CPU kernel that takes no generator (native_dropout) draw from a device's default
-// generator: while this lives, torch's default CPU generator goes on where the device's stopped.
-// One at a time.
-class BorrowedCpuGenerator {
- public:
-  explicit BorrowedCpuGenerator(c10::DeviceIndex device);
-  ~BorrowedCpuGenerator();
-  BorrowedCpuGenerator(const BorrowedCpuGenerator&) = delete;
-  BorrowedCpuGenerator& operator=(const BorrowedCpuGenerator&) = delete;
-
- private:
-  at::Generator device_;
-  std::unique_lock<std::mutex> lock_;
-};
+// A CPU generator for the one random call at `point`, for a kernel that runs on the host.
+at::Generator call_generator(RandomPoint point);
 
 }  // namespace bringup::torch_ext

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
 
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/errors.h"
@@ -164,6 +165,12 @@ void bind_recorder(nb::module_& module) {
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)
       .def("remember", &Recorder::remember, nb::arg("tensor"), nb::arg("name"))
+      .def(
+          "watch_generator",
+          [](Recorder& recorder, const nb::object& generator) {
+            recorder.watch_generator(THPGenerator_Unwrap(generator.ptr()));
+          },
+          nb::arg("generator"))
       .def("set_scope", &Recorder::set_scope, nb::arg("scope"))
       .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
       .def_prop_ro("paused", &Recorder::paused)

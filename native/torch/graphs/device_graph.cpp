@@ -89,7 +89,7 @@ void DeviceGraph::launch(bool validating) {
   const bringup_driver& driver = *active_driver();
   const bringup_stream stream = current_driver_stream(device_);
   if (validating != validating_.load()) {
-    check_driver(driver.event_synchronize(over_), "waiting for a graph's former launch");
+    finish_former();
     validating_.store(validating);
   }
   check_driver(driver.event_wait(over_, device_, stream), "waiting for a graph's former launch");
@@ -109,6 +109,10 @@ void DeviceGraph::order_after() noexcept {
   const bringup_driver& driver = *active_driver();
   const int32_t status = driver.event_record(over_, device_, current_driver_stream(device_));
   if (status != BRINGUP_OK) report_host_failure(device_, driver_words(status));
+}
+
+void DeviceGraph::finish_former() {
+  check_driver(active_driver()->event_synchronize(over_), "waiting for a graph's former launch");
 }
 
 void DeviceGraph::wait() noexcept {

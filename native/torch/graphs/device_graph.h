@@ -30,6 +30,8 @@ class DeviceGraph {
   void order_before();
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
+  // Until the last launch is over. Raises what the driver says of it.
+  void finish_former();
   // Until the last launch is over. What failed is raised by the next synchronisation.
   void wait() noexcept;
 

@@ -71,9 +71,10 @@ std::unique_ptr<Graph> Recorder::finish() {
     trace(bytes_of(storage), nodes_.size());
   }
 
-  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_);
+  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_,
+                                       random_.finish());
   graph->take_given(watch_, std::move(versions_).living());
-  restorer_.restore();
+  put_back();
   try {
     graph->validate();
   } catch (const c10::Error& error) {
@@ -83,11 +84,11 @@ std::unique_ptr<Graph> Recorder::finish() {
   for (const Trace& first : traces) {
     if (same(first.memory, first.content)) continue;
     const at::Tensor second = copy_of(first.memory);
-    restorer_.restore();
+    put_back();
     graph->replay_in_run();
     // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
     if (!same(first.memory, second)) continue;
-    restorer_.restore();
+    put_back();
     const bool known = first.writer < graph->nodes().size();
     throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
                          (known ? "the result of " + graph->nodes()[first.writer]->op()
@@ -97,7 +98,7 @@ std::unique_ptr<Graph> Recorder::finish() {
                          "kernel that torch.compile generated. "
                          "Compile with backend=\"bringup\" or \"eager\"");
   }
-  restorer_.restore();
+  put_back();
   return graph;
 }
 

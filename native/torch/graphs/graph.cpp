@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <unordered_map>
 #include <unordered_set>
@@ -50,8 +51,11 @@ const void* address_of(const c10::Storage& storage) {
 }  // namespace
 
 Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device)
-    : pool_(std::move(pool)), nodes_(std::move(nodes)), inputs_(std::move(inputs)) {
+             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, GraphRandom random)
+    : pool_(std::move(pool)),
+      nodes_(std::move(nodes)),
+      inputs_(std::move(inputs)),
+      random_(std::move(random)) {
   replay_.pool = pool_;
   if (!device) return;
   device_graph_ =
@@ -145,8 +149,14 @@ void Graph::validate() {
 void Graph::run_all(bool validating) {
   const std::lock_guard lock(mutex_);
   check_inputs();
+  take_random_numbers();
   if (!validating) versions_.bump();
-  if (device_graph_ != nullptr) return device_graph_->launch(validating);
+  if (device_graph_ != nullptr) {
+    device_graph_->launch(validating);
+    if (random_.draws_on_host()) device_graph_->finish_former();
+    return;
+  }
+  const auto over = c10::make_scope_exit([this] { replay_.standings.clear(); });
   const ReplayDispatch dispatch;
   const TapScope tap(&replay_.tap);
   replay_.tap = ReplayTap();
@@ -159,6 +169,15 @@ void Graph::run_all(bool validating) {
                       (node.scope().empty() ? "" : " in " + node.scope()));
     throw;
   }
+}
+
+// Numbers are taken when a replay is asked for, whenever the device comes to it: seeding afterwards
+// does not change them.
+void Graph::take_random_numbers() {
+  if (!random_.draws()) return;
+  if (device_graph_ != nullptr) device_graph_->finish_former();
+  replay_.standings.clear();  // else this graph alone could keep a generator alive
+  replay_.standings = random_.reserve();
 }
 
 void Graph::run_node(size_t position, bool validating) {

@@ -34,7 +34,7 @@ class Graph {
  public:
   // `device`: the driver's device that the nodes work on, or none for cpu.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device);
+        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, GraphRandom random);
 
   // At the end of the capture: what check_given() checks, and whose counters a replay moves.
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
@@ -90,6 +90,7 @@ class Graph {
   void check_inputs() const;
   void check(const std::vector<Change>& changes) const;
   void run_all(bool validating);
+  void take_random_numbers();
   void run_node(size_t position, bool validating);
 
   std::atomic<Use> use_{Use::kNobody};
@@ -100,6 +101,7 @@ class Graph {
   std::vector<Input> inputs_;
   std::shared_ptr<Watch> watch_;
   WrittenVersions versions_;
+  GraphRandom random_;
   Replay replay_;
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };

@@ -3,34 +3,18 @@
 #include <utility>
 
 #include "torch/devices/driver.h"
-#include "torch/devices/generator.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
-namespace {
-
-bool takes(const c10::Argument& argument, const c10::TypePtr& type) {
-  return argument.real_type()->isSubtypeOf(*c10::OptionalType::create(type));
-}
-
-}  // namespace
-
-OperatorNode::Call HostSide::translate(const std::string& name, OperatorNode::Call call,
-                                       c10::DeviceIndex device) {
+OperatorNode::Call HostSide::translate(const std::string& name, OperatorNode::Call call) {
   if (!call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     throw CaptureFailure(name + " has no kernel on the device, and none on cpu to run instead");
   }
-  const auto& arguments = call.schema->arguments();
   try {
-    for (size_t i = 0; i < call.args.size(); ++i) {
-      c10::IValue& value = call.args[i];
+    for (c10::IValue& value : call.args) {
       if (value.isDevice()) {
         if (value.toDevice().is_privateuseone()) value = c10::Device(c10::kCPU);
-      } else if (takes(arguments[i], c10::GeneratorType::get())) {
-        const at::Generator& generator =
-            value.isGenerator() ? value.toGenerator() : default_generator(device);
-        if (generator.device().is_privateuseone()) value = host_generator(generator, device);
       } else {
         value = map_tensors(value, [this](const at::Tensor& tensor) { return view(tensor); });
       }

@@ -17,8 +17,7 @@ class HostSide {
  public:
   // The call on CPU tensors over the same memory, for the CPU's kernel. CaptureFailure, naming the
   // operator, when the host does not see the device's memory or there is no CPU kernel.
-  OperatorNode::Call translate(const std::string& name, OperatorNode::Call call,
-                               c10::DeviceIndex device);
+  OperatorNode::Call translate(const std::string& name, OperatorNode::Call call);
 
   // A CPU tensor over the memory of a device tensor, any other tensor as it is. What is one storage
   // on the device is one storage here: kernels look for overlaps.

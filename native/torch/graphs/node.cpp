@@ -159,7 +159,7 @@ bool OperatorNode::out_fits(Replay& replay) const {
     stack.emplace_back(trial.emplace_back(shallow_copy(output.tensor)));
   }
   try {
-    call_.out->redispatchBoxed(call_.keys, &stack);
+    redispatch(*call_.out, replay);
   } catch (const c10::Error&) {
     stack.clear();
     return false;
@@ -172,16 +172,23 @@ bool OperatorNode::out_fits(Replay& replay) const {
   return true;
 }
 
+void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) const {
+  auto& stack = replay.stack;
+  if (C10_LIKELY(!call_.random)) return op.redispatchBoxed(call_.keys, &stack);
+  call_.random->run(stack.data(), replay.standings,
+                    [&] { op.redispatchBoxed(call_.keys, &stack); });
+}
+
 void OperatorNode::run(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
   if (method_ == Method::kOut) {
     for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
-    call_.out->redispatchBoxed(call_.keys, &stack);
+    redispatch(*call_.out, replay);
   } else {
     // Without a list every request goes to the allocator below.
     if (method_ == Method::kAllocations) replay.tap.begin_operator(call_.allocations);
-    call_.op.redispatchBoxed(call_.keys, &stack);
+    redispatch(call_.op, replay);
     replay.tap.end_operator();
     settle_outputs(stack);
   }
@@ -197,7 +204,7 @@ void OperatorNode::validate(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
   replay.tap.begin_operator(call_.allocations);
-  call_.op.redispatchBoxed(call_.keys, &stack);
+  redispatch(call_.op, replay);
   if (!replay.tap.exact()) method_ = Method::kCopy;
   replay.tap.end_operator();
   settle_outputs(stack);
@@ -213,7 +220,7 @@ void OperatorNode::learn_allocations(Replay& replay) {
   {
     const TapScope scope(&tap);
     tap.begin_operator(&call_.allocations, Origin::kOperator);
-    call_.op.redispatchBoxed(call_.keys, &stack);
+    redispatch(call_.op, replay);
   }
   size_t next = 0;
   for (const c10::IValue& result : stack) {

@@ -14,6 +14,7 @@
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
 #include "torch/graphs/pool.h"
+#include "torch/graphs/random_numbers.h"
 #include "torch/ops/kernel_op.h"
 
 namespace bringup::torch_ext::graphs {
@@ -23,6 +24,7 @@ struct Replay {
   ReplayTap tap;
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns
+  std::vector<Standing> standings;
 };
 
 // A host argument that `update` may write.
@@ -141,6 +143,7 @@ class OperatorNode final : public Node {
     std::vector<Allocation> allocations;
     std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
     bool updatable;                          // a handler declared arguments of it
+    std::optional<NodeRandom> random;        // none: it draws no numbers, or the CPU's own
     // Recorded on a device: what it allocates on the host is not known yet.
     bool learn = false;
   };
@@ -161,6 +164,8 @@ class OperatorNode final : public Node {
 
   void choose_method();
   bool out_fits(Replay& replay) const;
+  // Calls an overload of the operator with what is on the stack.
+  void redispatch(const c10::OperatorHandle& op, Replay& replay) const;
   void learn_allocations(Replay& replay);
   void settle_outputs(const std::vector<c10::IValue>& results) const;
 

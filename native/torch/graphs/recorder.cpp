@@ -1,6 +1,5 @@
 #include "torch/graphs/recorder.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 #include <c10/core/CPUAllocator.h>
@@ -147,10 +146,7 @@ void Recorder::begin() {
         "another thread captures a graph now: captures run one after the other in a process");
   }
   install_cpu_allocation_tap();
-  restorer_.remember(at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
-  if (active_driver() != nullptr) {
-    restorer_.remember(at::globalContext().defaultGenerator(c10::Device(c10::kPrivateUse1)));
-  }
+  random_.begin();
   t_recorder = this;
   active_ = true;
   tap_scope_ = std::make_unique<TapScope>(&tap_);
@@ -205,6 +201,10 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
                        (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
   traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
                   op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  traits.numbers = RandomTraits(op);
+  traits.kernel = find_kernel_op(op);
+  traits.may_draw = traits.kernel == nullptr &&
+                    (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   traits.asserts = reads_tensors && returns.empty();
   const std::string bare = base.substr(base.find("::") + 2);
@@ -213,7 +213,6 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
   for (const std::string& name : {base, base + suffix, bare, bare + suffix}) {
     traits.updatable |= updatable_.contains(name);
   }
-  traits.kernel = find_kernel_op(op);
   if (gives_tensors && !traits.mutates && !traits.view) traits.out = find_out_variant(op);
   return traits;
 }
@@ -239,6 +238,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);
 
+  if (traits.may_draw) random_.before(args);
   std::vector<Allocation> allocations;
   {
     tap_.begin_operator(becomes_node ? &allocations : nullptr,
@@ -248,6 +248,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   }
   const c10::ArrayRef<c10::IValue> results(stack->data() + stack->size() - schema.returns().size(),
                                            schema.returns().size());
+  if (traits.may_draw) random_.after(traits.name);
   const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
   check_gradient(traits, results);
   if (traits.literal) {
@@ -281,10 +282,6 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
   const size_t first_read = ignores_first(schema, args) ? 1 : 0;
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    if (args[i].isGenerator()) {
-      const OutsideCapture outside;
-      restorer_.remember(args[i].toGenerator());
-    }
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
       if (writes_in_secret(schema, argument)) about_to_write(tensor);
@@ -448,6 +445,15 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   for (c10::IValue& arg : args) {
     arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
   }
+  std::optional<NodeRandom> random;
+  if (traits.may_draw) {
+    random =
+        random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
+    // A graph does not keep generators alive: nobody could seed one that only the graph has.
+    for (c10::IValue& arg : args) {
+      if (arg.isGenerator()) arg = c10::IValue();
+    }
+  }
   const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
                                                           c10::DispatchKey::ADInplaceOrView))
                                   .remove(c10::DispatchKey::Python);
@@ -458,10 +464,11 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                           std::move(outputs),
                           std::move(allocations),
                           traits.out,
-                          traits.updatable};
+                          traits.updatable,
+                          std::move(random)};
   if (on_device) {
     call.allocations.clear();
-    call = host_side_.translate(traits.name, std::move(call), *device_);
+    call = host_side_.translate(traits.name, std::move(call));
   }
   return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
 }
@@ -536,9 +543,14 @@ void Recorder::remember(const at::Tensor& tensor, std::string name) {
   contents_.remember(tensor, std::move(name));
 }
 
+void Recorder::put_back() const {
+  restorer_.restore();
+  random_.restore();
+}
+
 void Recorder::abandon() {
   const OutsideCapture outside;
-  restorer_.restore();
+  put_back();
   contents_.restore();
 }
 

@@ -2,7 +2,6 @@
 // it as a node.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
@@ -19,6 +18,7 @@
 #include "torch/graphs/host_side.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
+#include "torch/graphs/random_numbers.h"
 #include "torch/graphs/restore.h"
 #include "torch/graphs/stream_order.h"
 #include "torch/graphs/watch.h"
@@ -40,6 +40,8 @@ struct OperatorTraits {
   bool dynamic_shape = false;  // its result's shape depends on data
   bool asserts = false;        // reads tensors and gives nothing back
   bool mutates = false;        // writes to an argument
+  bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
+  RandomTraits numbers;        // where it takes them from
   bool updatable = false;      // a handler declared arguments of it
   const KernelOp* kernel = nullptr;
   std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
@@ -79,6 +81,9 @@ class Recorder {
   bool paused() const { return paused_; }
   // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end.
   void remember(const at::Tensor& tensor, std::string name);
+  // A generator that the captured code can reach, after begin(): that only operators move it is
+  // checked from here on, not from the first one on that draws from it.
+  void watch_generator(const at::Generator& generator) { random_.watch(generator); }
   // What the graph takes as given. Stays with the graph.
   const std::shared_ptr<Watch>& watch() const { return watch_; }
   // Takes the content of `tensor` as it is now for a constant of the graph.
@@ -123,6 +128,8 @@ class Recorder {
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
   void use_device(const OperatorTraits& traits, c10::Device device);
   void add_constant(Block& block);
+  // Everything that the run changed as it was.
+  void put_back() const;
 
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
   RecordingTap tap_{pool_};
@@ -136,6 +143,7 @@ class Recorder {
   Contents contents_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   WrittenVersions versions_;
+  RandomRecorder random_;
   HostSide host_side_;
   StreamOrder streams_;
   std::optional<c10::Stream> last_stream_;  // in which the capture ended

@@ -1,7 +1,6 @@
 #include "torch/graphs/restore.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "torch/graphs/values.h"
 
@@ -12,24 +11,11 @@ void Restorer::remember(const c10::Storage& storage) {
   if (fresh) entry->second = {storage, storage.data(), bytes_of(storage).clone()};
 }
 
-void Restorer::remember(at::Generator generator) {
-  for (const State& known : states_) {
-    if (known.generator == generator) return;
-  }
-  const std::lock_guard lock(generator.mutex());
-  states_.push_back({generator, generator.get_state()});
-}
-
 void Restorer::restore() const {
   for (const auto& [impl, content] : contents_) {
     // A storage that an operator resized keeps what fits.
     const auto bytes = std::min<int64_t>(content.copy.numel(), content.storage.nbytes());
     bytes_of(content.storage).narrow(0, 0, bytes).copy_(content.copy.narrow(0, 0, bytes));
-  }
-  for (const State& known : states_) {
-    at::Generator generator = known.generator;
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(known.state);
   }
 }
 

@@ -1,8 +1,6 @@
-// What a capture changes and puts back: the content of tensors that predate it, and random
-// generators.
+// What a capture changes and puts back: the content of tensors that predate it.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
@@ -15,8 +13,6 @@ class Restorer {
  public:
   // Copies the storage's content unless it was done before.
   void remember(const c10::Storage& storage);
-  // The generator's state, unless it was remembered before.
-  void remember(at::Generator generator);
 
   bool remembers(const c10::Storage& storage) const {
     return contents_.contains(storage.unsafeGetStorageImpl());
@@ -37,13 +33,8 @@ class Restorer {
     const void* address;
     at::Tensor copy;
   };
-  struct State {
-    at::Generator generator;
-    at::Tensor state;
-  };
 
   std::unordered_map<const c10::StorageImpl*, Content> contents_;
-  std::vector<State> states_;
 };
 
 }  // namespace bringup::torch_ext::graphs

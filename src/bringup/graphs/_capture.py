@@ -98,12 +98,14 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             )
         recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
         self._held = held = HeldTensors()
-        _remember_reachable(recorder, held, frame_values(sys._getframe(1)))
+        generators = _remember_reachable(recorder, held, frame_values(sys._getframe(1)))
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(self._stream)
             recorder.begin()
             cleanup.callback(recorder.stop)
+            for generator in generators:
+                recorder.watch_generator(generator)
             cleanup.enter_context(_session_of(recorder, held))
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
@@ -184,14 +186,22 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _remember_reachable(recorder: Any, held: HeldTensors, values: Mapping[str, Any]) -> None:
-    """Remembers the content of what the captured code can reach, and the modules there."""
+def _remember_reachable(
+    recorder: Any, held: HeldTensors, values: Mapping[str, Any]
+) -> list[torch.Generator]:
+    """Remembers the content of what the captured code can reach, and the modules there; returns
+    the random generators.
+    """
+    generators: list[torch.Generator] = []
     left = _REMEMBERED_BYTES
     for name, found in reachable(values):
         if isinstance(found, torch.nn.Module):
             held.add(name, found)
+        elif isinstance(found, torch.Generator):
+            generators.append(found)
         elif (left := left - _storage_bytes(found)) > 0:
             recorder.remember(found, name)
+    return generators
 
 
 @contextmanager
@@ -200,6 +210,8 @@ def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
         for name, found in reachable({type(module).__name__: module, "its arguments": args}):
             if isinstance(found, torch.nn.Module):
                 held.add(name, found)
+            elif isinstance(found, torch.Generator):
+                recorder.watch_generator(found)
             else:
                 recorder.remember(found, name)
 

@@ -55,8 +55,9 @@ class HeldTensors:
 def watch_modules(
     watch: Any, ran: Iterable[torch.nn.Module], known: Iterable[torch.nn.Module] = ()
 ) -> None:
-    """Adds what the graph reads and modules hold: parameters, buffers and other tensors, the
-    submodules on the way to them, and whether a module that ran is in training mode.
+    """Adds what the graph reads and modules hold: parameters, buffers and other tensors,
+    random generators, the submodules on the way to them, and whether a module that ran is in
+    training mode.
 
     Args:
         watch: the native watch of the graph, after the capture.
@@ -120,7 +121,8 @@ def _read_slots(
             if watch.reads(value) if value is not None else called:
                 yield held[name], key, kind
     for key, value in held.items():
-        if isinstance(value, torch.Tensor) and watch.reads(value):
+        is_read = isinstance(value, torch.Tensor) and watch.reads(value)
+        if is_read or (called and isinstance(value, torch.Generator)):
             yield held, key, "attribute"
 
 

@@ -1,4 +1,4 @@
-"""Tensors that captured code can reach: from the frame that captures, through functions, modules,
+"""What captured code can reach: from the frame that captures, through functions, modules,
 containers and plain objects. What hides elsewhere (generators, C++ objects) is not found.
 """
 
@@ -35,8 +35,12 @@ def frame_values(frame: types.FrameType) -> dict[str, Any]:
     return values
 
 
-def reachable(values: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor | torch.nn.Module]]:
-    """(name, value) of every tensor and module behind these values, nearest first, each once."""
+def reachable(
+    values: Mapping[str, Any],
+) -> Iterator[tuple[str, torch.Tensor | torch.nn.Module | torch.Generator]]:
+    """(name, value) of every tensor, module and random generator behind these values, nearest
+    first, each once.
+    """
     seen: set[int] = set()
     waiting = deque((name, value, 0) for name, value in values.items())
     visited = 0
@@ -46,7 +50,7 @@ def reachable(values: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor | t
             continue
         visited += 1
         seen.add(id(value))
-        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.Generator)):
             yield name, value
         if not isinstance(value, torch.Tensor) and depth < _DEEPEST:
             waiting.extend((inner, item, depth + 1) for inner, item in _parts(name, value))

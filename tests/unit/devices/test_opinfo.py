@@ -20,6 +20,11 @@ STEP = 9  # every ninth operator of those that can be compared
 # one whose samples do not survive .to() (they are views of a larger storage).
 LEFT_OUT = ("empty", "rand", "normal", "dropout", "bernoulli", "sparse", "uniform", "multinomial")
 LEFT_OUT_EXACTLY = {"to", "as_strided", "tensor_split", "cauchy", "exponential", "geometric"}
+# With dropout, for which the device has numbers of its own (tests/sweeps/test_random_numbers.py).
+LEFT_OUT_EXACTLY |= {
+    "nn.functional.multi_head_attention_forward",
+    "nn.functional.scaled_dot_product_attention",
+}
 
 
 def comparable(op: OpInfo) -> bool:

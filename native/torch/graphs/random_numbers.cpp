@@ -1,0 +1,322 @@
+#include "torch/graphs/random_numbers.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "torch/devices/driver.h"
+#include "torch/devices/state.h"
+#include "torch/graphs/errors.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+const char* const kReplayHelp =
+    ": a replay would not repeat that. Seed or set it before the capture and between replays";
+
+// The share that one node has of a replay's.
+class ReplayDraws final : public DrawSource {
+ public:
+  ReplayDraws(RandomPoint base, const Draws& draws) : base_(base), draws_(draws) {}
+
+  at::Generator next() override {
+    TORCH_CHECK(used_ < draws_.count,
+                "a captured operator draws more random numbers than in the "
+                "capture (",
+                draws_.count,
+                " calls): what it draws must not depend on data, "
+                "capture again");
+    return call_generator({base_.seed, base_.offset + draws_.first + used_++});
+  }
+
+ private:
+  RandomPoint base_;
+  Draws draws_;
+  uint64_t used_ = 0;
+};
+
+bool is_host(const at::Generator& generator) { return generator.device().is_cpu(); }
+
+std::string describe(const at::Generator& generator) {
+  return "the torch.Generator of " + generator.device().str();
+}
+
+}  // namespace
+
+// --- replay
+
+void NodeRandom::run(c10::IValue* arguments, const std::vector<Standing>& standings,
+                     c10::function_ref<void()> call) const {
+  if (given) {
+    const Standing& standing = standings[given->generator];
+    if (is_host(standing.generator)) {
+      arguments[traits.generator()] = standing.generator;
+    } else {
+      ReplayDraws source(standing.base, *given);
+      traits.give_generator(arguments, source);
+    }
+  }
+  if (!inside) return call();
+  // A graph that draws nothing has no standings, and this source refuses to give anything.
+  const RandomPoint base = inside->count > 0 ? standings[inside->generator].base : RandomPoint();
+  ReplayDraws source(base, *inside);
+  const DrawScope scope(source);
+  call();
+}
+
+std::vector<Standing> GraphRandom::reserve() const {
+  std::vector<Standing> standings(used_.size());
+  for (size_t i = 0; i < used_.size(); ++i) {
+    if (!used_[i].drawn) continue;
+    c10::intrusive_ptr<c10::GeneratorImpl> generator = used_[i].generator.lock();
+    if (!generator) {
+      throw CaptureFailure("since the graph was captured, the torch.Generator that " +
+                           used_[i].reader +
+                           " drew from was freed, or replaced by another: keep it and seed it with "
+                           "manual_seed, or capture again (reset() first)");
+    }
+    standings[i].generator = at::Generator(std::move(generator));
+  }
+  // All are there: now they may move.
+  for (size_t i = 0; i < used_.size(); ++i) {
+    const at::Generator& generator = standings[i].generator;
+    if (!generator.defined() || is_host(generator)) continue;
+    standings[i].base = random_state(generator, generator.device().index())->take(used_[i].offsets);
+  }
+  return standings;
+}
+
+bool GraphRandom::draws() const noexcept {
+  return std::any_of(used_.begin(), used_.end(), [](const Used& used) { return used.drawn; });
+}
+
+// --- capture
+
+class RandomRecorder::Watched {
+ public:
+  explicit Watched(at::Generator generator) : generator_(std::move(generator)) {}
+  virtual ~Watched() = default;
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  virtual void operator_begins() = 0;
+  // Whether the operator that began, and is over, drew from it.
+  virtual bool operator_drew() = 0;
+  // What that operator took.
+  virtual Draws taken() const { return {}; }
+  // Whether replayed operators would not find it, or leave it, as the captured ones did.
+  virtual bool strayed() const = 0;
+  // How far the capture moved it.
+  virtual uint64_t offsets() const { return 0; }
+  virtual void restore() const = 0;
+
+  void read_by(const std::string& op) {
+    if (reader_.empty()) reader_ = op;
+  }
+  const std::string& reader() const { return reader_; }  // the first operator, or nothing
+  const at::Generator& generator() const { return generator_; }
+
+ private:
+  at::Generator generator_;
+  std::string reader_;
+};
+
+// How far a CPU generator is, is all that it tells: nothing but operators may move it.
+class RandomRecorder::WatchedHost final : public Watched {
+ public:
+  explicit WatchedHost(at::Generator generator)
+      : Watched(std::move(generator)), begin_(place()), expected_(begin_), before_(begin_) {}
+
+  void operator_begins() override { before_ = place(); }
+  bool operator_drew() override {
+    const Place now = place();
+    if (now == before_) return false;
+    strayed_ = strayed_ || !(before_ == expected_);
+    expected_ = now;
+    return true;
+  }
+  bool strayed() const override { return strayed_ || !(place() == expected_); }
+  void restore() const override {
+    at::CPUGeneratorImpl& generator = impl();
+    at::mt19937 engine;
+    engine.set_data(begin_.data);
+    const std::lock_guard lock(generator.mutex_);
+    generator.set_engine(engine);
+    generator.set_next_float_normal_sample(begin_.next_float);
+    generator.set_next_double_normal_sample(begin_.next_double);
+  }
+
+ private:
+  struct Place {
+    at::mt19937_data_pod data;
+    std::optional<float> next_float;
+    std::optional<double> next_double;
+
+    bool operator==(const Place& other) const {
+      return data.left_ == other.data.left_ && data.next_ == other.data.next_ &&
+             data.state_ == other.data.state_ && next_float == other.next_float &&
+             next_double == other.next_double;
+    }
+  };
+
+  at::CPUGeneratorImpl& impl() const { return *generator().get<at::CPUGeneratorImpl>(); }
+  Place place() const {
+    at::CPUGeneratorImpl& generator = impl();
+    const std::lock_guard lock(generator.mutex_);
+    return {generator.engine().data(), generator.next_float_normal_sample(),
+            generator.next_double_normal_sample()};
+  }
+
+  Place begin_;
+  Place expected_;
+  Place before_;
+  bool strayed_ = false;
+};
+
+// Offsets count from where the capture began, so going back to a state that was read inside the
+// capture, as checkpointing does, is repeated by a replay; going to any other state is not.
+class RandomRecorder::WatchedDevice final : public Watched {
+ public:
+  WatchedDevice(at::Generator generator, uint64_t began)
+      : Watched(std::move(generator)),
+        state_(impl().state()),
+        begin_(state_->point()),
+        began_(began),
+        before_(begin_) {}
+
+  void operator_begins() override { before_ = state_->point(); }
+  bool operator_drew() override {
+    taken_ = {0, before_.offset - begin_.offset, state_->point().offset - before_.offset};
+    return taken_.count > 0;
+  }
+  Draws taken() const override { return taken_; }
+  bool strayed() const override {
+    const RandomPoint now = state_->point();
+    const RandomHistory history = state_->history();
+    const bool from_elsewhere =
+        history.seeded > began_ || (history.set > began_ && history.read <= began_);
+    return impl().state() != state_ || from_elsewhere || now.seed != begin_.seed ||
+           before_.offset < begin_.offset || now.offset < begin_.offset;
+  }
+  uint64_t offsets() const override { return state_->point().offset - begin_.offset; }
+  void restore() const override {
+    state_->set(begin_);
+    impl().share(state_);
+  }
+
+ private:
+  DriverGenerator& impl() const { return *generator().get<DriverGenerator>(); }
+
+  std::shared_ptr<RandomState> state_;
+  RandomPoint begin_;
+  uint64_t began_;
+  RandomPoint before_;
+  Draws taken_;
+};
+
+RandomRecorder::RandomRecorder() = default;
+RandomRecorder::~RandomRecorder() = default;
+
+void RandomRecorder::begin() {
+  began_ = random_clock();
+  watch(at::detail::getDefaultCPUGenerator());
+  if (active_driver() == nullptr) return;
+  for (int32_t index = 0; index < driver_facts().device_count; ++index) {
+    watch(default_generator(static_cast<c10::DeviceIndex>(index)));
+  }
+}
+
+size_t RandomRecorder::watch(const at::Generator& generator) {
+  for (size_t i = 0; i < watched_.size(); ++i) {
+    if (watched_[i]->generator() == generator) return i;
+  }
+  if (is_host(generator)) {
+    watched_.push_back(std::make_unique<WatchedHost>(generator));
+  } else {
+    watched_.push_back(std::make_unique<WatchedDevice>(generator, began_));
+  }
+  return watched_.size() - 1;
+}
+
+void RandomRecorder::before(const std::vector<c10::IValue>& args) {
+  for (const c10::IValue& arg : args) {
+    if (arg.isGenerator()) watch(arg.toGenerator());
+  }
+  for (const auto& watched : watched_) watched->operator_begins();
+}
+
+void RandomRecorder::after(const std::string& op) {
+  for (const auto& watched : watched_) {
+    if (!watched->operator_drew()) continue;
+    watched->read_by(op);
+    if (!watched->strayed()) continue;
+    throw CaptureFailure(op + " draws from " + describe(watched->generator()) +
+                         ", which something else than an operator seeded, set or drew from inside "
+                         "the capture" +
+                         kReplayHelp);
+  }
+}
+
+std::optional<NodeRandom> RandomRecorder::for_node(const std::string& op,
+                                                   const RandomTraits& traits,
+                                                   const std::vector<c10::IValue>& args,
+                                                   std::optional<c10::DeviceIndex> device) {
+  NodeRandom random{traits, std::nullopt, std::nullopt};
+  const auto taken_from = [this](const at::Generator& generator) {
+    const size_t index = watch(generator);
+    Draws draws = watched_[index]->taken();
+    draws.generator = index;
+    return draws;
+  };
+  if (traits.generator() >= 0) {
+    const c10::IValue& arg = args[static_cast<size_t>(traits.generator())];
+    if (arg.isGenerator()) {
+      random.given = taken_from(arg.toGenerator());
+    } else if (device) {
+      random.given = taken_from(default_generator(*device));
+    }
+    if (random.given) watched_[random.given->generator]->read_by(op);
+  }
+  if (device && traits.draws_inside()) {
+    random.inside = taken_from(default_generator(*device));
+    if (random.given && random.given->generator == random.inside->generator) {
+      // The fallback takes the argument's offset first.
+      random.given->count = std::min<uint64_t>(random.given->count, 1);
+      random.inside->first += random.given->count;
+      random.inside->count -= random.given->count;
+    }
+  }
+  if (!random.given && !random.inside) return std::nullopt;
+  return random;
+}
+
+GraphRandom RandomRecorder::finish() const {
+  std::vector<GraphRandom::Used> used;
+  bool draws_on_host = false;
+  for (const auto& watched : watched_) {
+    const at::Generator& generator = watched->generator();
+    const bool drawn = !watched->reader().empty();
+    used.push_back({drawn, c10::weak_intrusive_ptr<c10::GeneratorImpl>(generator.getIntrusivePtr()),
+                    watched->offsets(), watched->reader()});
+    if (!drawn) continue;
+    draws_on_host = draws_on_host || is_host(generator);
+    if (watched->strayed()) {
+      throw CaptureFailure(describe(generator) + ", which " + watched->reader() +
+                           " draws from, was seeded or set inside the capture" + kReplayHelp);
+    }
+    if (generator.getIntrusivePtr().use_count() == 1) {  // ours
+      throw CaptureFailure(describe(generator) + " that " + watched->reader() +
+                           " draws from was made inside the capture, or freed there: a replay "
+                           "would go on with its numbers. Make it before the capture and keep it");
+    }
+  }
+  return GraphRandom(std::move(used), draws_on_host);
+}
+
+void RandomRecorder::restore() const {
+  for (const auto& watched : watched_) watched->restore();
+}
+
+}  // namespace bringup::torch_ext::graphs

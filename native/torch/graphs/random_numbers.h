@@ -1,0 +1,108 @@
+// Random numbers of a captured graph. A replay draws what the operators would draw if they were
+// called now: from the same generators, whatever state these have by then.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/FunctionRef.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch/devices/host_random.h"
+
+namespace bringup::torch_ext::graphs {
+
+// Offsets of a device's generator that one node takes, counted from where the generator stood when
+// the capture began.
+struct Draws {
+  size_t generator = 0;  // which of the graph's
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+// A generator as one replay finds it.
+struct Standing {
+  at::Generator generator;
+  RandomPoint base;  // of a device's generator: where this replay begins
+};
+
+// What one node needs to draw.
+struct NodeRandom {
+  // Runs `call` with generators where the operator looks for them: among `arguments`, and where it
+  // draws without being given one.
+  void run(c10::IValue* arguments, const std::vector<Standing>& standings,
+           c10::function_ref<void()> call) const;
+
+  RandomTraits traits;
+  std::optional<Draws> given;   // of the generator argument
+  std::optional<Draws> inside;  // without being given one
+};
+
+// The generators of a graph and what a replay takes from them.
+class GraphRandom {
+ public:
+  struct Used {
+    bool drawn = false;  // by a node, else it was only watched
+    c10::weak_intrusive_ptr<c10::GeneratorImpl> generator;
+    uint64_t offsets = 0;  // of a device's generator: how far a replay moves it
+    std::string reader;    // the operator that drew first
+  };
+
+  GraphRandom() = default;
+  GraphRandom(std::vector<Used> used, bool draws_on_host)
+      : used_(std::move(used)), draws_on_host_(draws_on_host) {}
+
+  // One replay's share; whoever draws afterwards goes on behind it. Raises when a generator is
+  // gone.
+  std::vector<Standing> reserve() const;
+
+  // Whether nodes draw at all.
+  bool draws() const noexcept;
+  // Whether a node draws from a generator of the CPU, which has no offsets that could be reserved.
+  bool draws_on_host() const noexcept { return draws_on_host_; }
+
+ private:
+  std::vector<Used> used_;
+  bool draws_on_host_ = false;
+};
+
+// Watches generators while a graph is captured: what operators take, that nothing else moves them,
+// and how they were before.
+class RandomRecorder {
+ public:
+  RandomRecorder();
+  ~RandomRecorder();
+
+  // From here on the default generators are watched.
+  void begin();
+  // This one too; returns its number.
+  size_t watch(const at::Generator& generator);
+
+  // Around an operator that may draw. `after` raises CaptureFailure when the operator drew from a
+  // generator that something else than an operator had changed: a replay would not repeat that.
+  void before(const std::vector<c10::IValue>& args);
+  void after(const std::string& op);
+  // What that operator needs to draw on replay, on the host in place of `device`'s or on cpu.
+  std::optional<NodeRandom> for_node(const std::string& op, const RandomTraits& traits,
+                                     const std::vector<c10::IValue>& args,
+                                     std::optional<c10::DeviceIndex> device);
+
+  // At the end of the capture. CaptureFailure when a generator was changed after the last operator
+  // that drew from it, or is gone already.
+  GraphRandom finish() const;
+  // Every generator as it was.
+  void restore() const;
+
+ private:
+  class Watched;
+  class WatchedHost;
+  class WatchedDevice;
+
+  uint64_t began_ = 0;
+  std::vector<std::unique_ptr<Watched>> watched_;
+};
+
+}  // namespace bringup::torch_ext::graphs
