@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from typing import ClassVar
@@ -18,9 +17,6 @@ import pytest
 import torch
 from tests.sweeps.captured_programs import ROWS, WIDTH, Program, Scaled, draw_model
 from torch import nn
-
-from bringup import graphs
-from bringup.errors import UpdateError
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -324,6 +320,44 @@ class BackwardOverOutput(Mutation):
             self._loss.backward()
 
 
+class Reseed(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        torch.manual_seed(random.randrange(1 << 30))
+
+
+class ReseedOwnGenerator(Mutation):
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("generator"))
+
+    def apply(self, program: Program, random: Random) -> None:
+        _, module = random.choice(program.modules_with("generator"))
+        module.generator.manual_seed(random.randrange(1 << 30))
+
+
+class SetRandomState(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        torch.set_rng_state(torch.Generator().manual_seed(random.randrange(9)).get_state())
+
+
+class DrawElsewhere(Mutation):
+    """Other code draws from the same generators."""
+
+    def apply(self, program: Program, random: Random) -> None:
+        for generator in program.generators():
+            torch.rand(random.randrange(9), generator=generator)
+
+
+class ReplaceGenerator(Mutation):
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("generator"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        _, module = random.choice(program.modules_with("generator"))
+        former = module.generator
+        module.generator = torch.Generator().manual_seed(8)
+        return lambda: setattr(module, "generator", former)
+
+
 class RebindInput(Mutation):
     blind = "a variable that is bound to another tensor"
 
@@ -359,107 +393,6 @@ class ForwardHook(Mutation):
 
     def apply(self, program: Program, random: Random) -> Undo:
         return program.model.register_forward_hook(lambda *_: _[-1] + 1).remove
-
-
-def _with_state_kept(program: Program, call: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
-    """What a call gives and leaves in the program's state, which is put back."""
-    before = [tensor.clone() for tensor in program.state()]
-    left = [call().clone(), *(tensor.clone() for tensor in program.state())]
-    for tensor, content in zip(program.state(), before, strict=True):
-        tensor.copy_(content)
-    return left
-
-
-def _equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(
-        torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
-        for a, b in zip(left, right, strict=True)
-    )
-
-
-def _new_inputs(random: Random) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tensor([random.randrange(11) for _ in range(ROWS)]), torch.randn(ROWS, WIDTH)
-
-
-def _model_on(program: Program, inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    return program.model(*inputs) * program.extras[0]
-
-
-class ReplayInAnotherThread(Mutation):
-    def applies(self, program: Program) -> bool:
-        return not program.frozen
-
-    def apply(self, program: Program, random: Random) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(program.graph.replay).result()
-
-
-class RunInAnotherThread(Mutation):
-    def applies(self, program: Program) -> bool:
-        return not program.frozen  # state that is put back may be folded
-
-    def apply(self, program: Program, random: Random) -> None:
-        inputs = _new_inputs(random)
-        with ThreadPoolExecutor(1) as pool:
-            got = _with_state_kept(
-                program, lambda: pool.submit(program.graph.run, *inputs).result()
-            )
-        assert _equal(got, _with_state_kept(program, lambda: _model_on(program, inputs)))
-
-
-class RunsInSeveralThreads(Mutation):
-    def applies(self, program: Program) -> bool:
-        return not (program.frozen or program.state())  # results do not depend on the order of runs
-
-    def apply(self, program: Program, random: Random) -> None:
-        batches = [_new_inputs(random) for _ in range(9)]
-        with ThreadPoolExecutor(3) as pool:
-            results = list(pool.map(lambda inputs: program.graph.run(*inputs), batches))
-        assert _equal(results, [_model_on(program, inputs) for inputs in batches])
-
-
-class AutocastAroundCapture(Mutation):
-    """A second graph, captured where autocast has cast the weights before."""
-
-    def applies(self, program: Program) -> bool:
-        return not program.frozen
-
-    def apply(self, program: Program, random: Random) -> None:
-        graph = graphs.CapturedGraph()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            try:
-                _with_state_kept(program, program.run)
-            except RuntimeError:  # a cache of float32 takes no bfloat16
-                return
-            with graphs.capture(graph, inputs=(program.tokens, program.x)):
-                graph.outputs = program.run()
-            module, key = _any_parameter(program, random)
-            module._parameters[key].mul_(1.5)
-            got = _with_state_kept(program, lambda: graph.run(program.tokens, program.x))
-            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
-                expected = _with_state_kept(program, program.run)
-        assert _equal(got, expected)
-
-
-class UpdateSlot(Mutation):
-    def applies(self, program: Program) -> bool:
-        return not program.frozen and bool(program.modules_with("beta"))
-
-    def apply(self, program: Program, random: Random) -> Undo:
-        name, module = random.choice(program.modules_with("beta"))
-        former, value = module.beta, random.choice([0.5, 2.0, 3.0])
-        slot = f"{name}.softplus.beta"
-        for wrong in (True, None, torch.float32, [1.0]):
-            with pytest.raises(UpdateError, match="takes a float"):
-                program.graph.update({slot: wrong})
-        assert program.graph.slots[f"{name}.softplus.0.beta"].value == former
-
-        def write(beta: float) -> None:
-            module.beta = beta
-            program.graph.update({slot: beta})
-
-        write(value)
-        return lambda: write(former)
 
 
 MUTATIONS: tuple[type[Mutation], ...] = tuple(Mutation.__subclasses__())

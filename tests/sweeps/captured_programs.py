@@ -5,14 +5,13 @@ it keeps from call to call.
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bringup import graphs
 
-__all__ = ["ROWS", "WIDTH", "Cache", "Program", "Scaled", "SoftplusHandler", "draw_model"]
+__all__ = ["ROWS", "WIDTH", "Cache", "Noise", "Program", "Scaled", "draw_model"]
 
 WIDTH = 8
 ROWS = 3
@@ -88,21 +87,16 @@ class Counter(nn.Module):
         return x + self.calls
 
 
-class Softplus(nn.Module):
-    """An operator with a number that can be updated."""
+class Noise(nn.Module):
+    """Random numbers from the default generator, and from one of its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.beta = 1.0
+        self.generator = torch.Generator().manual_seed(5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.softplus(x, beta=self.beta)
-
-
-class SoftplusHandler(graphs.GraphOpHandler):
-    """Makes it updatable."""
-
-    UPDATE_SPECS: ClassVar = {"aten::softplus": [("kwarg", "beta", "beta")]}
+        own = torch.rand(x.shape, generator=self.generator)
+        return nn.functional.dropout(x + own, 0.5) + torch.randn_like(x)
 
 
 _BLOCKS = (
@@ -117,7 +111,7 @@ _BLOCKS = (
     Folded,
     InPlace,
     Counter,
-    Softplus,
+    Noise,
 )
 
 
@@ -171,6 +165,11 @@ class Program:
     def state(self) -> list[Tensor]:
         """Every tensor that a call may write."""
         return list(self.model.buffers())
+
+    def generators(self) -> list[torch.Generator]:
+        """Every generator that a call may draw from."""
+        own = [module.generator for _, module in self.modules_with("generator")]
+        return [torch.default_generator, *own]
 
     def modules_with(self, key: str) -> list[tuple[str, nn.Module]]:
         """Modules that hold a parameter, buffer or attribute of this name."""

@@ -12,13 +12,12 @@ from random import Random
 import pytest
 import torch
 from tests.sweeps.captured_mutations import MUTATIONS, Mutation
-from tests.sweeps.captured_programs import Program, SoftplusHandler
+from tests.sweeps.captured_programs import Program
 from tests.sweeps.support import sized
 from torch import Tensor
 
 from bringup import graphs
 from bringup.errors import CaptureError
-from bringup.graphs import _handlers
 
 STEPS = 12
 DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
@@ -57,14 +56,14 @@ class Machine:
 
     def _capture(self) -> None:
         self._program.graph = graphs.CapturedGraph()
-        program = self._program
-        with graphs.capture(program.graph, inputs=(program.tokens, program.x)):
-            program.output = program.graph.outputs = program.run()
+        with graphs.capture(self._program.graph):
+            self._program.output = self._program.run()
         self._counts["captures"] += 1
 
     def _replay_and_compare(self, mutation: Mutation) -> CaptureError | None:
         program = self._program
         before = [tensor.clone() for tensor in program.state()]
+        random = [generator.get_state() for generator in program.generators()]
         try:
             with mutation.around_replay():
                 program.graph.replay()
@@ -77,6 +76,9 @@ class Machine:
         replayed = [program.output.clone(), *(tensor.clone() for tensor in program.state())]
         for tensor, content in zip(program.state(), before, strict=True):
             tensor.copy_(content)
+        replayed += [generator.get_state() for generator in program.generators()]
+        for generator, state in zip(program.generators(), random, strict=True):
+            generator.set_state(state)
         same = self._model_gives(replayed)
         blind = mutation.blind
         if self._program.frozen:
@@ -93,6 +95,7 @@ class Machine:
     def _model_gives(self, replayed: list[Tensor]) -> bool:
         try:
             expected = [self._program.expected(), *self._program.state()]
+            expected += [generator.get_state() for generator in self._program.generators()]
         except (RuntimeError, TypeError):  # the model cannot run like this
             return False
         return all(
@@ -103,12 +106,6 @@ class Machine:
 
     def _where(self, what: object) -> str:
         return f"{what}\n  after {', '.join(self._trail)}\n  of {self._program.model}"
-
-
-@pytest.fixture(autouse=True)
-def _updatable_softplus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_handlers, "_registry", dict(_handlers._registry))
-    graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
 
 
 @torch.no_grad()
