@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,12 +38,24 @@ def check(
         str | None, typer.Option(help="Load this driver and compare with its device, e.g. sim.")
     ] = None,
     json_file: JsonFile = None,
+    in_process: Annotated[
+        bool, typer.Option(help="Run here: a kernel that crashes then ends this process.")
+    ] = False,
+    progress: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Check an operator. Exits with 0 if nothing fails, with 1 if a check does.
+    """Check an operator. Exits with 0 if nothing fails, with 1 if a check does or ends the process
+    that it runs in.
 
     Operators of installed packages and of BRINGUP_OPS_PATH are found without --import.
     """
     require_torch()
+    if not in_process:
+        options = [f"--import={module}" for module in modules or ()]
+        options += [f"--skip={name}" for name in skip or ()]
+        options += [f"--samples={samples}"] * (samples is not None)
+        options += [f"--driver={driver}"] * (driver is not None)
+        options += [f"--json={json_file}"] * (json_file is not None)
+        raise typer.Exit(_in_child(operator, options))
     from bringup import devices, kernels, ops, report
 
     here = str(Path.cwd())
@@ -58,7 +74,7 @@ def check(
     for problem in problems:
         what = str(problem).partition("\n")[0]
         typer.echo(f"{what}; `bringup doctor` shows its traceback", err=True)
-    result = ops.check(operator, given, skip=skip or ())
+    result = ops.check(operator, given, skip=skip or (), watch=_writer(progress))
     columns = [
         report.Column("check", fixed=True),
         report.Column("outcome", fixed=True),
@@ -78,6 +94,39 @@ def check(
     write_results(json_file, found, console)
     if result.failures:
         raise typer.Exit(1)
+
+
+def _in_child(operator: str, options: list[str]) -> int:
+    """Runs the checks in a process of their own; its exit code. One that was ended by a signal is
+    told, with the check that ran.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Path(folder) / "progress"
+        command = [sys.executable, "-m", "bringup", "check", operator, *options]
+        done = subprocess.run([*command, "--in-process", f"--progress={progress}"], check=False)
+        if done.returncode >= 0:
+            return done.returncode
+        running = progress.read_text().splitlines() if progress.exists() else []
+    what = f"{running[-1]!r}" if running else "loading the operator"
+    typer.echo(
+        f"{operator}: the process ended with {signal.Signals(-done.returncode).name} in {what}. "
+        "A kernel that reads or writes outside of its tensors does that: build it with "
+        "BRINGUP_JIT_DEBUG=address, or leave the check out with --skip",
+        err=True,
+    )
+    return 1
+
+
+def _writer(progress: Path | None) -> Callable[[str], object] | None:
+    """Writes the name of each check into the file, one a line."""
+    if progress is None:
+        return None
+
+    def write(name: str) -> None:
+        with progress.open("a") as file:
+            file.write(f"{name}\n")
+
+    return write
 
 
 def _found(place: str) -> Any:

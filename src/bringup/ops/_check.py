@@ -7,7 +7,7 @@ Owns the report and how the outcomes of samples become one row. What is checked 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -87,7 +87,13 @@ class CheckReport:
         )
 
 
-def check(op: Any, samples: Samples | None = None, *, skip: Collection[str] = ()) -> CheckReport:
+def check(
+    op: Any,
+    samples: Samples | None = None,
+    *,
+    skip: Collection[str] = (),
+    watch: Callable[[str], object] | None = None,
+) -> CheckReport:
     """Calls an operator in every way that torch may call it and compares what comes.
 
     Beside `torch.library.opcheck` and `torch.autograd.gradcheck`: hidden writes, also beside an
@@ -102,6 +108,8 @@ def check(op: Any, samples: Samples | None = None, *, skip: Collection[str] = ()
             Small tensors on cpu, floating ones preferably float64 or float32. Where it is None,
             samples of a kernel operator are made from its schema and contract.
         skip: names of checks to leave out; their rows say so.
+        watch: called with the name of each check before it runs, and first with "the samples
+            themselves": a kernel that ends the process takes the report with it.
 
     Raises:
         SchemaError: there is no such operator.
@@ -113,13 +121,15 @@ def check(op: Any, samples: Samples | None = None, *, skip: Collection[str] = ()
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ValueError(f"skip: no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
     given = generate(subject.name) if samples is None else read(subject.name, samples)
+    tell = watch or (lambda name: None)
+    tell("the samples themselves")
     _must_run(subject, given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vmap's loop, of gradcheck's float32
         rows = tuple(
             CheckRow(name, CheckOutcome.NOT_APPLICABLE, "skipped")
             if name in skip
-            else _row(name, function, subject, given)
+            else _row(name, function, subject, given, tell)
             for name, function in CHECKS.items()
         )
     return CheckReport(subject.name, len(given), rows)
@@ -163,9 +173,14 @@ def _must_run(subject: Subject, samples: Sequence[Sample]) -> None:
 
 
 def _row(
-    name: str, function: CheckFunction, subject: Subject, samples: Sequence[Sample]
+    name: str,
+    function: CheckFunction,
+    subject: Subject,
+    samples: Sequence[Sample],
+    tell: Callable[[str], object],
 ) -> CheckRow:
     """One check over all samples: it fails if one does, and applies if it applies to one."""
+    tell(name)
     passed, excuses = False, []
     for index, sample in enumerate(samples):
         given = sample if function is _check_rows.fast_and_slow else subject.flat(sample)

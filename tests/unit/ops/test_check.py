@@ -360,15 +360,15 @@ def test_an_unknown_check_cannot_be_skipped(add: ops.KernelOperator) -> None:
         ops.check(add, [(X, X)], skip=list(CHECKS)).row("fakes")
 
 
-def test_the_command_prints_a_row_for_each_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_row_for_each_check(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "bringup::bias_gelu"]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert all(name in shown for name in CHECKS)
     assert "0 failures; samples: 1" in shown
 
 
 def test_the_command_exits_1_where_a_check_fails_and_prints_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bringup_check_module.py").write_text(
         "import torch\n"
@@ -382,13 +382,33 @@ def test_the_command_exits_1_where_a_check_fails_and_prints_json(
     samples = "--samples=bringup_check_module:SAMPLES"
     skipped = [f"--skip={name}" for name in CHECKS if name != "aliases"]
     assert cli.main(["check", "bringup_check_module::f", samples, "--json", "-", *skipped]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     (row,) = [row for row in found["rows"] if row["outcome"] == "fail"]
     assert (found["samples"], row["name"]) == (1, "aliases")
 
 
-def test_the_command_names_samples_it_cannot_find(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_samples_it_cannot_find(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "bringup::bias_gelu", "--samples=json:nothing"]) == 2
-    assert "json has no attribute 'nothing'" in capsys.readouterr().err
+    assert "json has no attribute 'nothing'" in capfd.readouterr().err
     assert cli.main(["check", "bringup::bias_gelu", "--samples=json"]) == 2
-    assert "expected module:name" in capsys.readouterr().err
+    assert "expected module:name" in capfd.readouterr().err
+
+
+def test_the_command_names_the_check_that_ended_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bringup_crashing.py").write_text(
+        "import os, signal, torch\n"
+        "from bringup import ops\n"
+        "@ops.custom_op('bringup_crashing::f')\n"
+        "def f(x: torch.Tensor) -> torch.Tensor:\n"
+        "    if x.numel() != 8: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    return x + 1\n"
+        "SAMPLES = [(torch.ones(8),)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = ["--import=bringup_crashing", "--samples=bringup_crashing:SAMPLES"]
+    assert cli.main(["check", "bringup_crashing::f", *options]) == 1
+    said = capfd.readouterr().err
+    assert "bringup_crashing::f: the process ended with SIGSEGV in 'zero-size'" in said
+    assert "--skip" in said
