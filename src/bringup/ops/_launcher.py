@@ -29,21 +29,27 @@ class KernelLauncher:
 
     Args:
         libraries: paths; a kernel is looked for in each, in order.
+        library_path: one more path, by the name that mindtorch_v2 has for it.
 
     Raises:
         FileNotFoundError: there is no such library.
         KernelError: it cannot be loaded.
     """
 
-    def __init__(self, *libraries: str | os.PathLike[str]) -> None:
-        self._libraries = Libraries(libraries)
+    def __init__(
+        self,
+        *libraries: str | os.PathLike[str],
+        library_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        named = () if library_path is None else (library_path,)
+        self._libraries = Libraries((*libraries, *named))
         self._declared: dict[str, list[_Parameter] | None] = {}
 
     def __repr__(self) -> str:
         return f"KernelLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
 
     def launch(
-        self, name: str, *, block_dim: int, args: Sequence[Any] = (), stream: StreamLike = None
+        self, name: str, block_dim: int, args: Sequence[Any] = (), stream: StreamLike = None
     ) -> None:
         """Starts the kernel `name` over `block_dim` blocks.
 
