@@ -174,6 +174,25 @@ nb::object define(const std::string& name, const std::string& overload_name,
   return nb::steal(function);
 }
 
+// Makes the operator `other`, defined already, run `name` and return nothing. `function` is the
+// callable of `name`, or None where that is no kernel operator. Gives what keeps the registrations.
+nb::object run_without_returns(const std::string& name, const std::string& overload_name,
+                               const std::string& other, nb::handle function) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto handle = dispatcher.findSchemaOrThrow(name.c_str(), overload_name.c_str());
+  const auto without = dispatcher.findSchemaOrThrow(other.c_str(), "");
+  // Below autograd, so that the operator's own autograd kernel is what a call comes to next.
+  auto kept = std::make_unique<c10::RegistrationHandleRAII>(
+      dispatcher.registerImpl(without.operator_name(), c10::DispatchKey::CompositeExplicitAutograd,
+                              kernel_without_returns(handle), std::nullopt, nullptr, "bringup"));
+  if (!function.is_none()) {
+    publish_without_returns(const_cast<KernelOp&>(kernel_op_of(function.ptr())), without);
+  }
+  return nb::capsule(kept.release(), [](void* given) noexcept {
+    delete static_cast<c10::RegistrationHandleRAII*>(given);
+  });
+}
+
 void set_backward(nb::handle function, const std::string& name, const std::string& overload_name,
                   const std::vector<SourceSpec>& sources, const std::vector<int>& receivers,
                   const std::vector<bool>& differentiable) {
@@ -223,6 +242,8 @@ void bind_ops(nanobind::module_& module) {
   install_parallel_for();
   nb::register_exception_translator(&translate_exception);
   module.def("define", &define);
+  module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
+             nb::arg().none());
   module.def("set_backward", &set_backward);
   module.def("set_forward_mode", &set_forward_mode);
   module.def("dtype_of_number", [](int number) {

@@ -28,9 +28,13 @@ std::vector<at::Tensor> written_tensors(const KernelOp& op, c10::ArrayRef<c10::I
   return written;
 }
 
-// One value for each return that the dispatcher knows of.
-c10::Stack results_of(Frame& frame) {
+// One value for each return: the written arguments as they came, or the fresh outputs.
+c10::Stack results_of(Frame& frame, c10::ArrayRef<c10::IValue> inputs) {
   c10::Stack results;
+  if (frame.op().outputs.empty()) {
+    for (const int32_t i : frame.op().returns) results.push_back(inputs[i]);
+    return results;
+  }
   at::Tensor* next = frame.outputs().data();
   for (size_t i = 0; i < frame.op().outputs.size(); ++i) {
     if (!frame.op().outputs[i].list) {
@@ -180,14 +184,15 @@ class BackendKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
     Frame frame(op_);
-    frame.load(inputs_of(op_, *stack));
+    const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
+    frame.load(inputs);
     check_contract(frame);
     frame.copy_refused_layouts();
     const Variant& variant = variant_for(op_, frame);
     allocate_outputs(frame);
     run_kernel(frame, variant);
     settle_counts(frame);
-    c10::Stack results = results_of(frame);
+    c10::Stack results = results_of(frame, inputs);
     torch::jit::drop(*stack, op_.arguments.size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
   }
@@ -196,7 +201,24 @@ class BackendKernel final : public c10::OperatorKernel {
   const KernelOp& op_;
 };
 
+class WithoutReturns final : public c10::OperatorKernel {
+ public:
+  explicit WithoutReturns(const c10::OperatorHandle& op) : op_(op) {}
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
+    op_.callBoxed(stack);
+    torch::jit::drop(*stack, op_.schema().returns().size());
+  }
+
+ private:
+  const c10::OperatorHandle op_;
+};
+
 }  // namespace
+
+c10::KernelFunction kernel_without_returns(const c10::OperatorHandle& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<WithoutReturns>(op));
+}
 
 c10::KernelFunction backend_kernel(const KernelOp& op) {
   return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BackendKernel>(op));

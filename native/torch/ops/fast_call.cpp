@@ -309,8 +309,13 @@ PyObject* pack_results(const KernelOp& op, Make make) {
   return results;
 }
 
+// The arguments that were written; a list as a new one, as the dispatcher gives it.
 PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
-  return pack_results(op, [&](size_t i) { return Py_NewRef(slots[op.returns[i]]); });
+  return pack_results(op, [&](size_t i) {
+    const int32_t argument = op.returns[i];
+    const bool list = op.arguments[argument].kind == ArgumentKind::kTensorList;
+    return list ? PySequence_List(slots[argument]) : Py_NewRef(slots[argument]);
+  });
 }
 
 // A list of the next `size` tensors. Null with a Python exception set when that fails.
@@ -385,12 +390,7 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
     set_python_error_from_current_exception();
     return nullptr;
   }
-  PyObject* result =
-      PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
-  if (result == nullptr || !op.outputs.empty()) return result;
-  // The dispatcher took the call, so it fits the schema and the slots are bound.
-  Py_DECREF(result);
-  return written_results(op, slots);
+  return PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
 }
 
 // --- The type.

@@ -35,17 +35,27 @@ class Registry {
   KernelOp& add(std::unique_ptr<KernelOp> op) {
     std::lock_guard lock(mutex_);
     KernelOp& record = *records_.emplace_back(std::move(op));
-    if (2 * records_.size() > tables_.back()->slots.size()) grow();
-    put(*tables_.back(), record);
+    make_room();
+    put(*tables_.back(), record.entry, record);
     return record;
+  }
+
+  void add_without_returns(KernelOp& op, const c10::impl::OperatorEntry& entry) {
+    std::lock_guard lock(mutex_);
+    op.without_returns = &entry;
+    ++others_;
+    make_room();
+    put(*tables_.back(), entry, op);
   }
 
   // Forgets `op` unless another operator took its dispatcher entry meanwhile.
   void remove(const KernelOp& op) {
     std::lock_guard lock(mutex_);
-    Slot& slot = tables_.back()->locate(&op.entry);
-    const KernelOp* expected = &op;
-    slot.op.compare_exchange_strong(expected, nullptr);
+    for (const auto* entry : {&op.entry, op.without_returns}) {
+      if (entry == nullptr) continue;
+      const KernelOp* expected = &op;
+      tables_.back()->locate(entry).op.compare_exchange_strong(expected, nullptr);
+    }
   }
 
  private:
@@ -67,16 +77,19 @@ class Registry {
     std::vector<Slot> slots;
   };
 
-  static void put(Table& table, KernelOp& op) {
-    Slot& slot = table.locate(&op.entry);
+  static void put(Table& table, const c10::impl::OperatorEntry& entry, KernelOp& op) {
+    Slot& slot = table.locate(&entry);
     slot.op.store(&op, std::memory_order_release);
-    slot.entry.store(&op.entry, std::memory_order_release);
+    slot.entry.store(&entry, std::memory_order_release);
   }
 
-  void grow() {
+  void make_room() {
+    if (2 * (records_.size() + others_) <= tables_.back()->slots.size()) return;
     auto bigger = std::make_unique<Table>(2 * tables_.back()->slots.size());
     for (const auto& record : records_) {
-      if (!record->closed.load()) put(*bigger, *record);
+      if (record->closed.load()) continue;
+      put(*bigger, record->entry, *record);
+      if (record->without_returns != nullptr) put(*bigger, *record->without_returns, *record);
     }
     table_.store(bigger.get(), std::memory_order_release);
     tables_.push_back(std::move(bigger));
@@ -84,6 +97,7 @@ class Registry {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<KernelOp>> records_;
+  size_t others_ = 0;  // entries of operators without returns
   std::vector<std::unique_ptr<Table>> tables_ = first_table();
   std::atomic<const Table*> table_{tables_.back().get()};
 
@@ -107,6 +121,10 @@ KernelOp::KernelOp(c10::OperatorHandle op)
     : number(next_operator_number()), handle(op), entry(operator_entry(op)) {}
 
 KernelOp& publish(std::unique_ptr<KernelOp> op) { return registry().add(std::move(op)); }
+
+void publish_without_returns(KernelOp& op, const c10::OperatorHandle& other) {
+  registry().add_without_returns(op, operator_entry(other));
+}
 
 void close(KernelOp& op) {
   op.closed.store(true);

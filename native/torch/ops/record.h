@@ -44,8 +44,7 @@ struct KernelOp {
   std::vector<Argument> arguments;
   std::vector<int32_t> tensor_arguments;  // indices of the Tensor and Tensor[] arguments
   int32_t device_argument = 0;            // the first Tensor argument that is not optional
-  // By result of the callable: the written argument it is, or -1 for the next fresh output. The
-  // dispatcher knows of fresh outputs only.
+  // By result: the written argument it is, or -1 for the next fresh output.
   std::vector<int32_t> returns;
   std::vector<OutputRule> outputs;
   std::vector<Check> checks;
@@ -61,6 +60,8 @@ struct KernelOp {
 
   c10::OperatorHandle handle;
   const c10::impl::OperatorEntry& entry;
+  // Of the operator that runs this one and returns nothing, where there is one.
+  const c10::impl::OperatorEntry* without_returns = nullptr;
   // Equal to what the dispatcher's table holds as long as nobody has overridden it.
   c10::KernelFunction backend_trampoline;
   c10::KernelFunction autograd_trampoline;
@@ -82,6 +83,8 @@ struct KernelOp {
 // Puts a finished record under its operator, where find_kernel_op finds it. The record lives until
 // the process ends.
 KernelOp& publish(std::unique_ptr<KernelOp> op);
+// Lets find_kernel_op find `op` under another operator too, which runs it and returns nothing.
+void publish_without_returns(KernelOp& op, const c10::OperatorHandle& other);
 // Takes the operator's kernels out of the dispatcher; calls through its callable raise from now on.
 void close(KernelOp& op);
 

@@ -218,6 +218,26 @@ void verify_dtype(const Frame& frame, const Check& check) {
   });
 }
 
+void verify_length(const Frame& frame, const Check& check) {
+  const int32_t argument = check.arguments.front();
+  if (frame.is_none(argument)) return;
+  const int64_t expected = check.shape.front().size.evaluate(frame);
+  const int64_t given = frame.list_size(argument);
+  if (C10_LIKELY(given == expected)) return;
+  contract_error(frame, frame.op().arguments[argument].name + " must have " +
+                            std::to_string(expected) + " elements, got " + std::to_string(given));
+}
+
+void verify_rank(const Frame& frame, const Check& check) {
+  const int64_t expected = check.shape.front().size.evaluate(frame);
+  frame.for_each_descriptor(check.arguments.front(), [&](const DLTensor& tensor) {
+    if (C10_LIKELY(tensor.ndim == expected)) return;
+    contract_error(frame, frame.op().arguments[check.arguments.front()].name + " must have " +
+                              std::to_string(expected) + " dimensions, got shape " +
+                              sizes_text({tensor.shape, static_cast<size_t>(tensor.ndim)}));
+  });
+}
+
 }  // namespace
 
 int64_t Expression::evaluate(const Frame& frame) const {
@@ -379,6 +399,10 @@ void Check::verify(const Frame& frame) const {
       return verify_shape(frame, *this);
     case CheckKind::kDtype:
       return verify_dtype(frame, *this);
+    case CheckKind::kLength:
+      return verify_length(frame, *this);
+    case CheckKind::kRank:
+      return verify_rank(frame, *this);
   }
 }
 

@@ -97,14 +97,14 @@ struct OutputRule {
   bool is_wanted(const Frame& frame) const;
 };
 
-enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype };
+enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype, kLength, kRank };
 
 // One declared check of the input contract. Arguments that are None are left out. kDtype may name a
 // ScalarType argument.
 struct Check {
   CheckKind kind;
   std::vector<int32_t> arguments;
-  std::vector<Dimension> shape;        // kShape
+  std::vector<Dimension> shape;        // kShape; the one number of kLength and kRank
   std::vector<at::ScalarType> dtypes;  // kDtype
 
   // Raises ContractError.

@@ -3,10 +3,12 @@
 In reading order: `kernel_op` defines an operator from a kernel file and returns its callable
 (`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated, with a dtype by
 `promote`, or up to `at_most` as many rows as the kernel counts; `same_shape`,
-`same_dtype`, `shape`, `dtype` and `kernel_checks` are its input contract. Both are written once and
-serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are measured.
+`same_dtype`, `shape`, `rank`, `dtype` and `kernel_checks` are its input contract. Both are written
+once and serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are
+measured.
 
-Python functions as operators: `custom_op` defines one and returns its callable (`CustomOperator`).
+Python functions as operators: `custom_op` defines one and returns its callable (`CustomOperator`,
+which mindtorch_v2 calls `CustomOpHandle`).
 `Library` and `impl` are torch's, with the names of dispatch keys that people use; `register_fake`,
 `register_kernel`, `register_autograd`, `register_jvp`, `register_vmap`, `register_autocast`,
 `register_effect` and `register_sharding` add to any operator, by name or by its callable. Within
@@ -38,7 +40,7 @@ from bringup.ops._ascendc_op import ascendc_op
 from bringup.ops._attention import register_attention
 from bringup.ops._autotune import autotune
 from bringup.ops._check import CheckOutcome, CheckReport, CheckRow, check
-from bringup.ops._custom_op import CustomOperator, custom_op
+from bringup.ops._custom_op import CustomOperator, CustomOpHandle, custom_op
 from bringup.ops._infer import infer_schema
 from bringup.ops._kernel_op import KernelOperator, kernel_op
 from bringup.ops._launcher import KernelLauncher
@@ -59,7 +61,15 @@ from bringup.ops._outputs import OutputRule, at_most, empty, empty_like, promote
 from bringup.ops._plugins import load_op_plugins, unload_op_plugins
 from bringup.ops._python_kernel import debugging
 from bringup.ops._replace import Replacement, replace
-from bringup.ops._rules import Check, dtype, kernel_checks, same_dtype, same_shape, shape
+from bringup.ops._rules import (
+    Check,
+    dtype,
+    kernel_checks,
+    rank,
+    same_dtype,
+    same_shape,
+    shape,
+)
 from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from bringup.ops._triton_op import TritonOperator, triton_op
 from bringup.ops._two_phase import TwoPhaseLauncher
@@ -70,6 +80,7 @@ __all__ = [
     "CheckOutcome",
     "CheckReport",
     "CheckRow",
+    "CustomOpHandle",
     "CustomOperator",
     "KernelLauncher",
     "KernelOperator",
@@ -102,6 +113,7 @@ __all__ = [
     "kernel_op",
     "load_op_plugins",
     "promote",
+    "rank",
     "register_attention",
     "register_autocast",
     "register_autograd",

@@ -83,6 +83,10 @@ class AdoptedOperator(Verbs):
                 "and adopt that"
             ) from None
 
+    def __reduce__(self) -> Any:
+        """A copy is the handle itself; another process unpickles a handle on its own operator."""
+        return adopt, (self.qualified_name,)
+
     def __repr__(self) -> str:
         return f"<adopted operator {self.qualified_name}>"
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from bringup import devices, jit
 from bringup.ops._call_place import host_code_driver
-from bringup.ops._kernel_op import locate
+from bringup.ops._kernel_source import locate
 from bringup.ops._launcher import KernelLauncher
 
 __all__ = ["ascendc_load"]

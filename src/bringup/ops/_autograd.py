@@ -263,6 +263,7 @@ class _Call:
     def __init__(self, facts: Facts, run: Callable[..., Any], values: Sequence[Any]) -> None:
         self._facts = facts
         self._run = run
+        self._values = values
         self._sizes = {
             i: len(values[i]) for i in facts.lists if isinstance(values[i], (list, tuple))
         }
@@ -316,7 +317,7 @@ class _Call:
         )
 
     def _parts(self, result: Any) -> tuple[Any, ...]:
-        if not self._facts.returns:
+        if not self._facts.returns or self._facts.returns_written:
             return ()
         return result if isinstance(result, tuple) else (result,)
 
@@ -330,6 +331,9 @@ class _Call:
 
     def result(self, flat: Sequence[Any]) -> Any:
         """What the operator returned, recorded."""
+        if self._facts.returns_written:
+            written = tuple(self._values[index] for index in self._facts.returned)
+            return written[0] if len(written) == 1 else written
         packed = self.pack(flat)
         if self._is_tuple or not packed:
             return packed or None

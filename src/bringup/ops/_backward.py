@@ -89,7 +89,7 @@ def formula_of(
     def setup_context(ctx: Any, inputs: Sequence[Any], *rest: Any) -> None:
         keep_inputs(ctx, inputs, *rest)
         ctx.set_materialize_grads(False)
-        outputs = () if rest[-1] is None else _items(rest[-1])
+        outputs = _items(rest[-1]) if forward.fresh_outputs else ()
         results = [*(ctx.inputs[i] for i in forward.written), *outputs]
         ctx.results = [(r.shape, r.dtype, r.device) for r in results]
         chosen = [

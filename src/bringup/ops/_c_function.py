@@ -1,5 +1,5 @@
 """Functions as they are behind an operator: what `entry=`, `args=` and `returns=` of `kernel_op`
-mean, and which dtype stands behind an address.
+mean, which dtype stands behind an address, and how many dimensions a function knows of.
 
 Reading `args=` and calling the function is jit's.
 """
@@ -14,11 +14,12 @@ import torch
 
 from bringup import jit
 from bringup.errors import SchemaError
+from bringup.ops._expressions import parse_dimension
 from bringup.ops._outputs import BoundOutput
 from bringup.ops._rules import BoundCheck, CheckKind
 from bringup.ops._schema import Schema
 
-__all__ = ["CFunction", "with_dtypes"]
+__all__ = ["CFunction", "implied_ranks", "with_dtypes"]
 
 _TVM_FFI = "tvm_ffi:"
 _DTYPE_ITEMS = ("dtype", "dtype_code", "dtype_bits")
@@ -149,6 +150,49 @@ def _require_known(
             f"ops.dtype(...), or pass dtype({name}) as well; checks=ops.kernel_checks() when it "
             "takes every dtype"
         )
+
+
+def implied_ranks(
+    schema: Schema,
+    bound: jit.BoundTemplate,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> tuple[BoundCheck, ...]:
+    """A check for each tensor whose sizes the function gets one by one: it knows of no more
+    dimensions than `args=` names, and would leave out what lies in another.
+
+    None where a check says the shape or the rank, or where the function gets `numel` or `ndim` of
+    the tensor or of one with the same shape.
+    """
+    told = (CheckKind.SHAPE, CheckKind.RANK)
+    free = {index for check in checks if check.kind in told for index in check.indices}
+    axes: dict[int, set[int]] = {}
+    addressed = {parameter.address_of for parameter in bound.parameters}
+    inputs = len(schema.arguments)
+    for item in (item for parameter in bound.parameters for item in parameter.items):
+        index = item.argument
+        if index >= inputs:  # an output with the sizes of an input
+            output = outputs[index - inputs] if index - inputs < len(outputs) else None
+            index = -1 if output is None else output.like
+        if index < 0:
+            continue
+        if item.function in ("numel", "ndim"):
+            free.add(index)
+        elif item.function == "size" and item.argument in addressed and item.index is not None:
+            axes.setdefault(index, set()).add(item.index)
+    _spread(free, [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE])
+    return tuple(
+        BoundCheck(CheckKind.RANK, (index,), (parse_dimension(rank, (), ""),), ())
+        for index, named in sorted(axes.items())
+        if index not in free and (rank := _rank_of(named)) > 0
+    )
+
+
+def _rank_of(axes: set[int]) -> int:
+    """How many dimensions there are when these are all; 0 where they may be some of more."""
+    front, back = sum(axis >= 0 for axis in axes), sum(axis < 0 for axis in axes)
+    complete = axes == {*range(front), *range(-back, 0)}
+    return front + back if front > 0 and complete else 0
 
 
 def _spread(known: set[int], groups: Sequence[Sequence[int]]) -> None:

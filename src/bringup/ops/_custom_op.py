@@ -7,7 +7,6 @@ its gradient in `_autograd`.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -25,14 +24,17 @@ from bringup.ops._autograd import (
     runner_below_autograd,
 )
 from bringup.ops._defined import note
-from bringup.ops._facts import Facts, find_overload
+from bringup.ops._facts import find_overload
 from bringup.ops._held import hold_for_keepers
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
+from bringup.ops._pickling import find_operator_by, reduced
+from bringup.ops._schema import read_schema
 from bringup.ops._structure import Structure
 from bringup.ops._verbs import Verbs
+from bringup.ops._vmap import GeneratedRule
 
-__all__ = ["CustomOperator", "custom_op", "find_custom_operator"]
+__all__ = ["CustomOpHandle", "CustomOperator", "custom_op", "find_custom_operator"]
 
 _any_requires_grad = torch._C._any_requires_grad
 _is_grad_enabled = torch.is_grad_enabled
@@ -81,8 +83,6 @@ class CustomOperator(Verbs):
         function: Callable[..., Any],
         structure: Structure | None,
         where: str,
-        *,
-        fill_defaults: bool,
     ) -> None:
         super().__init__(operator, library)
         functools.update_wrapper(self, function)
@@ -90,7 +90,6 @@ class CustomOperator(Verbs):
         self._function = function
         self._structure = structure
         self._where = where
-        self._fill_defaults = fill_defaults
         self._handle = operator._handle
         run = runner_below_autograd(operator)
         self._record = direct_node_class(self.facts, self._formula, run).apply
@@ -126,15 +125,13 @@ class CustomOperator(Verbs):
 
     def __reduce__(self) -> Any:
         """A copy is the operator itself, and so is what another process unpickles, by name."""
-        return find_custom_operator, (self.qualified_name,)
+        return reduced(self.qualified_name, getattr(self._function, "__module__", None) or "")
 
     def __repr__(self) -> str:
         return f"<custom operator {self.qualified_name}>"
 
     def _adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self._structure is not None:
-            return self._structure.kernel(self.facts, function)
-        return _with_defaults(self.facts, function) if self._fill_defaults else function
+        return function if self._structure is None else self._structure.kernel(self.facts, function)
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
@@ -150,6 +147,13 @@ class CustomOperator(Verbs):
                 setup_context = self._structure.setup_context(self.facts, setup_context)
         super().register_autograd(backward, setup_context=setup_context)
 
+    def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
+        """See `Verbs.register_vmap`. The rule gets what the function gets."""
+        if self._structure is None or not callable(rule):
+            return super().register_vmap(rule)
+        super().register_vmap(self._structure.vmap_rule(rule))
+        return rule
+
     def undefine(self) -> None:
         """Removes the operator, so that its name can be defined again. Calls of it raise
         `ExpiredHandleError` from then on.
@@ -159,7 +163,7 @@ class CustomOperator(Verbs):
         self._direct, self._structure = False, None
         self.overload = functools.partial(_expired, self.qualified_name)
         hold_for_keepers(self.qualified_name)
-        self._library._destroy()
+        self.destroy()
 
     def _register(self, devices: Sequence[str] | None) -> None:
         if devices is None:
@@ -181,19 +185,15 @@ class CustomOperator(Verbs):
             )
 
 
-def _with_defaults(facts: Facts, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the defaults of the schema, which the dispatcher leaves out."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        positional, keywords = facts.split(facts.values(args, kwargs))
-        return function(*positional, **keywords)
-
-    return call
+CustomOpHandle = CustomOperator  # mindtorch_v2's name for it
 
 
 def find_custom_operator(name: str) -> CustomOperator | None:
     """The operator of this name that `custom_op` made, if there is one."""
     return _operators.get(name)
+
+
+find_operator_by(find_custom_operator)
 
 
 def _expired(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -210,6 +210,7 @@ def custom_op(
     device_types: str | Sequence[str] | None = None,
     schema: str | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
+    redefine: bool = False,
 ) -> Callable[[Callable[..., Any]], CustomOperator]: ...
 @overload
 def custom_op(
@@ -222,6 +223,7 @@ def custom_op(
     schema: str | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
     make: type[CustomOperator] = CustomOperator,
+    redefine: bool = False,
 ) -> CustomOperator: ...
 def custom_op(
     name: str,
@@ -233,6 +235,7 @@ def custom_op(
     schema: str | None = None,
     tags: torch.Tag | Sequence[torch.Tag] = (),
     make: type[CustomOperator] = CustomOperator,
+    redefine: bool = False,
 ) -> Any:
     """Makes a torch operator of a Python function; a decorator.
 
@@ -241,7 +244,8 @@ def custom_op(
     keys, which become one argument of the schema for each member. A parameter without annotation
     is a Tensor. Returns: tensors, Optional and lists of them, numbers, str, None, or a tuple.
 
-    Running the same definition again, as a notebook does, replaces the operator.
+    Running the same definition again, as a notebook does, replaces the operator. What the earlier
+    callable is called for from then on raises.
 
     Args:
         name: `"namespace::name"`; the operator is `torch.ops.namespace.name`.
@@ -251,18 +255,20 @@ def custom_op(
         schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
         tags: more `torch.Tag`s.
         make: a subclass of `CustomOperator` for what is returned.
+        redefine: replaces an operator of this name that another function has defined.
 
     Returns:
         The callable, which also registers fake, kernels, gradients and rules (`CustomOperator`).
 
     Raises:
-        SchemaError: the name or the signature is wrong, or somebody else has defined the operator.
-            Nothing is registered then.
+        SchemaError: the name or the signature is wrong, or another function has defined the
+            operator. Nothing is registered then.
     """
+    _parts(name)
     where = _caller()
 
     def define(given: Callable[..., Any]) -> CustomOperator:
-        return _define(name, given, mutates_args, device_types, schema, tags, where, make)
+        return _define(name, given, mutates_args, device_types, schema, tags, where, make, redefine)
 
     return define if function is None else define(function)
 
@@ -283,23 +289,28 @@ def _define(
     tags: torch.Tag | Sequence[torch.Tag],
     where: str,
     make: type[CustomOperator],
+    redefine: bool,
 ) -> CustomOperator:
-    namespace, separator, bare = name.partition("::")
-    if not (separator and namespace.isidentifier() and bare.isidentifier()):
-        raise SchemaError(f"{name!r} is not an operator name; expected 'namespace::name'")
+    namespace, bare = _parts(name)
+    if not callable(function):
+        raise SchemaError(f"{name}: expected a function to make an operator of, got {function!r}")
     structure = None
     if schema is None:
         signature = infer(function, mutates_args)
         text = signature.text
         structure = None if signature.plain else Structure(name, signature)
     else:
+        if not isinstance(schema, str) or "(" not in schema:
+            raise SchemaError(
+                f"{name}: schema={schema!r}: expected a text such as '(Tensor x) -> Tensor'"
+            )
         text = schema[schema.find("(") :]
     text = registered_text(text)
     _check_text(name, text, mutates_args if schema is not None else ())
     devices = (device_types,) if isinstance(device_types, str) else device_types
     for device in devices or ():
         device_key(device)
-    _replace_earlier(name, function)
+    _replace_earlier(name, function, redefine)
     library = torch.library.Library(namespace, "FRAGMENT")
     try:
         _define_schema(library, name, bare + text, tags)
@@ -309,15 +320,26 @@ def _define(
             function,
             structure,
             where,
-            fill_defaults=schema is not None,
         )
         operator._register(devices)
+        operator.install_functionalization(text)
     except BaseException:
         library._destroy()
         raise
     _operators[name] = operator
     note(operator)
     return operator
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Namespace and bare name of an operator. Raises `SchemaError` for what is no name."""
+    namespace, separator, bare = name.partition("::") if isinstance(name, str) else ("", "", "")
+    if not (separator and namespace.isidentifier() and bare.isidentifier() and name.isascii()):
+        raise SchemaError(
+            f"{name!r} is not an operator name; expected 'namespace::name', of ASCII letters, "
+            "digits and _"
+        )
+    return namespace, bare
 
 
 def _define_schema(
@@ -333,11 +355,7 @@ def _define_schema(
 
 
 def _check_text(name: str, text: str, mutates_args: Collection[str]) -> None:
-    try:
-        parsed = torch._C.parse_schema(name + text)
-    except RuntimeError as error:
-        reason = next(iter(str(error).strip().splitlines()), "")
-        raise SchemaError(f"{name}: {text!r} is not a schema: {reason}") from error
+    parsed = read_schema(name + text, name + text)
     written = {a.name for a in parsed.arguments if a.is_write}
     if mutates_args and set(mutates_args) != written:
         raise SchemaError(
@@ -346,18 +364,25 @@ def _check_text(name: str, text: str, mutates_args: Collection[str]) -> None:
         )
 
 
-def _replace_earlier(name: str, function: Callable[..., Any]) -> None:
+def _replace_earlier(name: str, function: Callable[..., Any], redefine: bool) -> None:
     known = _operators.get(name)
     if known is None:
         return
-    earlier = known._function
-    same = (earlier.__module__, earlier.__qualname__) == (
-        function.__module__,
-        function.__qualname__,
-    )
-    if not same or inspect.getsourcefile(earlier) != inspect.getsourcefile(function):
+    if not redefine and not _is_same_definition(known._function, function):
         raise SchemaError(
-            f"{name} is defined already, at {known._where}; choose another name or call undefine() "
-            "on it first"
+            f"{name} is defined already, at {known._where}; choose another name, pass "
+            "redefine=True to replace it, or call undefine() on it first"
         )
     known.undefine()
+
+
+def _is_same_definition(earlier: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Whether it is the function of that name in one file, or in what somebody types."""
+
+    def place(given: Callable[..., Any]) -> tuple[Any, ...]:
+        module = getattr(given, "__module__", None)
+        code = getattr(given, "__code__", None)
+        file = "" if module == "__main__" or code is None else code.co_filename
+        return module, getattr(given, "__qualname__", None), file
+
+    return earlier is function or place(earlier) == place(function)

@@ -1,40 +1,83 @@
 """Teaches Dynamo that a kernel operator's callable is its torch.ops operator.
 
-The substitution is installed when Dynamo is imported, which is expensive: nothing here imports it.
+Dynamo is told when it is imported, which is expensive: nothing here imports it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 __all__ = ["substitute"]
 
 _DYNAMO = "torch._dynamo"
-_waiting: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
+_waiting: list[Any] = []
 
 
-def substitute(function: Callable[..., Any], traceable: Callable[..., Any]) -> None:
-    """Makes Dynamo trace a call of the builtin `function` as a call of the Python function
-    `traceable`, now or once Dynamo is imported.
+def substitute(function: Any) -> None:
+    """Makes Dynamo take the callable `function` for `function.overload`, wherever it comes across
+    it: called, handed to `torch.vmap`, asked for attributes. Now, or once Dynamo is imported.
     """
     module = sys.modules.get(_DYNAMO)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
-        _install(function, traceable)
+        _install(function)
         return
     if not _waiting:
         sys.meta_path.insert(0, _AfterImport())
-    _waiting.append((function, traceable))
+    _waiting.append(function)
 
 
-def _install(function: Callable[..., Any], traceable: Callable[..., Any]) -> None:
-    import torch
+def _install(function: Any) -> None:
+    from torch._dynamo.trace_rules import get_torch_obj_rule_map
 
-    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traceable)
+    get_torch_obj_rule_map()[function] = _variable()
+
+
+@functools.cache
+def _variable() -> Any:
+    """What a callable is while Dynamo traces."""
+    from torch._dynamo.exc import raise_observed_exception
+    from torch._dynamo.source import AttrSource
+    from torch._dynamo.variables import ConstantVariable, TorchInGraphFunctionVariable
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.torch import BaseTorchVariable
+
+    class KernelOperatorVariable(BaseTorchVariable):  # type: ignore[misc]
+        """A kernel operator's callable: itself in every respect but a call, where it is its
+        overload.
+        """
+
+        def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
+            return TorchInGraphFunctionVariable(self.value.overload).call_function(tx, args, kwargs)
+
+        def as_proxy(self) -> Any:
+            return self.value.overload
+
+        def python_type(self) -> type:
+            return type(self.value)
+
+        def is_python_equal(self, other: object) -> bool:
+            return isinstance(other, VariableTracker) and other.as_python_constant() is self.value
+
+        def has(self, name: str) -> bool:
+            # functools.wraps asks for the dictionary, which torch's own functions do not have
+            return name != "__dict__" and hasattr(self.value, name)
+
+        def call_obj_hasattr(self, tx: Any, name: str) -> Any:
+            return ConstantVariable.create(self.has(name))
+
+        def var_getattr(self, tx: Any, name: str) -> Any:
+            if not self.has(name):
+                raise_observed_exception(AttributeError, tx)
+            source = self.source and AttrSource(self.source, name)
+            return VariableTracker.build(tx, getattr(self.value, name), source)
+
+    return KernelOperatorVariable
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -64,8 +107,8 @@ class _Loader(importlib.abc.Loader):
         self._loader.exec_module(module)
         waiting = list(_waiting)
         _waiting.clear()
-        for function, traceable in waiting:
-            _install(function, traceable)
+        for function in waiting:
+            _install(function)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from bringup.errors import SchemaError
+from bringup.errors import ContractError, SchemaError
+from bringup.ops._defaults import default_of
 
 __all__ = ["Facts", "facts_of", "find_overload", "is_defined", "is_dispatched"]
 
@@ -28,6 +29,8 @@ class Facts:
         returns: the types of what it returns.
         returns_lists: whether a return is a list of tensors.
         returns_aliases: whether a return is declared to be, or to be a view of, an argument.
+        returned: for each return the index of the written argument that it is, or -1.
+        lengths: index and length of the lists of fixed length, `int[2]`.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Facts:
     returns: tuple[str, ...]
     returns_lists: bool
     returns_aliases: bool
+    returned: tuple[int, ...]
+    lengths: tuple[tuple[int, int], ...]
 
     @property
     def simple(self) -> bool:
@@ -53,6 +58,11 @@ class Facts:
         )
 
     @property
+    def returns_written(self) -> bool:
+        """Whether it returns what it writes, and nothing else."""
+        return bool(self.returned) and all(index >= 0 for index in self.returned)
+
+    @property
     def pure_without_result(self) -> bool:
         """Whether a compiler would find nothing to keep: it returns and writes nothing."""
         return not self.returns and not self.written
@@ -63,6 +73,18 @@ class Facts:
         for name, value in kwargs.items():
             values[self.names.index(name)] = value
         return values
+
+    def check_lengths(self, values: Sequence[Any]) -> None:
+        """`ContractError` for a list that has not the length its schema says; torch only looks at
+        the elements.
+        """
+        for index, length in self.lengths:
+            value = values[index]
+            if value is not None and len(value) != length:
+                raise ContractError(
+                    f"{self.name}: {self.names[index]} must have {length} elements, got "
+                    f"{len(value)}"
+                )
 
     def split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`values` as positional and keyword arguments of a call."""
@@ -116,7 +138,7 @@ def facts_of(overload: Any) -> Facts:
     return Facts(
         name=f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name,
         names=tuple(a.name for a in arguments),
-        defaults=tuple(a.default_value if a.has_default_value() else None for a in arguments),
+        defaults=tuple(map(default_of, arguments)),
         positional=sum(not a.kwarg_only for a in arguments),
         tensors=tuple(i for i, k in enumerate(kinds) if k in {"Tensor", "Optional[Tensor]"}),
         lists=tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k),
@@ -124,7 +146,18 @@ def facts_of(overload: Any) -> Facts:
         returns=tuple(str(r.type) for r in schema.returns),
         returns_lists=any("List[" in str(r.type) for r in schema.returns),
         returns_aliases=any(r.alias_info is not None for r in schema.returns),
+        returned=tuple(_returned(schema, r) for r in schema.returns),
+        lengths=tuple((i, a.N) for i, a in enumerate(arguments) if a.N),
     )
+
+
+def _returned(schema: Any, returned: Any) -> int:
+    """The written argument that a return is, or -1."""
+    alias = returned.alias_info
+    if alias is None or not alias.is_write:
+        return -1
+    sets = [a.alias_info and a.alias_info.before_set for a in schema.arguments]
+    return sets.index(alias.before_set) if alias.before_set in sets else -1
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -252,7 +252,7 @@ class _Inference:
         if parameter.default is parameter.empty:
             return inferred, [f"{type_text} {name}"]
         default = _default_text(parameter.default)
-        if default is not None:
+        if default is not None and _is_writable(node.type, default):
             return inferred, [f"{type_text} {name}={default}"]
         if type_text.endswith("?") or "Tensor" in type_text:
             raise self.error(
@@ -446,6 +446,17 @@ def _default_text(value: Any) -> str | None:
         parts = [_default_text(v) for v in value]
         return None if None in parts else f"[{', '.join(p for p in parts if p)}]"
     return None
+
+
+def _is_writable(type_text: str, default: str) -> bool:
+    """Whether a schema can have this default; torch's parser knows some names of dtypes and memory
+    formats only.
+    """
+    try:
+        torch._C.parse_schema(f"f({type_text} x={default}) -> ()")
+    except RuntimeError:
+        return False
+    return True
 
 
 def _type_name(annotation: Any) -> str:

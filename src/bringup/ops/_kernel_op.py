@@ -7,14 +7,13 @@ dtypes and compiling on first use, and backward operators. The call itself is na
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -27,20 +26,29 @@ from bringup.errors import (
     MissingKernelError,
     SchemaError,
 )
-from bringup.ops._c_function import CFunction, with_dtypes
+from bringup.ops._c_function import CFunction, implied_ranks, with_dtypes
 from bringup.ops._defined import note
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
 from bringup.ops._held import hold_for_keepers
+from bringup.ops._kernel_source import template_for
 from bringup.ops._kernel_verbs import KernelOperator, KernelVerbs
 from bringup.ops._library import forget, remember
 from bringup.ops._outputs import BoundOutput, Counted, OutputRule
-from bringup.ops._rules import BoundCheck, Check, CheckKind, verify_devices, verify_texts
+from bringup.ops._pickling import find_operator_by, reduced
+from bringup.ops._rules import (
+    BoundCheck,
+    Check,
+    CheckKind,
+    fixed_lengths,
+    verify_devices,
+    verify_texts,
+)
 from bringup.ops._schema import MAX_ARGUMENTS, Schema, parse_schema
-from bringup.ops._variants import Variants, output_names, template_of
+from bringup.ops._variants import Variants
 from bringup.ops._without_library import PythonOperator
 
-__all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op", "locate"]
+__all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
@@ -74,6 +82,7 @@ class _Definition:
     strided: tuple[int, ...]
     release_gil: Literal["auto"] | bool
     where: str
+    module: str
     library: Any = field(default=None, repr=False)
     function: Any = field(default=None, repr=False)
     python: PythonOperator | None = field(default=None, repr=False)
@@ -83,12 +92,6 @@ class _Definition:
     def register(self) -> KernelOperator:
         """Puts the operator into the dispatcher; leaves no trace when that fails."""
         name = self.schema.qualified_name
-        known = _definitions.get(name)
-        if known is not None:
-            raise SchemaError(
-                f"{name} is defined already, at {known.where}; choose another name or call "
-                "undefine() on it first"
-            )
         namespace, _, bare = name.partition("::")
         self.library = torch.library.Library(namespace, "FRAGMENT")
         self.function = self.verbs = self.python = None
@@ -98,6 +101,7 @@ class _Definition:
             packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
             self._make_callable(getattr(packet, self.schema.overload or "default"))
             self._add_verbs()
+            self.verbs.install_functionalization(self.schema.text, self.function)
         except BaseException as error:
             self._remove()
             if isinstance(error, RuntimeError) and "multiple times" in str(error):
@@ -108,10 +112,17 @@ class _Definition:
         _definitions[name] = self
         remember(name, self.verbs)
         if self.python is None:
-            substitute(self.function, self._traceable(self.function.overload))
+            substitute(self.function)
         operator: KernelOperator = self.function
         note(operator)
         return operator
+
+    def replaces(self, known: _Definition) -> bool:
+        """Whether it is the definition of `known` run again, as a notebook does."""
+        if self.schema.text != known.schema.text:
+            return False
+        mine, other = self.template, known.template
+        return (mine.path, mine.text, mine.name) == (other.path, other.text, other.name)
 
     def _tags(self) -> tuple[torch.Tag, ...]:
         tags = [torch.Tag.pt2_compliant_tag]
@@ -124,7 +135,7 @@ class _Definition:
     def _make_callable(self, overload: Any) -> None:
         schema = self.schema
         if not has_torch_library():
-            self.python = PythonOperator(self, overload, self._traceable(overload))
+            self.python = PythonOperator(self, overload)
             self.function = self.python.function
         else:
             self.function = self._define_natively(overload)
@@ -134,6 +145,7 @@ class _Definition:
         self.function.overload = overload
         self.function.undefine = self.undefine
         self.function.params = self.params
+        copyreg.pickle(type(self.function), _reduce)
 
     def _define_natively(self, overload: Any) -> Any:
         schema = self.schema
@@ -251,6 +263,8 @@ class _Definition:
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
         if not results:
+            results = tuple(values[index] for index in self.schema.returns)
+        if not results:
             return None
         return results[0] if len(results) == 1 else results
 
@@ -266,26 +280,6 @@ class _Definition:
                 check.verify(values, arguments)
         self.variants.verify(values)
         return device
-
-    def _traceable(self, overload: Any) -> Callable[..., Any]:
-        """Plain Python over the operator: what Dynamo traces for a call of the callable."""
-        if self.schema.fresh_outputs or not self.schema.returns:
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return overload(*args, **kwargs)
-
-            return call
-
-        written = [(index, self.schema.arguments[index].name) for index in self.schema.returns]
-
-        def call_and_return_written(*args: Any, **kwargs: Any) -> Any:
-            overload(*args, **kwargs)
-            results = tuple(
-                args[index] if index < len(args) else kwargs.get(name) for index, name in written
-            )
-            return results[0] if len(results) == 1 else results
-
-        return call_and_return_written
 
     def undefine(self) -> None:
         """See `KernelOperator.undefine`."""
@@ -333,6 +327,20 @@ class _Counts:
         return self._sizes[number]
 
 
+def _callable_of(name: str) -> KernelOperator | None:
+    definition = _definitions.get(name)
+    return None if definition is None else definition.function
+
+
+def _reduce(function: Any) -> tuple[Any, ...]:
+    """How a callable is pickled and copied; its type is native."""
+    name = function.qualified_name
+    return reduced(name, definition.module if (definition := _definitions.get(name)) else "")
+
+
+find_operator_by(_callable_of)
+
+
 def definition_of(qualified_name: str) -> _Definition | None:
     """The definition of a kernel operator, or None when it is somebody else's."""
     return _definitions.get(qualified_name)
@@ -355,6 +363,7 @@ def kernel_op(
     flags: Sequence[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
+    redefine: bool = False,
 ) -> KernelOperator:
     """Defines a torch operator whose implementation is a kernel file with the C ABI of
     `bringup/kernel.h`.
@@ -397,6 +406,9 @@ def kernel_op(
         release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
             many elements that it is worth it; True or False: always or never. A call through
             `torch.ops` always lets them run.
+        redefine: replaces an operator of this name with another schema or source; one with the
+            same is replaced anyway, as when a notebook runs a cell again. Calls of the earlier
+            callable raise from then on.
 
     Returns:
         A callable; the operator is also `torch.ops.namespace.name`.
@@ -412,24 +424,34 @@ def kernel_op(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
     function = CFunction(entry, args, returns)
-    template = _template(parsed, source, kind, caller, dtypes, macros, flags, function)
+    template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function)
     if release_gil not in _RELEASE_GIL:
         raise SchemaError(
             f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
         )
     rules = bound_outputs(parsed, outputs)
     variants = Variants(template, parsed, counts=any(rule.count >= 0 for rule in rules))
-    return _Definition(
+    definition = _Definition(
         schema=parsed,
         template=template,
         variants=variants,
         outputs=rules,
-        checks=with_dtypes(parsed, variants.bound, rules, bound_checks(parsed, checks)),
+        checks=_contract(parsed, variants, rules, bound_checks(parsed, checks)),
         grid=_grid(parsed, grid),
         strided=_strided(parsed, layout, strided, rules),
         release_gil=release_gil,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
-    ).register()
+        module=caller.f_globals.get("__name__", ""),
+    )
+    known = _definitions.get(parsed.qualified_name)
+    if known is not None:
+        if not redefine and not definition.replaces(known):
+            raise SchemaError(
+                f"{parsed.qualified_name} is defined already, at {known.where}; choose another "
+                "name, pass redefine=True to replace it, or call undefine() on it first"
+            )
+        known.undefine()
+    return definition.register()
 
 
 def bound_outputs(
@@ -437,9 +459,11 @@ def bound_outputs(
 ) -> tuple[BoundOutput, ...]:
     """The output rules of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
-    rules = (outputs,) if isinstance(outputs, OutputRule) else tuple(outputs)
+    rules = _listed(outputs, OutputRule)
     if not all(isinstance(rule, OutputRule) for rule in rules):
-        raise SchemaError(f"{name}: outputs={rules!r}: expected rules such as ops.empty_like('x')")
+        raise SchemaError(
+            f"{name}: outputs={outputs!r}: expected rules such as ops.empty_like('x')"
+        )
     if len(rules) != schema.fresh_outputs:
         raise SchemaError(
             f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
@@ -453,6 +477,11 @@ def bound_outputs(
             "kernel call carries"
         )
     return bound
+
+
+def _listed(given: Any, kind: type) -> tuple[Any, ...]:
+    """One thing or several; whether they are of `kind` is for the caller to say."""
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, kind) else (given,)
 
 
 def _strided(
@@ -484,10 +513,10 @@ def _strided(
 def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
     """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
-    contract = (checks,) if isinstance(checks, Check) else tuple(checks)
+    contract = _listed(checks, Check)
     if not all(isinstance(check, Check) for check in contract):
         raise SchemaError(
-            f"{name}: checks={contract!r}: expected checks such as ops.same_shape('x', 'y')"
+            f"{name}: checks={checks!r}: expected checks such as ops.same_shape('x', 'y')"
         )
     if len(schema.tensors) > 1 and not contract:
         tensors = ", ".join(schema.arguments[i].name for i in schema.tensors)
@@ -499,87 +528,19 @@ def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[Bound
     return tuple(check.bind(schema, f"{name}: {check!r}") for check in contract)
 
 
+def _contract(
+    schema: Schema,
+    variants: Variants,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> tuple[BoundCheck, ...]:
+    """What is declared, and what the schema and the function's parameters imply."""
+    implied = implied_ranks(schema, variants.bound, outputs, checks)
+    complete = (*fixed_lengths(schema), *implied, *checks)
+    return with_dtypes(schema, variants.bound, outputs, complete)
+
+
 def _grid(schema: Schema, grid: int | str | None) -> Expression | None:
     if grid is None:
         return None
     return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")
-
-
-def _template(
-    schema: Schema,
-    source: str | os.PathLike[str] | jit.Source | jit.Template,
-    kind: Literal["host", "device"] | None,
-    caller: FrameType,
-    dtypes: Mapping[str, str],
-    macros: Mapping[str, jit.Macro],
-    flags: Sequence[str],
-    function: CFunction,
-) -> jit.Template:
-    """The template behind the operator: the given one, or one around the given source."""
-    name = schema.qualified_name
-    if isinstance(source, jit.Template):
-        given = {"dtypes": dtypes, "macros": macros, "flags": flags, **function.options}
-        if both := [option for option, value in given.items() if value]:
-            raise SchemaError(
-                f"{name}: {both[0]}= belongs to the template {source.name!r}; declare it there"
-            )
-        return source if kind is None else replace(source, kind=kind)
-    plain = _source(schema, source, caller)
-    _check_dtype_arguments(schema, dtypes)
-    try:
-        if kind is not None and kind != plain.kind:
-            plain = replace(plain, kind=kind)
-        plain = function.of(plain)
-        return template_of(plain, dtypes, macros, flags, function.args or "", function.returns)
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{name}: {error}") from error
-
-
-def _check_dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> None:
-    for macro, argument in dtypes.items():
-        index = schema.index.get(argument)
-        if (
-            index is None
-            or schema.arguments[index].type != "Tensor"
-            or schema.arguments[index].optional
-        ) and argument not in output_names(schema):
-            raise SchemaError(
-                f"{schema.qualified_name}: dtypes={{{macro!r}: {argument!r}}}: expected the name "
-                "of an argument of type Tensor, or of an output"
-            )
-
-
-def _source(
-    schema: Schema,
-    source: str | os.PathLike[str] | jit.Source,
-    caller: FrameType,
-) -> jit.Source:
-    name = schema.qualified_name
-    if not isinstance(source, (str, os.PathLike, jit.Source)):
-        raise SchemaError(
-            f"{name}: source={source!r}: expected the path of a kernel file or a jit.Source, got "
-            f"{type(source).__name__}"
-        )
-    if not isinstance(source, jit.Source):
-        source = jit.Source(locate(name, Path(source), caller))
-    if source.abi in {"params", "ascendc"}:
-        raise SchemaError(
-            f"{name}: source has abi={source.abi!r}; a kernel operator calls abi='args', run(args, "
-            "n, ctx), or a function with args=; for other forms say what the kernel gets, in a "
-            "jit.Template with params="
-        )
-    return source
-
-
-def locate(name: str, path: Path, caller: FrameType) -> Path:
-    if path.is_absolute():
-        candidates = [path]
-    else:
-        candidates = [Path(caller.f_code.co_filename).parent / path, Path.cwd() / path]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise FileNotFoundError(
-        f"{name}: there is no source file {str(path)!r}; looked for "
-        f"{' and '.join(map(str, candidates))}"
-    )

@@ -197,4 +197,5 @@ class KernelVerbs(Verbs):
 
     def destroy(self) -> None:
         """Removes all that was registered after the definition."""
+        self._functionalized = None
         self._autograd_library._destroy()

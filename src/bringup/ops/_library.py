@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -55,6 +57,19 @@ class _Defined(Verbs):
         elif key not in AUTOGRAD_KEYS and not self._brings_autograd:
             self._install_autograd()
 
+    def with_lengths(self, function: Callable[..., Any], with_keyset: bool) -> Callable[..., Any]:
+        """`function`, refusing lists whose length is not the schema's."""
+        facts = self.facts
+        if not facts.lengths or not isinstance(function, types.FunctionType):
+            return function
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            facts.check_lengths(facts.values(args[1:] if with_keyset else args, kwargs))
+            return function(*args, **kwargs)
+
+        return checked
+
     def _install_autograd(self) -> None:
         if self._node is None:
             self._autograd_library = _fragment(self._library.ns)
@@ -68,7 +83,7 @@ class _Defined(Verbs):
     def destroy(self) -> None:
         """Removes all that was registered for the operator after its definition."""
         self._drop_autograd()
-        self._library._destroy()
+        super().destroy()
 
 
 class Library(torch.library.Library):  # type: ignore[misc]
@@ -126,6 +141,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
         operator = self._operators[qualified] = _Defined(find_overload(qualified))
         _defined[operator.qualified_name] = operator
         operator._install_versions()
+        operator.install_functionalization(registered_text(schema))
         return str(name)
 
     def impl(
@@ -168,9 +184,11 @@ class Library(torch.library.Library):  # type: ignore[misc]
                 "such operator; define it first"
             )
         operator = _defined.get(name)
+        kernel = fn
         if operator is not None:
             operator.prepare(key or "CompositeImplicitAutograd")
-        super().impl(op_name, fn, key, with_keyset=with_keyset, allow_override=allow_override)
+            kernel = operator.with_lengths(fn, with_keyset)
+        super().impl(op_name, kernel, key, with_keyset=with_keyset, allow_override=allow_override)
         return fn
 
     def _qualified(self, op_name: Any) -> str:

@@ -7,6 +7,7 @@ the function wrote no tensor that its schema does not say it writes.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -58,8 +59,13 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
     """The kernel that runs the function in `slot`."""
     one_tensor = facts.returns == ("Tensor",)
+    arity = len(facts.names)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if facts.lengths or len(args) + len(kwargs) < arity:  # the dispatcher leaves defaults out
+            values = facts.values(args, kwargs)
+            facts.check_lengths(values)
+            args, kwargs = facts.split(values)
         if _Debugging.on:
             result = _run_watched(facts, slot.function, args, kwargs)
         elif kwargs:
@@ -74,9 +80,29 @@ def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
         return result
 
     def view_kernel(*args: Any, **kwargs: Any) -> Any:
-        return slot.function(*args, **kwargs)
+        values = facts.values(args, kwargs)
+        facts.check_lengths(values)
+        args, kwargs = facts.split(values)
+        result = slot.function(*args, **kwargs)
+        parts = result if isinstance(result, tuple) and len(facts.returns) > 1 else (result,)
+        for index, part in zip(facts.returned, parts, strict=False):
+            if index >= 0 and not _is_same(part, values[index]):
+                raise ContractError(
+                    f"{facts.name}: its schema says that it returns its argument "
+                    f"'{facts.names[index]}', and the function returned "
+                    f"{'another tensor' if isinstance(part, torch.Tensor) else part!r}; return the "
+                    "argument itself"
+                )
+        return result
 
     return view_kernel if facts.returns_aliases else kernel
+
+
+def _is_same(result: Any, argument: Any) -> bool:
+    """Whether a result is the argument, or a list of the same tensors."""
+    if isinstance(argument, (list, tuple)) and isinstance(result, (list, tuple)):
+        return len(result) == len(argument) and all(map(operator.is_, result, argument))
+    return result is argument
 
 
 def _fits(facts: Facts, result: Any) -> bool:

@@ -22,7 +22,9 @@ __all__ = [
     "Check",
     "CheckKind",
     "dtype",
+    "fixed_lengths",
     "kernel_checks",
+    "rank",
     "same_dtype",
     "same_shape",
     "shape",
@@ -40,7 +42,9 @@ class CheckKind(IntEnum):
     SAME_DTYPE = 1
     SHAPE = 2
     DTYPE = 3
-    KERNEL = 4
+    LENGTH = 4
+    RANK = 5
+    KERNEL = 6
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,24 @@ def dtype(name: str, *dtypes: torch.dtype) -> Check:
     return Check(CheckKind.DTYPE, (name,), (), dtypes)
 
 
+def rank(name: str, dimensions: int) -> Check:
+    """The named tensor must have this many dimensions."""
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or dimensions < 0:
+        raise SchemaError(
+            f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"
+        )
+    return Check(CheckKind.RANK, (name,), (dimensions,))
+
+
+def fixed_lengths(schema: Schema) -> tuple[BoundCheck, ...]:
+    """The checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
+    return tuple(
+        BoundCheck(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
+        for i, a in enumerate(schema.arguments)
+        if a.length
+    )
+
+
 def kernel_checks() -> Check:
     """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
     ctx->set_error.
@@ -134,8 +156,25 @@ class BoundCheck:
         elif self.kind is CheckKind.SHAPE:
             for name, tensor in tensors:
                 self._verify_shape(name, tensor, evaluate(self.dimensions, values, arguments))
-        else:
+        elif self.kind is CheckKind.DTYPE:
             self._verify_dtype(tensors)
+        else:
+            self._verify_number(values, arguments)
+
+    def _verify_number(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+        """Of elements, or of dimensions."""
+        (index,) = self.indices
+        (expected,) = evaluate(self.dimensions, values, arguments)
+        name, value = arguments[index].name, values[index]
+        if self.kind is CheckKind.LENGTH:
+            if value is not None and len(value) != expected:
+                raise ContractError(f"{name} must have {expected} elements, got {len(value)}")
+            return
+        for tensor in tensors_in(value):
+            if tensor.dim() != expected:
+                raise ContractError(
+                    f"{name} must have {expected} dimensions, got shape {shape_text(tensor.shape)}"
+                )
 
     def _verify_dtype(self, given: list[tuple[str, Any]]) -> None:
         allowed = " or ".join(str(d) for d in self.dtypes)

@@ -6,6 +6,7 @@ the dispatcher.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ from typing import Any
 import torch
 
 from bringup.errors import SchemaError
-from bringup.ops._dtypes import dtype_of_number
+from bringup.ops._defaults import default_of
 
-__all__ = ["Argument", "Schema", "parse_schema", "with_symbolic_ints"]
+__all__ = ["Argument", "Schema", "parse_schema", "read_schema", "with_symbolic_ints"]
 
 MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
 
@@ -36,8 +37,10 @@ _CARRIED = frozenset(
 )
 _LIST = re.compile(r"List\[(.*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
-# `int` as the type of an argument, or a quoted default, which is left alone.
-_INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\d*\])?\??\s+[A-Za-z_])")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+# `int` as the type of an argument, or a quoted default, which is left alone. Not `int[2]`: torch
+# takes one number for such a list, but not for `SymInt[2]`.
+_INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\])?\??\s+[A-Za-z_])")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Argument:
         mutated: whether the operator writes it (`Tensor(a!)`).
         required: whether it has no default.
         default: the default, a `torch.dtype` for a ScalarType; None where there is none.
+        length: of a list of fixed length, `int[2]`; 0 for any other argument.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Argument:
     mutated: bool = False
     required: bool = True
     default: Any = None
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,11 @@ class Schema:
     """A parsed schema.
 
     Attributes:
-        text: as registered: with `SymInt` for `int`, and without returns that are written
-            arguments. torch functionalizes no other form soundly: Inductor 2.13 gives the memory of
-            the argument away while such a return is still in use.
+        text: as registered: with `SymInt` for `int`.
         name: "namespace::name".
         overload: the overload's name, or "".
         arguments: in schema order.
-        returns: what a call of the callable gives, for each the index of the written argument it
-            is, or -1 for a fresh output. The dispatcher knows of fresh outputs only.
+        returns: for each the index of the written argument it is, or -1 for a fresh output.
         return_names: the returns' names, "" where they have none.
         return_lists: which returns are lists of tensors.
     """
@@ -115,6 +117,9 @@ class Schema:
         values[: len(args)] = args
         for name, value in kwargs.items():
             values[self.index[name]] = value
+        for index, argument in enumerate(self.arguments):
+            if argument.length and isinstance(values[index], (bool, int, float)):
+                values[index] = [values[index]] * argument.length
         return values
 
     def signature(self) -> str:
@@ -134,6 +139,36 @@ def with_symbolic_ints(arguments: str) -> str:
     return _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], arguments)
 
 
+def read_schema(text: str, shown: str) -> Any:
+    """torch's reading of a schema. `SchemaError` that shows it as `shown` for what is none, for two
+    arguments of one name and for a variable number of arguments.
+    """
+    try:
+        parsed = torch._C.parse_schema(text)
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"{shown!r} is not a schema: names are made of ASCII letters, digits and _"
+        ) from error
+    except RuntimeError as error:
+        raise SchemaError(f"{shown!r} is not a schema: {_reason(error)}") from error
+    names = [argument.name for argument in parsed.arguments]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SchemaError(f"{shown!r}: two arguments are called '{twice[0]}'")
+    if "..." in _QUOTED.sub("", text):
+        raise SchemaError(f"{shown!r}: '...' is not supported; name every argument")
+    return parsed
+
+
+def _reason(error: RuntimeError) -> str:
+    """What torch's parser says, and where: it points at the place with a line of its own."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason = lines[0].rstrip(":. ")
+    for line, marker in itertools.pairwise(lines):
+        if "<--- HERE" in marker:
+            return f"{reason} at {line[marker.index('~') :]!r}"
+    return reason
+
+
 def parse_schema(text: str) -> Schema:
     """Parses `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
 
@@ -147,17 +182,11 @@ def parse_schema(text: str) -> Schema:
         )
     head, arrow, tail = text.partition("->")
     registered = with_symbolic_ints(head) + arrow + tail
-    try:
-        parsed = torch._C.parse_schema(registered)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SchemaError(f"{text!r} is not a schema: {reason}") from error
+    parsed = read_schema(registered, text)
     if "::" not in parsed.name:
         raise SchemaError(f"{text!r} has no namespace: write 'mylib::{parsed.name}(...) -> ...'")
     arguments = tuple(_argument(parsed.name, a) for a in parsed.arguments)
     returns = tuple(_return(parsed, r) for r in parsed.returns)
-    if any(alias >= 0 for alias in returns):
-        registered = f"{registered.partition(arrow)[0]}-> ()"
     schema = Schema(
         text=registered.strip(),
         name=parsed.name,
@@ -191,9 +220,6 @@ def _argument(operator: str, parsed: Any) -> Argument:
             "ABI cannot carry; "
             f"it carries {', '.join(sorted(_CARRIED))} and their optional forms"
         )
-    default = parsed.default_value if parsed.has_default_value() else None
-    if type_text == "ScalarType" and default is not None:
-        default = dtype_of_number(default)
     return Argument(
         name=parsed.name,
         type=type_text,
@@ -201,7 +227,8 @@ def _argument(operator: str, parsed: Any) -> Argument:
         keyword_only=parsed.kwarg_only,
         mutated=alias is not None,
         required=not parsed.has_default_value(),
-        default=default,
+        default=default_of(parsed),
+        length=parsed.N or 0,
     )
 
 

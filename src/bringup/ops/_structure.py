@@ -96,6 +96,24 @@ class Structure:
 
         return call
 
+    def vmap_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """`rule` as it is called with the operator's arguments; of a structured argument the batch
+        dimensions are a tuple.
+        """
+
+        def call(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            positional, keywords = self._split(self.rebuild([*args, *kwargs.values()]))
+            stream = iter(in_dims)
+            dims = [
+                next(stream)
+                if isinstance(parameter.node, Leaf)
+                else tuple(next(stream) for _ in range(parameter.node.size))
+                for parameter in self._parameters
+            ]
+            return rule(info, tuple(dims), *positional, **keywords)
+
+        return call
+
     def backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """`backward`, its gradients laid out as the operator's arguments."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from bringup.errors import SchemaError
+from bringup.ops import _functionalize as functionalize
 from bringup.ops._autograd import Formula, autograd_kernel, node_class
 from bringup.ops._facts import Facts, facts_of
 from bringup.ops._keys import autocast_key, device_key, device_type
@@ -49,9 +50,11 @@ class Verbs:
         self._batching: Slot | None = None
         self._formula = Formula()
         self._node: Any = None
+        self._functionalized: Any = None
 
     def destroy(self) -> None:
         """Removes all that was registered for the operator after its definition."""
+        self._functionalized = None
         self._library._destroy()
 
     @typing.overload
@@ -118,12 +121,17 @@ class Verbs:
         """
         adapted = self._adapt(function)
         if self._fake is None:
-            slot = self._fake = Slot(adapted)
+            slot, facts = Slot(adapted), self.facts
+            self._fake = slot
+
+            def fake(*args: Any, **kwargs: Any) -> Any:
+                values = facts.values(args, kwargs)
+                facts.check_lengths(values)
+                positional, keywords = facts.split(values)
+                return slot.function(*positional, **keywords)
+
             torch.library.register_fake(
-                self.qualified_name,
-                lambda *args, **kwargs: slot.function(*args, **kwargs),
-                lib=self._library,
-                allow_override=True,
+                self.qualified_name, fake, lib=self._library, allow_override=True
             )
         self._fake.function = adapted
         return function
@@ -190,6 +198,12 @@ class Verbs:
             return result
 
         self._library.impl(self._bare, kernel, "ADInplaceOrView", with_keyset=True)
+
+    def install_functionalization(self, text: str, function: Any = None) -> None:
+        """Lets compilers trace an operator of this schema that returns what it writes."""
+        self._functionalized = functionalize.install(
+            self.overload, self.facts, text, self._library, function
+        )
 
     def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
         """Registers how the operator runs under `torch.vmap`; usable as a decorator.

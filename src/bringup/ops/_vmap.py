@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bringup.errors import SchemaError
 from bringup.ops._facts import Facts
@@ -94,7 +95,7 @@ def _pointwise(overload: Any, facts: Facts) -> Callable[..., Any]:
 
         positional, keywords = facts.split(_map(batched, values, in_dims))
         result = overload(*positional, **keywords)
-        return result, _out_dims(result)
+        return _written_as_given(facts, in_dims, values, result, _out_dims(result))
 
     return rule
 
@@ -110,10 +111,55 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
             positional, keywords = facts.split(_map(select, values, in_dims))
             return overload(*positional, **keywords)
 
+        if info.batch_size == 0:
+            return _empty(overload, facts, in_dims, values)
         result = _stack([sample(number) for number in range(info.batch_size)])
-        return result, _out_dims(result)
+        return _written_as_given(facts, in_dims, values, result, _out_dims(result))
 
     return rule
+
+
+def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
+    """The result for no samples: the fake says what one would have given."""
+    with FakeTensorMode():
+
+        def select(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+            sizes = list(tensor.shape)
+            if dim is not None:
+                del sizes[dim]
+            return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
+
+        positional, keywords = facts.split(_map(select, values, in_dims))
+        sample = overload(*positional, **keywords)
+
+    def none_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.empty((0, *value.shape), dtype=value.dtype, device=value.device)
+        return type(value)(map(none_of, value)) if isinstance(value, (list, tuple)) else value
+
+    result = none_of(sample)
+    return _written_as_given(facts, in_dims, values, result, _out_dims(result))
+
+
+def _written_as_given(
+    facts: Facts, in_dims: Sequence[Any], values: Sequence[Any], result: Any, out_dims: Any
+) -> tuple[Any, Any]:
+    """Result and batch dimensions, where a return that is a written argument is that argument."""
+    if all(index < 0 for index in facts.returned):
+        return result, out_dims
+    pairs = [
+        (values[index], in_dims[index]) if index >= 0 else (part, dim)
+        for index, part, dim in zip(
+            facts.returned, _parts(facts, result), _parts(facts, out_dims), strict=True
+        )
+    ]
+    if len(pairs) == 1:
+        return pairs[0]
+    return tuple(part for part, _ in pairs), tuple(dim for _, dim in pairs)
+
+
+def _parts(facts: Facts, value: Any) -> Sequence[Any]:
+    return (value,) if len(facts.returned) == 1 else value
 
 
 def _tensors(value: Any, dims: Any) -> list[tuple[torch.Tensor, int | None]]:

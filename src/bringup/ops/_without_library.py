@@ -51,7 +51,6 @@ class PythonOperator:
     Args:
         definition: what was declared; its schema is in the dispatcher already.
         overload: the operator in `torch.ops`.
-        traceable: plain Python over the overload: what the callable does.
 
     Attributes:
         function: the callable.
@@ -60,34 +59,29 @@ class PythonOperator:
         receivers: the arguments that can have a gradient; None for all tensors.
     """
 
-    def __init__(
-        self, definition: Definition, overload: Any, traceable: Callable[..., Any]
-    ) -> None:
+    def __init__(self, definition: Definition, overload: Any) -> None:
         self._definition = definition
         self._facts: Facts = facts_of(overload)
         self._name = definition.schema.qualified_name
         self.formula = Formula(setup_context=keep_inputs)
         self.receivers: tuple[int, ...] | None = None
         self._closed = False
-        self.function = self._callable(traceable)
+        self.function = self._callable(overload)
         self._register(overload)
 
     def close(self) -> None:
         """Lets calls of the callable raise."""
         self._closed = True
 
-    def _callable(self, traceable: Callable[..., Any]) -> Callable[..., Any]:
+    def _callable(self, overload: Any) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._closed:
                 raise ExpiredHandleError(
                     f"{self._name} was removed by undefine(); define it again to call it"
                 )
-            return traceable(*args, **kwargs)
+            return overload(*args, **kwargs)
 
-        schema = self._definition.schema
-        call.__name__ = call.__qualname__ = schema.name.partition("::")[2]
-        call.__text_signature__ = schema.signature()  # type: ignore[attr-defined]
-        return call
+        return _Callable(call, self._definition.schema)
 
     def _register(self, overload: Any) -> None:
         library, bare = self._definition.library, self._name.partition("::")[2]
@@ -127,6 +121,8 @@ class PythonOperator:
         for i, rule in enumerate(definition.outputs):
             if rule.count >= 0:
                 outputs[i] = cut(self._name, i, outputs[i], counts.tolist()[rule.count])
+        if not outputs:
+            outputs = [values[index] for index in definition.schema.returns]
         if not outputs:
             return None
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -201,6 +197,21 @@ class PythonOperator:
         for _, tensor in self._facts.tensors_of(values, self._facts.written):
             torch.autograd.graph.increment_version(tensor)
         return result
+
+
+class _Callable:
+    """The callable: a function with attributes, in a type of its own, so that it is pickled by the
+    operator's name.
+    """
+
+    def __init__(self, call: Callable[..., Any], schema: Schema) -> None:
+        self._call = call
+        self.__name__ = self.__qualname__ = schema.name.partition("::")[2]
+        self.__text_signature__ = schema.signature()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the operator."""
+        return self._call(*args, **kwargs)
 
 
 def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -220,3 +220,16 @@ def test_calls_on_the_device_are_measured(define: Define, root: Path) -> None:
         assert operator(torch.zeros(2, device="npu")).tolist() == [1000, 1000]
     assert len(results(root)) == 1
     assert operator(torch.zeros(1)).tolist() == [3_000_000]  # cpu was not measured
+
+
+def test_keyword_only_arguments_are_measured_too(define: Define, root: Path) -> None:
+    text = TEXT.replace("out(args[1])", "out(args[2])")
+    operator = define(
+        "scaled(Tensor x, *, float factor=2.0) -> Tensor",
+        source=template(text=text),
+        outputs=ops.empty_like("x"),
+    )
+    with ops.autotune():
+        assert operator(torch.zeros(1), factor=3.0).tolist() == [1000]
+        assert operator(torch.zeros(1)).tolist() == [1000]
+    assert len(results(root)) == 1

@@ -249,7 +249,7 @@ def test_written_arguments_are_written_returned_and_counted(define: Define) -> N
             assert add_out(x, y, out=out) is out
             assert torch.equal(z, out)
             assert add_into(x, y, out.zero_()) is None
-            assert add_out.overload(x, y, out=out.zero_()) is None
+            assert add_out.overload(x, y, out=out.zero_()) is out
         assert torch.equal(z, out)
         assert (z._version, out._version) == (1, 5)
 

@@ -449,3 +449,16 @@ def test_a_factory_dispatches_by_its_device(custom: Custom) -> None:
         operator(2, torch.device("cuda"))
     with pytest.raises(SchemaError, match="has no tensor argument, so kernels for devices need"):
         custom(lambda: torch.ones(1), schema="(int n) -> Tensor", device_types="cpu")
+
+
+def test_a_batch_of_none_has_the_shape_of_a_result(custom: Custom) -> None:
+    def halves(x: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
+        return x[:n].clone(), [x.sum(), x.to(torch.int64)]
+
+    operator = custom(halves)
+    operator.register_fake(
+        lambda x, n: (x.new_empty(n), [x.new_empty(()), x.new_empty(3, dtype=torch.int64)])
+    )
+    first, (second, third) = torch.vmap(operator, in_dims=(0, None))(torch.ones(0, 3), 2)
+    assert (first.shape, second.shape, third.shape) == ((0, 2), (0,), (0, 3))
+    assert third.dtype is torch.int64

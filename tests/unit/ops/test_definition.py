@@ -19,6 +19,13 @@ BINARY = {**ONE, "checks": ELEMENTWISE}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("f(Tensor x) - Tensor", ONE, "is not a schema"),
+    ("größe(Tensor x) -> Tensor", ONE, "names are made of ASCII letters"),
+    ("f(Tensor x, int x) -> Tensor", ONE, "two arguments are called 'x'"),
+    ("f(Tensor x, ...) -> Tensor", ONE, r"'...' is not supported; name every argument"),
+    ("f(Tensor x, MemoryFormat m=channels_last) -> Tensor", ONE,
+     r"invalid numeric default value at '\) -> Tensor'"),
+    ("f(Tensor x) -> Tensor", {"outputs": None}, "outputs=None: expected rules such as"),
+    ("f(Tensor x) -> Tensor", {**ONE, "checks": None}, "checks=None: expected checks such as"),
     ("f(Tensor x, Device d) -> Tensor", ONE, "argument 'd' has type Device, which the kernel ABI"),
     ("f(Tensor x, Scalar s) -> Tensor", ONE, "argument 's' has type number, which the kernel ABI"),
     ("f(Tensor x, Tensor?[] l) -> Tensor", ONE, "argument 'l' has type"),
@@ -114,7 +121,7 @@ def test_a_missing_source_file_is_named_with_where_it_was_looked_for(define: Def
 def test_a_second_definition_says_where_the_first_is(define: Define) -> None:
     define("f(Tensor x) -> Tensor", **ONE)
     with pytest.raises(SchemaError, match=r"f is defined already, at .*conftest.py:\d+"):
-        define("f(Tensor x) -> Tensor", **ONE)
+        define("f(Tensor x, int n) -> Tensor", **ONE)
 
 
 def test_a_name_of_somebody_elses_operator_is_refused() -> None:
