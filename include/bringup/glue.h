@@ -383,7 +383,10 @@ int32_t status(const Call& call) {
                   "the function returns a floating-point number, which is no status");
     static_assert(!is_pointer<decltype(call())>::value,
                   "the function returns a pointer, which is no status");
-    return static_cast<int32_t>(call());
+    const auto wide = call();
+    const auto narrow = static_cast<int32_t>(wide);
+    /* What is not 0 stays so, also where only the upper half says it. */
+    return narrow == 0 && wide != decltype(call()){} ? -1 : narrow;
   }
 }
 
@@ -437,6 +440,12 @@ uint64_t bytes_of(const Call& call, const Given& params) {
 const char* can_implement(const void* params) __attribute__((weak, visibility("hidden")));
 uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hidden")));
 
+/* What is not 0 stays so, also where only the upper half says it. */
+static inline int32_t bringup_glue_status(int64_t status) {
+  const int32_t narrow = (int32_t)status;
+  return narrow == 0 && status != 0 ? -1 : narrow;
+}
+
 #define BRINGUP_GLUE_PARAMS(p) ((const void*)(p))
 #define BRINGUP_GLUE_CAN_IMPLEMENT(p) (can_implement != NULL ? can_implement(p) : NULL)
 #define BRINGUP_GLUE_WORKSPACE_SIZE(p) (workspace_size != NULL ? workspace_size(p) : 0)
@@ -454,7 +463,7 @@ uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hid
                     "the function returns a pointer, which is no status");               \
      int unused;                                                                         \
    }),                                                                                   \
-   __builtin_choose_expr(BRINGUP_GLUE_IS_VOID(call), ((call), 0), (call)))
+   bringup_glue_status(__builtin_choose_expr(BRINGUP_GLUE_IS_VOID(call), ((call), 0), (call))))
 #define BRINGUP_GLUE_ADDRESS(address) (address)
 
 #endif

@@ -367,3 +367,19 @@ def test_functions_are_called_without_the_native_torch_library_too(build: Build)
     """
     argv = [sys.executable, "-c", textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS]
     subprocess.run(argv, env={**os.environ, "BRINGUP_NATIVE": "0"}, check=True)
+
+
+@pytest.mark.parametrize("name", ["wide.c", "wide.cpp"])
+def test_a_wide_status_counts_as_a_whole(define: Define, name: str) -> None:
+    text = "#include <stdint.h>\nint64_t wide(int64_t n) { return n; }\n"
+    wide = define(
+        "wide(Tensor x, int n) -> Tensor",
+        source=jit.Source(text=text, name=name),
+        entry="wide",
+        args="n",
+        outputs=ops.empty_like("x"),
+    )
+    wide(torch.ones(1), 0)
+    for status in (1, -1, 2**32, -(2**63)):
+        with pytest.raises(KernelError, match="failed with status"):
+            wide(torch.ones(1), status)
