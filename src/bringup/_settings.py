@@ -19,8 +19,10 @@ __all__ = [
     "NativeChoice",
     "Setting",
     "count",
+    "debug_words",
     "engine",
     "log_levels",
+    "memory",
     "native_choice",
     "number",
     "optional_path",
@@ -49,8 +51,8 @@ class Setting(Generic[T]):
 
     def get(self) -> T:
         """The current value; `SettingError` naming the variable when its text cannot be parsed."""
-        text = os.environ.get(self.variable)
-        if text is None or text == "":
+        text = os.environ.get(self.variable, "")
+        if not text.strip():
             return self.default()
         try:
             return self.parse(text)
@@ -146,6 +148,26 @@ def engine(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """Words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+_DEBUG_WORDS = ("assembly", "preprocessed", "line_info", "address", "undefined")
+
+
+def debug_words(text: str) -> tuple[str, ...]:
+    """What a debug build adds, separated by commas."""
+    found = words(text)
+    for word in found:
+        if word not in _DEBUG_WORDS:
+            raise ValueError(
+                f"expected words of {', '.join(_DEBUG_WORDS)}, separated by commas, got {word!r}"
+            )
+    return found
+
+
+def memory(text: str) -> str:
+    """A number of bytes as `size` takes it, for a program that reads it itself."""
+    size(text)
+    return text
 
 
 def switches(text: str) -> dict[str, bool]:

@@ -23,6 +23,7 @@ __all__ = [
     "cache_max_entries",
     "cache_remote",
     "cache_remote_timeout",
+    "check",
     "driver",
     "driver_path",
     "engine",
@@ -107,7 +108,7 @@ _JIT_DEBUG = Setting(
     "separated by commas",
     "none",
     lambda: (),
-    _settings.words,
+    _settings.debug_words,
 )
 _JIT_TIMEOUT = Setting(
     "BRINGUP_JIT_TIMEOUT",
@@ -269,7 +270,7 @@ _SIM_MEMORY = Setting(
     "memory of each simulated device: bytes, or a number with K, M or G (read by the driver)",
     "4G",
     lambda: "4G",
-    str,
+    _settings.memory,
 )
 _SIM_ISOLATED = Setting(
     "BRINGUP_SIM_ISOLATED",
@@ -478,6 +479,12 @@ def _problem(setting: Setting[object]) -> str:
     except SettingError as error:
         return str(error)
     return ""
+
+
+def check() -> None:
+    """Raises `SettingError` for the first setting whose text cannot be read."""
+    for setting in _ALL:
+        setting.get()
 
 
 def table() -> list[dict[str, str]]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup import settings
+from bringup._processes import started
 from bringup.errors import NativeLibraryError
 
 __all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
@@ -35,20 +36,6 @@ _LIMIT_S = 3600.0
 _LOG_LINES = 20
 _END_S = 10.0
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
-# Runs a command, and ends it with all that it has started once nobody holds the other end of this
-# shell's input any more: that is so after kill -9 too. ninja has a process group for each compiler,
-# which SIGTERM makes it end.
-_WHILE_WANTED = """\
-exec 3<&0 </dev/null
-"$@" 3<&- &
-build=$!
-{ read -r never; trap '' TERM; kill -TERM 0; } <&3 >/dev/null 2>&1 &
-watcher=$!
-wait $build
-status=$?
-kill $watcher 2>/dev/null
-exit $status
-"""
 
 
 @dataclass(frozen=True)
@@ -279,42 +266,37 @@ def _run(argv: list[str], log: Any, name: str, began: float) -> str:
     """Runs a program, its output in the log and its progress on stderr; why it failed, or ""."""
     log.write(f"$ {' '.join(argv)}\n")
     log.flush()
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", _WHILE_WANTED, "sh", *argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    assert process.stdout is not None
     told = began
-    try:
-        for line in process.stdout:
-            log.write(line)
-            now = time.monotonic()
-            if now - began > _LIMIT_S:
-                return f"it took more than {_LIMIT_S:.0f} s"
-            if now - told > _TELL_S and (step := _STEP.match(line)):
-                told = now
-                _tell(f"building {name}: step {step[1]} of {step[2]}, {now - began:.0f} s so far")
-        status = process.wait()
-    finally:
-        _end(process)
+    with started(argv) as process:
+        assert process.stdout is not None
+        try:
+            for raw in process.stdout:
+                line = raw.decode(errors="replace")
+                log.write(line)
+                now = time.monotonic()
+                if now - began > _LIMIT_S:
+                    return f"it took more than {_LIMIT_S:.0f} s"
+                if now - told > _TELL_S and (step := _STEP.match(line)):
+                    told = now
+                    _tell(
+                        f"building {name}: step {step[1]} of {step[2]}, {now - began:.0f} s so far"
+                    )
+            status = process.wait()
+        finally:
+            _end(process)
     return f"exit status {status}" if status else ""
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends what still runs of a build, as the end of this process would."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what still runs of a build. ninja has a process group for each compiler, which SIGTERM
+    makes it end.
+    """
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
 
 
 def _remember(recipe: Recipe, draft: Path, reason: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from bringup import __version__
+from bringup import __version__, settings
 from bringup.cli import (
     _cache_command,
     _check_command,
@@ -75,6 +75,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _shared(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
         bool,
@@ -84,6 +85,8 @@ def _shared(
     ] = False,
 ) -> None:
     """Options before the command. `debug` is read by `run`, before the command line is parsed."""
+    if context.invoked_subcommand != "doctor":  # which lists them all
+        settings.check()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

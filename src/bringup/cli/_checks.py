@@ -124,15 +124,23 @@ def _driver() -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     folder = settings.cache_dir()
     fix = f"export BRINGUP_CACHE_DIR={Path(tempfile.gettempdir()) / 'bringup'}"
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding("cache", Health.MISSING, f"{folder}: {existing} cannot be written", fix)
+    store = folder / "v1"
+    existing = next(parent for parent in (store, *store.parents) if os.path.lexists(parent))
+    try:
+        Path(tempfile.mkdtemp(prefix=".doctor-", dir=existing)).rmdir()  # what root may, it may try
+    except OSError as error:
+        problem = f"{folder}: {existing} cannot be written ({error.strerror})"
+        yield Finding("cache", Health.MISSING, problem, fix)
         return
-    if existing != folder:
+    if existing != store:
         yield Finding("cache", Health.OK, f"{folder} (made on first use)")
         return
     from bringup import jit
 
+    if jit.cache().root != folder:
+        problem = f"{folder} is not used: others can write it, or it belongs to another user"
+        yield Finding("cache", Health.MISSING, problem, fix)
+        return
     entries = list(jit.cache().entries())
     yield Finding("cache", Health.OK, f"{folder}: {len(entries)} compiled kernels")
 

@@ -71,7 +71,7 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
             PrivateUse1.
     """
     global _loaded
-    path = driver_library(settings.driver() if driver is None else driver)
+    path = driver_library(driver) if driver is not None else _chosen_library()
     if _loaded is not None:
         return _same_or_refuse(_loaded, path, name)
     native = _native.torch_library("devices.load_driver").devices
@@ -225,3 +225,11 @@ def _drain(native: ModuleType, name: str) -> None:
                 RuntimeWarning,
                 stacklevel=1,
             )
+
+
+def _chosen_library() -> Path:
+    """The library of the driver that `BRINGUP_DRIVER` names."""
+    try:
+        return driver_library(settings.driver())
+    except DriverError as error:
+        raise DriverError(f"BRINGUP_DRIVER={settings.driver()!r}: {error}") from error

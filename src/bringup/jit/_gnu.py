@@ -50,9 +50,10 @@ _SAME_EVERYWHERE = (
     '-D__TIMESTAMP__="Thu Jan  1 00:00:00 1970"',
 )
 # No errno and no trapping arithmetic: neither changes a value, both keep loops from being
-# vectorised. Contraction is what -O3 users expect and is off by default in ISO C. Interposition
-# off: a kernel's own functions are inlined, and a symbol of the same name in the process cannot
-# take their place.
+# vectorised. No contraction, so that `a * b + c` is what C and torch say it is, on every processor;
+# a kernel that wants fused roundings asks for them by a flag of its own. Interposition off: a
+# kernel's own functions are inlined, and a symbol of the same name in the process cannot take their
+# place.
 _COMPILE_FLAGS = (
     "-O3",
     "-fPIC",
@@ -60,7 +61,7 @@ _COMPILE_FLAGS = (
     "-pipe",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",
     "-fno-semantic-interposition",
 )
 _LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"

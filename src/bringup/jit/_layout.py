@@ -44,6 +44,7 @@ _UNWRITABLE = {
     errno.EFBIG,
     errno.ENOENT,
     errno.ENOTDIR,
+    errno.EEXIST,
     errno.ENAMETOOLONG,
     errno.ELOOP,
     errno.ESTALE,

@@ -35,7 +35,10 @@ from bringup.jit._toolchain import (
 __all__ = ["Nvrtc"]
 
 _GET = "pip install 'bringup[cuda]' (cuda-core and nvidia-cuda-nvrtc)"
-_INCLUDE = re.compile(rb'^\s*#\s*include\s*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+# A probe is answered by what NVRTC was given, so what it asks for is given too.
+_INCLUDE = re.compile(
+    rb'(?:^\s*#\s*include|\b__has_include)[ \t]*\(?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE
+)
 _NOT_FOUND = re.compile(r'^(.*?)\(\d+\): .*(?:could not|cannot) open source file "([^"]+)"', re.M)
 _HEADERS_AT_MOST = 4096
 
@@ -118,13 +121,18 @@ class Nvrtc:
         if not done:
             return Finished(1, log, shown)
         binary = program.cubin()
-        if f".text.{job.source.symbol}".encode() not in binary:
+        if not defines_entry(binary, job.source.symbol):
             return Finished(1, f"{log}{name}: error: required symbol not defined", shown)
         (job.folder / job.output).write_bytes(binary)
         if job.debug.assembly:
             (job.folder / "kernel.ptx").write_bytes(program.ptx())
         _write_depfile(job, headers.paths())
         return Finished(0, log, shown)
+
+
+def defines_entry(binary: bytes, symbol: str) -> bool:
+    """Whether a cubin has code of this name: a section, whose name ends where the symbol does."""
+    return f".text.{symbol}\0".encode() in binary
 
 
 def _bindings() -> Any:

@@ -5,7 +5,10 @@ Owns the limits. What the outcome means is decided elsewhere.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,8 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bringup import settings
+from bringup._processes import started
 
 __all__ = ["Finished", "Stop", "run"]
+
+_SECONDS_MORE = 5
+# How the shell that starts a program says that it cannot.
+_NOT_STARTED = {126: errno.EACCES, 127: errno.ENOENT}
+_REFUSAL = re.compile(rb"\A\S*sh: (?:\d+|line \d+): (?:exec: )?(.*)$", re.MULTILINE)
+_HEAD, _TAIL = 192 << 10, 64 << 10  # bytes of what a compiler prints
 
 
 @dataclass(frozen=True)
@@ -39,59 +49,49 @@ class Finished:
 
 
 def _limit(pid: int) -> None:
-    """Limits apply to each process of the compiler, and what they start inherits them.
-
-    They are set from outside, because nothing may run between fork and exec in a process with
-    threads. So the compiler may have started others by now: whoever was started before its parent
-    was limited is found among the parent's children afterwards.
+    """Limits a process that has not begun yet, and with it all that it starts: nothing of ours may
+    run between fork and exec in a process with threads.
     """
     wanted = (
         (resource.RLIMIT_AS, settings.jit_memory()),
         (resource.RLIMIT_FSIZE, settings.jit_file_size()),
         (resource.RLIMIT_CORE, 0),
+        # For what goes on without us; it is stopped by the clock otherwise.
+        (resource.RLIMIT_CPU, math.ceil(settings.jit_timeout()) + _SECONDS_MORE),
     )
-    try:
-        for kind, most in wanted:
-            if most is not None:
-                _, hard = resource.prlimit(pid, kind)
-                allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-                resource.prlimit(pid, kind, (allowed, allowed))
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            started = children.read().split()
-    except (FileNotFoundError, PermissionError, ProcessLookupError):
-        return  # it has ended already, and its number may be another's
-    for child in started:
-        _limit(int(child))
+    for kind, most in wanted:
+        if most is not None:
+            _, hard = resource.prlimit(pid, kind)
+            allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, kind, (allowed, allowed))
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Finished:
     """Runs the command in the folder. The compiler starts children of its own: all of them end with
-    it.
+    it, and with this process.
 
     Raises `OSError` when it cannot be started.
     """
     seconds = settings.jit_timeout()
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        _limit(process.pid)
-        output, _ = process.communicate(timeout=seconds)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
-        return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
+    with started(command, folder=folder, environment=environment, prepare=_limit) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
+            return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
+    if process.returncode in _NOT_STARTED and (said := _REFUSAL.match(output)):
+        raise OSError(_NOT_STARTED[process.returncode], said[1].decode(errors="replace"))
     return Finished(process.returncode, _text(output), tuple(command))
 
 
 def _text(output: bytes) -> str:
+    """What was printed; of very much the beginning and the end. It is kept and shown."""
+    left_out = len(output) - _HEAD - _TAIL
+    if left_out > 0:
+        middle = b"\n[... %d bytes left out ...]\n" % left_out
+        output = output[:_HEAD] + middle + output[-_TAIL:]
     return output.decode(errors="replace")

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def ask(
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise MissingCompilerError(
             f"the compiler {compiler} does not work: `{' '.join(command)}` failed "
-            f"({said[0] if said else error}). {get}",
+            f"({said[0] if said else error}). {_limit_advice(said) or get}",
             command=command,
         ) from error
     return answer.stderr if said_on_stderr else answer.stdout
@@ -231,6 +232,16 @@ def libraries_of(program: str) -> list[str]:
         check=False,
     )
     return sorted(path for path in _LOADED_LIBRARY.findall(answer.stdout) if os.path.isfile(path))
+
+
+def _limit_advice(said: Iterable[str]) -> str:
+    """What to do about a limit of this process on the size of files, if that may be the reason."""
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most == resource.RLIM_INFINITY:
+        return ""
+    if not any(re.search(r"File (size|too)|SIGXFSZ|signal|ld returned", line) for line in said):
+        return ""
+    return f"This process may write files of {most} bytes at most: raise `ulimit -f` and try again"
 
 
 def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from bringup import jit, ops
 from bringup.errors import ContractError
+from bringup.kernels._flags import CONTRACTED
 from bringup.kernels._nz import BLOCK
 
 __all__ = [
@@ -71,7 +72,7 @@ def _template(
         dtypes=dtypes,
         layouts=layouts,
         kernel_kind=kernel_kind,
-        flags=("-O1",),
+        flags=("-O1", *CONTRACTED),
         **options,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from bringup import jit, ops
+from bringup.kernels._flags import CONTRACTED
 
 __all__ = [
     "PANEL",
@@ -57,6 +58,7 @@ add_layer_norm = ops.kernel_op(
     "float eps=1e-05) -> Tensor",
     source=_source("add_layer_norm"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=_LAYER_NORM_CHECKS,
 )
@@ -66,6 +68,7 @@ add_layer_norm_sum = ops.kernel_op(
     "float eps=1e-05) -> (Tensor normalized, Tensor total)",
     source=_source("add_layer_norm_sum"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=_LAYER_NORM_CHECKS,
 )
@@ -74,6 +77,7 @@ rms_norm = ops.kernel_op(
     "bringup::rms_norm(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
     source=_source("rms_norm"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -87,6 +91,7 @@ add_rms_norm = ops.kernel_op(
     "(Tensor normalized, Tensor total)",
     source=_source("add_rms_norm"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=_NORM_CHECKS,
 )
@@ -95,6 +100,7 @@ rotary = ops.kernel_op(
     "bringup::rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor",
     source=_source("rotary"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("x.shape[0]", "x.shape[2]", "x.shape[1]", "x.shape[3]", dtype="x"),
     checks=(ops.dtype("x", *_FLOATS), ops.same_dtype("x", "cos", "sin")),
@@ -104,6 +110,7 @@ silu_mul = ops.kernel_op(
     "bringup::silu_mul(Tensor gate, Tensor up) -> Tensor",
     source=_source("silu_mul"),
     dtypes={"SCALAR": "gate"},
+    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("*gate.shape", dtype="gate"),
     checks=(
@@ -117,6 +124,7 @@ bias_gelu = ops.kernel_op(
     "bringup::bias_gelu(Tensor x, Tensor bias) -> Tensor",
     source=_source("bias_gelu"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -130,6 +138,7 @@ attention = ops.kernel_op(
     "-> Tensor",
     source=_source("attention"),
     dtypes={"SCALAR": "q"},
+    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("q.shape[0]", "q.shape[2]", "q.shape[1]", "q.shape[3]", dtype="q"),
     checks=(
@@ -143,6 +152,7 @@ mean_pool = ops.kernel_op(
     "bringup::mean_pool(Tensor x, int[] actual_seq_lengths, bool normalize=False) -> Tensor",
     source=_source("mean_pool"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty("x.shape[0]", "x.shape[2]", dtype="x"),
     checks=(ops.dtype("x", *_FLOATS),),
 )
@@ -151,6 +161,7 @@ packed_linear = ops.kernel_op(
     "bringup::packed_linear(Tensor x, Tensor panels, Tensor? bias=None) -> Tensor",
     source=_source("packed_linear"),
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty("x.shape[0]", f"panels.shape[0] * {PANEL}", dtype="x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -183,7 +194,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
     `CompileError`.
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
-    return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target)
+    return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=CONTRACTED)
 
 
 def pack_weight(weight: torch.Tensor) -> torch.Tensor:

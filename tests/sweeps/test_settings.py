@@ -1,0 +1,154 @@
+"""Every setting with a wrong value, an empty one, and a folder that cannot be used: one sentence
+that names the variable, and no traceback on the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.sweeps.support import sized
+
+from bringup import settings
+from bringup.cli import main
+from bringup.errors import SettingError
+
+NAMES = [row["variable"] for row in settings.table()]
+# What each of them cannot mean. A text that names something (a driver, a compiler, a URL) is read
+# as it stands, and is wrong only when that is looked for.
+WRONG = {
+    "BRINGUP_CACHE_DIR": ["~nobody-of-this-name/x"],
+    "BRINGUP_CACHE_MAX_BYTES": ["banana", "-1", "2T", "1e9", "١"],
+    "BRINGUP_CACHE_MAX_ENTRIES": ["banana", "-1", "1.5", "²"],
+    "BRINGUP_CACHE_REMOTE": [],
+    "BRINGUP_CACHE_REMOTE_TIMEOUT": ["banana", "0", "-1", "nan", "inf"],
+    "BRINGUP_JIT_CXX": [],
+    "BRINGUP_JIT_DEBUG": ["banana", "assembly,banana"],
+    "BRINGUP_JIT_TIMEOUT": ["banana", "0", "-1", "nan", "inf"],
+    "BRINGUP_JIT_MEMORY": ["banana", "-1", "2T"],
+    "BRINGUP_JIT_FILE_SIZE": ["banana", "-1", "2T"],
+    "BRINGUP_JIT_PROGRESS": ["banana", "2"],
+    "BRINGUP_JIT_AUTOTUNE": ["banana", "2"],
+    "BRINGUP_DRIVER": [],
+    "BRINGUP_PASS_PATH": ["~nobody-of-this-name/x"],
+    "ASCEND_GE_PY_PASS_PATH": ["~nobody-of-this-name/x"],
+    "BRINGUP_PASS_SWITCH": ["banana", "Name:maybe", ":on", "/none/of/these.json"],
+    "BRINGUP_PASS_LIBRARY": ["banana", "2"],
+    "BRINGUP_PASS_VERIFY": ["banana", "2"],
+    "BRINGUP_PASS_DUMP": ["~nobody-of-this-name/x"],
+    "BRINGUP_PASS_LIMIT": ["banana", "-1", "²"],
+    "BRINGUP_OPS_PATH": ["~nobody-of-this-name/x"],
+    "BRINGUP_DRIVER_PATH": ["~nobody-of-this-name/x"],
+    "BRINGUP_NATIVE": ["banana", "2"],
+    "BRINGUP_ENGINE": ["banana"],
+    "BRINGUP_LOG": ["banana", "jit:banana", "jit:", "jit:json:x"],
+    "BRINGUP_LAUNCH_BLOCKING": ["banana", "2"],
+    "BRINGUP_OPS_DEBUG": ["banana", "2"],
+    "BRINGUP_OPS_POOL": ["banana", "2"],
+    "BRINGUP_SIM_MEMORY": ["banana", "-1", "2T"],
+    "BRINGUP_SIM_ISOLATED": ["banana", "2"],
+}
+CASES = [(name, text) for name in NAMES for text in WRONG.get(name, ["banana"])]
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        if name != "BRINGUP_CACHE_DIR":
+            monkeypatch.delenv(name, raising=False)
+
+
+def problems() -> dict[str, str]:
+    return {row["variable"]: row["problem"] for row in settings.table() if row["problem"]}
+
+
+@pytest.mark.parametrize(("name", "text"), CASES)
+def test_a_wrong_value_is_one_sentence_that_names_the_variable(
+    name: str,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    sweep_counts: Counter[str],
+) -> None:
+    monkeypatch.setenv(name, text)
+    assert list(problems()) == [name]
+    assert problems()[name].startswith(f"{name}={text!r}: ")
+    assert "\n" not in problems()[name]
+    with pytest.raises(SettingError, match=name):
+        settings.check()
+    assert main(["cache", "ls"]) == 1
+    shown = capfd.readouterr()
+    assert shown.err.splitlines()[0] == f"SettingError: {problems()[name]}"
+    assert "Traceback" not in shown.err
+    sweep_counts["wrong values"] += 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_value_is_the_default_or_wrong_and_never_something_else(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch, sweep_counts: Counter[str]
+) -> None:
+    def value() -> object:
+        return next(one for one in settings._ALL if one.variable == name).get()
+
+    monkeypatch.delenv(name, raising=False)
+    default = value()
+    monkeypatch.setenv(name, text)
+    assert value() == default
+    sweep_counts["empty values"] += 1
+
+
+COMPILE = """
+from bringup import jit
+jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
+"""
+REPORT = "import sys; from bringup import passes, ops; sys.exit(str({}().errors))"
+# What says that a path is none, and the words that have to be there.
+USES = {
+    "BRINGUP_CACHE_DIR": (COMPILE, ("BRINGUP_CACHE_DIR", "a-file")),
+    "BRINGUP_DRIVER": (
+        "from bringup import devices; devices.load_driver()",
+        ("BRINGUP_DRIVER", "a-file"),
+    ),
+    "BRINGUP_DRIVER_PATH": (
+        "from bringup import devices; devices.load_driver('nothing')",
+        ("BRINGUP_DRIVER_PATH",),
+    ),
+    "BRINGUP_JIT_CXX": (COMPILE, ("BRINGUP_JIT_CXX", "a-file")),
+    "BRINGUP_PASS_PATH": (REPORT.format("passes.load_pass_plugins"), ("a-file",)),
+    "ASCEND_GE_PY_PASS_PATH": (REPORT.format("passes.load_pass_plugins"), ("a-file",)),
+    "BRINGUP_OPS_PATH": (REPORT.format("ops.load_op_plugins"), ("a-file",)),
+}
+
+
+def said(code: str, **variables: str) -> tuple[int, str]:
+    """How a process that runs this code ends, and what it says last."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("name", list(USES)[: sized(2, len(USES))])
+def test_a_path_that_is_none_is_told_with_its_variable(
+    name: str, tmp_path: Path, sweep_counts: Counter[str]
+) -> None:
+    file = tmp_path / "a-file"
+    file.write_text("")
+    code, expected = USES[name]
+    status, words = said(code, **{name: str(file / "inside")})
+    assert [word for word in expected if word not in words] == []
+    assert name == "BRINGUP_CACHE_DIR" or status == 1  # kernels are kept elsewhere, with a warning
+    sweep_counts["paths that are none"] += 1
+
+
+def test_every_setting_is_swept() -> None:
+    assert set(NAMES) == set(WRONG)
