@@ -9,12 +9,13 @@ this one mirrors.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from bringup.errors import ExpiredHandleError, PassError
+from bringup.errors import ExpiredHandleError, PassError, PassSkipException
 from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Journal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph"]
 
+_NUMBERS = itertools.count(1)
 _STRUCTURAL = "ir::"
 """Types in this namespace are no operators: no dialect is asked about them."""
 
@@ -38,11 +40,15 @@ class Graph(GraphTree):
     Arguments:
         name: what reports call it.
         dialect: who knows the operators; without one, new nodes are neither checked nor shaped.
+
+    Attributes:
+        graph_id: a number that no other graph of the process has.
     """
 
     def __init__(self, name: str = "graph", dialect: Dialect | None = None) -> None:
         super().__init__()
         self.name = name
+        self.graph_id = next(_NUMBERS)
         self.dialect = dialect if dialect is not None else current_dialect()
         self._expired = False
         self._rule = ""
@@ -493,6 +499,8 @@ class Graph(GraphTree):
         if self.dialect is not None and self._core.can_be_shaped(node):
             try:
                 return self.dialect.infer(node, instead_of)
+            except PassSkipException:
+                raise
             except Exception as error:
                 raise PassError(
                     f"{node.op_type} cannot take these arguments: {_first_line(error)} "

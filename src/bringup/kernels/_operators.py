@@ -86,6 +86,30 @@ rms_norm = ops.kernel_op(
     ),
 )
 
+rms_norm_eps = ops.kernel_op(
+    "bringup::rms_norm_eps(Tensor x, Tensor? weight, Tensor eps) -> Tensor",
+    source=_source("rms_norm"),
+    macros={"EPS_IS_TENSOR": "1"},
+    dtypes={"SCALAR": "x"},
+    outputs=ops.empty_like("x"),
+    checks=(
+        ops.dtype("x", *_FLOATS),
+        ops.same_dtype("x", "weight", "eps"),
+        ops.shape("weight", "x.shape[-1]"),
+        ops.shape("eps"),
+    ),
+)
+
+add_rms_norm_eps = ops.kernel_op(
+    "bringup::add_rms_norm_eps(Tensor x, Tensor residual, Tensor weight, Tensor eps) -> "
+    "(Tensor normalized, Tensor total)",
+    source=_source("add_rms_norm"),
+    macros={"EPS_IS_TENSOR": "1"},
+    dtypes={"SCALAR": "x"},
+    outputs=(ops.empty_like("x"), ops.empty_like("x")),
+    checks=(*_NORM_CHECKS, ops.same_dtype("x", "eps"), ops.shape("eps")),
+)
+
 add_rms_norm = ops.kernel_op(
     "bringup::add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> "
     "(Tensor normalized, Tensor total)",

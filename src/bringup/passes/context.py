@@ -20,6 +20,7 @@ class PassContext:
         options: the options of the compile; see `get_option_value`.
         instance_id: the number of this session, unique in the process.
         on_fusion: called with the names of the old and new nodes of every reported fusion.
+        on_refusal: called with the name of a node and the reason why it was left alone.
 
     Using it after the pass has returned raises `ExpiredHandleError`.
     """
@@ -31,12 +32,14 @@ class PassContext:
         options: Mapping[str, object] = MappingProxyType({}),
         instance_id: int = 0,
         on_fusion: Callable[[Sequence[str], Sequence[str]], None] | None = None,
+        on_refusal: Callable[[str, str], None] | None = None,
     ) -> None:
         self._pass_name = pass_name
         self._stage = stage
         self._options = options
         self._instance_id = instance_id
         self._on_fusion = on_fusion
+        self._on_refusal = on_refusal
         self._error_message = ""
         self._expired = False
 
@@ -94,6 +97,14 @@ class PassContext:
         if self._on_fusion is not None:
             self._on_fusion(old, new)
 
+    def refuse(self, node: str, reason: str) -> None:
+        """Note that a graph pass left a candidate alone, at the node of this name: the first reason
+        becomes the near miss of the report.
+        """
+        self._live()
+        if self._on_refusal is not None:
+            self._on_refusal(node, reason)
+
     def get_option_value(self, key: str) -> object:
         """An option of the compile; `KeyError` that lists the options when there is none."""
         self._live()
@@ -104,7 +115,9 @@ class PassContext:
     def expire(self) -> None:
         """End the life of this handle."""
         self._expired = True
-        self._on_fusion = None  # what it belongs to need not wait for the garbage collector
+        self._on_fusion = self._on_refusal = (
+            None  # what it belongs to need not wait for the garbage collector
+        )
 
     def _live(self) -> None:
         if self._expired:

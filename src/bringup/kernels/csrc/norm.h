@@ -92,6 +92,16 @@ T* data_of(void* argument) {
   return argument == nullptr ? nullptr : static_cast<T*>(bringup::tensor(argument).data);
 }
 
+// The argument eps: a number, or a tensor of one where the kernel is compiled so.
+template <class T>
+T eps_of(void* argument) {
+#ifdef EPS_IS_TENSOR
+  return *data_of<T>(argument);
+#else
+  return bringup::scalar<T>(argument);
+#endif
+}
+
 // Calls `each(at, width)` for every row of the contiguous tensor `x`, on the context's threads: the
 // row is the `width` elements from number `at` on. Fails where there is no last dimension, or an
 // empty one.

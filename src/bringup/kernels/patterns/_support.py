@@ -12,8 +12,10 @@ __all__ = [
     "close_to",
     "described",
     "is_frozen",
+    "is_scalar",
     "last_dimension",
     "refuse_writers",
+    "require",
     "rows_are_dense",
     "single_user",
     "without_shape_changes",
@@ -32,16 +34,24 @@ def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) 
     return result
 
 
-def described(values: Iterable[object]) -> list[ir.TensorDesc] | None:
-    """The descriptions of values that are all float32 or all float64 tensors of one device; None
-    if they are anything else.
+def described(values: Iterable[object]) -> list[ir.TensorDesc]:
+    """The descriptions of values that are all float32 or all float64 tensors of one device.
+
+    Raises `PassSkipException` if they are anything else.
     """
     found = [value.desc if isinstance(value, ir.Value) else None for value in values]
     known = [desc for desc in found if desc is not None]
-    if len(known) != len(found) or not known or known[0].dtype not in FLOATS:
-        return None
-    alike = len({(desc.dtype, desc.device) for desc in known}) == 1
-    return known if alike else None
+    require(len(known) == len(found) and bool(known), "a value is no tensor of known shape")
+    kinds = sorted({f"{desc.dtype} on {desc.device}" for desc in known})
+    require(len(kinds) == 1, f"the tensors are of different kinds: {', '.join(kinds)}")
+    require(known[0].dtype in FLOATS, f"{known[0].dtype} is not float32 or float64")
+    return known
+
+
+def require(condition: bool, reason: str) -> None:
+    """Leave a match alone for this reason unless the condition holds: `PassSkipException`."""
+    if not condition:
+        raise passes.PassSkipException(reason)
 
 
 def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
@@ -55,12 +65,21 @@ def rows_are_dense(desc: ir.TensorDesc) -> bool:
     """Whether a tensor has elements, and those of the last dimension lie side by side. Torch's
     fused attention takes that for granted: otherwise it reads other memory, or divides by zero.
     """
-    return 0 not in desc.shape.dims and desc.strides[-1:] == (1,)
+    is_empty = any(ir.same_size(size, 0) for size in desc.shape)
+    return not is_empty and len(desc.strides) > 0 and ir.same_size(desc.strides[-1], 1)
 
 
 def close_to(argument: object, number: float) -> bool:
     """Whether a captured argument is a number this near (1e-6 relative)."""
     return isinstance(argument, (int, float)) and abs(argument - number) <= 1e-6 * abs(number)
+
+
+def is_scalar(argument: object) -> bool:
+    """Whether an argument is a tensor of one float without dimensions: what a float attribute of a
+    model is in a dynamic graph.
+    """
+    desc = argument.desc if isinstance(argument, ir.Value) else None
+    return desc is not None and desc.shape.rank == 0 and desc.dtype in FLOATS
 
 
 def is_frozen(value: object) -> bool:
@@ -103,10 +122,10 @@ def without_shape_changes(value: ir.Value, rank: int) -> ir.Value | None:
         source = node.argument("self") if node.op_type in _SHAPE_CHANGES else None
         inner = source.desc if isinstance(source, ir.Value) else None
         same = inner is not None and (
-            inner.shape == desc.shape if node.op_type == "aten::expand" else True
+            inner.shape.same_as(desc.shape) if node.op_type == "aten::expand" else True
         )
         if desc.shape.rank == rank and not (
-            same and inner is not None and inner.shape == desc.shape
+            same and inner is not None and inner.shape.same_as(desc.shape)
         ):
             return value
         if not same:

@@ -6,7 +6,7 @@ import math
 from typing import ClassVar
 
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import binary, close_to, described
+from bringup.kernels.patterns._support import binary, close_to, described, require
 
 __all__ = ["BiasGelu", "ErfGelu", "SwiGlu", "TanhGelu"]
 
@@ -32,10 +32,14 @@ class SwiGlu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Both of one shape, rows without gaps."""
-        known = described(match_result.inputs)
-        if known is None or known[0].shape.rank == 0 or known[0].shape != known[1].shape:
-            return False
-        return all(desc.strides[-1] == 1 for desc in known)
+        gate, up = described(match_result.inputs)
+        require(gate.shape.rank > 0, "the gate has no dimension")
+        require(gate.shape.same_as(up.shape), f"the shapes {gate.shape} and {up.shape} differ")
+        require(
+            all(ir.same_size(desc.strides[-1], 1) for desc in (gate, up)),
+            "rows have gaps in memory",
+        )
+        return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
         """The fused operator."""
@@ -52,10 +56,11 @@ class _WrittenOutGelu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """The numbers of the formula."""
-        if described(match_result.inputs) is None:
-            return False
-        given = {name: match_result[name] for name in self.names(match_result.pattern_name)}
-        return all(close_to(item, self.numbers[name]) for name, item in given.items())
+        described(match_result.inputs)
+        for name in self.names(match_result.pattern_name):
+            given, wanted = match_result[name], self.numbers[name]
+            require(close_to(given, wanted), f"{name} is {given!r}, in the formula {wanted}")
+        return True
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
         """Which numbers this spelling has."""
@@ -162,12 +167,11 @@ class BiasGelu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """A bias for each column; the view keeps columns."""
-        known = described((*match_result.inputs, *match_result.outputs))
-        if known is None:
-            return False
-        bias, _, weight, result = known
-        width = weight.shape.dims[-1:]
-        return bias.shape.dims == width and result.shape.dims[-1:] == width
+        bias, _, weight, result = described((*match_result.inputs, *match_result.outputs))
+        width = ir.Shape(weight.shape.dims[-1:])
+        require(bias.shape.same_as(width), f"the bias is {bias.shape}, not one number per column")
+        require(ir.Shape(result.shape.dims[-1:]).same_as(width), "the view cuts columns")
+        return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
         """Product, fused bias and activation, view."""

@@ -12,8 +12,10 @@ from bringup import ir, passes
 from bringup.kernels.patterns._support import (
     described,
     is_frozen,
+    is_scalar,
     last_dimension,
     refuse_writers,
+    require,
     rows_are_dense,
     single_user,
     without_shape_changes,
@@ -33,7 +35,7 @@ class _Found:
     k: ir.Value
     v: ir.Value
     mask: ir.Value | None
-    scale: float
+    scale: object  # a number, or a tensor of one
     result: ir.Node
 
 
@@ -44,41 +46,51 @@ class Attention(passes.FusionBasePass):
         """Start at every softmax."""
         refuse_writers(graph)
         for softmax in graph.find("aten::_softmax"):
-            found = _around(softmax)
-            if found is None:
+            try:
+                found = _around(softmax)
+            except passes.PassSkipException as reason:
+                context.refuse(softmax.name, str(reason))
                 continue
             op = graph.inserting_before(found.result).op
-            fused = op(_FLASH, found.q, found.k, found.v, attn_mask=found.mask, scale=found.scale)
+            q: object = found.q
+            scale = found.scale
+            if isinstance(scale, ir.Value):  # known to the run alone
+                q, scale = op("aten::mul.Tensor", found.q, scale), 1.0
+            fused = op(_FLASH, q, found.k, found.v, attn_mask=found.mask, scale=scale)
             assert isinstance(fused, tuple)
             passes.report_fuse([softmax, found.result], [fused[0].value.node], context)
             graph.replace_all_uses(found.result.output, fused[0])
             graph.erase_dead(found.result)
 
 
-def _around(softmax: ir.Node) -> _Found | None:
+def _around(softmax: ir.Node) -> _Found:
+    """The attention around a softmax; `PassSkipException` that says why there is none."""
     desc = softmax.output.desc
     if desc is None or desc.shape.rank != 4 or not last_dimension(softmax.argument("dim"), desc):
-        return None
+        raise passes.PassSkipException("the softmax is not over the last of four dimensions")
     scores, mask = _without_mask(softmax.inputs[0])
     scores, scale = _without_scale(scores)
     product, mixing = _product(scores), _next_product(softmax.output)
     if product is None or mixing is None:
-        return None
+        raise passes.PassSkipException("there is no product of matrices before and behind it")
     q, k_turned = (without_shape_changes(value, 4) for value in product.inputs)
     v = without_shape_changes(mixing.inputs[1], 4)
     k = _untransposed(k_turned)
     result = single_user(mixing.output)
     if q is None or k is None or v is None or result is None:
-        return None
+        raise passes.PassSkipException(
+            "query, key, value or result are no views of four dimensions"
+        )
     known = described((q, k, v, result.output, *([] if mask is None else [mask])))
-    if known is None or known[0].device != "cpu" or not _fits(known[:4]):
-        return None
-    if result.op_type not in _VIEWS or not _heads_stay_apart(product, mixing, known, desc):
-        return None
-    if not all(rows_are_dense(item) for item in known[:3]):
-        return None
-    if mask is not None and not _is_mask(known[4].shape, desc.shape):
-        return None
+    require(known[0].device == "cpu", f"the tensors are on {known[0].device}")
+    _require_shapes(known[:4])
+    require(result.op_type in _VIEWS, f"the result is read by {result.op_type}, not by a view")
+    require(
+        _heads_stay_apart(product, mixing, known, desc), "the products are not one for every head"
+    )
+    require(all(map(rows_are_dense, known[:3])), "query, key or value have gaps in memory, or none")
+    if mask is not None:
+        _require_mask(known[4].shape, desc.shape)
     return _Found(q, k, v, mask, scale, result)
 
 
@@ -94,14 +106,19 @@ def _without_mask(scores: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     return left, right
 
 
-def _without_scale(scores: ir.Value) -> tuple[ir.Value, float]:
+def _without_scale(scores: ir.Value) -> tuple[ir.Value, object]:
+    """What is scaled, and the factor: a number, or a tensor of one that only the run tells."""
     node = scores.node
     if node.op_type not in ("aten::mul.Tensor", "aten::div.Tensor"):
         return scores, 1.0
     inner, factor = node.argument("self"), node.argument("other")
-    if not isinstance(inner, ir.Value) or not isinstance(factor, (int, float)) or factor == 0:
+    if not isinstance(inner, ir.Value):
         return scores, 1.0
-    return inner, float(factor) if node.op_type == "aten::mul.Tensor" else 1 / factor
+    if isinstance(factor, (int, float)) and factor != 0:
+        return inner, float(factor) if node.op_type == "aten::mul.Tensor" else 1 / factor
+    if is_scalar(factor) and node.op_type == "aten::mul.Tensor":
+        return inner, factor
+    return scores, 1.0
 
 
 def _product(scores: ir.Value) -> ir.Node | None:
@@ -134,11 +151,12 @@ def _untransposed(turned: ir.Value | None) -> ir.Value | None:
     return without_shape_changes(source, 4)
 
 
-def _fits(known: list[ir.TensorDesc]) -> bool:
+def _require_shapes(known: list[ir.TensorDesc]) -> None:
     q, k, v, result = (desc.shape for desc in known)
-    if result != q or k != v:
-        return False
-    return (q[0], q[1], q[3]) == (k[0], k[1], k[3])
+    require(result.same_as(q), f"the result is {result}, the query {q}")
+    require(k.same_as(v), f"the key is {k}, the value {v}")
+    outer = all(ir.same_size(q[index], k[index]) for index in (0, 1, 3))
+    require(outer, f"the query is {q}, the key {k}")
 
 
 def _heads_stay_apart(
@@ -148,7 +166,7 @@ def _heads_stay_apart(
     differently.
     """
     q, k, v, result = (desc.shape.dims[2:] for desc in known[:4])
-    expected = {
+    expected: dict[ir.Value, tuple[ir.Dim, ...]] = {
         product.inputs[0]: q,
         product.inputs[1]: k[::-1],
         product.output: scores.shape.dims[2:],
@@ -157,17 +175,17 @@ def _heads_stay_apart(
         mixing.output: result,
     }
     return all(
-        (desc := value.desc) is not None and desc.shape.dims[1:] == sizes
+        (desc := value.desc) is not None and ir.Shape(desc.shape.dims[1:]).same_as(ir.Shape(sizes))
         for value, sizes in expected.items()
     )
 
 
-def _is_mask(mask: ir.Shape, scores: ir.Shape) -> bool:
-    if mask.rank != 4 or mask.dims[2:] != scores.dims[2:]:
-        return False
-    return all(
-        size in (1, whole) for size, whole in zip(mask.dims[:2], scores.dims[:2], strict=True)
-    )
+def _require_mask(mask: ir.Shape, scores: ir.Shape) -> None:
+    reason = f"a mask of {mask} is not one for scores of {scores}"
+    require(mask.rank == 4, reason)
+    for index, (size, whole) in enumerate(zip(mask, scores, strict=True)):
+        fits = ir.same_size(size, whole) or (index < 2 and ir.same_size(size, 1))
+        require(fits, reason)
 
 
 class GroupedHeads(passes.FusionBasePass):
@@ -180,7 +198,7 @@ class GroupedHeads(passes.FusionBasePass):
             key, value = (_unrepeated(node.argument(name)) for name in ("key", "value"))
             if key is None or value is None or key.desc is None or value.desc is None:
                 continue
-            if key.desc.shape == value.desc.shape and all(
+            if key.desc.shape.same_as(value.desc.shape) and all(
                 rows_are_dense(desc) for desc in (key.desc, value.desc)
             ):
                 repeated = [item.node for item in node.inputs[1:3]]
@@ -217,9 +235,9 @@ def _unrepeated(heads: object) -> ir.Value | None:
     repeats = wide[2]
     if not isinstance(repeats, int) or not isinstance(narrow[1], int):
         return None
-    if wide != (*narrow[:2], repeats, *narrow[2:]):
+    if not ir.Shape(wide).same_as(ir.Shape((*narrow[:2], repeats, *narrow[2:]))):
         return None
-    fits = whole == (narrow[0], narrow[1] * repeats, *narrow[2:])
+    fits = ir.Shape(whole).same_as(ir.Shape((narrow[0], narrow[1] * repeats, *narrow[2:])))
     return source if fits and isinstance(source, ir.Value) else None
 
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import binary, described, last_dimension
+from bringup.kernels.patterns._support import (
+    binary,
+    close_to,
+    described,
+    is_scalar,
+    last_dimension,
+    require,
+)
 
 __all__ = ["AddLayerNorm", "AddRmsNorm", "RmsNorm"]
 
@@ -63,13 +72,18 @@ class RmsNorm(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """The mean of squares over the last dimension, a number as eps, one weight per column."""
-        known = described(match_result.inputs)
-        if known is None or not isinstance(match_result["eps"], (int, float)):
-            return False
-        if match_result.pattern_name.startswith("pow") and match_result["two"] != 2:
-            return False
-        fits = len(known) == 1 or known[1].shape.dims == known[0].shape.dims[-1:]
-        return fits and last_dimension(match_result["dim"], known[0])
+        x, *weight = described(match_result.inputs)
+        eps = match_result["eps"]
+        require(isinstance(eps, (int, float)) or is_scalar(eps), f"eps is no number: {eps!r}")
+        if match_result.pattern_name.startswith("pow"):
+            require(close_to(match_result["two"], 2), f"the power is {match_result['two']!r}")
+        require(
+            all(item.shape.same_as(ir.Shape(x.shape.dims[-1:])) for item in weight),
+            "the weight is not one number per column",
+        )
+        dim = match_result["dim"]
+        require(last_dimension(dim, x), f"the mean is over {dim!r}, not the last dimension")
+        return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
         """The fused operator."""
@@ -77,7 +91,14 @@ class RmsNorm(passes.PatternFusionPass):
         builder = ir.GraphBuilder()
         x, *weight = builder.create_inputs(len(match_result.inputs))
         eps = match_result["eps"]
-        return _one(builder.op("bringup::rms_norm", x, weight[0] if weight else None, eps))
+        arguments = (x, weight[0] if weight else None)
+        if not isinstance(eps, ir.Value):
+            return _one(builder.op("bringup::rms_norm", *arguments, eps))
+        desc = described(match_result.inputs[:1])[0]
+        if eps.desc is None or (eps.desc.dtype, eps.desc.device) != (desc.dtype, desc.device):
+            device = torch.device(desc.device)
+            eps = _one(builder.op("aten::_to_copy", eps, dtype=desc.dtype, device=device))
+        return _one(builder.op("bringup::rms_norm_eps", *arguments, eps))
 
 
 def _one(result: ir.TensorHolder | tuple[ir.TensorHolder, ...]) -> ir.TensorHolder:
@@ -92,25 +113,37 @@ class AddRmsNorm(passes.PatternFusionPass):
     @passes.pattern
     def add_norm(self, inputs: passes.PatternInputs) -> tuple[ir.TensorHolder, ...]:
         """(rms_norm(x + residual), x + residual)."""
-        kernels.load()
-        x, residual, weight = inputs[0], inputs[1], inputs[2]
-        builder = x.builder
-        total = binary(builder, "aten::add.Tensor", x, residual)
-        normalized = builder.op("bringup::rms_norm", total, weight, passes.any_value("eps"))
-        return _one(normalized), total
+        return _add_norm("bringup::rms_norm", inputs, passes.any_value("eps"))
+
+    @passes.pattern
+    def add_norm_eps(self, inputs: passes.PatternInputs) -> tuple[ir.TensorHolder, ...]:
+        """The same where eps is a tensor."""
+        return _add_norm("bringup::rms_norm_eps", inputs, inputs[3])
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Nothing is broadcast."""
-        known = described(match_result.inputs)
-        return known is not None and known[0].shape == known[1].shape
+        x, residual, *_ = described(match_result.inputs)
+        require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
+        return True
 
     def replacement(self, match_result: passes.MatchResult) -> tuple[ir.TensorHolder, ...]:
         """The fused operator."""
         builder = ir.GraphBuilder()
-        x, residual, weight = builder.create_inputs(3)
-        fused = builder.op("bringup::add_rms_norm", x, residual, weight, match_result["eps"])
+        x, residual, weight, *eps = builder.create_inputs(len(match_result.inputs))
+        op_type = f"bringup::add_rms_norm{'_eps' if eps else ''}"
+        last = eps[0] if eps else match_result["eps"]
+        fused = builder.op(op_type, x, residual, weight, last)
         assert isinstance(fused, tuple)
         return fused
+
+
+def _add_norm(
+    op_type: str, inputs: passes.PatternInputs, eps: object
+) -> tuple[ir.TensorHolder, ir.TensorHolder]:
+    kernels.load()
+    x, residual, weight = inputs[0], inputs[1], inputs[2]
+    total = binary(x.builder, "aten::add.Tensor", x, residual)
+    return _one(x.builder.op(op_type, total, weight, eps)), total
 
 
 class AddLayerNorm(passes.PatternFusionPass):
@@ -138,11 +171,10 @@ class AddLayerNorm(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """One dimension is normalised and nothing is broadcast."""
-        known = described(match_result.inputs)
-        if known is None:
-            return False
-        one_dimension = known[2].shape.rank == known[3].shape.rank == 1
-        return one_dimension and known[0].shape == known[1].shape
+        x, residual, weight, bias = described(match_result.inputs)
+        require(weight.shape.rank == bias.shape.rank == 1, "more than one dimension is normalised")
+        require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
+        return True
 
     def replacement(
         self, match_result: passes.MatchResult

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import binary, described, last_dimension
+from bringup.kernels.patterns._support import binary, described, last_dimension, require
 
 __all__ = ["Rotary"]
 
@@ -55,28 +55,38 @@ class Rotary(passes.PatternFusionPass):
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """[B, H, S, D], in memory [B, S, H, D], in halves of D; cos and sin broadcast to it."""
         known = described((*match_result.inputs, *match_result.outputs))
-        if known is None or any(desc.shape.rank != 4 for desc in known):
-            return False
+        require(all(desc.shape.rank == 4 for desc in known), "not all tensors have 4 dimensions")
         x, *tables, result = known
-        if result.strides[1] != result.shape[3]:
-            return False
+        require(
+            ir.same_size(result.strides[1], result.shape[3]), "the heads are not laid out as BSHD"
+        )
         depth = x.shape[3]
+        require(isinstance(depth, int), f"the size of a head, {depth}, is not known")
         dims = ["low_dim", "cat_dim"]
         if match_result.pattern_name == "slices":
             dims.append("high_dim")
             end = match_result["end"]
-            if not isinstance(depth, int) or not isinstance(end, int) or end < depth:
-                return False
-        if not isinstance(depth, int) or match_result["half"] != depth / 2:
-            return False
-        return all(last_dimension(match_result[dim], x) for dim in dims) and all(
-            self._broadcasts(x, table) for table in tables
-        )
+            is_behind = isinstance(end, int) and isinstance(depth, int) and end >= depth
+            require(is_behind, f"the second half ends at {end!r}, the head at {depth}")
+        half = match_result["half"]
+        require(isinstance(half, int) and half * 2 == depth, f"{half!r} is not half of {depth}")
+        for dim in dims:
+            require(last_dimension(match_result[dim], x), f"{dim} is not the last dimension")
+        for table in tables:
+            self._require_broadcast(x, table)
+        return True
 
-    def _broadcasts(self, x: ir.TensorDesc, table: ir.TensorDesc) -> bool:
-        fits = all(size in (1, whole) for size, whole in zip(table.shape, x.shape, strict=True))
-        dense = table.strides[3] == 1 and x.strides[3] == 1
-        return fits and table.shape[3] == x.shape[3] and dense
+    def _require_broadcast(self, x: ir.TensorDesc, table: ir.TensorDesc) -> None:
+        fits = all(
+            ir.same_size(size, 1) or ir.same_size(size, whole)
+            for size, whole in zip(table.shape, x.shape, strict=True)
+        )
+        require(
+            fits and ir.same_size(table.shape[3], x.shape[3]),
+            f"a table of {table.shape} does not broadcast to {x.shape}",
+        )
+        dense = all(ir.same_size(desc.strides[3], 1) for desc in (table, x))
+        require(dense, "the elements of a head have gaps in memory")
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
         """The fused operator."""
