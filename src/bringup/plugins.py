@@ -62,6 +62,12 @@ class PluginFile:
         return self.path.suffix == LIBRARY_SUFFIX
 
     @property
+    def folder(self) -> Path:
+        """Where what it imports by name may lie: the folder that holds the file or the package."""
+        is_package = self.path.name == "__init__.py"
+        return self.path.parent.parent if is_package else self.path.parent
+
+    @property
     def module_name(self) -> str:
         """The private name under which it is imported: never in anyone's way."""
         stem = self.path.parent.name if self.path.name == "__init__.py" else self.path.stem
@@ -97,7 +103,11 @@ def plugin_files(
 
 
 def load_file(plugin: PluginFile) -> ModuleType:
-    """Import a plugin file under its private name. `sys.path` is left as found.
+    """Import a plugin file under its private name.
+
+    Its folder comes first on `sys.path` meanwhile, so that it can import what lies beside it; then
+    `sys.path` is left as found. Modules that it brought so are its own: another plugin's folder may
+    have others of the same names, and they are forgotten with it.
 
     Raises `PluginError`, with the original exception as its cause, when importing it fails; then
     nothing of it stays in `sys.modules`.
@@ -112,7 +122,7 @@ def load_file(plugin: PluginFile) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[plugin.module_name] = module
     try:
-        with _import_state_kept():
+        with _import_state_kept(), _helpers_kept(plugin):
             # compiled here and now: a cached .pyc is trusted by time and size, a plugin by its
             # content
             _execute(plugin, module)
@@ -126,10 +136,52 @@ def load_file(plugin: PluginFile) -> ModuleType:
 
 
 def unload_file(plugin: PluginFile) -> None:
-    """Forget the modules of a plugin file."""
+    """Forget the modules of a plugin file, and those beside it that it brought."""
+    for name, helper in _HELPERS.pop(plugin.module_name, {}).items():
+        if sys.modules.get(name) is helper:
+            del sys.modules[name]
     for name in [*sys.modules]:
         if name == plugin.module_name or name.startswith(plugin.module_name + "."):
             del sys.modules[name]
+
+
+_HELPERS: dict[str, dict[str, ModuleType]] = {}
+"""By the module of a plugin file, what it imported from its folder."""
+
+
+@contextmanager
+def _helpers_kept(plugin: PluginFile) -> Iterator[None]:
+    """In this block modules beside a plugin file can be imported; none of another folder, that
+    another plugin brought, is found in their place.
+    """
+    folder = plugin.folder
+    foreign = {
+        name: helper
+        for brought in _HELPERS.values()
+        for name, helper in brought.items()
+        if sys.modules.get(name) is helper and not _lies_in(helper, folder)
+    }
+    for name in foreign:
+        del sys.modules[name]
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    sys.path_importer_cache.pop(str(folder), None)
+    try:
+        yield
+    finally:
+        _HELPERS[plugin.module_name] = {
+            name: module
+            for name, module in [*sys.modules.items()]
+            if name not in before
+            and not name.startswith(plugin.module_name)
+            and _lies_in(module, folder)
+        }
+        sys.modules.update(foreign)
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(folder)
 
 
 def entry_points(group: str) -> list[EntryPoint]:
@@ -242,7 +294,7 @@ class PluginLoader:
     entry points and explicit calls.
 
     Args:
-        group: of its entry points.
+        groups: of its entry points.
         path: reads the room's environment path.
         transaction: a context that gives a list and, at its end, has put the names of what was
             registered within it there; an exception takes all of that back.
@@ -256,7 +308,7 @@ class PluginLoader:
 
     def __init__(
         self,
-        group: str,
+        groups: str | tuple[str, ...],
         path: Callable[[], tuple[Path, ...]],
         *,
         transaction: Callable[[], AbstractContextManager[list[str]]],
@@ -266,7 +318,7 @@ class PluginLoader:
         built_in: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         own = threading.RLock()
-        self._group = group
+        self._groups = (groups,) if isinstance(groups, str) else groups
         self._path = path
         self._transaction = transaction
         self._forget = forget
@@ -297,12 +349,19 @@ class PluginLoader:
             own = {f"{name} = {value}": (name, value) for name, value in wanted.items()}
             self._drop_stale(files, own.keys())
             for key, (name, value) in own.items():
-                self._load(key, _entry_point(name, value, self._group), report)
+                self._load(key, _entry_point(name, value, self._groups[0]), report)
             for file in files:
                 self._load(str(file.path), file, report)
-            for entry in entry_points(self._group):
-                self._load(f"{entry.name} = {entry.value}", entry, report)
+            for group in self._groups:
+                for entry in entry_points(group):
+                    self._load(f"{entry.name} = {entry.value}", entry, report)
         return report
+
+    def load_again(self) -> None:
+        """Let the next `load` load everything anew: what plugins registered was forgotten."""
+        with self._locked():
+            for key in list(self._state):
+                self._unload(key)
 
     def unload(self, *, keep_libraries: bool = False) -> None:
         """Forgets what plugins registered, explicit places, and the modules of plugin files."""

@@ -4,6 +4,7 @@ what repeats in a model.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,10 +34,15 @@ Places = Annotated[
     list[str] | None,
     typer.Option(
         "--path",
-        help="A file or folder with passes, besides those shipped and on BRINGUP_PASS_PATH; "
-        "repeatable.",
+        help="A file or folder with passes, or several with : between them, besides those shipped "
+        "and on BRINGUP_PASS_PATH; repeatable.",
     ),
 ]
+
+
+def places_of(given: list[str] | None) -> list[str]:
+    """The files and folders of `--path`, which may hold several, as the environment's path does."""
+    return [place for item in given or () for place in item.split(os.pathsep) if place]
 
 
 def list_(path: Places = None, json_file: JsonFile = None) -> None:
@@ -46,7 +52,7 @@ def list_(path: Places = None, json_file: JsonFile = None) -> None:
     """
     from bringup.cli.explain.listing import as_json_of, registered_rows, show_list
 
-    errors = [str(error) for error in passes.load_pass_plugins(*(path or ())).errors]
+    errors = [str(error) for error in passes.load_pass_plugins(*places_of(path)).errors]
     rows = registered_rows()
     console = console_for(json_file)
     show_list(console, rows)
@@ -160,7 +166,7 @@ def mine(
 
 
 def _load(path: list[str] | None, names: list[str] | None) -> None:
-    loaded = passes.load_pass_plugins(*(path or ()))
+    loaded = passes.load_pass_plugins(*places_of(path))
     for error in loaded.errors:
         typer.echo(str(error), err=True)
     if not passes.select_passes(names):

@@ -10,7 +10,7 @@ import typer
 
 from bringup import passes
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
-from bringup.cli._passes_command import Places
+from bringup.cli._passes_command import Places, places_of
 
 __all__ = ["try_model"]
 
@@ -59,7 +59,7 @@ def try_model(
     console = console_for(json_file)
     with redirect_stdout(sys.stderr):
         subject = load_subject(target)
-    for error in passes.load_pass_plugins(*(path or ())).errors:
+    for error in passes.load_pass_plugins(*places_of(path)).errors:
         typer.echo(str(error), err=True)
 
     def say(words: str) -> None:

@@ -130,7 +130,9 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
             **{key: _stand_in(argument) for key, argument in keywords.items()},
         )
     except RuntimeError as error:
-        shown = ", ".join(ir.argument_text(argument) for argument in given)
+        texts = [ir.argument_text(argument) for argument in arguments]
+        texts += [f"{key}={ir.argument_text(item)}" for key, item in keywords.items()]
+        shown = ", ".join(texts)
         reason = str(error).partition("\n")[0]
         raise SchemaError(f"no overload of {op_type} takes ({shown}): {reason}") from None
     return getattr(packet, name or "default")

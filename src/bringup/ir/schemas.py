@@ -251,7 +251,8 @@ def _resolved(
     for overload in candidates:
         if _takes(packet, overload, arguments, keywords):
             return overload
-    shown = ", ".join(_shown(item) for item in (*arguments, *keywords.values()))
+    texts = [_shown(item) for item in arguments]
+    shown = ", ".join([*texts, *(f"{key}={_shown(item)}" for key, item in keywords.items())])
     raise SchemaError(f"no overload of {op_type} takes ({shown}); there are {[*overloads]}")
 
 

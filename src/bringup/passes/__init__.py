@@ -38,7 +38,13 @@ from bringup.passes.loader import (
 from bringup.passes.match import MatchResult
 from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
 from bringup.passes.mining import Mined, Repeat, mine
-from bringup.passes.patterns import NodeIo, Pattern, PatternInputs, create_pattern
+from bringup.passes.patterns import (
+    NodeIo,
+    Pattern,
+    PatternInputs,
+    capture_tensor,
+    create_pattern,
+)
 from bringup.passes.registering import (
     register_custom_pass,
     register_decompose_pass,
@@ -103,6 +109,7 @@ __all__ = [
     "WrongRewriteError",
     "any_value",
     "can_fuse",
+    "capture_tensor",
     "check_node_support",
     "clear_registered_passes",
     "constant",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -64,7 +65,8 @@ class PatternFusionPass(FusionBasePass):
         methods = pattern_methods(cls)
         if methods and cls.patterns is not PatternFusionPass.patterns:
             raise TypeError(
-                f"{cls.__qualname__} defines patterns() and has @pattern methods: choose one"
+                f"{cls.__qualname__} defines patterns() and has @pattern methods, its own or "
+                f"inherited ({', '.join(methods)}): choose one"
             )
         check_arity(cls, "patterns", ())
         for name in methods:
@@ -138,15 +140,19 @@ def pattern(method: Method) -> Method:
     """Mark a method `(self, inputs) -> holder(s)` of a `PatternFusionPass` as one of its patterns.
 
     `inputs[0]`, `inputs[1]`, ... make the pattern's inputs when first asked for; inputs, then
-    outputs, are captured in this order.
+    outputs, are captured in this order. Subclasses inherit it.
     """
     method._bringup_pattern = True  # type: ignore[attr-defined]
     return method
 
 
 def pattern_methods(cls: type) -> list[str]:
-    """The names of the `@pattern` methods that `cls` itself defines, in definition order."""
-    return [name for name, item in vars(cls).items() if getattr(item, "_bringup_pattern", False)]
+    """The names of the `@pattern` methods of a class: those of its bases first, each in definition
+    order. A method that a subclass defines without `@pattern` is none any more.
+    """
+    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+    found = [(name, inspect.getattr_static(cls, name, None)) for name in names]
+    return [name for name, item in found if getattr(item, "_bringup_pattern", False)]
 
 
 def _refuse_run(cls: type) -> None:

@@ -71,6 +71,11 @@ class PassDescriptor:
         """Identity without the version: module, class and name."""
         return f"{self.module_name}:{self.class_qualname}:{self.pass_name}"
 
+    @property
+    def pass_kind(self) -> str:
+        """The same as `kind`, as GE calls it."""
+        return self.kind
+
     def __deepcopy__(self, memo: object) -> PassDescriptor:
         """Itself: copies of a configuration, as torch makes them, name the same registered pass."""
         return self

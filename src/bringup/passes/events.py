@@ -50,7 +50,10 @@ class PassEvent:
         graph: the graph's name.
         instance_id: the session, unique in the process.
         details: by kind. executed: status, seconds, matches, nodes, inputs and outputs (shapes);
-            matched and replaced: pattern, nodes, and new_nodes; failed: message.
+            matched and replaced: pattern, nodes, captures (the names of the captured values of a
+            match), and new_nodes; failed: message.
+        descriptor_key: of the pass: module, class and name.
+        graph_id: of the graph, unique in the process; names of graphs are not.
     """
 
     kind: EventKind
@@ -60,6 +63,8 @@ class PassEvent:
     graph: str
     instance_id: int
     details: Mapping[str, object] = field(default_factory=dict)
+    descriptor_key: str = ""
+    graph_id: int = 0
 
     def as_dict(self) -> dict[str, object]:
         """One flat dict of plain values."""
@@ -68,7 +73,9 @@ class PassEvent:
             "pass": self.pass_name,
             "version": self.version,
             "stage": self.stage,
+            "descriptor_key": self.descriptor_key,
             "graph": self.graph,
+            "graph_id": self.graph_id,
             "instance_id": self.instance_id,
             **self.details,
         }

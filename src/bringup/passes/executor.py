@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from bringup import ir, settings
@@ -44,10 +46,33 @@ def run_passes(
         fold: whether operators on constants are computed once, before the last stage.
     """
     run = Run(graph, options or {}, commit, fold)
-    native.run_passes(run, selected)
+    with _not_within_itself(selected, run.report):
+        native.run_passes(run, selected)
     if run.failures:
         raise _combined(run.report, run.failures)
     return run.report
+
+
+_SELECTED: ContextVar[frozenset[str]] = ContextVar("bringup_running_passes", default=frozenset())
+
+
+@contextmanager
+def _not_within_itself(selected: Sequence[PassDescriptor], report: Report) -> Iterator[None]:
+    """Refuse a pass that runs passes among which it is: that would have no end."""
+    names = frozenset(item.pass_name for item in selected)
+    again = sorted(_SELECTED.get() & names)
+    if again:
+        error = PassError(
+            f"a hook runs passes over a graph while {again} run, and they are among them: name "
+            "others (passes=[...])"
+        )
+        error.report = report  # type: ignore[attr-defined]
+        raise error
+    token = _SELECTED.set(_SELECTED.get() | names)
+    try:
+        yield
+    finally:
+        _SELECTED.reset(token)
 
 
 class Run:
@@ -92,6 +117,14 @@ class Run:
         if session is None:
             return
         session.finish(result)
+        if result.failures:
+            miss = next((item for item in result.near_misses if "failed: " in item.reason), None)
+            _LOG.warning(
+                "pass %r failed at %d matches, which were left alone%s",
+                result.name,
+                result.failures,
+                f": {miss}" if miss is not None else "",
+            )
         if result.tolerated:
             _LOG.warning("pass %r failed and was undone: %s", result.name, result.message)
         elif result.status is PassStatus.FAILED:

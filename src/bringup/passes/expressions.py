@@ -7,6 +7,7 @@ the class, checked and compiled. One that does is evaluated for every graph.
 from __future__ import annotations
 
 import dis
+import inspect
 import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,7 +35,7 @@ def pattern_of(instance: PatternFusionPass, name: str, dialect: ir.Dialect | Non
 
     Raises what the method raises, and `TypeError` when it does not return holders.
     """
-    method, config = vars(type(instance))[name], instance.matcher_config
+    method, config = inspect.getattr_static(type(instance), name), instance.matcher_config
     key = (name, method, config, type(dialect), None if dialect is None else dialect.name)
     with _LOCK:
         kept = _KEPT.setdefault(type(instance), {})

@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "bringup.passes"
+GE_ENTRY_POINT_GROUP = "ge.passes.plugins"
 
 _registered: dict[str, PassRegistration] = {}
 
@@ -56,7 +57,7 @@ def _library() -> dict[str, str]:
 
 # The loader's own lock is not the registry's: who registers passes never waits for a plugin.
 _loader = plugins.PluginLoader(
-    ENTRY_POINT_GROUP,
+    (ENTRY_POINT_GROUP, GE_ENTRY_POINT_GROUP),
     settings.pass_path,
     transaction=_whole_or_nothing,
     forget=_forget,
@@ -71,12 +72,17 @@ def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
     The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
     0; its passes run after those of priority 0, so that passes of your own see the graph first.
 
+    Entry points are those of the groups `bringup.passes` and `ge.passes.plugins`. After
+    `clear_registered_passes` every plugin is loaded anew.
+
     The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a
     file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone
     is unloaded. `places` are more files, folders and packages; they come first and stay until
     `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
     report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
     """
+    if registry.take_cleared():
+        _loader.load_again()
     return _loader.load(places)
 
 

@@ -85,6 +85,12 @@ class MatchResult:
             )
         return self.value(captured[index])
 
+    def captured(self) -> tuple[ir.Value, ...]:
+        """All captured values that stand for anything in this match, in order."""
+        self._live()
+        found = [self._resolve(value) for value in self._pattern.captured]
+        return tuple(value for value in found if value is not None)
+
     def has(self, tensor: object) -> bool:
         """Whether a holder or value of the pattern stands for anything in this match.
 

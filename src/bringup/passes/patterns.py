@@ -16,6 +16,7 @@ __all__ = [
     "PatternInputs",
     "argument_patterns",
     "as_pattern",
+    "capture_tensor",
     "create_pattern",
 ]
 
@@ -181,6 +182,11 @@ class Pattern:
 def create_pattern(graph: ir.Graph) -> Pattern:
     """A pattern of a graph: the same as `Pattern(graph)`."""
     return Pattern(graph)
+
+
+def capture_tensor(pattern: Pattern, tensor: object, index: int | None = None) -> Pattern:
+    """The same as `pattern.capture_tensor(tensor, index)`, as a function."""
+    return pattern.capture_tensor(tensor, index)
 
 
 def _value_of(tensor: object, index: int | None) -> object:

@@ -72,8 +72,19 @@ def unregister_pass(name: str, version: str | None = None) -> None:
 
 
 def clear_registered_passes() -> None:
-    """Forget all passes."""
+    """Forget all passes. Plugins are loaded again when they are looked for the next time."""
+    _CLEARED.append(True)
     native.clear_passes()
+
+
+_CLEARED: list[bool] = []
+
+
+def take_cleared() -> bool:
+    """Whether all passes were forgotten since this was asked last."""
+    was_cleared = bool(_CLEARED)
+    _CLEARED.clear()
+    return was_cleared
 
 
 atexit.register(clear_registered_passes)  # their classes belong to an interpreter that ends

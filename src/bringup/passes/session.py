@@ -73,6 +73,8 @@ class Session:
         self._before = str(graph) if controls.dump is not None else ""
         self._traceback = ""
         self._fusions = 0
+        self._captures: list[str] = []
+        self._refusals: list[NearMiss] = []
         self._around = ExitStack()
         self._transaction: AbstractContextManager[Sequence[ir.Edit]] | None = None
         self._savepoint: AbstractContextManager[None] | None = None
@@ -88,7 +90,12 @@ class Session:
         descriptor, graph = self._descriptor, self.graph
         self._instance_id = instance_id
         self._context = PassContext(
-            descriptor.pass_name, descriptor.stage, self._options, instance_id, self._count_fusion
+            descriptor.pass_name,
+            descriptor.stage,
+            self._options,
+            instance_id,
+            self._count_fusion,
+            self._note_refusal,
         )
         withheld = descriptor.stage is PassStage.BEFORE_INFER_SHAPE
         self._around.enter_context(profiled(f"bringup::pass::{descriptor.pass_name}"))
@@ -147,6 +154,8 @@ class Session:
     def finish(self, result: PassResult) -> None:
         """Complete the result and tell everybody."""
         result.traceback = self._traceback
+        result.refused += len(self._refusals)
+        result.near_misses.extend(self._refusals[:1])
         if self._verifier is not None:
             result.verified = self._verifier.verified
             result.unverified = self._verifier.unverified
@@ -285,7 +294,13 @@ class Session:
 
     def tell_matched(self) -> None:
         """A candidate is offered to the hooks."""
-        self._emit(EventKind.MATCHED, pattern=self._target.pattern, nodes=self._target.names)
+        self._captures = self._target.captures
+        self._emit(
+            EventKind.MATCHED,
+            pattern=self._target.pattern,
+            nodes=self._target.names,
+            captures=self._captures,
+        )
 
     def tell_replaced(self) -> None:
         """It was rewritten."""
@@ -293,6 +308,7 @@ class Session:
             EventKind.REPLACED,
             pattern=self._target.pattern,
             nodes=self._target.names,
+            captures=self._captures,
             new_nodes=[node.name for node in self._made],
         )
 
@@ -334,6 +350,9 @@ class Session:
         name = self._context.get_pass_name()
         self._emit(EventKind.REPLACED, pattern=name, nodes=list(old), new_nodes=list(new))
 
+    def _note_refusal(self, node: str, reason: str) -> None:
+        self._refusals.append(NearMiss(self._context.get_pass_name(), node, f"skipped: {reason}"))
+
     def _rewrites_variant(self, variant: ir.Graph) -> bool:
         """Whether this pass also rewrites another graph, which it then has."""
         quiet = Controls(quiet=True)
@@ -355,6 +374,8 @@ class Session:
                 self.graph.name,
                 self._instance_id,
                 details,
+                descriptor.descriptor_key,
+                self.graph.graph_id,
             )
         )
 

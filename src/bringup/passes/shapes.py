@@ -18,7 +18,8 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
         source: what it will replace: a match, a node (its inputs each once), or a boundary.
 
     Raises `TypeError` for other kinds (and then changes nothing) and `PassError` when the
-    replacement is empty, has more inputs than its source, or an operator refuses its inputs.
+    replacement is empty, has more inputs than its source, an operator refuses its inputs, or nobody
+    knows shapes: `ir.aten_schemas()` knows schemas only.
     """
     if not isinstance(replacement, ir.Graph):
         raise TypeError(f"infer_shape takes an ir.Graph, got {type(replacement).__name__}")
@@ -33,6 +34,13 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
     present = [value for value in inputs if value is not None]
     if not replacement.is_bound and present and present[0].node.graph.dialect is not None:
         replacement.bind(present[0].node.graph.dialect)
+    if not replacement.is_bound:
+        named = "no dialect" if replacement.dialect is None else repr(replacement.dialect.name)
+        raise PassError(
+            f"the shapes of the replacement {replacement.name!r} cannot be inferred: {named} knows "
+            "none; run the pass on a graph that is bound to a dialect with shape inference "
+            "(compiler.apply_passes binds one)"
+        )
     metas = {
         value: source_value.meta
         for value, source_value in zip(replacement.inputs, inputs, strict=False)

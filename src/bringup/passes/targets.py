@@ -48,6 +48,13 @@ class Target:
             return self.subject.inputs
         return list(dict.fromkeys(self.subject.inputs))
 
+    @property
+    def captures(self) -> list[str]:
+        """What the captured values of a match are called; those of absent parts are left out."""
+        if not isinstance(self.subject, MatchResult):
+            return []
+        return [value.name for value in self.subject.captured()]
+
     def outputs(self, wanted: int) -> Sequence[ir.Value]:
         """What a replacement with `wanted` outputs replaces: of a node those outputs that are read,
         if it has as many, else all.

@@ -110,14 +110,14 @@ def _without_unknown(look: object) -> object:
 
 
 def _small_constant(value: ir.Value) -> ConstantTensor | None:
-    """The constant behind a value if shapes may depend on its elements."""
+    """The constant behind a value if shapes may depend on its elements, and these are known."""
     payload = value.node.payload
     if value.node.op_type != ir.CONSTANT or payload is None:
         return None
     constant = as_constant(payload)
     most = _MOST_INTEGERS if "int" in constant.desc.dtype else _MOST_OTHERS
     is_small = constant.desc.shape.numel <= most and not constant.is_sparse
-    return constant if is_small and constant.desc.dtype != "string" else None
+    return constant if is_small and constant.data() is not None else None
 
 
 def evaluate(

@@ -93,10 +93,15 @@ class ConstantTensor:
         return dense
 
     def data(self) -> ir.ConstantData | None:
-        """The elements by value; None for text and for sparse tensors."""
+        """The elements by value; None for text, for sparse tensors, and where the file with the
+        elements cannot be read: what needs them says so (`numpy`), shape and dtype do not.
+        """
         if self.is_sparse or self.desc.dtype == "string":
             return None
-        array = self.numpy()
+        try:
+            array = self.numpy()
+        except ModelError:
+            return None
         return ir.ConstantData(self.desc.dtype, tuple(array.shape), array.tobytes())
 
     def __repr__(self) -> str:
