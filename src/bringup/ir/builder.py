@@ -48,6 +48,10 @@ class TensorHolder:
         """The builder that made this holder."""
         return self._builder
 
+    def get_owner_builder(self) -> GraphBuilder:
+        """The same as `builder`, as GE calls it."""
+        return self._builder
+
     def where(
         self,
         *,
@@ -165,6 +169,7 @@ class GraphBuilder:
     def __init__(self, name: str = "graph", dialect: Dialect | None = None) -> None:
         self._graph: Graph | None = Graph(name, dialect)
         self._before: Node | None = None
+        self._outputs: dict[int, object] = {}
         self._edits_graph = False
         self._dependencies: tuple[Node, ...] = ()
 
@@ -174,6 +179,7 @@ class GraphBuilder:
         builder = cls.__new__(cls)
         builder._graph, builder._before, builder._edits_graph = graph, before, True
         builder._dependencies = ()
+        builder._outputs = {}
         return builder
 
     def _live(self) -> Graph:
@@ -185,7 +191,7 @@ class GraphBuilder:
 
     def create_input(
         self,
-        name: str = "",
+        name: str | int = "",
         *,
         shape: Sequence[DimLike] | None = None,
         dtype: str = "float32",
@@ -196,10 +202,16 @@ class GraphBuilder:
         With a `shape` (numbers, or names of symbolic sizes) the input is described: then the shapes
         of all values can be inferred, at once if the builder has a dialect, else when the graph
         meets one.
+
+        A number for the `name`, as GE's builders take it first, is the position of the input, which
+        must be the next: `ValueError` otherwise.
         """
         if self._edits_graph:
             raise ValueError("a builder over a live graph cannot give it new inputs")
         graph = self._live()
+        if isinstance(name, int):
+            self._check_next(name)
+            name = ""
         if shape is None:
             return TensorHolder(self, graph.add_input(name))
         desc = TensorDesc(Shape(tuple(shape)), dtype, device=device)
@@ -236,6 +248,11 @@ class GraphBuilder:
         return self.create_constant(listed, dtype if listed or dtype else "float32")
 
     @property
+    def name(self) -> str:
+        """What the graph is called."""
+        return self._live().name
+
+    @property
     def infix(self) -> Mapping[str, str]:
         """The operators behind `+`, `@`, ...: those of the dialect, ATen's where it has none."""
         return getattr(self._live().dialect, "infix", _ATEN_INFIX)
@@ -259,10 +276,33 @@ class GraphBuilder:
         """The operators of a namespace as functions: `builder.operators("demo").twice(x)`."""
         return Operators(self, namespace)
 
-    def create_inputs(self, number: int) -> tuple[TensorHolder, ...]:
-        """`number` inputs more."""
+    def create_const_float(self, values: object) -> TensorHolder:
+        """A float32 constant of a number or a nested list, as GE calls it."""
+        return self.create_constant(values, "float32")
+
+    def create_const_int64(self, values: object) -> TensorHolder:
+        """An int64 constant of a number or a nested list, as GE calls it."""
+        return self.create_constant(values, "int64")
+
+    def create_const_int32(self, values: object) -> TensorHolder:
+        """An int32 constant of a number or a nested list, as GE calls it."""
+        return self.create_constant(values, "int32")
+
+    def _check_next(self, index: int) -> None:
+        count = len(self._live().inputs)
+        if index != count:
+            raise ValueError(
+                f"inputs are created in their order: the next one is number {count}, got {index}"
+            )
+
+    def create_inputs(
+        self, number: int, start_index: int | None = None
+    ) -> tuple[TensorHolder, ...]:
+        """`number` inputs more; `ValueError` where `start_index` is given and not the next one."""
         if number < 0:
             raise ValueError(f"the number of inputs must not be negative, got {number}")
+        if start_index is not None:
+            self._check_next(start_index)
         return tuple(self.create_input() for _ in range(number))
 
     def op(
@@ -354,8 +394,14 @@ class GraphBuilder:
                 f"{argument.value.node.graph.name!r}, not {self._live().name!r})"
             )
 
-    def build_and_reset(self, outputs: object) -> Graph:
-        """The finished graph, returning `outputs` (a holder or a sequence of them).
+    def set_graph_output(self, output: object, index: int) -> None:
+        """What the graph returns as number `index`, for `build_and_reset()` without outputs."""
+        self._check_owner(output)
+        self._outputs[index] = output
+
+    def build_and_reset(self, outputs: object = None) -> Graph:
+        """The finished graph, returning `outputs` (a holder or a sequence of them); by default what
+        `set_graph_output` was told.
 
         Raises `PassError` when control dependencies make a cycle.
         """
@@ -364,6 +410,8 @@ class GraphBuilder:
             raise ValueError(
                 "a builder over a live graph has nothing to build: its nodes are in the graph"
             )
+        if outputs is None:
+            outputs = [self._outputs[index] for index in sorted(self._outputs)]
         listed = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         if not listed:
             raise ValueError(f"graph {graph.name!r} needs at least one output")

@@ -6,7 +6,7 @@ from bringup.ir._engine import StoragesCore
 from bringup.ir.graph import Graph
 from bringup.ir.node import CONSTANT, INPUT, Node, Value
 
-__all__ = ["Storages", "shared_outputs"]
+__all__ = ["Storages", "later_writer", "replace_output", "shared_outputs"]
 
 
 class Storages:
@@ -56,3 +56,32 @@ def shared_outputs(graph: Graph) -> frozenset[tuple[int, str]]:
     return frozenset(
         (index, root.name) for index, root in roots if root.op_type in (INPUT, CONSTANT)
     )
+
+
+def later_writer(old: Value, new: Value) -> Node | None:
+    """What writes the memory of `new` behind both values, so that readers of `old` that read `new`
+    instead would see it; None where nothing does.
+    """
+    graph = old.graph
+    storages = Storages(graph)
+    if storages.quiet or storages.root(old) is storages.root(new):
+        return None
+    later = old.node if new.node.is_before(old.node) else new.node
+    following = later.next
+    return None if following is None else storages.writer_between(new, following, graph.output_node)
+
+
+def replace_output(graph: Graph, index: int, new: Value) -> None:
+    """Let a graph return another value as result number `index`, whatever else reads the former."""
+    places = iter(range(len(graph.outputs)))
+
+    def exchanged(argument: object) -> object:
+        if isinstance(argument, Value):
+            return new if next(places) == index else argument
+        if isinstance(argument, (tuple, list)):
+            return tuple([exchanged(item) for item in argument])
+        if isinstance(argument, dict):
+            return {key: exchanged(item) for key, item in argument.items()}
+        return argument
+
+    graph.set_outputs(*[exchanged(item) for item in graph.output_node.arguments])

@@ -9,7 +9,6 @@ this one mirrors.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect, Operator, current_dialect
 from bringup.ir.edits import Edit, Journal
 from bringup.ir.layouts import Expectation, settle
-from bringup.ir.node import INPUT, Node, Value, map_argument, plain, values_in
+from bringup.ir.node import INPUT, Node, Value, as_called, map_argument, plain, values_in
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 from bringup.ir.tree import GraphTree
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph"]
 
-_NUMBERS = itertools.count(1)
 _STRUCTURAL = "ir::"
 """Types in this namespace are no operators: no dialect is asked about them."""
 
@@ -48,7 +46,6 @@ class Graph(GraphTree):
     def __init__(self, name: str = "graph", dialect: Dialect | None = None) -> None:
         super().__init__()
         self.name = name
-        self.graph_id = next(_NUMBERS)
         self.dialect = dialect if dialect is not None else current_dialect()
         self._expired = False
         self._rule = ""
@@ -261,8 +258,15 @@ class Graph(GraphTree):
         Raises `PassError` that names both when shape, dtype or device differ, and when something
         writes the memory of `new` behind both: what reads `old` would see what is written.
         """
+        from bringup.ir.effects import later_writer
+
         old_value, new_value = self._own_value(old), self._own_value(new)
-        self._check_unwritten(old_value, new_value)
+        writer = later_writer(old_value, new_value)
+        if writer is not None:
+            raise PassError(
+                f"{self._rule or 'the edit'} would replace {old_value!r} by {new_value!r}, whose "
+                f"memory {writer.name!r} ({writer.op_type}) writes behind it: copy it (aten::clone)"
+            )
         self.exchange_uses(old_value, new_value)
 
     def exchange_uses(self, old: Value, new: Value) -> None:
@@ -281,23 +285,6 @@ class Graph(GraphTree):
         self._core.rewire(node, computed, node.keywords)
         self._relaid[node] = None
 
-    def replace_output(self, index: int, new: Value) -> None:
-        """Return another value as result number `index`, whatever else reads the former one."""
-        self._own_value(new)
-        values = iter(range(len(self.outputs)))
-        node = self.output_node
-
-        def exchanged(argument: object) -> object:
-            if isinstance(argument, Value):
-                return new if next(values) == index else argument
-            if isinstance(argument, (tuple, list)):
-                return tuple([exchanged(item) for item in argument])
-            if isinstance(argument, dict):
-                return {key: exchanged(item) for key, item in argument.items()}
-            return argument
-
-        self._core.rewire(node, [exchanged(item) for item in node.arguments], {})
-
     def set_outputs(self, *outputs: object) -> None:
         """What the graph returns: values or holders, also nested in tuples, lists and dicts."""
         arguments = tuple(plain(output) for output in outputs)
@@ -310,6 +297,10 @@ class Graph(GraphTree):
         """Remove a node that nobody reads; `ValueError` naming a reader otherwise."""
         self._own(node)
         self._core.erase(node)
+
+    def remove_node(self, node: Node) -> None:
+        """The same as `erase`, as GE calls it."""
+        self.erase(node)
 
     def erase_dead(self, *candidates: Node) -> None:
         """Remove those of `candidates`, and what only they read, that are pure and unread."""
@@ -420,11 +411,6 @@ class Graph(GraphTree):
             raise
 
     @property
-    def is_in_transaction(self) -> bool:
-        """Whether a transaction is open: a pass edits it."""
-        return self._journal is not None
-
-    @property
     def is_edited(self) -> bool:
         """Whether the open transaction has edits."""
         return bool(self._journal)
@@ -449,7 +435,7 @@ class Graph(GraphTree):
             if isinstance(node.payload, ConstantData):
                 node.payload = dialect.constant(node.payload)
             if not node.op_type.startswith(_STRUCTURAL):
-                operator, arguments = dialect.bind(node.op_type, *_as_called(node))
+                operator, arguments = dialect.bind(node.op_type, *as_called(node))
                 self._core.set_operator(node, operator, arguments)
         if self.dialect is not None:  # what it said of values means nothing to the next
             for value in (value for node in self._core.nodes() for value in node.outputs):
@@ -509,23 +495,6 @@ class Graph(GraphTree):
         if count is None:
             raise _unknown_count(node)
         return (None,) * count
-
-    def _check_unwritten(self, old: Value, new: Value) -> None:
-        from bringup.ir.effects import Storages
-
-        storages = Storages(self)
-        if storages.quiet or storages.root(old) is storages.root(new):
-            return
-        later = old.node if new.node.is_before(old.node) else new.node
-        following = later.next
-        if following is None:
-            return
-        writer = storages.writer_between(new, following, self.output_node)
-        if writer is not None:
-            raise PassError(
-                f"{self._rule or 'the edit'} would replace {old!r} by {new!r}, whose memory "
-                f"{writer.name!r} ({writer.op_type}) writes behind it: copy it (aten::clone)"
-            )
 
     def _check_replacement(self, old: Value, new: Value) -> None:
         difference = self.why_not(old, new)
@@ -619,19 +588,6 @@ def _with_outputs(operator: Operator, count: int) -> Operator:
     if operator.parameters and not least <= count <= most:
         raise ValueError(f"{operator.type} has {least} to {most} outputs, got outputs={count}")
     return dataclasses.replace(operator, output_count=count, optional_outputs=0)
-
-
-def _as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments of a node as they would be given to its operator."""
-    named = dict(node.keywords)
-    given = []
-    parameters = node.operator.parameters
-    for index, argument in enumerate(node.arguments):
-        if index < len(parameters) and parameters[index].keyword_only:
-            named[parameters[index].name] = argument
-        else:
-            given.append(argument)
-    return tuple(given), named
 
 
 def _first_line(error: Exception) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "OUTPUT",
     "Node",
     "Value",
+    "as_called",
     "map_argument",
     "plain",
     "values_in",
@@ -218,10 +219,56 @@ class Node(NodeBase):
 
         return control_outputs(self)
 
+    # The names of GE
+
+    @property
+    def type(self) -> str:
+        """The same as `op_type`."""
+        return self.op_type
+
+    def get_inputs_size(self) -> int:
+        """How many values it reads."""
+        return len(self.inputs)
+
+    def get_outputs_size(self) -> int:
+        """How many values it computes."""
+        return len(self.outputs)
+
+    def get_input_desc(self, index: int) -> TensorDesc | None:
+        """What the value looks like that it reads as number `index`; see `Value.desc`."""
+        return self.inputs[index].desc
+
+    def get_output_desc(self, index: int) -> TensorDesc | None:
+        """What its output number `index` looks like; see `Value.desc`."""
+        return self.outputs[index].desc
+
+    def get_in_data_nodes_and_port_indexes(self, in_index: int) -> tuple[Node, int]:
+        """Where the value number `in_index` that it reads comes from: a node and its output."""
+        value = self.inputs[in_index]
+        return value.node, value.index
+
+    def get_out_data_nodes_and_port_indexes(self, out_index: int) -> list[tuple[Node, int]]:
+        """Where its output number `out_index` is read: nodes and their inputs, in graph order."""
+        peers = self.get_all_out_anchors()[out_index].peers
+        return [(anchor.node, anchor.index) for anchor in peers]
+
     def __repr__(self) -> str:
         from bringup.ir.printing import node_text
 
         return f"<erased node {self._name}>" if self.is_erased else node_text(self)
+
+
+def as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments of a node as they would be given to its operator."""
+    named = dict(node.keywords)
+    given = []
+    parameters = node.operator.parameters
+    for index, argument in enumerate(node.arguments):
+        if index < len(parameters) and parameters[index].keyword_only:
+            named[parameters[index].name] = argument
+        else:
+            given.append(argument)
+    return tuple(given), named
 
 
 use_ir_types(Node, Value, Operator, Parameter)

@@ -45,6 +45,16 @@ class Shape:
             )
         return math.prod(numbers)
 
+    def get_shape_size(self) -> int:
+        """As GE counts: the number of elements, 0 of a scalar, -1 when a size is symbolic."""
+        if not self.is_static:
+            return -1
+        return self.numel if self.dims else 0
+
+    def is_unknown_shape(self) -> bool:
+        """Whether a size is symbolic."""
+        return not self.is_static
+
     def same_as(self, other: Shape) -> bool:
         """Whether both are known to be equal, whatever the sizes; never raises."""
         return self.rank == other.rank and all(map(same_size, self.dims, other.dims))
@@ -92,6 +102,19 @@ class TensorDesc:
     dtype: str
     strides: tuple[Dim, ...] = ()
     device: str = "cpu"
+
+    @property
+    def data_type(self) -> str:
+        """The same as `dtype`, as GE calls it."""
+        return self.dtype
+
+    def get_shape(self) -> Shape:
+        """The same as `shape`, as GE calls it."""
+        return self.shape
+
+    def get_data_type(self) -> str:
+        """The same as `dtype`, as GE calls it."""
+        return self.dtype
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorDesc):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphTree"]
 
 T = TypeVar("T")
+_NUMBERS = itertools.count(1)
 
 
 class GraphTree:
@@ -26,6 +28,7 @@ class GraphTree:
     """Whether it was built before anybody knew its operators, and nobody inferred shapes since."""
 
     def __init__(self) -> None:
+        self.graph_id = next(_NUMBERS)
         self._attributes: dict[str, object] = {}
         self._subgraphs: dict[str, tuple[Graph, Node | None]] = {}
         self._parent: tuple[Graph, Node | None] | None = None
@@ -140,6 +143,11 @@ class GraphTree:
         self._remember(restore)
 
     # Undoing
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open: a pass edits it."""
+        return self._journal is not None
 
     def set_entry(self, table: dict[str, T], name: str, value: T) -> None:
         """Set an entry of a table that belongs to this graph; undone when the transaction is."""

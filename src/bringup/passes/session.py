@@ -130,7 +130,7 @@ class Session:
         writer = storages.writer_between(value, value.node, graph.output_node)
         if copy_of is None or writer is not None:
             return False
-        graph.replace_output(output, copy_of(value, graph.output_node))
+        ir.replace_output(graph, output, copy_of(value, graph.output_node))
         return True
 
     def commit(self) -> None:
