@@ -35,6 +35,7 @@ class NativeMatcher:
 
     def __init__(self, pattern: Pattern, graph: ir.Graph, storages: ir.Storages) -> None:
         self.pattern = pattern
+        self._graph = graph
         self._program = program_of(pattern)
         self._core = MatcherCore(self._program.core, graph._core, storages.core)
         self._last: _FoundMatch | None = None
@@ -65,7 +66,9 @@ class NativeMatcher:
         if found is None:
             return None
         nodes, inputs, outputs, before, hoist = found
-        match = self._last = _FoundMatch(self._program, self._core, nodes, inputs, outputs)
+        match = self._last = _FoundMatch(
+            self._program, self._core, self._graph, nodes, inputs, outputs
+        )
         return Candidate(match, before, hoist)
 
     def _forget_last(self) -> None:
@@ -86,11 +89,12 @@ class _FoundMatch(MatchResult):
         self,
         program: Program,
         core: MatcherCore,
+        graph: ir.Graph,
         nodes: tuple[Node, ...],
         inputs: tuple[ir.Value | None, ...],
         outputs: tuple[ir.Value, ...],
     ) -> None:
-        self._program, self._core = program, core
+        self._program, self._core, self._graph = program, core, graph
         self._pattern = program.subs[0].pattern
         self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
         self._expired = False
@@ -104,8 +108,7 @@ class _FoundMatch(MatchResult):
 
     @functools.cached_property
     def _frame(self) -> Frame:  # type: ignore[override]
-        dialect = self._nodes[0].graph.dialect
-        named: _SizeNamed = getattr(dialect, "size_named", ir.SymbolicDim.named)
+        named: _SizeNamed = getattr(self._graph.dialect, "size_named", ir.SymbolicDim.named)
         return _root_frame(self._program, self._core.frames(), named)
 
     @property

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bringup import ir
@@ -14,6 +14,7 @@ from bringup.errors import PassSkipException
 
 N = ir.SymbolicDim.named("n", 2)
 M = ir.SymbolicDim.named("m", 2, 64)
+slow_machines = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
@@ -59,12 +60,14 @@ def value(size, n, m):
 numbers = st.tuples(st.integers(2, 200), st.integers(2, 64))
 
 
+@slow_machines
 @given(expressions(), numbers)
 def test_arithmetic_is_that_of_numbers(made, drawn):
     (size, function), (n, m) = made, drawn
     assert value(size, n, m) == function(n, m)
 
 
+@slow_machines
 @given(expressions(), numbers)
 def test_value_lies_within_the_bounds(made, drawn):
     (size, function), (n, m) = made, drawn
@@ -72,6 +75,7 @@ def test_value_lies_within_the_bounds(made, drawn):
     assert least <= function(n, m) <= most
 
 
+@slow_machines
 @given(expressions(), expressions(), st.sampled_from(COMPARISONS), numbers)
 def test_comparison_that_answers_holds_for_every_size(one, other, compare, drawn):
     n, m = drawn

@@ -190,7 +190,7 @@ def edit(graph, number):
         return
     node = nodes[number % len(nodes)]
     if number % 3 == 0 and node.inputs and node.outputs:
-        graph.replace_all_uses(node.output, node.inputs[0])
+        graph.exchange_uses(node.output, node.inputs[0])  # whatever writes the input later
         graph.erase_dead(node)
     elif number % 3 == 1:
         read = node.inputs[0] if node.inputs else graph.inputs[0]

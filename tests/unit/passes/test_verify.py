@@ -331,7 +331,8 @@ def test_events_tell_what_happens_in_order():
     assert [item.kind.value for item in seen] == ["created", "matched", "replaced", "executed"]
     assert {(item.pass_name, item.version, item.graph) for item in seen} == {("P", "2", "g")}
     assert len({item.instance_id for item in seen}) == 1
-    assert seen[2].details == {"pattern": "g", "nodes": ["a"], "new_nodes": ["b"]}
+    told = {"pattern": "g", "nodes": ["a"], "captures": [], "new_nodes": ["b"]}
+    assert seen[2].details == told
     assert seen[3].details["status"] == "changed"
 
 
