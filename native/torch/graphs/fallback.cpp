@@ -50,10 +50,14 @@ void without_cast_cache(Call&& call) {
   call();
 }
 
+// Made of other operators by its registration, but on cpu it fills its result by itself.
+bool computes_on_cpu(const OperatorTraits& traits) { return traits.name == "aten::max_pool1d"; }
+
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
   if ((!traits.composite && !traits.random) || traits.kernel != nullptr) return false;
   const auto backend = keys.highestBackendKey();
+  if (backend == c10::BackendComponent::CPUBit && computes_on_cpu(traits)) return false;
   const auto dense = c10::toRuntimePerBackendFunctionalityKey(
       DispatchKey::Dense,
       backend == c10::BackendComponent::InvalidBit ? c10::BackendComponent::CPUBit : backend);

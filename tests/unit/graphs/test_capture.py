@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, Function] = {
     "lists": lambda x: torch.stack(torch._foreach_add([x, x * 2], 1.0)),
     "several results": lambda x: torch.topk(x, 2, dim=1)[0] + x.max(dim=1, keepdim=True).values,
     "complex": lambda x: (torch.fft.fft(x).conj() * 2).real,
+    "max pool": lambda x: nn.functional.max_pool1d(x[None], 2).relu(),
     "beta 0": lambda x: torch.addmm(torch.empty(4, 4), x, x.t(), beta=0),
     "out argument": lambda x: torch.add(x, 1, out=torch.empty(0)),
 }
