@@ -267,7 +267,8 @@ class GnuTarget(Target):
         """
         question = (*flags, "-E", "-v", "-x", language, os.devnull)
         said = self._ask(compiler, *question, said_on_stderr=True)
-        return (*_MISSING_FOLDER.findall(said), *_SEARCHED_FOLDER.findall(said))
+        listed = said.partition("search starts here:")[2].partition("End of search list")[0]
+        return (*_MISSING_FOLDER.findall(said), *_SEARCHED_FOLDER.findall(listed))
 
     def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
         """The compiler's own folders; it is asked again for flags that may change them."""

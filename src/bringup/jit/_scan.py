@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from bringup.jit._files import file_digest, read_bytes
 
@@ -96,15 +97,20 @@ class _Directive:
     text: str
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """A macro that asks for a file: `parameter` is the number of the argument that names it."""
+class _Probe(NamedTuple):
+    """That a macro asks for a file: `parameter` is the number of the argument that names it."""
 
     parameter: int
     next: bool
 
 
-_BUILT_IN = {"__has_include": _Probe(0, False), "__has_include_next": _Probe(0, True)}
+_Macros: TypeAlias = dict[str, frozenset[_Probe]]
+
+
+_BUILT_IN: _Macros = {
+    "__has_include": frozenset([_Probe(0, False)]),
+    "__has_include_next": frozenset([_Probe(0, True)]),
+}
 
 
 @dataclass(frozen=True)
@@ -192,18 +198,18 @@ def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
     )
 
 
-def _learn(macros: dict[str, _Probe], directives: Sequence[_Directive]) -> None:
-    """Adds other names for probes, and macros that pass one of their parameters to a probe."""
+def _learn(macros: _Macros, directives: Sequence[_Directive]) -> None:
+    """Adds other names for probes, and macros that pass their parameters to probes."""
     definitions = [_definition(one) for one in directives if one.kind == "define"]
     before = -1
-    while before != len(macros):
-        before = len(macros)
+    while before != (before := sum(map(len, macros.values()))):
         for name, parameters, body in definitions:
-            if body.strip() in macros:
-                macros.setdefault(name, macros[body.strip()])
-            for called, operand in _calls(body, macros):
+            found = set(macros.get(body.strip(), ()))
+            for is_next, operand in _calls(body, macros):
                 if (number := _number(operand, parameters)) is not None:
-                    macros.setdefault(name, _Probe(number, macros[called].next))
+                    found.add(_Probe(number, is_next))
+            if found:
+                macros[name] = macros.get(name, frozenset()) | found
 
 
 def _definition(directive: _Directive) -> tuple[str, tuple[str, ...], str]:
@@ -214,15 +220,18 @@ def _definition(directive: _Directive) -> tuple[str, tuple[str, ...], str]:
     return found[1], tuple(map(str.strip, (found[2] or "").split(","))), found[3]
 
 
-def _calls(text: str, macros: dict[str, _Probe]) -> Iterator[tuple[str, str | None]]:
-    """The probes that are used in a text, and their operands; None where it is not called."""
+def _calls(text: str, macros: _Macros) -> Iterator[tuple[bool, str | None]]:
+    """The probes that are used in a text: whether each searches from the next folder on, and its
+    operand; None where it is not called.
+    """
     for found in _either(tuple(macros)).finditer(text):
-        if not _DEFINED.search(text[: found.start()]):
-            operand = _operands(text, found.end())
-            number = macros[found[0]].parameter
-            whole = operand is None or found[0] in _BUILT_IN
-            parts = [operand] if whole else str(operand).split(",")
-            yield found[0], parts[number] if number < len(parts) else None
+        if _DEFINED.search(text[: found.start()]):
+            continue
+        operand = _operands(text, found.end())
+        whole = operand is None or found[0] in _BUILT_IN
+        parts = [operand] if whole else str(operand).split(",")
+        for probe in sorted(macros[found[0]]):
+            yield probe.next, parts[probe.parameter] if probe.parameter < len(parts) else None
 
 
 def _number(operand: str | None, parameters: Sequence[str]) -> int | None:
@@ -251,9 +260,7 @@ def _operands(text: str, start: int) -> str | None:
 class _Reader:
     """Finds what the probes of files ask for."""
 
-    def __init__(
-        self, macros: dict[str, _Probe], paths: Sequence[str], given: Sequence[_Directive]
-    ) -> None:
+    def __init__(self, macros: _Macros, paths: Sequence[str], given: Sequence[_Directive]) -> None:
         self._macros = macros
         self._paths = paths
         self._given = given
@@ -271,10 +278,10 @@ class _Reader:
                 _, parameters, text = _definition(directive)
                 if text.strip() in self._macros:
                     continue  # another name: its uses count
-            for called, operand in _calls(text, self._macros):
+            for is_next, operand in _calls(text, self._macros):
                 if _number(operand, parameters) is not None:
                     continue  # it is passed on: the uses of that macro count
-                asked = self._resolved(operand, self._macros[called].next)
+                asked = self._resolved(operand, is_next)
                 yield from asked
                 if not asked:
                     yield Untracked(path, shown)

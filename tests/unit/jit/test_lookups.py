@@ -48,6 +48,7 @@ CONDITIONS = {
     "alias": 'PROBE("opt.h")',
     "forwarded": 'HAS_IT(1, "opt.h")',
     "forwarded twice": "BOTH(<opt.h>)",
+    "two parameters": 'EITHER("none.h", <opt.h>)',
     "next": "__has_include_next(<opt.h>)",
 }
 DEFINITIONS = """
@@ -55,6 +56,7 @@ DEFINITIONS = """
 #define PROBE __has_include
 #define HAS_IT(unused, name) (defined(__has_include) && __has_include(name))
 #define BOTH(name) (HAS_IT(0, name))
+#define EITHER(one, two) (__has_include(one) || BOTH(two))
 """
 
 
