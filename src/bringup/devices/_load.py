@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import re
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bringup import _native, settings
+from bringup._after_import import after_import
 from bringup.devices._drivers import driver_library
 from bringup.errors import DriverError
 
@@ -156,8 +158,17 @@ def _install(native: ModuleType, name: str) -> None:
     torch._register_device_module(name, _module.DeviceModule(name))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(_drain, native, name)
+    after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:
         _await_autograd_threads(native, name)
+
+
+def _offer_random_state(name: str) -> None:
+    """Lets a compiled forward and its recomputation in the backward draw the same numbers: torch
+    keeps a state for both only of devices that it knows to have one.
+    """
+    utils = importlib.import_module("torch._functorch._aot_autograd.utils")
+    utils.register_graphsafe_rng_device_type(name)
 
 
 def _await_autograd_threads(native: ModuleType, name: str) -> None:

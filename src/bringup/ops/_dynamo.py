@@ -6,30 +6,18 @@ Dynamo is told when it is imported, which is expensive: nothing here imports it.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
-__all__ = ["substitute"]
+from bringup._after_import import after_import
 
-_DYNAMO = "torch._dynamo"
-_waiting: list[Any] = []
+__all__ = ["substitute"]
 
 
 def substitute(function: Any) -> None:
     """Makes Dynamo take the callable `function` for `function.overload`, wherever it comes across
     it: called, handed to `torch.vmap`, asked for attributes. Now, or once Dynamo is imported.
     """
-    module = sys.modules.get(_DYNAMO)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
-        _install(function)
-        return
-    if not _waiting:
-        sys.meta_path.insert(0, _AfterImport())
-    _waiting.append(function)
+    after_import("torch._dynamo", functools.partial(_install, function))
 
 
 def _install(function: Any) -> None:
@@ -78,37 +66,3 @@ def _variable() -> Any:
             return VariableTracker.build(tx, getattr(self.value, name), source)
 
     return KernelOperatorVariable
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Wraps the loader of Dynamo once, to install what is waiting right after its import."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _DYNAMO:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        waiting = list(_waiting)
-        _waiting.clear()
-        for function in waiting:
-            _install(function)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)

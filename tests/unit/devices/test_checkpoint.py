@@ -62,3 +62,28 @@ def test_checkpoint_leaves_the_random_state_after_the_backward_where_it_was() ->
     before = torch.npu.get_rng_state()
     y.sum().backward()
     assert torch.equal(torch.npu.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition", "bringup"])
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_compiled_checkpoint_with_dropout_recomputes_with_the_masks_of_its_forward(
+    device: str, backend: str
+) -> None:
+    weight = torch.eye(SIZE, device=device, requires_grad=True)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.dropout(x @ weight, 0.5, True).square()
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x, use_reentrant=False)
+
+    torch._dynamo.reset()
+    x = torch.ones(8, SIZE, device=device, requires_grad=True)
+    for _ in range(2):
+        weight.grad = x.grad = None
+        y = run(x)
+        y.sum().backward()
+        assert x.grad is not None
+        assert 0.3 < (y == 0).float().mean().item() < 0.7
+        assert torch.equal(x.grad, 2 * y)  # y = (2 x m)^2 where the mask m is 0 or 1

@@ -1,0 +1,59 @@
+"""Runs something once a module is imported, without importing it: Dynamo alone takes a second."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["after_import"]
+
+_waiting: dict[str, list[Callable[[], object]]] = {}
+
+
+def after_import(name: str, action: Callable[[], object]) -> None:
+    """Calls `action()` now if the module `name` is imported, else right after its import."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        action()
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(action)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Wraps the loader of a module that somebody waits for; leaves once nobody waits."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _waiting:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, name)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any, name: str) -> None:
+        self._loader = loader
+        self._name = name
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for action in _waiting.pop(self._name, []):
+            action()
+        if not _waiting:
+            sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
