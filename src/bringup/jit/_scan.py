@@ -20,7 +20,7 @@ from bringup.jit._files import file_digest, read_bytes
 __all__ = ["Asked", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
 
 _INCLUDE = re.compile(
-    rb'^[ \t]*(?:#|%:)[ \t]*(?:include|include_next|import)[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
+    rb'^[ \t]*(?:#|%:)[ \t]*(?:include|include(_next)|import)[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
     re.MULTILINE,
 )
 _COMPUTED = re.compile(
@@ -130,8 +130,8 @@ def mentions_of(path: str) -> Mentions:
 def _mentions(path: str, digest: str) -> Mentions:
     content = _spliced(read_bytes(path))
     includes = [
-        Asked((quoted or bracketed).decode(errors="surrogateescape"), bool(quoted))
-        for quoted, bracketed in _INCLUDE.findall(content)
+        Asked((quoted or bracketed).decode(errors="surrogateescape"), bool(quoted), bool(is_next))
+        for is_next, quoted, bracketed in _INCLUDE.findall(content)
     ]
     return Mentions(
         tuple(dict.fromkeys(includes)),

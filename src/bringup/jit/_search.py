@@ -88,7 +88,7 @@ class SearchPath:
         if os.path.isabs(asked.name):
             yield asked.name
             return
-        if asked.quoted:
+        if asked.quoted or asked.next:  # the next one may be one of those for "name" alone
             for searched in (folder, *self.quoted):
                 if searched:
                     yield f"{searched}/{asked.name}"

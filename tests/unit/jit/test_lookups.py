@@ -86,6 +86,15 @@ def test_a_probe_in_a_header_with_its_name_in_another_one_is_seen(
     assert value(source, f"-I{tmp_path}") == 1
 
 
+def test_the_next_header_may_be_in_a_folder_for_quotes(root: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "s", '#include "b.h"\n')
+    (tmp_path / "s/b.h").write_text(PROBE.format(condition="__has_include_next(<p.h>)"))
+    (tmp_path / "q").mkdir()
+    assert value(source, f"-iquote{tmp_path / 'q'}") == 0
+    (tmp_path / "q/p.h").write_text("")
+    assert value(source, f"-iquote{tmp_path / 'q'}") == 1
+
+
 def test_the_answer_and_not_the_content_of_a_probed_file_counts(
     root: Path, tmp_path: Path, counted: Callable[[], int]
 ) -> None:
