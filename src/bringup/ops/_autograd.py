@@ -263,7 +263,8 @@ class _Call:
     def __init__(self, facts: Facts, run: Callable[..., Any], values: Sequence[Any]) -> None:
         self._facts = facts
         self._run = run
-        self._values = values
+        # only these: a recorded call keeps no input alive that was not saved
+        self._written = tuple(values[i] for i in facts.returned) if facts.returns_written else ()
         self._sizes = {
             i: len(values[i]) for i in facts.lists if isinstance(values[i], (list, tuple))
         }
@@ -332,8 +333,7 @@ class _Call:
     def result(self, flat: Sequence[Any]) -> Any:
         """What the operator returned, recorded."""
         if self._facts.returns_written:
-            written = tuple(self._values[index] for index in self._facts.returned)
-            return written[0] if len(written) == 1 else written
+            return self._written[0] if len(self._written) == 1 else self._written
         packed = self.pack(flat)
         if self._is_tuple or not packed:
             return packed or None

@@ -21,9 +21,43 @@ def substitute(function: Any) -> None:
 
 
 def _install(function: Any) -> None:
-    from torch._dynamo.trace_rules import get_torch_obj_rule_map
+    _told().add(function)
 
-    get_torch_obj_rule_map()[function] = _variable()
+
+class _RuleMap:
+    """Dynamo's map from objects to variables, with our callables: also after torch has forgotten
+    it, as it does when a process group begins.
+    """
+
+    def __init__(self, of_torch: Any) -> None:
+        self._of_torch = of_torch
+        self._known: Any = None
+        self._functions: list[Any] = []
+
+    def __call__(self) -> Any:
+        rules = self._of_torch()
+        if rules is not self._known:
+            self._known = rules
+            rules.update(dict.fromkeys(self._functions, _variable()))
+        return rules
+
+    def add(self, function: Any) -> None:
+        """Adds a callable, for good."""
+        self._functions.append(function)
+        self()[function] = _variable()
+
+    def cache_clear(self) -> None:
+        """What torch calls to forget."""
+        self._of_torch.cache_clear()
+
+
+@functools.cache
+def _told() -> _RuleMap:
+    from torch._dynamo import trace_rules
+
+    rules = _RuleMap(trace_rules.get_torch_obj_rule_map)
+    trace_rules.get_torch_obj_rule_map = rules
+    return rules
 
 
 @functools.cache

@@ -127,7 +127,7 @@ def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence
             sizes = list(tensor.shape)
             if dim is not None:
                 del sizes[dim]
-            return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
+            return torch.zeros(sizes, dtype=tensor.dtype, device=tensor.device)
 
         positional, keywords = facts.split(_map(select, values, in_dims))
         sample = overload(*positional, **keywords)

@@ -33,13 +33,15 @@ def facts(error: CompileError) -> tuple[object, ...]:
     return str(error), error.command, error.diagnostic, error.log, error.status
 
 
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """A compiler that does `script` when it builds; the builds are noted."""
+def compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, otherwise: str = "c++"
+) -> Path:
+    """A compiler that does `script` when it builds and else is `otherwise`; builds are noted."""
     notes, wrapper = tmp_path / "notes", tmp_path / "failing-c++"
     notes.write_text("")
     wrapper.write_text(
         f'#!/bin/sh\ncase " $* " in *" -o "*) echo build >> {notes}; {script};; esac\n'
-        'exec c++ "$@"\n'
+        f'exec {otherwise} "$@"\n'
     )
     wrapper.chmod(0o755)
     monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
@@ -141,7 +143,7 @@ def test_a_header_that_was_mended_is_seen_and_a_touched_one_is_not_a_change(
 def test_a_header_that_was_missing_is_looked_for_and_not_compiled_for(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str
 ) -> None:
-    notes = compiler(tmp_path, monkeypatch, f'exec {cxx} "$@"')
+    notes = compiler(tmp_path, monkeypatch, f'exec {cxx} "$@"', cxx)
     folder = tmp_path / "include"
     folder.mkdir()
     path = tmp_path / "source" / "k.cpp"

@@ -94,7 +94,8 @@ def outcome(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     try:
         return call(*args, **kwargs)
     except Exception as error:
-        return type(error), str(error)
+        # torch may add the Python stack, which has the line of this call
+        return type(error), str(error).partition("\n\nAt:\n")[0]
 
 
 def facts(value: Any, values: bool) -> Any:

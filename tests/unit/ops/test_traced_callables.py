@@ -48,3 +48,10 @@ def test_the_graph_holds_the_operator(mul: ops.KernelOperator) -> None:
 
     torch.compile(lambda x: mul(x, x), fullgraph=True, backend=backend)(torch.ones(2))
     assert targets == [mul.overload]
+
+
+def test_operators_are_traced_after_torch_forgot_its_rules(mul: ops.KernelOperator) -> None:
+    """As `torch.distributed.init_process_group` makes it forget."""
+    torch._dynamo.trace_rules.clear_lru_cache()
+    compiled = torch.compile(lambda x: mul(x, x), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(torch.full((2,), 3.0)), torch.full((2,), 9.0))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
     binary,
@@ -96,6 +94,8 @@ class RmsNorm(passes.PatternFusionPass):
             return _one(builder.op("bringup::rms_norm", *arguments, eps))
         desc = described(match_result.inputs[:1])[0]
         if eps.desc is None or (eps.desc.dtype, eps.desc.device) != (desc.dtype, desc.device):
+            import torch  # `bringup passes list` does without
+
             device = torch.device(desc.device)
             eps = _one(builder.op("aten::_to_copy", eps, dtype=desc.dtype, device=device))
         return _one(builder.op("bringup::rms_norm_eps", *arguments, eps))
