@@ -137,7 +137,7 @@ void check_indices(const Graph& graph) {
     CHECK(graph.alive(node));
     CHECK(graph.order(node) > before);
     before = graph.order(node);
-    CHECK_EQ(graph.find_by_name(graph.name(node)), node);
+    CHECK_EQ(graph.find_by_name(graph.name_text(node)), node);
     types[graph.type(node)].push_back(node);
     for_each_value(graph.all_arguments(node), [&](ValueId value) {
       CHECK(graph.has(value));

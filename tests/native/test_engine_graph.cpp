@@ -26,8 +26,8 @@ TEST(nodes_values_and_users_are_reachable_from_each_other) {
   CHECK_EQ(names(graph, graph.sorted_users(ValueId{small.x, 0})), " relu mul");
   CHECK(graph.inputs() == std::vector<ValueId>({{small.x, 0}}));
   CHECK(graph.outputs() == std::vector<ValueId>({{small.mul, 0}}));
-  CHECK_EQ(graph.find_by_name(text("mul")), small.mul);
-  CHECK_EQ(graph.find_by_name(text("gone")), kNoNode);
+  CHECK_EQ(graph.find_by_name("mul"), small.mul);
+  CHECK_EQ(graph.find_by_name("gone"), kNoNode);
   CHECK(graph.is_before(small.relu, small.exp));
   CHECK_EQ(graph.count(text("t::relu")), 1);
   CHECK_EQ(graph.count(text("t::neg")), 0);
@@ -342,7 +342,7 @@ TEST(appended_nodes_are_like_inserted_ones_and_named_when_somebody_asks) {
   CHECK_EQ(graph.name_text(2), "even");
   CHECK_EQ(host->named, 1);
   CHECK_EQ(order_of(graph), " odd even odd_1 even_1 output");
-  CHECK_EQ(graph.find_by_name(text("even_1")), 4);
+  CHECK_EQ(graph.find_by_name("even_1"), 4);
 }
 
 TEST(an_erased_node_keeps_the_name_that_was_not_asked_before) {
@@ -354,7 +354,7 @@ TEST(an_erased_node_keeps_the_name_that_was_not_asked_before) {
   CHECK_EQ(graph.name_text(4), "even");
   graph.rollback();
   CHECK_EQ(order_of(graph), " odd even_1 odd_1 even output");
-  CHECK_EQ(graph.find_by_name(text("even")), 4);
+  CHECK_EQ(graph.find_by_name("even"), 4);
 }
 
 TEST(a_new_node_beside_appended_ones_is_named_when_somebody_asks_and_differs_from_all) {
@@ -378,7 +378,7 @@ TEST(several_threads_may_ask_for_names_at_once) {
   std::vector<std::jthread> threads;
   for (std::string& mine : seen) {
     threads.emplace_back([&] {
-      if (graph.find_by_name(text("node_40")) != kNoNode) mine = order_of(graph);
+      if (graph.find_by_name("node_40") != kNoNode) mine = order_of(graph);
     });
   }
   threads.clear();
