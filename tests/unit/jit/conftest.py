@@ -37,10 +37,11 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> jit.Source:
+def source(tmp_path: Path, request: pytest.FixtureRequest) -> jit.Source:
+    """A kernel that is no other test's: a process loads a kernel once, whichever cache holds it."""
     path = tmp_path / "source" / "add.cpp"
     path.parent.mkdir()
-    path.write_text(ADD)
+    path.write_text(f"{ADD}// {request.node.name}\n")
     return jit.Source(path)
 
 

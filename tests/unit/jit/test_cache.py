@@ -42,14 +42,15 @@ def test_a_change_of_the_source_is_seen_and_a_touch_is_none(
     root: Path, source: jit.Source, counted: Callable[[], int]
 ) -> None:
     path = Path(str(source.path))
+    text = path.read_text()
     first = jit.compile(source)
-    path.write_text(ADD)
+    path.write_text(text)
     os.utime(path, (1, 1))
     assert jit.compile(source) == first
-    path.write_text(ADD.replace("+=", "-="))
+    path.write_text(text.replace("+=", "-="))
     os.utime(path, (1, 1))  # same size, same time: the content decides
     assert jit.compile(source).key != first.key
-    path.write_text(ADD)
+    path.write_text(text)
     assert jit.compile(source) == first
     assert counted() == 2
 
@@ -165,7 +166,7 @@ def test_the_entry_says_what_it_is(root: Path, source: jit.Source) -> None:
     assert meta["record"]["macros"] == ["N=2"]
     assert meta["files"]["kernel.so"]["size"] == binary.path.stat().st_size
     assert "-DN=2" in (binary.path.parent / "build.log").read_text()
-    assert (binary.path.parent / "add.cpp").read_text() == ADD
+    assert (binary.path.parent / "add.cpp").read_text() == Path(str(source.path)).read_text()
     (entry,) = jit.cache().entries()
     assert (entry.key, entry.name, entry.path) == (binary.key, "add.cpp", binary.path.parent)
     assert entry.bytes == sum(file.stat().st_size for file in binary.path.parent.iterdir())
