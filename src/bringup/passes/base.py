@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -150,9 +149,10 @@ def pattern_methods(cls: type) -> list[str]:
     """The names of the `@pattern` methods of a class: those of its bases first, each in definition
     order. A method that a subclass defines without `@pattern` is none any more.
     """
-    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-    found = [(name, inspect.getattr_static(cls, name, None)) for name in names]
-    return [name for name, item in found if getattr(item, "_bringup_pattern", False)]
+    found: dict[str, object] = {}
+    for base in reversed(cls.__mro__):
+        found.update(vars(base))
+    return [name for name, item in found.items() if getattr(item, "_bringup_pattern", False)]
 
 
 def _refuse_run(cls: type) -> None:
