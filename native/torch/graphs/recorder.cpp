@@ -298,7 +298,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
 void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& tensor) {
   if (tensor.numel() == 0 || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
   Block* block = pool_->find(tensor.storage());
-  if (block == nullptr) return watch_->add_tensor(tensor, describe(tensor) + " of " + traits.name);
+  if (block == nullptr) return watch_->add_tensor(tensor, traits.name);
   if (block->written) return;
   if (block->origin == Origin::kLiteral) return add_constant(*block);
   // Operators that fill a tensor in place start from an empty one.
@@ -334,7 +334,7 @@ void Recorder::note_views(const std::vector<c10::IValue>& args,
   };
   for (const c10::IValue& arg : args) {
     for_each_tensor(arg, [&](const at::Tensor& tensor) {
-      if (predates(tensor)) watch_->add_tensor(tensor, describe(tensor));
+      if (predates(tensor)) watch_->add_tensor(tensor);
     });
   }
   for (const c10::IValue& result : results) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torch/common/tensor_caster.h"
+#include "torch/graphs/values.h"
 
 namespace nb = nanobind;
 
@@ -28,8 +29,9 @@ Watch::~Watch() {
   slots_.clear();
 }
 
-void Watch::add_tensor(const at::Tensor& tensor, const std::string& what) {
+void Watch::add_tensor(const at::Tensor& tensor, const std::string& reader) {
   if (!known_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  const std::string what = describe(tensor) + (reader.empty() ? "" : " of " + reader);
   tensors_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
                       Placement(tensor), what});
   storages_.insert(tensor.storage().unsafeGetStorageImpl());

@@ -23,9 +23,9 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // A tensor from before the capture that a node, or a view of it, reads; `what` says which one. It
-  // is not kept alive. While recording; needs no GIL.
-  void add_tensor(const at::Tensor& tensor, const std::string& what);
+  // A tensor from before the capture that a node of the operator `reader` reads, or a view of it
+  // (""). It is not kept alive. While recording; needs no GIL.
+  void add_tensor(const at::Tensor& tensor, const std::string& reader = "");
   // A tensor made in the capture over memory from before: nobody can take it for given.
   void ignore_tensor(const at::Tensor& tensor);
   // Calls the tensor by the name that the user's code has for it.
