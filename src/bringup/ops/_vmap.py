@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from bringup.errors import SchemaError
 from bringup.ops._facts import Facts
@@ -120,17 +120,28 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
-    """The result for no samples: the fake says what one would have given."""
-    with FakeTensorMode():
+    """The result for no samples: the operator's fake says what one would have given.
+
+    functorch's keys are excluded meanwhile. A rule runs with them, and they hand every call on with
+    the modes of the thread from before the batch: the fake mode would not be among them, and the
+    kernel would run. Raises `RuntimeError` where only data say how large a result is.
+    """
+    with torch._C._DisableFuncTorch(), FakeTensorMode():
 
         def select(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
             sizes = list(tensor.shape)
             if dim is not None:
                 del sizes[dim]
-            return torch.zeros(sizes, dtype=tensor.dtype, device=tensor.device)
+            return torch.empty(sizes, dtype=tensor.dtype, device=tensor.device)
 
         positional, keywords = facts.split(_map(select, values, in_dims))
-        sample = overload(*positional, **keywords)
+        try:
+            sample = overload(*positional, **keywords)
+        except DynamicOutputShapeException as error:
+            raise RuntimeError(
+                f"vmap: {facts.name} has a result whose size depends on data, and an empty batch "
+                "has no sample to take it from; call it with a batch of 1 or more"
+            ) from error
 
     def none_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -462,3 +462,27 @@ def test_a_batch_of_none_has_the_shape_of_a_result(custom: Custom) -> None:
     first, (second, third) = torch.vmap(operator, in_dims=(0, None))(torch.ones(0, 3), 2)
     assert (first.shape, second.shape, third.shape) == ((0, 2), (0,), (0, 3))
     assert third.dtype is torch.int64
+
+
+def test_a_batch_of_none_runs_no_kernel(custom: Custom) -> None:
+    """Modes that a rule enters do not count below functorch's keys: the fake has to run above."""
+    ran = []
+
+    def longer(x: Tensor) -> Tensor:
+        ran.append(x.shape)
+        return torch.ones(x.shape[0] + 2)
+
+    operator = custom(longer)
+    operator.register_fake(lambda x: x.new_empty(x.shape[0] + 1))
+    none, two = torch.ones(0, 3), torch.ones(2, 0, 3)
+    assert torch.vmap(operator)(none).shape == (0, 4)
+    assert torch.vmap(torch.vmap(operator))(two).shape == (2, 0, 4)
+    assert torch.vmap(torch.vmap(operator), in_dims=1)(two).shape == (0, 2, 4)
+    assert torch.func.vjp(torch.vmap(operator.overload), none)[0].shape == (0, 4)
+    assert ran == []
+
+
+def test_a_batch_of_none_without_a_fake_is_an_error_and_runs_no_kernel(custom: Custom) -> None:
+    operator = custom(lambda x: pytest.fail("the kernel ran"), schema="(Tensor x) -> Tensor")
+    with pytest.raises(RuntimeError, match="has no fake"):
+        torch.vmap(operator)(torch.ones(0, 3))

@@ -386,6 +386,14 @@ def test_one_source_serves_a_device_that_is_loaded_later() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
+@PATHS
+def test_a_batch_of_none_has_no_sample_that_counts(
+    positive: ops.KernelOperator, path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match="positive has a result whose size depends on data"):
+        torch.vmap(path(positive))(torch.ones(0, 3))
+
+
 def test_an_output_larger_than_memory_has_addresses_is_refused(add: ops.KernelOperator) -> None:
     """An expanded input may have more elements than bytes can be counted for."""
     endless = torch.empty(1).expand(1 << 61)
