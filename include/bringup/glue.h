@@ -277,9 +277,11 @@ struct Fits;
   constexpr decltype(sizeof(0)) bringup_glue_at_##name(...) {                              \
     return ~decltype(sizeof(0)){0};                                                        \
   }
+#define BRINGUP_GLUE_HAS_AT(name, field) \
+  (bringup_glue_at_##name<Declared>(0) == __builtin_offsetof(bringup_glue_fields, field))
 #define BRINGUP_GLUE_IS_AT(name, field)                              \
   (bringup_glue_at_##name<Declared>(0) == ~decltype(sizeof(0)){0} || \
-   bringup_glue_at_##name<Declared>(0) == __builtin_offsetof(bringup_glue_fields, field))
+   BRINGUP_GLUE_HAS_AT(name, field))
 
 /* Converts to the parameter of any function. */
 struct Anything {

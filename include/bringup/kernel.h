@@ -95,6 +95,10 @@ typedef int32_t (*bringup_kernel_fn)(void** args, int32_t n, const bringup_ctx* 
  * hold. The text is copied before the next call on the same thread. */
 typedef const char* (*bringup_can_implement_fn)(void** args, int32_t n, const bringup_ctx* ctx);
 
+/* Declared here, so that it is exported however it is defined, and no other result compiles. */
+__attribute__((visibility("default"))) const char* bringup_can_implement(void** args, int32_t n,
+                                                                         const bringup_ctx* ctx);
+
 /* What a C++ view (kernel_views.h) calls over a tensor that it does not fit: `dtype` and `rank` are
  * the view's, a rank of -1 is any. Does not return. */
 typedef void (*bringup_view_refusal)(DLDataType dtype, int32_t rank, const DLTensor* tensor);

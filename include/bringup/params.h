@@ -9,14 +9,15 @@
  *
  * in C++ declared extern "C", where `const void*` should be a pointer to the struct itself: then
  * the compiler checks the struct against `params=`, the types of its fields in order and the place
- * of each member that is called as an argument is. With `const void*`, and in C, that is checked as
- * far as the text shows it plainly. An optional function of another form does not compile.
+ * of each member that `params=` names (`n=numel(x)`) or that is called as an argument is. With
+ * `const void*`, and in C, that is checked as far as the text shows it plainly. An optional
+ * function of another form does not compile.
  *
  * `params` points to a struct that begins with
  * bringup_params; one field of 8 bytes follows for each item that the template declares in
  * `params=`, in that order: a pointer, an int64_t or a double.
  *
- *     jit.Template("scale.cpp", params="ptr(out), ptr(x), numel(x), factor")
+ *     jit.Template("scale.cpp", params="ptr(out), ptr(x), n=numel(x), factor")
  *
  *     struct Scale { bringup_params head; float* out; const float* x; int64_t n; double factor; };
  *

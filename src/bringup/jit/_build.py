@@ -17,6 +17,7 @@ from bringup.errors import CompileError
 from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._depfile import read_depfile
 from bringup.jit._diagnose import Failure, compile_error, disk_is_full, operator_prefix
+from bringup.jit._elf import symbols_of
 from bringup.jit._files import bytes_digest
 from bringup.jit._headers import Header, Searched, read_header
 from bringup.jit._key import (
@@ -32,6 +33,7 @@ from bringup.jit._run import Finished
 from bringup.jit._scan import mentions_of
 from bringup.jit._search import Lookups, SearchPath, look_up, searched_before
 from bringup.jit._source import Source
+from bringup.jit._struct import check_args_symbols
 from bringup.jit._target import Job, Target, find_target
 from bringup.jit._toolchain import Toolchain
 
@@ -299,6 +301,12 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
         (staged / left).unlink(missing_ok=True)
 
 
+def _uncalled(staged: Path) -> str:
+    """Which optional function of the built kernel nobody would call, or ""."""
+    symbols = symbols_of(staged / BINARY)
+    return "" if symbols is None else check_args_symbols(symbols.exported)
+
+
 def _log_of(done: Finished) -> str:
     return f"{shlex.join(done.command)}\n{done.output}"
 
@@ -360,7 +368,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         _check_written(request, staged, command)
         headers = tuple(map(read_header, read_dependencies(staged)))
         found = lookups(request, compiled, [header.path for header in headers], start_ns)
-        if reason := _untracked(job, found):
+        if reason := _untracked(job, found) or _uncalled(staged):
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
         inputs = tuple(map(read_header, _inputs(job, request, found.own)))
         read = (*headers, *inputs)

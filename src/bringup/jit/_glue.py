@@ -101,23 +101,35 @@ def _parameters(entry: str, items: Sequence[Item], blocks: str) -> str:
 
 def _checks(items: Sequence[Item]) -> str:
     """Refuses a parameter struct whose fields are not the items, as far as C++ tells: types in
-    order, and members that are called as an argument is.
+    order, and members that `params=` names or that are called as an argument is.
     """
     kinds = [_KINDS[item.c_type] for item in items]
-    named = {item.argument_name: i for i, item in enumerate(items) if item.argument_name}
-    members, lines = "", ""
+    lines = ""
     for i, item in enumerate(items):
         given = "".join(f", bringup::glue::{kind}" for kind in kinds[: i + 1])
         words = f"field {i + 1} of the kernel's parameter struct is not {_SHOWN[kinds[i]]}"
         lines += _TYPE_CHECK.format(
             given=given, words=_c_text(f"{words}, as params= has there: {item.text}")
         )
-        name = item.argument_name
-        if named.get(name) == i and not _KEYWORD.match(name):
-            words = f"the kernel's parameter struct has {name} in another place than params="
-            members += _MEMBER.format(name=name)
-            lines += _PLACE_CHECK.format(name=name, field=f"field_{i}", words=_c_text(words))
+    members = ""
+    for name, i in _places(items).items():
+        # What params= names has to be there; what is called as an argument is may be missing.
+        check = "BRINGUP_GLUE_HAS_AT" if items[i].member else "BRINGUP_GLUE_IS_AT"
+        words = f"the kernel's parameter struct has {name} in another place than params="
+        words += ", or not at all" if items[i].member else ""
+        members += _MEMBER.format(name=name)
+        lines += _PLACE_CHECK.format(
+            name=name, check=check, field=f"field_{i}", words=_c_text(words)
+        )
     return _CHECKS.format(members=members, lines=lines)
+
+
+def _places(items: Sequence[Item]) -> dict[str, int]:
+    """The fields whose names are known, by those names."""
+    numbered = list(enumerate(items))
+    implied = {item.argument_name: i for i, item in numbered if not item.member}
+    named = {item.member: i for i, item in numbered}
+    return {name: i for name, i in (implied | named).items() if name and not _KEYWORD.match(name)}
 
 
 def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
@@ -252,7 +264,7 @@ _TYPE_CHECK = """\
 
 _PLACE_CHECK = """\
 #ifndef {name}
-  static_assert(BRINGUP_GLUE_IS_AT({name}, {field}), {words});
+  static_assert({check}({name}, {field}), {words});
 #endif
 """
 

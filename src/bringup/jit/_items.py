@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bringup.jit._signature import Argument, address_of, dtype_number, strides_of
@@ -17,6 +17,7 @@ from bringup.jit._signature import Argument, address_of, dtype_number, strides_o
 __all__ = ["Item", "parse_items"]
 
 _MAX_DIGITS = 9  # of a dimension; a 32-bit number
+_NAMED = re.compile(r"(?P<member>[A-Za-z_]\w*)\s*=\s*(?P<item>.+)\Z", re.DOTALL)
 _ITEM = re.compile(r"(?P<word>\w+)\s*(?:\(\s*(?P<name>\w+)\s*(?:,\s*(?P<index>-?\d+)\s*)?\))?\Z")
 _LISTS = ("int[]", "bool[]", "float[]", "Tensor[]")
 _GRAMMAR = (
@@ -69,6 +70,7 @@ class Item:
         index: of a dimension, where one is named.
         c_type: of the field or parameter: `void*`, `int64_t`, `double` or `const char*`.
         code: the C expression of its value over `args` and `ctx`.
+        member: what `params=` calls the member of the parameter struct that holds it, or "".
     """
 
     text: str
@@ -77,6 +79,7 @@ class Item:
     index: int | None
     c_type: str
     code: str
+    member: str = ""
 
     @property
     def argument_name(self) -> str:
@@ -116,14 +119,25 @@ class Item:
             raise ValueError(f"{self.text}: the tensor has {len(sizes)} dimensions") from None
 
 
-def parse_items(text: str, signature: Sequence[Argument], where: str) -> tuple[Item, ...]:
-    """The items of a comma-separated list. `ValueError` starting with `where` for a list that
-    cannot be read, or that names what the signature has not.
+def parse_items(
+    text: str, signature: Sequence[Argument], where: str, *, named: bool = False
+) -> tuple[Item, ...]:
+    """The items of a comma-separated list; with `named`, each may begin with the name of its member
+    in the parameter struct: `rows=size(x,0)`. `ValueError` starting with `where` for a list that
+    cannot be read, that names what the signature has not, or two members alike.
     """
     parts = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
     if parts and not parts[-1]:
         parts.pop()
-    return tuple(_Reader(part, signature, where).item() for part in parts)
+    items: list[Item] = []
+    for part in parts:
+        found = _NAMED.match(part) if named else None
+        member = found["member"] if found else ""
+        if member and any(item.member == member for item in items):
+            raise ValueError(f"{where}: {part!r}: there is a member {member} before")
+        item = _Reader(found["item"] if found else part, signature, where).item()
+        items.append(replace(item, member=member))
+    return tuple(items)
 
 
 class _Reader:

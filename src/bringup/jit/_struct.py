@@ -1,23 +1,29 @@
-"""What the text of a source says of its parameter struct and of its optional functions.
+"""What the text of a source says of its parameter struct and of its optional functions, and what
+its symbols say of these.
 
-For C, and for entries that take `const void*`: there the compiler cannot hold the struct against
-`params=`. In C++ with a pointer to the struct, include/bringup/glue.h does. Read is what is written
-plainly; a type behind a typedef or a macro is taken for right.
+The struct is read for C, and for entries that take `const void*`: there the compiler cannot hold it
+against `params=`. In C++ with a pointer to the struct, include/bringup/glue.h does. Read is what is
+written plainly; a type behind a typedef or a macro is taken for right.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from bringup.jit._declaration import NOISE, declaration_in, functions_in
 from bringup.jit._items import Item
 
-__all__ = ["check_text"]
+__all__ = ["check_args_symbols", "check_args_text", "check_text"]
 
 _HOOKS = ("can_implement", "workspace_size")
+_ARGS_HOOK = "bringup_can_implement"
+_ARGS_FORM = (
+    f'with abi="args" the optional function is `BRINGUP_EXPORT const char* {_ARGS_HOOK}(void** '
+    "args, int32_t n, const bringup_ctx* ctx)`"
+)
 _DIRECTIVE = "\1"  # stands for one that lies between the members
 _STRUCT = re.compile(r"\bstruct\b\s*\w*\s*\{\s*(?:struct\s+)?bringup_params\s+\w+\s*;([^{}]*)\}")
 _DECLARATION = re.compile(
@@ -76,22 +82,56 @@ def check_text(text: str, entry: str, items: Sequence[Item]) -> str:
         )
     names = [name for _, name in members]
     for i, (item, (kind, name)) in enumerate(zip(items, members, strict=True)):
-        wanted = item.argument_name
-        if (
-            wanted in names
-            and name != wanted
-            and wanted not in {it.argument_name for it in items[:i]}
-        ):
-            return (
-                f"its parameter struct has {wanted} as field {names.index(wanted) + 1}, params= as "
-                f"{i + 1}; the order has to be the same"
-            )
+        if reason := _misplaced(i, names, items):
+            return reason
         if not _fits(kind, item.c_type):
             return (
                 f"field {i + 1} of its parameter struct is {'a pointer' if kind == '*' else kind} "
                 f"({name}), and params= has {item.text} there, which is {_SHOWN[item.c_type]}"
             )
     return ""
+
+
+def check_args_text(text: str, entry: str) -> str:
+    """Why an optional function of a source with `abi="args"` would never be called, or ""."""
+    if "can_impl" not in text:  # which is most sources, and reading them takes time
+        return ""
+    for name in _read(text)[1]:
+        near = difflib.get_close_matches(name, (_HOOKS[0], _ARGS_HOOK), 1, 0.85)
+        if near and name not in (_ARGS_HOOK, entry):
+            return f"it defines {name}, which nobody calls; {_ARGS_FORM}"
+    declared = declaration_in(text, _ARGS_HOOK)
+    if declared is None:
+        return ""
+    stars = [one.text.count("*") + one.text.count("[") for one in declared]
+    return "" if stars == [2, 0, 1] else f"it defines {_ARGS_HOOK} in another form; {_ARGS_FORM}"
+
+
+def check_args_symbols(exported: Iterable[str]) -> str:
+    """The same for the symbols of what was built, wherever its functions were written."""
+    mangled = f"{len(_ARGS_HOOK)}{_ARGS_HOOK}"
+    names = set(exported)
+    found = [name for name in names if name.startswith("_Z") and mangled in name]
+    if not found or _ARGS_HOOK in names:
+        return ""
+    return f"it defines {_ARGS_HOOK} in another form ({min(found)}); {_ARGS_FORM}"
+
+
+def _misplaced(i: int, names: Sequence[str], items: Sequence[Item]) -> str:
+    """Why the names of the fields do not fit item `i`, or ""."""
+    item = items[i]
+    if item.member:
+        wanted = item.member
+        there = f"has {names[i]} as field {i + 1}, params= calls it {wanted}"
+        return "" if names[i] == wanted else f"its parameter struct {there}"
+    wanted = item.argument_name
+    named = {other.member for other in items} | {other.argument_name for other in items[:i]}
+    if wanted not in names or names[i] == wanted or wanted in named:
+        return ""
+    return (
+        f"its parameter struct has {wanted} as field {names.index(wanted) + 1}, params= as "
+        f"{i + 1}; the order has to be the same"
+    )
 
 
 def _is_untyped(text: str, entry: str) -> bool:

@@ -25,7 +25,7 @@ from bringup.jit._prebuilt import check_symbol
 from bringup.jit._predicate import Predicate, parse_predicate
 from bringup.jit._signature import Argument, Layout
 from bringup.jit._source import Abi, Kind, Source
-from bringup.jit._struct import check_text
+from bringup.jit._struct import check_args_text, check_text
 
 if TYPE_CHECKING:
     from bringup.jit._params import Params
@@ -92,6 +92,8 @@ class Template:
         buckets: macro -> a predicate over sizes, strides and int arguments; the macro is 0 or 1.
             The only way in which a shape chooses a binary.
         params: what the kernel gets at run time, as a list: `"ptr(out), ptr(x), size(x,0), eps"`.
+            With `abi="params"` an item may name its member in the parameter struct, which then has
+            to lie there: `"rows=size(x,0), columns=size(x,1)"`.
         returns: what a function of a library returns: `"status"`, an int that is 0 when all went
             well, or `"void"`. A source says so itself.
         kernel_kind: which cores it is written for: `"cube"`, `"vector"` or `"mix"`; the macro
@@ -225,13 +227,18 @@ class Template:
     def compile(self, params: Params, *, target: str = "cpu") -> Binary:
         """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
         raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
-        parameter struct that is not what `params=` says.
+        parameter struct that is not what `params=` says, and for an optional function that
+        nobody would call.
         """
-        text = self.source.content()  # a missing file by its name, not as a header that is gone
+        content = self.source.content()  # a missing file by its name, not as a header that is gone
+        text = "" if self.source.is_library else content.decode(errors="replace")
+        wrong = ""
         if self.abi == "params":
-            items = params.bound.items
-            if wrong := check_text(text.decode(errors="replace"), self.entry, items):
-                raise self.error(str(self.source), wrong)
+            wrong = check_text(text, self.entry, params.bound.items)
+        elif self.abi == "args":
+            wrong = check_args_text(text, self.entry)
+        if wrong:
+            raise self.error(str(self.source), wrong)
         spec = params.spec(target)
         binary = compile_source(spec.source, **spec.arguments)
         return replace(binary, binding=params.bound.binding)
@@ -283,7 +290,9 @@ class BoundTemplate:
         if self.parameters:
             self.items = tuple(item for one in self.parameters for item in one.items)
         else:
-            self.items = parse_items(template.params, signature, f"{where}: params")
+            self.items = parse_items(
+                template.params, signature, f"{where}: params", named=template.abi == "params"
+            )
         self._blocks = self._block_count(where)
 
     @cached_property

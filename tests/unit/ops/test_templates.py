@@ -506,11 +506,12 @@ def test_other_hits_go_on_while_a_kernel_compiles(scale: Any, define: Define) ->
     assert results[0].sum() == 4
 
 
-def test_a_plain_source_may_say_what_it_cannot_do(define: Define) -> None:
+@pytest.mark.parametrize("linkage", ["BRINGUP_EXPORT", ""])
+def test_a_plain_source_may_say_what_it_cannot_do(define: Define, linkage: str) -> None:
     """Row 28, in the entry form "args"."""
     source = kernel("DATA(1)[0] = 1;")
     text = f"""{source.text}
-    BRINGUP_EXPORT const char* bringup_can_implement(void** args, int32_t, const bringup_ctx*) {{
+    {linkage} const char* bringup_can_implement(void** args, int32_t, const bringup_ctx*) {{
       return TENSOR(0)->ndim > 1 ? "x has more than one dimension" : nullptr;
     }}
     """
