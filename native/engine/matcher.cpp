@@ -36,9 +36,10 @@ std::vector<NodeId> Matcher::candidates() {
     found.insert(found.end(), nodes.begin(), nodes.end());
   }
   if (found.empty()) {
+    const std::string anchor = anchor_text(*program_);
     near_miss_ = NearMiss{program_->pattern().name,
                           "",
-                          concat({"the graph has no ", anchor_text(*program_)}),
+                          anchor.empty() ? kReturnsInput : concat({"the graph has no ", anchor}),
                           "",
                           "",
                           0,

@@ -158,6 +158,7 @@ class Matcher {
     std::vector<ValueId> outputs;
   };
   std::optional<Candidate> accept();
+  bool is_computed_inside(const Part& part);
   bool is_read_inside(std::span<const NodeId> nodes, const Part& part);
   bool is_fed_from_outside(const Part& part);
   bool is_ordered_as_stated(std::span<const NodeId> nodes, const Part& part);

@@ -66,10 +66,22 @@ std::optional<Candidate> Matcher::accept() {
   for (const uint32_t term : program_->root().outputs) {
     part.outputs.push_back(*bound_.resolve(0, term));
   }
-  const bool fits = is_read_inside(found.nodes, part) && is_fed_from_outside(part) &&
-                    is_ordered_as_stated(found.nodes, part) && is_unwritten(part) &&
-                    place(found, part) && may_run_at(found.before, found.nodes);
+  const bool fits = is_computed_inside(part) && is_read_inside(found.nodes, part) &&
+                    is_fed_from_outside(part) && is_ordered_as_stated(found.nodes, part) &&
+                    is_unwritten(part) && place(found, part) &&
+                    may_run_at(found.before, found.nodes);
   return fits ? std::optional(std::move(found)) : std::nullopt;
+}
+
+// Whether every output of the pattern is computed by a matched node: an input of the pattern that
+// it returns, always or because an optional part is absent, is not.
+bool Matcher::is_computed_inside(const Part& part) {
+  for (const ValueId value : part.outputs) {
+    if (part.nodes.contains(value.node)) continue;
+    refuse_with(value.node, [] { return Refusal{kReturnsInput}; });
+    return false;
+  }
+  return true;
 }
 
 // Whether only matched nodes read what is not an output of the pattern.

@@ -21,6 +21,9 @@ void Matcher::refuse_with(NodeId node, Make&& make) {
                         program_->size()};
 }
 
+inline constexpr const char* kReturnsInput =
+    "the pattern returns its own input here: only what an operator computes can be replaced";
+
 std::string type_text(const Graph& graph, NodeId node);
 // The types of a pattern's anchors.
 std::string anchor_text(const Program& program);

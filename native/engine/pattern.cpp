@@ -83,13 +83,6 @@ class Checker {
     while (!agenda.empty()) {
       const ValueId value = agenda.back();
       agenda.pop_back();
-      if (graph_.type(value.node) == Operators::input()->type) {
-        const bool itself = value == output;
-        const std::string name = quoted(value_name(graph_, value));
-        if (itself) refuse(concat({"returns its own input ", name}));
-        refuse(concat({"returns its own input ", name, " where ",
-                       quoted(value_name(graph_, output)), " is absent"}));
-      }
       if (!is_choice(value.node)) continue;
       const ArgumentSpan run = graph_.arguments(value.node);
       for (size_t i = 0; i < run.size(); i += 1 + size_t{run[i].extent}) {

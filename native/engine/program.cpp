@@ -291,10 +291,8 @@ class Compiler {
       const Step step = std::move(agenda.back());
       agenda.pop_back();
       const Term& term = program_.terms_[step.term];
-      if (term.kind == Term::Kind::kNode) {
-        add_anchor({step.decisions, term.slot});
-        continue;
-      }
+      if (term.kind == Term::Kind::kNode) add_anchor({step.decisions, term.slot});
+      if (term.kind != Term::Kind::kChoice) continue;  // an input: nothing there can be replaced
       const auto& alternatives = program_.root().choices[term.slot].alternatives;
       for (auto i = static_cast<uint32_t>(alternatives.size()); i-- > 0;) {
         agenda.push_back({alternatives[i], step.decisions});

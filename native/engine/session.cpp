@@ -68,8 +68,8 @@ class Session {
   void settle() {
     steps_.settle();
     while (std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_)) {
-      if (steps_.copy_output(found->output)) continue;
-      throw EngineError(ErrorCode::kPass, std::move(found->reason));
+      if (!steps_.can_copy()) throw EngineError(ErrorCode::kPass, std::move(found->reason));
+      steps_.copy_output(found->output);
     }
   }
 
@@ -143,7 +143,14 @@ class Session {
     steps_.make_replacement();
     if (!steps_.may_rewrite()) return kBeyondLimit;
     steps_.replace();
-    return std::nullopt;
+    return reason_to_copy();
+  }
+
+  // Why the match cannot stay without a copy that nobody makes; a copy is made once all is settled.
+  std::optional<std::string> reason_to_copy() {
+    if (steps_.can_copy()) return std::nullopt;
+    std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_);
+    return found ? std::optional(std::move(found->reason)) : std::nullopt;
   }
 
   // Undoes the candidate that failed, where it may be left alone, and says why; else throws.

@@ -1,9 +1,9 @@
 #include "engine/shared_outputs.h"
 
 #include <map>
+#include <unordered_set>
 
 #include "engine/error.h"
-#include "engine/storages.h"
 
 namespace bringup::engine {
 namespace {
@@ -23,36 +23,84 @@ Part part_of(const Graph& graph, ValueId value) {
   }
 }
 
+// The values whose memory a value may have: where views of memory, and what is written in place,
+// begin. Only what the value depends on is looked at, so a large graph costs no more than a small
+// one.
+std::vector<ValueId> sources_of(const Graph& graph, ValueId value) {
+  std::vector<ValueId> found, agenda = {value};
+  std::unordered_set<ValueId> seen = {value};
+  while (!agenda.empty()) {
+    const ValueId next = agenda.back();
+    agenda.pop_back();
+    bool is_source = true;
+    const auto go_on = [&](ValueId source) {
+      is_source = false;
+      if (seen.insert(source).second) agenda.push_back(source);
+    };
+    const Operator& op = graph.op(next.node);
+    const ArgumentSpan arguments = graph.arguments(next.node);
+    for (const uint32_t index : op.aliases) for_each_value(item(arguments, index), go_on);
+    for (const uint32_t index : op.mutates) for_each_value(item(arguments, index), go_on);
+    if (is_source) found.push_back(next);
+  }
+  return found;
+}
+
+// Which results may share a storage: those that have a source in common.
+class StorageClasses {
+ public:
+  void add(uint32_t output, std::span<const ValueId> sources) {
+    for (const ValueId source : sources) {
+      const auto [found, is_new] = owners_.try_emplace(source, output);
+      if (!is_new) above_[find(found->second)] = find(output);
+    }
+  }
+  // The result that stands for the class of another.
+  uint32_t find(uint32_t output) {
+    const auto above = above_.try_emplace(output, output).first->second;
+    return above == output ? output : find(above);
+  }
+
+ private:
+  std::unordered_map<ValueId, uint32_t> owners_;  // a result that has this source
+  std::map<uint32_t, uint32_t> above_;            // a union-find forest
+};
+
 // The parts of a storage whose results all come from one split lie apart from each other.
-struct Storage {
-  NodeId split = kNoNode;
+struct Split {
+  NodeId node = kNoNode;
   bool is_split = true;
 };
 
 }  // namespace
 
 SharedOutputs shared_outputs(const Graph& graph) {
-  const Storages storages(graph, true);
   const std::vector<ValueId> outputs = graph.outputs();
-  std::vector<Part> parts;
-  std::map<NodeId, Storage> known;
-  for (const ValueId value : outputs) {
-    parts.push_back(part_of(graph, value));
-    const auto [found, is_new] = known.try_emplace(storages.root(value));
-    Storage& storage = found->second;
-    if (is_new) storage.split = parts.back().first;
-    if (parts.back().first == kNoNode || parts.back().first != storage.split) {
-      storage.is_split = false;
+  SharedOutputs shared;
+  StorageClasses storages;
+  for (uint32_t index = 0; index < outputs.size(); ++index) {
+    const std::vector<ValueId> sources = sources_of(graph, outputs[index]);
+    storages.add(index, sources);
+    for (const ValueId source : sources) {
+      const Operator* op = &graph.op(source.node);
+      if (op != Operators::input() && op != Operators::constant()) continue;
+      shared.given.insert({index, source.node});
     }
   }
-  SharedOutputs shared;
-  std::map<std::pair<NodeId, uint32_t>, uint32_t> firsts;
+  std::vector<Part> parts;
+  std::map<uint32_t, Split> splits;  // by storage
   for (uint32_t index = 0; index < outputs.size(); ++index) {
-    const NodeId root = storages.root(outputs[index]);
-    const uint32_t part = known[root].is_split ? parts[index].second + 1 : 0;
-    shared.first.push_back(firsts.try_emplace({root, part}, index).first->second);
-    const Operator* op = &graph.op(root);
-    if (op == Operators::input() || op == Operators::constant()) shared.given.insert({index, root});
+    parts.push_back(part_of(graph, outputs[index]));
+    const auto [found, is_new] = splits.try_emplace(storages.find(index));
+    Split& split = found->second;
+    if (is_new) split.node = parts.back().first;
+    if (parts.back().first == kNoNode || parts.back().first != split.node) split.is_split = false;
+  }
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> firsts;  // by storage and part
+  for (uint32_t index = 0; index < outputs.size(); ++index) {
+    const uint32_t storage = storages.find(index);
+    const uint32_t part = splits[storage].is_split ? parts[index].second + 1 : 0;
+    shared.first.push_back(firsts.try_emplace({storage, part}, index).first->second);
   }
   return shared;
 }

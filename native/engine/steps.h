@@ -46,9 +46,11 @@ class SessionSteps {
   virtual uint64_t fusions() const { return 0; }
   // Puts an edited graph in order and makes the host's checks; throws unless the edits may stay.
   virtual void settle() = 0;
-  // Lets result number `output` of the graph be a copy, so that it shares no memory; false where
-  // nobody can make one.
-  virtual bool copy_output(uint32_t /*output*/) { return false; }
+  // Whether `copy_output` can be asked for; where nobody makes copies, a match that would let
+  // results share memory is left alone.
+  virtual bool can_copy() const { return false; }
+  // Lets result number `output` of the graph be a copy, so that it shares no memory.
+  virtual void copy_output(uint32_t /*output*/) {}
   // Repeats the edits on what the graph mirrors and ends the transaction.
   virtual void commit() = 0;
   // Ends the transaction, if one is open, and undoes its edits.

@@ -69,6 +69,7 @@ class PythonSession : public en::SessionSteps {
         is_decompose_(pass_->descriptor.kind == en::PassKind::kDecompose),
         is_heard_(nb::cast<bool>(session.attr("is_heard"))),
         is_limited_(nb::cast<bool>(session.attr("is_limited"))),
+        can_copy_(nb::cast<bool>(session.attr("can_copy"))),
         session_(std::move(session)) {}
 
   en::Graph& graph() override { return graph_; }
@@ -82,7 +83,8 @@ class PythonSession : public en::SessionSteps {
   int64_t run() override { return call<int64_t>(session_, "run"); }
   uint64_t fusions() const override { return call<uint64_t>(session_, "fusions"); }
   void settle() override { call<void>(session_, "settle"); }
-  bool copy_output(uint32_t output) override { return call<bool>(session_, "copy_output", output); }
+  bool can_copy() const override { return can_copy_; }
+  void copy_output(uint32_t output) override { call<void>(session_, "copy_output", output); }
   void commit() override { call<void>(session_, "commit"); }
   void rollback() override { call<void>(session_, "rollback"); }
 
@@ -127,6 +129,7 @@ class PythonSession : public en::SessionSteps {
   const bool is_decompose_;
   const bool is_heard_;
   const bool is_limited_;
+  const bool can_copy_;
   nb::object session_;
   std::unique_ptr<en::Pass> instance_;
 };

@@ -139,6 +139,74 @@ TEST(match_that_is_not_met_or_skipped_stays) {
   CHECK_EQ(types(target.graph), "t::mul t::add t::mul t::add ");
 }
 
+// relu(x) -> x
+int32_t relu_pattern(void*, bringup_pass_context context) {
+  bringup_ir_pattern pattern = 0;
+  CHECK_EQ(api().pattern_create(unary("t::relu"), nullptr, &pattern), BRINGUP_ENGINE_OK);
+  return api().add_pattern(context, pattern);
+}
+
+int32_t replace_by_input(void*, bringup_match, bringup_pass_context,
+                         bringup_ir_graph* replacement) {
+  api().graph_create("identity", replacement);
+  returns(*replacement, {input(*replacement, "in")});
+  return BRINGUP_ENGINE_OK;
+}
+
+bringup_pass_definition identity_pass() {
+  bringup_pass_definition made{};
+  made.name = "DropRelu";
+  made.kind = BRINGUP_PASS_PATTERN;
+  made.stage = BRINGUP_AFTER_INFER_SHAPE;
+  made.patterns = relu_pattern;
+  made.replacement = replace_by_input;
+  return made;
+}
+
+// A graph of x, whose results `make` adds.
+struct Results {
+  bringup_ir_graph graph = 0;
+  template <class Make>
+  explicit Results(Make&& make) {
+    api().graph_create("results", &graph);
+    const bringup_ir_value x = input(graph, "x");
+    returns(graph, make(graph, x));
+  }
+  ~Results() { api().graph_release(graph); }
+};
+
+// Nobody can copy in a graph of the engine's own.
+TEST(identity_whose_result_would_be_an_input_is_left_alone_and_the_pass_goes_on) {
+  const Registered registered(identity_pass());
+  const Results target([](bringup_ir_graph graph, bringup_ir_value x) {
+    const bringup_ir_value inner = add(graph, "t::relu", {add(graph, "t::exp", {x})});
+    return std::vector{add(graph, "t::relu", {x}), add(graph, "t::neg", {inner})};
+  });
+  const Ran ran(target.graph);
+  CHECK_EQ(ran.failure, "");
+  REQUIRE(ran.results.size() == 1);
+  CHECK_EQ(ran.results[0].outcome, BRINGUP_OUTCOME_CHANGED);
+  CHECK_EQ(ran.results[0].matches, 1u);
+  CHECK_EQ(ran.results[0].refused, 1u);
+  CHECK(contains(ran.results[0].near_miss,
+                 "result 0 of the graph would share memory with 'x', which it did not before: "
+                 "copy it"));
+  CHECK_EQ(types(target.graph), "t::exp t::relu t::neg ");
+}
+
+TEST(identity_that_would_make_two_results_one_is_left_alone) {
+  const Registered registered(identity_pass());
+  const Results target([](bringup_ir_graph graph, bringup_ir_value x) {
+    const bringup_ir_value inner = add(graph, "t::exp", {x});
+    return std::vector{inner, add(graph, "t::relu", {inner})};
+  });
+  const Ran ran(target.graph);
+  CHECK_EQ(ran.failure, "");
+  CHECK_EQ(ran.results[0].refused, 1u);
+  CHECK(contains(ran.results[0].near_miss, "results 0 and 1 of the graph would share memory"));
+  CHECK_EQ(types(target.graph), "t::exp t::relu ");
+}
+
 TEST(missing_replacement_fails_the_pass) {
   Hooks hooks;
   hooks.replacement = nullptr;

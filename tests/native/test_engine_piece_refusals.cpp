@@ -206,8 +206,12 @@ TEST(pieces_are_refused_outside_of_patterns) {
 // The status of a call that a hook passes on says why.
 TEST(status_of_the_engine_that_a_hook_passes_on_keeps_its_words) {
   Finder finder;
-  finder.build = [](bringup_ir_graph wanted) { return input(wanted, "x"); };
+  finder.build = [](bringup_ir_graph wanted) {
+    const bringup_ir_value x = input(wanted, "x");
+    input(wanted, "y");
+    return x;
+  };
   Graph graph;
   returns(graph.handle, {add(graph.handle, "t::f", {graph.x})});
-  CHECK(contains(find(finder, graph.handle).failure, "returns its own input 'x'"));
+  CHECK(contains(find(finder, graph.handle).failure, "input 1 of pattern 'wanted' is used"));
 }

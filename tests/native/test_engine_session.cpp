@@ -25,10 +25,17 @@ class Noted : public SessionSteps {
   void rollback() override { note("rollback"); }
   size_t prepare() override { return note("prepare"), 1; }
   void start(size_t) override { note("start"), left_ = candidates_; }
+  bool can_copy() const override { return copier; }
   bool next() override { return note("next"), left_-- > 0; }
   bool meets_requirements() override { return note("meets"), met; }
   void make_replacement() override { note("make"); }
-  void replace() override { note("replace"); }
+  void replace() override {
+    note("replace");
+    if (!returns_input) return;
+    ArgumentList list;
+    list.put(Argument::of_value({graph_->add_input(Strings::intern("x")), 0}));
+    graph_->set_outputs({list.items(), list.count()});
+  }
   void refuse(const std::string& reason) override { note("refuse(" + reason + ")"); }
   std::optional<NearMiss> near_miss() override { return std::nullopt; }
   void mark() override { note("mark"); }
@@ -44,6 +51,8 @@ class Noted : public SessionSteps {
   std::string steps;
   std::string fail_at;
   bool met = true;
+  bool copier = false;
+  bool returns_input = false;
   bool interrupted = false;
   Verdict::Kind kind = Verdict::Kind::kFailure;
 
@@ -86,6 +95,19 @@ TEST(candidate_that_a_hook_refuses_is_undone_and_the_search_is_told) {
            "commit ");
   CHECK_EQ(result.refused, 1u);
   CHECK(result.outcome == Outcome::kUnchanged);
+}
+
+TEST(result_that_would_be_an_input_is_left_to_who_can_copy_it_and_refused_otherwise) {
+  Noted refused(1);
+  refused.returns_input = true;
+  CHECK_EQ(run_session(pattern_pass(), refused, {}).refused, 1u);
+  CHECK(
+      refused.steps.find("replace undo refuse(result 0 of the graph would share memory with 'x'") !=
+      std::string::npos);
+  Noted copied(1);
+  copied.returns_input = copied.copier = true;
+  CHECK_EQ(run_session(pattern_pass(), copied, {}).matches, 1u);
+  CHECK(copied.steps.find("replace keep") != std::string::npos);
 }
 
 TEST(policy_skip_undoes_the_candidate_that_failed_alone) {

@@ -12,7 +12,11 @@ from bringup.passes.linking import reads_through, stated_edges
 from bringup.passes.match import MatchResult
 from bringup.passes.placement import Part, Refusal, stand
 
-__all__ = ["Candidate", "accept"]
+__all__ = ["RETURNS_INPUT", "Candidate", "accept"]
+
+RETURNS_INPUT = (
+    "the pattern returns its own input here: only what an operator computes can be replaced"
+)
 
 _Refuse = Callable[[Node, str], None]
 
@@ -44,7 +48,10 @@ class _Boundary:
 
     def accept(self) -> Candidate | None:
         if not (
-            self._is_self_contained() and self._is_ordered_as_stated() and self._is_unwritten()
+            self._is_computed_inside()
+            and self._is_self_contained()
+            and self._is_ordered_as_stated()
+            and self._is_unwritten()
         ):
             return None
         place = stand(Part(self._matched, self._taken_in, self._outputs), self._storages)
@@ -52,6 +59,16 @@ class _Boundary:
             self._refuse(place.node, place.reason)
             return None
         return Candidate(MatchResult(self._bound.root), place.before, place.hoist)
+
+    def _is_computed_inside(self) -> bool:
+        """Whether every output is computed by a matched node: an input of the pattern that it
+        returns, always or because an optional part is absent, is not.
+        """
+        for value in self._outputs:
+            if value.node not in self._matched:
+                self._refuse(value.node, RETURNS_INPUT)
+                return False
+        return True
 
     def _is_self_contained(self) -> bool:
         returned = frozenset(self._outputs)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.bindings import Bindings, Frame, resolve
-from bringup.passes.boundary import Candidate, accept
+from bringup.passes.boundary import RETURNS_INPUT, Candidate, accept
 from bringup.passes.elements import AnyValue, Constant, Variadic
 from bringup.passes.linking import link_to_known, missing_edge, types_text
 from bringup.passes.lookahead import Lookahead
@@ -74,10 +74,11 @@ class Matcher:
         """The nodes of the anchor's types; when there is none, the near miss says so."""
         found = tuple(node for kind in self.anchor_types for node in self._graph.find(kind))
         if not found:
+            wanted = " or ".join(self.anchor_types)
             self.near_miss = NearMiss(
                 self.pattern.name,
                 "",
-                f"the graph has no {' or '.join(self.anchor_types)}",
+                f"the graph has no {wanted}" if wanted else RETURNS_INPUT,
                 size=len(self.pattern.nodes),
             )
         return found
@@ -527,6 +528,8 @@ def _anchors(output: Value) -> list[tuple[tuple[_Decision, ...], Node]]:
     while agenda:
         value, decisions = agenda.pop()
         node = value.node
+        if node.op_type == ir.INPUT:
+            continue  # nothing there can be replaced
         if node.op_type != ir.ONE_OF:
             anchors.append((decisions, node))
             continue

@@ -290,9 +290,6 @@ def _check_output(pattern: Pattern, value: ir.Value) -> None:
                 f"pattern {pattern.name!r} returns {value.name!r}, which may be {item!r}: only "
                 "what an operator computes can be replaced"
             )
-        if item.node.op_type == ir.INPUT:
-            which = "" if item is value else f" where {value.name!r} is absent"
-            raise PassError(f"pattern {pattern.name!r} returns its own input {item.name!r}{which}")
         if item.node.op_type == ir.ONE_OF:
             agenda.extend(item.node.arguments)
 

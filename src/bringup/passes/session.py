@@ -47,6 +47,7 @@ class Session:
         error: that failed last.
         is_heard: as given; the engine asks once.
         is_limited: whether the number of rewrites is limited; likewise.
+        can_copy: whether `copy_output` can be asked for; likewise.
     """
 
     _targets: PatternTargets | NodeTargets  # after `prepare`
@@ -70,6 +71,7 @@ class Session:
         self._commit = commit
         self.is_heard = is_heard
         self.is_limited = controls.limit is not None
+        self.can_copy = hasattr(graph.dialect, "copy_of")
         self._before = str(graph) if controls.dump is not None else ""
         self._traceback = ""
         self._fusions = 0
@@ -120,18 +122,11 @@ class Session:
         ir.put_in_order(self.graph)
         self.graph.settle_layouts()
 
-    def copy_output(self, output: int) -> bool:
-        """Let a result of the graph be a copy of what it is; False where that cannot be made, or
-        would be made too late: something writes the memory before the graph ends.
-        """
-        graph, value = self.graph, self.graph.outputs[output]
-        copy_of = getattr(graph.dialect, "copy_of", None)
-        storages = ir.Storages(graph)
-        writer = storages.writer_between(value, value.node, graph.output_node)
-        if copy_of is None or writer is not None:
-            return False
-        ir.replace_output(graph, output, copy_of(value, graph.output_node))
-        return True
+    def copy_output(self, output: int) -> None:
+        """Let a result of the graph be a copy of what it is when the graph ends."""
+        graph = self.graph
+        dialect: Any = graph.dialect
+        ir.replace_output(graph, output, dialect.copy_of(graph.outputs[output], graph.output_node))
 
     def commit(self) -> None:
         """Hand the edits on and close the transaction."""

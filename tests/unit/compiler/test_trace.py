@@ -51,11 +51,9 @@ def test_sizes_are_compared_unless_left_open():
     assert view.argument("size") == (4,)
 
 
-def test_unused_input_and_returned_input_are_refused():
+def test_unused_input_is_refused():
     with pytest.raises(PassError, match=r"input 1 of pattern '<lambda>' is used nowhere in it"):
         compiler.trace_pattern(lambda x, y: x.relu(), torch.ones(2), torch.ones(2))
-    with pytest.raises(PassError, match="pattern 'same' returns its own input"):
-        compiler.trace_pattern(lambda x: x, torch.ones(2), name="same")
 
 
 def test_constant_tensor_in_a_pattern_is_refused():

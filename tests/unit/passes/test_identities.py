@@ -1,11 +1,14 @@
 """Replacements that return an input of theirs: the result keeps memory and contents of its own."""
 
+import re
+
 import pytest
 import torch
+from tests.unit.passes.plain import graph_of
 from tests.unit.passes.support import STAGE
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bringup import compiler, passes
+from bringup import compiler, ir, passes
 from bringup.errors import PassError
 
 X = torch.arange(6.0).view(2, 3)
@@ -58,6 +61,18 @@ def written_through_a_view(x):
     return result
 
 
+def written_before(x):
+    inner = x.relu()
+    inner.add_(1)
+    return inner, inner + 0
+
+
+def filled_before(x):
+    memory = torch.empty_like(x)
+    memory.copy_(x)
+    return memory + 0, memory.view(-1) + 0, memory
+
+
 FUNCTIONS = [
     pytest.param(lambda x: x + 0, id="result"),
     pytest.param(lambda x: (x + 0).view(-1), id="view of it"),
@@ -71,6 +86,8 @@ FUNCTIONS = [
     written_input_read_later,
     written_value,
     written_through_a_view,
+    written_before,
+    filled_before,
 ]
 
 
@@ -103,6 +120,90 @@ def test_identity_pass_keeps_every_result_apart_in_a_compiled_function(function,
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="bringup", dynamic=dynamic)
     check(compiled, function)
+
+
+def test_identity_pass_keeps_every_result_apart_in_an_exported_program():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            inner = x.relu()
+            return x + 0, inner, inner + 0
+
+    program = torch.export.export(Model(), (X,))
+    assert compiler.apply_passes(program)["AddZero"].matches == 2
+    check(program.module(), Model())
+
+
+def drop_relu(pattern=lambda x: x.builder.op("t::relu", x)):
+    """A pass `t::relu(x) -> x`, for graphs whose dialect makes no copies."""
+
+    @passes.register_fusion_pass(name="DropRelu", stage=STAGE)
+    class DropRelu(passes.PatternFusionPass):
+        @passes.pattern
+        def found(self, inputs):
+            return pattern(inputs[0])
+
+        def replacement(self, inputs):
+            return inputs[0]
+
+    return lambda graph: compiler.apply_passes(graph, ["DropRelu"])["DropRelu"]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda b, x: (b.relu(x), b.neg(b.relu(b.exp(x)))), "result 0 .*memory with 'input_0'"),
+        (lambda b, x: (b.neg(b.relu(b.exp(x))), *two_of(b, b.exp(x))), "results 1 and 2 .*memory"),
+    ],
+    ids=["an input", "another result"],
+)
+def test_match_is_left_alone_where_nobody_can_copy_and_the_pass_goes_on(function, words):
+    graph = graph_of(function)
+    result = drop_relu()(graph)
+    assert (result.status, result.matches, result.refused) == (passes.PassStatus.CHANGED, 1, 1)
+    (miss,) = result.near_misses
+    assert re.search(f"{words}, which .* did not before: copy", str(miss))
+    assert len(graph.find("t::relu")) == 1
+
+
+def two_of(b, x):
+    return x, b.relu(x)
+
+
+def test_node_is_left_alone_where_nobody_can_copy_its_input():
+    @passes.register_decompose_pass(op_types=["t::relu"], name="D", stage=STAGE)
+    class Decompose(passes.DecomposePass):
+        def replacement(self, node):
+            return ir.GraphBuilder().create_input()
+
+    graph = graph_of(lambda b, x: (b.relu(x), b.neg(b.relu(b.exp(x)))))
+    result = compiler.apply_passes(graph, ["D"])["D"]
+    assert (result.matches, result.refused) == (1, 1)
+    assert "would share memory with 'input_0'" in str(result.near_misses[0])
+
+
+def test_pass_whose_pattern_returns_its_input_changes_nothing_and_says_why():
+    graph = graph_of(lambda b, x: b.relu(x))
+    result = drop_relu(pattern=lambda x: x)(graph)
+    assert result.status is passes.PassStatus.UNCHANGED
+    assert "the pattern returns its own input" in str(result.near_misses[0])
+
+
+def test_results_that_an_operator_makes_are_not_copied():
+    """Two outputs of one operator have memory of their own."""
+
+    @passes.register_fusion_pass(name="Both", stage=STAGE)
+    class Both(passes.PatternFusionPass):
+        @passes.pattern
+        def apart(self, inputs):
+            op = inputs[0].builder.op
+            return op("aten::amax", inputs[0], [-1]), op("aten::argmax", inputs[0], -1)
+
+        def replacement(self, inputs):
+            return inputs[0].builder.op("aten::max.dim", inputs[0], -1)
+
+    module = make_fx(lambda x: (x.amax(-1), x.argmax(-1)))(X)
+    assert compiler.apply_passes(module, ["Both"])["Both"].matches == 1
+    assert "clone" not in module.code
 
 
 def test_only_the_result_that_shares_is_copied():

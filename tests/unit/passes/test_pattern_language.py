@@ -107,9 +107,30 @@ def test_optional_of_what_has_no_operand_needs_otherwise():
         passes.optional(3)
 
 
-def test_pattern_that_may_return_its_input_is_refused():
-    with pytest.raises(PassError, match="returns its own input 'input_0' where 'one_of' is abs"):
-        pattern_of(lambda b, x: passes.optional(b.relu(x)))
+OWN_INPUT = "the pattern returns its own input here: only what an operator computes can be replaced"
+
+
+def test_pattern_that_may_return_its_input_is_found_where_it_does_not():
+    def function(b, x):
+        return b.neg(b.relu(x)), b.exp(x)
+
+    maybe = pattern_of(lambda b, x: passes.optional(b.relu(x)))
+    assert matches(maybe, graph_of(function))[0] == [["relu"]]
+
+    def both(b, x):
+        optional = passes.optional(b.relu(x))
+        return b.exp(optional), optional
+
+    found, miss = matches(pattern_of(both), graph_of(function))
+    assert found == []
+    assert miss.reason == OWN_INPUT
+
+
+def test_pattern_that_returns_its_input_finds_nothing_and_says_so():
+    found, miss = matches(pattern_of(lambda b, x: x), graph_of(lambda b, x: b.relu(x)))
+    assert (found, miss.node, miss.reason) == ([], "", OWN_INPUT)
+    found, miss = matches(pattern_of(lambda b, x: (b.relu(x), x)), graph_of(lambda b, x: b.relu(x)))
+    assert (found, miss.node, miss.reason) == ([], "input_0", OWN_INPUT)
 
 
 # Alternatives
