@@ -2,7 +2,8 @@
 
 For blocks of transformers under the pass library, and for random programs under passes that
 compute with sizes: the results are eager's at four shapes, the matches are those of the static
-graph, no guard is added, and no symbol is left in the code that runs.
+graph but for those that a pass refuses because sizes are no numbers yet, no guard is added, and no
+symbol is left in the code that runs.
 """
 
 import math
@@ -18,11 +19,10 @@ from torch import nn
 
 from bringup import compiler, kernels, passes
 from bringup.compiler import backend
+from bringup.kernels.patterns._support import ONLY_THE_RUN_TELLS
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
 KINDS = ("dynamic", "marked", "automatic")
-# What computes masks of known size once; where sizes differ there is nothing to compute before.
-STATIC_ONLY = {"LibraryFoldFactories", "LibraryCausalMask"}
 SYMBOL = re.compile(r"\b(?:s|u|zf|zuf)\d+\b")
 
 
@@ -42,8 +42,14 @@ class Compiled:
 
     guards: list[list[str]] = field(default_factory=list)
     matches: list[dict[str, int]] = field(default_factory=list)
+    unknown: list[set[str]] = field(default_factory=list)  # passes that sizes were unknown to
     code: list[str] = field(default_factory=list)
     results: list[torch.Tensor] = field(default_factory=list)
+
+
+def is_unknown(result):
+    """Whether a pass left something alone because there are no numbers to compute with yet."""
+    return any(ONLY_THE_RUN_TELLS in miss.reason for miss in result.near_misses)
 
 
 def run(function, inputs, kind, monkeypatch, names=None):
@@ -59,7 +65,9 @@ def run(function, inputs, kind, monkeypatch, names=None):
         env = torch._guards.TracingContext.get().fake_mode.shape_env
         built = compiler.dynamo_backend(module, examples, options={"passes": names})
         seen.guards.append(sorted(str(guard.expr) for guard in env.guards) if env else [])
-        seen.matches.append({key: n for key, n in compiler.last_report().matches.items() if n})
+        report = compiler.last_report()
+        seen.matches.append({key: n for key, n in report.matches.items() if n})
+        seen.unknown.append({item.name for item in report.results if is_unknown(item)})
         return built
 
     inner = backend.run_eagerly
@@ -77,18 +85,24 @@ def run(function, inputs, kind, monkeypatch, names=None):
     return seen
 
 
-def check(function, inputs, kind, monkeypatch, sweep_counts):
-    """Everything that is asked of one function and one way to make sizes symbolic."""
-    static = run(function, inputs[:1], "static", monkeypatch)
+def check(function, inputs, kinds, monkeypatch, sweep_counts):
+    """Everything that is asked of one function and some ways to make sizes symbolic."""
+    (expected,) = run(function, inputs[:1], "static", monkeypatch).matches
+    for kind in kinds:
+        check_kind(function, inputs, kind, expected, monkeypatch, sweep_counts)
+    sweep_counts["programs"] += 1
+
+
+def check_kind(function, inputs, kind, expected, monkeypatch, sweep_counts):
+    """One way, against the matches of the static graph."""
     seen = run(function, inputs, kind, monkeypatch)
     for got, given in zip(seen.results, inputs, strict=True):
         torch.testing.assert_close(got, function(*[item.clone() for item in given]))
-    expected = static.matches[0]
-    for matches in seen.matches:
+    for matches, unknown in zip(seen.matches, seen.unknown, strict=True):
         lost = {
             name: (count, matches.get(name, 0))
             for name, count in expected.items()
-            if matches.get(name, 0) != count and name not in STATIC_ONLY
+            if matches.get(name, 0) != count and name not in unknown
         }
         assert not lost, f"matches, static and {kind}: {lost}"
     for code in seen.code:
@@ -203,17 +217,17 @@ BLOCKS = (Llama, Bert, Gpt2, Norms)
 LENGTHS = ((2, 5), (3, 7), (4, 3), (7, 11))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("block", BLOCKS)
-def test_library_rewrites_dynamic_blocks_as_static_ones(block, kind, monkeypatch, sweep_counts):
-    if not FULL and (block, kind) not in ((Llama, "dynamic"), (Norms, "automatic")):
-        pytest.skip("the full sweep has every block in every kind")
+SLICE = {Llama: ("dynamic",), Norms: ("automatic",)}
+
+
+@pytest.mark.parametrize("block", BLOCKS if FULL else SLICE)
+def test_library_rewrites_dynamic_blocks_as_static_ones(block, monkeypatch, sweep_counts):
     kernels.register_patterns()
     torch.manual_seed(0)
     model = block().eval()
     inputs = [[torch.randn(*lengths, 16)] for lengths in LENGTHS]
     with torch.no_grad():
-        check(model, inputs, kind, monkeypatch, sweep_counts)
+        check(model, inputs, KINDS if FULL else SLICE[block], monkeypatch, sweep_counts)
 
 
 # Random programs under passes that compute with sizes
@@ -330,13 +344,13 @@ def program(seed):
     return function
 
 
-@pytest.mark.parametrize("seed", range(sized(3, 60)))
+@pytest.mark.parametrize("seed", range(sized(3, 30)))
 def test_random_programs_are_rewritten_as_static_ones(seed, monkeypatch, sweep_counts):
     register_passes()
     inputs = [[torch.randn(*lengths, WIDTH)] for lengths in LENGTHS]
     with torch.no_grad():
-        for kind in KINDS if FULL else KINDS[seed % len(KINDS) :][:1]:
-            check(program(seed), inputs, kind, monkeypatch, sweep_counts)
+        kinds = KINDS if FULL else KINDS[seed % len(KINDS) :][:1]
+        check(program(seed), inputs, kinds, monkeypatch, sweep_counts)
 
 
 def test_passes_of_the_sweep_find_something():

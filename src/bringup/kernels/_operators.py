@@ -91,6 +91,7 @@ rms_norm_eps = ops.kernel_op(
     source=_source("rms_norm"),
     macros={"EPS_IS_TENSOR": "1"},
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -106,6 +107,7 @@ add_rms_norm_eps = ops.kernel_op(
     source=_source("add_rms_norm"),
     macros={"EPS_IS_TENSOR": "1"},
     dtypes={"SCALAR": "x"},
+    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=(*_NORM_CHECKS, ops.same_dtype("x", "eps"), ops.shape("eps")),
 )

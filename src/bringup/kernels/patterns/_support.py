@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from bringup import ir, passes
 
 __all__ = [
     "FLOATS",
+    "ONLY_THE_RUN_TELLS",
+    "NodePass",
     "binary",
     "close_to",
+    "depends_on_sizes_alone",
     "described",
+    "descriptions",
     "is_frozen",
     "is_scalar",
     "last_dimension",
@@ -22,9 +27,41 @@ __all__ = [
 ]
 
 FLOATS = frozenset({"float32", "float64"})
+ONLY_THE_RUN_TELLS = "sizes that only the run tells"
+"""In the reasons for what a pass does at static sizes alone."""
+
 _SHAPE_CHANGES = frozenset(
     f"aten::{name}" for name in ("view", "_unsafe_view", "reshape", "clone", "contiguous", "expand")
 )
+
+
+class NodePass(passes.FusionBasePass):
+    """A pass that looks at every node of some operators and edits the graph around it.
+
+    It is skipped on a graph that has none of them, or in which something writes memory.
+    """
+
+    op_types: ClassVar[tuple[str, ...]]
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Try every node; the reasons of those that are left alone go to the report."""
+        refuse_writers(graph)
+        self.graph, self.context = graph, context
+        nodes = [node for op_type in self.op_types for node in graph.find(op_type)]
+        require(bool(nodes), f"the graph has no {' or '.join(self.op_types)}")
+        for node in nodes:
+            if not graph.owns(node):
+                continue
+            try:
+                self.rewrite(node)
+            except passes.PassSkipException as reason:
+                context.refuse(node.name, str(reason))
+
+    def rewrite(self, node: ir.Node) -> None:
+        """Rewrite what stands around a node. `PassSkipException`, raised before the first edit,
+        leaves it alone and says why.
+        """
+        raise NotImplementedError
 
 
 def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) -> ir.TensorHolder:
@@ -34,14 +71,20 @@ def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) 
     return result
 
 
+def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
+    """The descriptions of values; `PassSkipException` if one is no tensor of known shape."""
+    found = [value.desc if isinstance(value, ir.Value) else None for value in values]
+    known = [desc for desc in found if desc is not None]
+    require(len(known) == len(found) and bool(known), "a value is no tensor of known shape")
+    return known
+
+
 def described(values: Iterable[object]) -> list[ir.TensorDesc]:
     """The descriptions of values that are all float32 or all float64 tensors of one device.
 
     Raises `PassSkipException` if they are anything else.
     """
-    found = [value.desc if isinstance(value, ir.Value) else None for value in values]
-    known = [desc for desc in found if desc is not None]
-    require(len(known) == len(found) and bool(known), "a value is no tensor of known shape")
+    known = descriptions(values)
     kinds = sorted({f"{desc.dtype} on {desc.device}" for desc in known})
     require(len(kinds) == 1, f"the tensors are of different kinds: {', '.join(kinds)}")
     require(known[0].dtype in FLOATS, f"{known[0].dtype} is not float32 or float64")
@@ -99,6 +142,20 @@ def is_frozen(value: object) -> bool:
         elif not node.inputs or not node.pure:
             return False
         agenda.extend(node.inputs)
+    return True
+
+
+def depends_on_sizes_alone(value: ir.Value) -> bool:
+    """Whether a value is made of numbers, constants and symbolic sizes, and of no other input."""
+    agenda, seen = [value], set()
+    while agenda:
+        item = agenda.pop()
+        if item in seen or item.size is not None:
+            continue
+        seen.add(item)
+        if item.node.op_type == ir.INPUT:
+            return False
+        agenda.extend(item.node.inputs)
     return True
 
 

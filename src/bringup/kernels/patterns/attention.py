@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
+    ONLY_THE_RUN_TELLS,
+    NodePass,
+    depends_on_sizes_alone,
     described,
+    descriptions,
     is_frozen,
     is_scalar,
     last_dimension,
-    refuse_writers,
     require,
     rows_are_dense,
     single_user,
@@ -39,28 +42,24 @@ class _Found:
     result: ir.Node
 
 
-class Attention(passes.FusionBasePass):
+class Attention(NodePass):
     """bmm, scale, mask, softmax, bmm -> the fused attention of cpu."""
 
-    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
-        """Start at every softmax."""
-        refuse_writers(graph)
-        for softmax in graph.find("aten::_softmax"):
-            try:
-                found = _around(softmax)
-            except passes.PassSkipException as reason:
-                context.refuse(softmax.name, str(reason))
-                continue
-            op = graph.inserting_before(found.result).op
-            q: object = found.q
-            scale = found.scale
-            if isinstance(scale, ir.Value):  # known to the run alone
-                q, scale = op("aten::mul.Tensor", found.q, scale), 1.0
-            fused = op(_FLASH, q, found.k, found.v, attn_mask=found.mask, scale=scale)
-            assert isinstance(fused, tuple)
-            passes.report_fuse([softmax, found.result], [fused[0].value.node], context)
-            graph.replace_all_uses(found.result.output, fused[0])
-            graph.erase_dead(found.result)
+    op_types = ("aten::_softmax",)
+
+    def rewrite(self, node: ir.Node) -> None:
+        """Put the operator where the result of the attention is."""
+        found = _around(node)
+        op = self.graph.inserting_before(found.result).op
+        q: object = found.q
+        scale = found.scale
+        if isinstance(scale, ir.Value):  # known to the run alone
+            q, scale = op("aten::mul.Tensor", found.q, scale), 1.0
+        fused = op(_FLASH, q, found.k, found.v, attn_mask=found.mask, scale=scale)
+        assert isinstance(fused, tuple)
+        passes.report_fuse([node, found.result], [fused[0].value.node], self.context)
+        self.graph.replace_all_uses(found.result.output, fused[0])
+        self.graph.erase_dead(found.result)
 
 
 def _around(softmax: ir.Node) -> _Found:
@@ -188,80 +187,84 @@ def _require_mask(mask: ir.Shape, scores: ir.Shape) -> None:
         require(fits, reason)
 
 
-class GroupedHeads(passes.FusionBasePass):
+class GroupedHeads(NodePass):
     """Fused attention reads key and value heads that were repeated for it as they were before."""
 
-    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+    op_types = (_FLASH,)
+
+    def rewrite(self, node: ir.Node) -> None:
         """Where both key and value are repeated the same number of times."""
-        refuse_writers(graph)
-        for node in graph.find(_FLASH):
-            key, value = (_unrepeated(node.argument(name)) for name in ("key", "value"))
-            if key is None or value is None or key.desc is None or value.desc is None:
-                continue
-            if key.desc.shape.same_as(value.desc.shape) and all(
-                rows_are_dense(desc) for desc in (key.desc, value.desc)
-            ):
-                repeated = [item.node for item in node.inputs[1:3]]
-                passes.report_fuse(repeated, [node], context)
-                graph.set_argument(node, "key", key)
-                graph.set_argument(node, "value", value)
-                graph.erase_dead(*repeated)
+        key, value = (_unrepeated(node.argument(name), name) for name in ("key", "value"))
+        known = descriptions((key, value))
+        same = known[0].shape.same_as(known[1].shape)
+        require(same, f"the heads before are {known[0].shape} of keys, {known[1].shape} of values")
+        require(all(map(rows_are_dense, known)), "the heads have gaps in memory, or none")
+        repeated = [item.node for item in node.inputs[1:3]]
+        passes.report_fuse(repeated, [node], self.context)
+        self.graph.set_argument(node, "key", key)
+        self.graph.set_argument(node, "value", value)
+        self.graph.erase_dead(*repeated)
 
 
-def _unrepeated(heads: object) -> ir.Value | None:
+def _unrepeated(heads: object, name: str) -> ir.Value:
     """[B, K, S, D] for the [B, K * n, S, D] made of it by expanding a dimension behind K."""
-    assert isinstance(heads, ir.Value)
+    assert isinstance(heads, ir.Value), "the schema says so"
     value = heads
-    while value.node.op_type in (
-        *_VIEWS,
-        "aten::clone",
-    ):
+    while value.node.op_type in (*_VIEWS, "aten::clone"):
         source = value.node.argument("self")
-        assert isinstance(source, ir.Value)
+        assert isinstance(source, ir.Value), "the schema says so"
         value = source
-    expand = value.node
-    if expand.op_type != "aten::expand":
-        return None
-    inserted = expand.argument("self")
-    if not isinstance(inserted, ir.Value) or inserted.node.op_type != "aten::unsqueeze":
-        return None
-    source = inserted.node.argument("self")
-    descs = [item.desc for item in (heads, value, source) if isinstance(item, ir.Value)]
-    if len(descs) != 3 or any(desc is None for desc in descs):
-        return None
-    whole, wide, narrow = (desc.shape.dims for desc in descs if desc is not None)
-    if len(whole) != 4 or len(narrow) != 4 or inserted.node.argument("dim") not in (2, -3):
-        return None
+    is_expanded = value.node.op_type == "aten::expand"
+    inserted = value.node.argument("self") if is_expanded else None
+    is_inserted = isinstance(inserted, ir.Value) and inserted.node.op_type == "aten::unsqueeze"
+    require(is_inserted, f"the {name} heads are not repeated")
+    assert isinstance(inserted, ir.Value), "it is unsqueezed"
+    source, dim = inserted.node.argument("self"), inserted.node.argument("dim")
+    whole, wide, narrow = (desc.shape.dims for desc in descriptions((heads, value, source)))
+    heads_repeat = len(whole) == 4 and len(narrow) == 4 and dim in (2, -3)
+    require(heads_repeat, f"what is repeated of the {name} is not its heads")
     repeats = wide[2]
-    if not isinstance(repeats, int) or not isinstance(narrow[1], int):
-        return None
-    if not ir.Shape(wide).same_as(ir.Shape((*narrow[:2], repeats, *narrow[2:]))):
-        return None
-    fits = ir.Shape(whole).same_as(ir.Shape((narrow[0], narrow[1] * repeats, *narrow[2:])))
-    return source if fits and isinstance(source, ir.Value) else None
+    require(isinstance(repeats, int), f"the {name} heads are repeated by {ONLY_THE_RUN_TELLS}")
+    wanted = ((*narrow[:2], repeats, *narrow[2:]), (narrow[0], narrow[1] * repeats, *narrow[2:]))
+    fits = all(
+        ir.Shape(got).same_as(ir.Shape(want))
+        for got, want in zip((wide, whole), wanted, strict=True)
+    )
+    require(fits, f"{ir.Shape(whole)} is not {ir.Shape(narrow)} with repeated heads")
+    assert isinstance(source, ir.Value), "it has a description"
+    return source
 
 
-class CausalMask(passes.FusionBasePass):
+class CausalMask(NodePass):
     """Fused attention with a constant mask that is the causal one -> the causal attention.
 
     Masks are constants where sizes are static and nothing else enters them (see `FoldFactories`).
+    Where sizes differ from call to call there are no numbers to compare, and the mask stays data.
     """
+
+    op_types = (_FLASH,)
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
         """Compare every constant mask once."""
-        refuse_writers(graph)
-        answers: dict[object, bool] = {}
-        for node in graph.find(_FLASH):
-            mask = node.argument("attn_mask")
-            if not isinstance(mask, ir.Value) or not is_frozen(mask):
-                continue
-            if mask not in answers:
-                answers[mask] = _is_causal(mask.node.payload)
-            if answers[mask]:
-                passes.report_fuse([node], [node], context)
-                graph.set_argument(node, "attn_mask", None)
-                graph.set_argument(node, "is_causal", True)
-                graph.erase_dead(mask.node)
+        self._answers: dict[object, bool] = {}
+        super().run(graph, context)
+
+    def rewrite(self, node: ir.Node) -> None:
+        """Drop the mask and say that the attention is causal."""
+        mask = node.argument("attn_mask")
+        require(isinstance(mask, ir.Value), "the attention has no mask")
+        assert isinstance(mask, ir.Value), "it has one"
+        if not is_frozen(mask):
+            alone = depends_on_sizes_alone(mask)
+            why = f"is made of {ONLY_THE_RUN_TELLS}" if alone else "depends on an input"
+            raise passes.PassSkipException(f"the mask {why}, so it is no constant")
+        if mask not in self._answers:
+            self._answers[mask] = _is_causal(mask.node.payload)
+        require(self._answers[mask], "the mask is not the causal one")
+        passes.report_fuse([node], [node], self.context)
+        self.graph.set_argument(node, "attn_mask", None)
+        self.graph.set_argument(node, "is_causal", True)
+        self.graph.erase_dead(mask.node)
 
 
 def _is_causal(mask: object) -> bool:

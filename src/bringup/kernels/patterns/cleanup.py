@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from bringup import ir, passes
-from bringup.kernels.patterns._support import refuse_writers
+from bringup.kernels.patterns._support import (
+    ONLY_THE_RUN_TELLS,
+    NodePass,
+    refuse_writers,
+    require,
+)
 from bringup.passes.folding import fold_constants
 
 __all__ = ["DropCopies", "FoldFactories"]
@@ -11,36 +16,49 @@ __all__ = ["DropCopies", "FoldFactories"]
 _MOST_ELEMENTS = 1 << 22
 
 
-class DropCopies(passes.FusionBasePass):
+class _Returned:
+    """The values whose memory a result of the graph has, before any edit."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._storages = ir.Storages(graph, track_views=True)
+        self._roots = {self._storages.root(value) for value in graph.outputs}
+
+    def __contains__(self, value: ir.Value) -> bool:
+        return self._storages.root(value) in self._roots
+
+
+class DropCopies(NodePass):
     """Copies (dropout in evaluation mode leaves one), views and expansions to the same shape.
 
     A copy stays where a result shares its memory: what the caller does to that result must not
     reach another.
     """
 
-    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
-        """Let readers read the source."""
-        refuse_writers(graph)
-        storages = ir.Storages(graph, track_views=True)
-        returned = {storages.root(value) for value in graph.outputs}
-        for op_type in ("aten::clone", "aten::expand", "aten::view", "aten::_unsafe_view"):
-            for node in graph.find(op_type):
-                if storages.root(node.output) not in returned and self._is_idle(node):
-                    passes.report_fuse([node], [], context)
-                    graph.replace_all_uses(node.output, node.argument("self"))
-                    graph.erase_dead(node)
+    op_types = ("aten::clone", "aten::expand", "aten::view", "aten::_unsafe_view")
 
-    def _is_idle(self, node: ir.Node) -> bool:
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Try every copy."""
+        self._returned = _Returned(graph)
+        super().run(graph, context)
+
+    def rewrite(self, node: ir.Node) -> None:
+        """Let readers read the source."""
         source = node.argument("self")
-        if not isinstance(source, ir.Value) or source.node.op_type == ir.INPUT:
-            return False
+        assert isinstance(source, ir.Value), "the schema says so"
         before, after = source.desc, node.output.desc
-        return before is not None and after is not None and before == after
+        if before is None or before != after:
+            raise passes.PassSkipException(f"it makes {after} of {before}")
+        require(source.node.op_type != ir.INPUT, "it copies an input of the graph")
+        require(node.output not in self._returned, "a result of the graph shares its memory")
+        passes.report_fuse([node], [], self.context)
+        self.graph.replace_all_uses(node.output, source)
+        self.graph.erase_dead(node)
 
 
 class FoldFactories(passes.FusionBasePass):
     """What depends on no input and has static sizes (a causal mask from `arange`) is computed now.
 
+    Where sizes differ from call to call, so do the numbers: there is nothing to compute before.
     Results of more than four million elements are left to the graph, and so is what is random or
     shares memory with a result of the graph.
     """
@@ -49,18 +67,35 @@ class FoldFactories(passes.FusionBasePass):
         """Make constants of the factories, then fold what reads only constants."""
         refuse_writers(graph)
         assert graph.dialect is not None, "factories are evaluated by the graph's dialect"
-        storages = ir.Storages(graph, track_views=True)
-        returned = {storages.root(value) for value in graph.outputs}
-        for node in graph.nodes:
-            if not self._is_small(node) or storages.root(node.output) in returned:
+        factories = [node for node in graph.nodes if _is_factory(node)]
+        returned = _Returned(graph)
+        for node in factories:
+            try:
+                _require_constant(node)
+                shared = node.output in returned
+                require(not shared, "a result of the graph shares its memory")
+            except passes.PassSkipException as reason:
+                context.refuse(node.name, str(reason))
                 continue
             (payload,) = graph.dialect.evaluate(node, {})
             graph.replace_all_uses(node.output, graph.add_constant(payload, name=node.name))
             graph.erase_dead(node)
-        fold_constants(graph)
+        folded = fold_constants(graph)
+        require(bool(factories) or folded > 0, "every tensor depends on an input of the graph")
 
-    def _is_small(self, node: ir.Node) -> bool:
-        if not node.operator.parameters or node.inputs or not node.pure or len(node.outputs) != 1:
-            return False
-        desc = node.output.desc
-        return desc is not None and desc.shape.is_static and desc.shape.numel <= _MOST_ELEMENTS
+
+def _is_factory(node: ir.Node) -> bool:
+    """Whether a node makes one tensor of numbers and sizes alone."""
+    if not node.operator.parameters or len(node.outputs) != 1 or node.output.desc is None:
+        return False
+    return all(value.size is not None for value in node.inputs)
+
+
+def _require_constant(node: ir.Node) -> None:
+    require(node.pure, f"{node.op_type} is random or has effects")
+    desc = node.output.desc
+    assert desc is not None, "a factory makes a tensor"
+    is_known = desc.shape.is_static and not node.inputs
+    require(is_known, f"the {desc.shape} tensor is made of {ONLY_THE_RUN_TELLS}")
+    large = f"{desc.shape} has more than {_MOST_ELEMENTS} elements"
+    require(desc.shape.numel <= _MOST_ELEMENTS, large)

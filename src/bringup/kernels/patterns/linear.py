@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bringup import ir, passes
-from bringup.kernels.patterns._support import is_frozen, refuse_writers
+from bringup.kernels.patterns._support import is_frozen, refuse_writers, require
 
 __all__ = ["MergeProjections"]
+
+_INPUTS = {"aten::addmm": "mat1", "aten::mm": "self"}
 
 
 class MergeProjections(passes.FusionBasePass):
@@ -21,26 +23,33 @@ class MergeProjections(passes.FusionBasePass):
         """Merge every group of at least two."""
         refuse_writers(graph)
         groups: dict[object, list[ir.Node]] = defaultdict(list)
-        for op_type, x in (("aten::addmm", "mat1"), ("aten::mm", "self")):
-            for node in graph.find(op_type):
-                if _is_frozen_layer(node):
-                    groups[op_type, _source(node.argument(x))].append(node)
-        for (op_type, _), group in groups.items():  # type: ignore[misc]
+        layers = [(node, x) for op_type, x in _INPUTS.items() for node in graph.find(op_type)]
+        require(bool(layers), f"the graph has no {' or '.join(_INPUTS)}")
+        for node, x in layers:
+            try:
+                _require_frozen(node)
+            except passes.PassSkipException as reason:
+                context.refuse(node.name, str(reason))
+                continue
+            groups[node.op_type, _source(node.argument(x))].append(node)
+        for group in groups.values():
+            first = group[0]
             if len(group) > 1:
-                _merge(graph, str(op_type), group, context)
+                _merge(graph, first.op_type, group, context)
+            else:
+                context.refuse(first.name, f"no other {first.op_type} reads its input")
 
 
-def _is_frozen_layer(node: ir.Node) -> bool:
-    if not is_frozen(node.argument("mat2")):
-        return False
+def _require_frozen(node: ir.Node) -> None:
+    require(is_frozen(node.argument("mat2")), "the weight is no constant")
     if node.op_type == "aten::mm":
-        return True
+        return
     bias = node.argument("self")
-    plain = node.argument("beta") == 1 and node.argument("alpha") == 1
-    one_dimension = (
-        isinstance(bias, ir.Value) and bias.desc is not None and bias.desc.shape.rank == 1
-    )
-    return plain and one_dimension and is_frozen(bias)
+    is_plain = node.argument("beta") == 1 and node.argument("alpha") == 1
+    require(is_plain, "the bias or the product is scaled")
+    desc = bias.desc if isinstance(bias, ir.Value) else None
+    require(desc is not None and desc.shape.rank == 1, "the bias is not one number per column")
+    require(is_frozen(bias), "the bias is no constant")
 
 
 def _source(value: object) -> object:
