@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -225,6 +226,58 @@ def test_doctor_says_when_the_cache_folder_cannot_be_made(
     assert finding.health is Health.MISSING
     assert "cannot be written" in finding.detail
     assert finding.fix.startswith("export BRINGUP_CACHE_DIR=")
+
+
+def test_doctor_says_when_the_cache_folder_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Asked by writing, since root may write where the mode says no: /proc lets nobody."""
+    monkeypatch.delenv("BRINGUP_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/proc")
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert re.fullmatch(r"/proc/.*bringup: /proc cannot be written \(.+\)", finding.detail)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding == Finding(
+        "cache", Health.OK, f"{tmp_path}/.cache/bringup (made on first use)", ""
+    )
+    assert not list(tmp_path.iterdir())  # what it tried is gone again
+
+
+def test_doctor_says_when_a_store_is_there_that_is_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
+    (tmp_path / "v1").symlink_to(tmp_path / "nowhere")
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert f"{tmp_path}: {tmp_path / 'v1'} cannot be written" in finding.detail
+
+
+def test_doctor_says_when_a_cache_is_not_used_because_others_can_write_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache"
+    (folder / "v1").mkdir(parents=True)
+    folder.chmod(0o777)
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(folder))
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding.health is Health.MISSING
+    assert finding.detail.startswith(f"{folder} is not used: others can write it")
+    assert finding.fix.startswith("export BRINGUP_CACHE_DIR=")
+
+
+def test_doctor_counts_the_kernels_of_a_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from bringup import jit
+
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
+    jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
+    (finding,) = only("cache", _checks.run_checks())
+    assert finding == Finding("cache", Health.OK, f"{tmp_path / 'cache'}: 1 compiled kernels", "")
 
 
 def test_doctor_prints_findings_settings_and_remedies(
