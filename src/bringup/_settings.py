@@ -83,15 +83,15 @@ def log_levels(text: str) -> dict[str, int]:
     """Level by logger name, from `warning`, `jit:debug,passes:info` or `passes:json` (events)."""
     levels = {}
     for part in text.split(","):
-        room, _, level = part.strip().rpartition(":")
-        if room and level.lower() == _EVENTS:
-            levels[f"bringup.{room}.events"] = logging.INFO
+        package, _, level = part.strip().rpartition(":")
+        if package and level.lower() == _EVENTS:
+            levels[f"bringup.{package}.events"] = logging.INFO
             continue
         if level.lower() not in _LEVELS:
             raise ValueError(
                 f"expected {', '.join(_LEVELS)}, also as package:level, got {part.strip()!r}"
             )
-        levels[f"bringup.{room}" if room else "bringup"] = _LEVELS[level.lower()]
+        levels[f"bringup.{package}" if package else "bringup"] = _LEVELS[level.lower()]
     return levels
 
 

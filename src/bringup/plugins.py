@@ -1,8 +1,8 @@
 """Plugins: the one discovery for drivers, operators and passes.
 
 Owns finding plugins (environment path, entry points, an explicit call) and isolating them: a broken
-one is reported, the others load. Does not know what a driver, an operator or a pass is: each room
-gives a `PluginLoader` what its plugins register.
+one is reported, the others load. Does not know what a driver, an operator or a pass is: each
+package gives a `PluginLoader` what its plugins register.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PluginFile:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a shared library, which its room loads."""
+        """Whether it is a shared library, which its package loads."""
         return self.path.suffix == LIBRARY_SUFFIX
 
     @property
@@ -76,10 +76,10 @@ class PluginFile:
 
 
 def plugin_files(
-    places: Sequence[Path], *, libraries: bool = False
+    places: Mapping[Path, str], *, libraries: bool = False
 ) -> tuple[list[PluginFile], list[PluginError]]:
     """The plugins in folders, packages and files, each once, in the order of `places`, then by
-    name.
+    name. `places` says of each who names it, which errors repeat: a variable, a call.
 
     A folder gives its `.py` files and packages whose names do not begin with `_`, and its shared
     libraries (`.so`) where `libraries` are plugins too; a folder with an `__init__.py` is one
@@ -88,11 +88,11 @@ def plugin_files(
     suffixes = (".py", LIBRARY_SUFFIX) if libraries else (".py",)
     found: dict[Path, PluginFile] = {}
     errors: list[PluginError] = []
-    for place in places:
+    for place, origin in places.items():
         try:
             paths = [path.resolve() for path in _paths_in(place, suffixes)]
         except (OSError, ValueError) as error:
-            errors.append(PluginError(f"plugin path {place}: {error}"))
+            errors.append(PluginError(f"plugin path {place} (from {origin}): {error}"))
             continue
         for path in paths:
             try:
@@ -290,12 +290,12 @@ class _Loaded:
 
 
 class PluginLoader:
-    """The plugins of one room: loaded each whole or not at all, once, and kept in line with path,
-    entry points and explicit calls.
+    """The plugins of one package: loaded each whole or not at all, once, and kept in line with
+    path, entry points and explicit calls.
 
     Args:
         groups: of its entry points.
-        path: reads the room's environment path.
+        path: where the environment says that plugins are, each place with its variable.
         transaction: a context that gives a list and, at its end, has put the names of what was
             registered within it there; an exception takes all of that back.
         forget: takes back what a plugin registered under a name; no error when it is gone.
@@ -309,7 +309,7 @@ class PluginLoader:
     def __init__(
         self,
         groups: str | tuple[str, ...],
-        path: Callable[[], tuple[Path, ...]],
+        path: Callable[[], Mapping[Path, str]],
         *,
         transaction: Callable[[], AbstractContextManager[list[str]]],
         forget: Callable[[str], None],
@@ -326,12 +326,12 @@ class PluginLoader:
         self._built_in = built_in
         self._own_keys: set[str] = set()
         self._locked = (lambda: own) if locked is None else locked
-        self._explicit: dict[Path, None] = {}
+        self._explicit: dict[Path, str] = {}
         self._state: dict[str, _Loaded] = {}
         self._loading: set[str] = set()
 
     def load(self, places: Sequence[str | os.PathLike[str]] = ()) -> PluginReport:
-        """Brings the room's registry in line with `places`, the path and the entry points.
+        """Brings the package's registry in line with `places`, the path and the entry points.
 
         The path is read again at every call: a file whose content is unchanged stays as it is, a
         changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and
@@ -342,9 +342,10 @@ class PluginLoader:
         report = PluginReport()
         wanted = self._built_in()
         with self._locked():
-            self._explicit.update(dict.fromkeys(Path(place) for place in places))
+            self._explicit.update(dict.fromkeys(map(Path, places), "an explicit call"))
             files, report.errors = plugin_files(
-                (*self._explicit, *self._path()), libraries=self._open_library is not None
+                {**self._explicit, **self._path(), **self._explicit},
+                libraries=self._open_library is not None,
             )
             own = {f"{name} = {value}": (name, value) for name, value in wanted.items()}
             self._drop_stale(files, own.keys())

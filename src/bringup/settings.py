@@ -381,9 +381,14 @@ def driver() -> str:
     return _DRIVER.get()
 
 
-def pass_path() -> tuple[Path, ...]:
-    """Where to look for pass plugins: `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`."""
-    return _PASS_PATH.get() + _ASCEND_PASS_PATH.get()
+def pass_path() -> dict[Path, str]:
+    """Where to look for pass plugins, each place with the variable that names it:
+    `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`.
+    """
+    found = dict.fromkeys(_PASS_PATH.get(), _PASS_PATH.variable)
+    for path in _ASCEND_PASS_PATH.get():
+        found.setdefault(path, _ASCEND_PASS_PATH.variable)
+    return found
 
 
 def pass_library() -> bool:
@@ -391,9 +396,11 @@ def pass_library() -> bool:
     return _PASS_LIBRARY.get()
 
 
-def ops_path() -> tuple[Path, ...]:
-    """Where to look for operator plugins (`BRINGUP_OPS_PATH`)."""
-    return _OPS_PATH.get()
+def ops_path() -> dict[Path, str]:
+    """Where to look for operator plugins, each place with the variable that names it:
+    `BRINGUP_OPS_PATH`.
+    """
+    return dict.fromkeys(_OPS_PATH.get(), _OPS_PATH.variable)
 
 
 def driver_path() -> tuple[Path, ...]:
@@ -437,19 +444,19 @@ def prepend_pass_path(folder: Path) -> None:
     os.environ[_PASS_PATH.variable] = os.pathsep.join(map(str, (folder, *others)))
 
 
-def logger(room: str) -> logging.Logger:
-    """The logger `bringup.<room>`, its level set as `BRINGUP_LOG` says.
+def logger(package: str) -> logging.Logger:
+    """The logger `bringup.<package>`, its level set as `BRINGUP_LOG` says.
 
     Where `BRINGUP_LOG` is set, what it asks for reaches stderr; otherwise logging is left as the
     application set it up. Raises `SettingError` for a level that does not exist.
     """
-    found = logging.getLogger(f"bringup.{room}")
+    found = logging.getLogger(f"bringup.{package}")
     levels = _LOG.get()
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-    package = logging.getLogger("bringup")
-    if levels and not package.handlers:
-        package.addHandler(logging.StreamHandler())
+    root = logging.getLogger("bringup")
+    if levels and not root.handlers:
+        root.addHandler(logging.StreamHandler())
     return found
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -107,28 +108,33 @@ from bringup import jit
 jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
 """
 REPORT = "import sys; from bringup import passes, ops; sys.exit(str({}().errors))"
-# What says that a path is none, and the words that have to be there.
+COMPILED = """
+import torch
+torch.compile(lambda x: torch.nn.functional.rms_norm(x, (8,)), backend="bringup")(torch.ones(2, 8))
+"""
+# What uses the place that a variable names, and whether the process then ends in an error.
 USES = {
-    "BRINGUP_CACHE_DIR": (COMPILE, ("BRINGUP_CACHE_DIR", "a-file")),
-    "BRINGUP_DRIVER": (
-        "from bringup import devices; devices.load_driver()",
-        ("BRINGUP_DRIVER", "a-file"),
-    ),
-    "BRINGUP_DRIVER_PATH": (
-        "from bringup import devices; devices.load_driver('nothing')",
-        ("BRINGUP_DRIVER_PATH",),
-    ),
-    "BRINGUP_JIT_CXX": (COMPILE, ("BRINGUP_JIT_CXX", "a-file")),
-    "BRINGUP_PASS_PATH": (REPORT.format("passes.load_pass_plugins"), ("a-file",)),
-    "ASCEND_GE_PY_PASS_PATH": (REPORT.format("passes.load_pass_plugins"), ("a-file",)),
-    "BRINGUP_OPS_PATH": (REPORT.format("ops.load_op_plugins"), ("a-file",)),
+    "BRINGUP_CACHE_DIR": (COMPILE, False),  # kernels are kept elsewhere
+    "BRINGUP_CACHE_REMOTE": (COMPILE, False),
+    "BRINGUP_DRIVER": ("from bringup import devices; devices.load_driver()", True),
+    "BRINGUP_DRIVER_PATH": ("from bringup import devices; devices.load_driver('nothing')", True),
+    "BRINGUP_JIT_CXX": (COMPILE, True),
+    "BRINGUP_PASS_PATH": (REPORT.format("passes.load_pass_plugins"), True),
+    "ASCEND_GE_PY_PASS_PATH": (COMPILED, False),  # compiled with the passes that there are
+    "BRINGUP_PASS_SWITCH": (COMPILED, True),
+    "BRINGUP_PASS_DUMP": (COMPILED, True),
+    "BRINGUP_OPS_PATH": (REPORT.format("ops.load_op_plugins"), True),
 }
+# In whatever folders the superuser may write, too.
+WITHOUT_RIGHTS = ["--bounding-set=-dac_override,-dac_read_search"]
+WITHOUT_RIGHTS += ["--inh-caps=-dac_override,-dac_read_search"]
+SETPRIV = ["setpriv", *WITHOUT_RIGHTS] if os.geteuid() == 0 else []
 
 
 def said(code: str, **variables: str) -> tuple[int, str]:
     """How a process that runs this code ends, and what it says last."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [*SETPRIV, sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
         capture_output=True,
         text=True,
@@ -137,17 +143,31 @@ def said(code: str, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.fixture(params=["inside a file", "without rights"])
+def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A place that nothing can be read from or written to."""
+    if request.param == "inside a file":
+        (tmp_path / "unusable").write_text("")
+        yield tmp_path / "unusable" / "inside"
+    else:
+        folder = tmp_path / "unusable"
+        folder.mkdir(0o000)
+        yield folder / "inside"
+        folder.chmod(0o700)
+
+
 @pytest.mark.parametrize("name", list(USES)[: sized(2, len(USES))])
-def test_a_path_that_is_none_is_told_with_its_variable(
-    name: str, tmp_path: Path, sweep_counts: Counter[str]
+def test_a_place_that_cannot_be_used_is_told_with_its_variable(
+    name: str, unusable: Path, tmp_path: Path, sweep_counts: Counter[str]
 ) -> None:
-    file = tmp_path / "a-file"
-    file.write_text("")
-    code, expected = USES[name]
-    status, words = said(code, **{name: str(file / "inside")})
-    assert [word for word in expected if word not in words] == []
-    assert name == "BRINGUP_CACHE_DIR" or status == 1  # kernels are kept elsewhere, with a warning
-    sweep_counts["paths that are none"] += 1
+    code, fails = USES[name]
+    url = "file://" if name == "BRINGUP_CACHE_REMOTE" else ""
+    cache = {"BRINGUP_CACHE_DIR": str(tmp_path / "cache")}
+    status, words = said(code, **{**cache, name: f"{url}{unusable}"})
+    told = [line for line in words.splitlines() if name in line and "unusable" in line]
+    assert told, words
+    assert status == fails, words
+    sweep_counts["places that cannot be used"] += 1
 
 
 def test_every_setting_is_swept() -> None:

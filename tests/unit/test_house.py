@@ -32,9 +32,9 @@ def test_import_bringup_loads_neither_torch_nor_a_native_library() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("room", ["ir", "passes", "jit", "settings", "errors", "plugins"])
-def test_room_imports_where_torch_cannot_be_imported(room: str) -> None:
-    done = run_python(f"import sys; sys.modules['torch'] = None\nimport bringup.{room}")
+@pytest.mark.parametrize("package", ["ir", "passes", "jit", "settings", "errors", "plugins"])
+def test_package_imports_where_torch_cannot_be_imported(package: str) -> None:
+    done = run_python(f"import sys; sys.modules['torch'] = None\nimport bringup.{package}")
     assert done.returncode == 0, done.stderr
 
 
@@ -47,12 +47,12 @@ def test_import_bringup_does_not_claim_the_privateuse1_slot() -> None:
     assert done.stdout.strip() == "privateuseone", done.stderr
 
 
-def test_unknown_room_is_an_attribute_error() -> None:
+def test_unknown_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'bringup' has no attribute 'nonsense'"):
         _ = bringup.nonsense
 
 
-def test_every_room_named_in_all_can_be_reached() -> None:
+def test_every_package_named_in_all_can_be_reached() -> None:
     for name in bringup.__all__:
         assert getattr(bringup, name) is not None
     assert isinstance(bringup.ir, types.ModuleType)
@@ -93,7 +93,7 @@ def test_switch_settings_take_the_usual_words(
 def test_pass_path_reads_ours_before_the_ascend_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_PASS_PATH", "/a:/b")
     monkeypatch.setenv("ASCEND_GE_PY_PASS_PATH", "/c")
-    assert settings.pass_path() == (Path("/a"), Path("/b"), Path("/c"))
+    assert [*settings.pass_path()] == [Path("/a"), Path("/b"), Path("/c")]
 
 
 def test_prepending_to_the_pass_path_keeps_the_others_and_adds_no_folder_twice(
@@ -102,10 +102,10 @@ def test_prepending_to_the_pass_path_keeps_the_others_and_adds_no_folder_twice(
     monkeypatch.setenv("BRINGUP_PASS_PATH", "/a:/b")
     settings.prepend_pass_path(Path("/c"))
     settings.prepend_pass_path(Path("/b"))
-    assert settings.pass_path()[:3] == (Path("/b"), Path("/c"), Path("/a"))
+    assert [*settings.pass_path()][:3] == [Path("/b"), Path("/c"), Path("/a")]
 
 
-def test_log_setting_gives_rooms_their_levels_and_shows_them() -> None:
+def test_log_setting_gives_packages_their_levels_and_shows_them() -> None:
     program = (
         "import logging\n"
         "from bringup import settings\n"
@@ -138,7 +138,7 @@ def test_settings_table_documents_every_variable_once() -> None:
     assert all(row["meaning"] and row["default"] for row in settings.table())
 
 
-def test_no_room_reads_the_environment_but_settings() -> None:
+def test_no_package_reads_the_environment_but_settings() -> None:
     package = Path(bringup.__file__).parent
     readers = [
         path.relative_to(package).as_posix()

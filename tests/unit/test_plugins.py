@@ -15,7 +15,7 @@ from bringup.errors import PluginError
 def test_file_is_imported_under_a_private_name_and_forgotten_on_request(tmp_path):
     path = tmp_path / "vendor.py"
     path.write_text("answer = 42\n")
-    (plugin,), errors = plugins.plugin_files([path, tmp_path])
+    (plugin,), errors = plugins.plugin_files({path: "a", tmp_path: "b"})
     assert errors == []
     module = plugins.load_file(plugin)
     assert module.answer == 42
@@ -27,7 +27,7 @@ def test_file_is_imported_under_a_private_name_and_forgotten_on_request(tmp_path
 def test_failing_file_leaves_no_module_and_keeps_its_cause(tmp_path):
     path = tmp_path / "vendor.py"
     path.write_text("import sys\nsys.path.append('/nowhere')\n1 / 0\n")
-    (plugin,), _ = plugins.plugin_files([path])
+    (plugin,), _ = plugins.plugin_files({path: "a"})
     before = list(sys.path)
     with pytest.raises(
         PluginError, match=r"plugin .*vendor\.py raised ZeroDivisionError"
@@ -43,9 +43,9 @@ def test_content_is_the_identity_of_a_package_with_all_its_files(tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "inner.py").write_text("x = 1\n")
-    (first,), _ = plugins.plugin_files([tmp_path])
+    (first,), _ = plugins.plugin_files({tmp_path: "a"})
     (package / "inner.py").write_text("x = 2\n")
-    (second,), _ = plugins.plugin_files([package])
+    (second,), _ = plugins.plugin_files({package: "a"})
     assert first.path == second.path
     assert first.digest != second.digest
 

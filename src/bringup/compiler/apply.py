@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 from torch import fx
 from torch.export import ExportedProgram
 
-from bringup import ir, passes
+from bringup import ir, passes, settings
 from bringup.compiler.aten import AtenDialect, ordinary_torch
 from bringup.compiler.export import frozen_program
 from bringup.compiler.mirror import Mirror
@@ -20,6 +21,7 @@ from bringup.passes import PassDescriptor, PassResult, PassStatus, PluginReport,
 
 __all__ = ["apply_passes", "extend_last_report", "last_report", "rewrite"]
 
+_LOG = settings.logger("passes")
 _LAST = threading.local()
 _ONNX_MODEL = "bringup.compiler.onnx.model.OnnxModel"
 
@@ -131,8 +133,16 @@ def load_and_select(
 ) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
     """Bring the registry up to date and choose passes by name, switch and version."""
     plugins = passes.load_pass_plugins()
+    for error in plugins.errors:
+        _warn_not_loaded(str(error).partition("\n")[0])
     switch, versions = options.get("pass_switch"), options.get("pass_versions")
     return plugins, passes.select_passes(names, versions=versions, switch=switch)
+
+
+@functools.cache
+def _warn_not_loaded(error: str) -> None:
+    """Once a process: the report has the whole text every time."""
+    _LOG.warning("not loaded: %s", error)
 
 
 def last_report() -> Report | None:

@@ -33,17 +33,20 @@ def driver_library(driver: str | Path) -> Path:
     if driver == "sim":
         return _native.sim_driver_path()
     path = Path(driver).expanduser()
-    if path.is_file():
-        return path.resolve()
+    try:
+        if path.is_file():
+            return path.resolve()
+    except OSError as error:
+        raise DriverError(f"the driver {path} cannot be read: {error.strerror or error}") from error
     if isinstance(driver, Path) or "/" in driver or path.suffix:
         raise DriverError(f"there is no driver at {path}: expected the path of a shared library")
     return _library_by_name(driver)
 
 
 def _library_by_name(name: str) -> Path:
-    for folder in settings.driver_path():
-        if (path := folder / f"lib{name}.so").is_file():
-            return path.resolve()
+    on_path, unreadable = _libraries_on_path()
+    if name in on_path:
+        return on_path[name].resolve()
     for entry in plugins.entry_points(ENTRY_POINT_GROUP):
         if entry.name == name:
             return _library_of(entry)
@@ -52,7 +55,26 @@ def _library_by_name(name: str) -> Path:
         f"there is no driver named {name!r}: expected the path of a shared library, or one of "
         f"{known} (the argument of load_driver, or BRINGUP_DRIVER). Names come from folders on "
         f"BRINGUP_DRIVER_PATH and from entry points in the group {ENTRY_POINT_GROUP!r}"
+        + "".join(f". BRINGUP_DRIVER_PATH names {problem}" for problem in unreadable)
     )
+
+
+def _libraries_on_path() -> tuple[dict[str, Path], list[str]]:
+    """By name, the first library that a folder of the path has for it; folders that cannot be
+    read, with the reason.
+    """
+    found: dict[str, Path] = {}
+    unreadable = []
+    for folder in settings.driver_path():
+        try:
+            files = sorted(folder.iterdir())
+        except OSError as error:
+            unreadable.append(f"{folder}, which cannot be read: {error.strerror or error}")
+            continue
+        for file in files:
+            if file.suffix == ".so" and file.stem.startswith("lib") and file.is_file():
+                found.setdefault(file.stem.removeprefix("lib"), file)
+    return found, unreadable
 
 
 def installed_drivers() -> dict[str, Path | BringupError]:
@@ -67,9 +89,7 @@ def installed_drivers() -> dict[str, Path | BringupError]:
 
 
 def _names() -> list[str]:
-    names = {"sim": None}
-    for folder in settings.driver_path():
-        names.update(dict.fromkeys(p.stem.removeprefix("lib") for p in folder.glob("lib*.so")))
+    names = dict.fromkeys(("sim", *_libraries_on_path()[0]))
     names.update(dict.fromkeys(entry.name for entry in plugins.entry_points(ENTRY_POINT_GROUP)))
     return list(names)
 

@@ -98,7 +98,10 @@ class Tier:
         end = time.monotonic() + _FLUSH_SECONDS
         while self._writer is not None and self._queue.unfinished_tasks:
             if time.monotonic() > end:
-                _log.warning("the shared kernel cache %s is slow: not all is written", self._url)
+                _log.warning(
+                    "the shared kernel cache %s (BRINGUP_CACHE_REMOTE) is slow: not all is written",
+                    self._url,
+                )
                 return
             time.sleep(0.01)
 
@@ -167,7 +170,8 @@ class Tier:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "the shared kernel cache %s is not used for %g s, and then tried again: %s",
+                "the shared kernel cache %s (BRINGUP_CACHE_REMOTE) is not used for %g s, and then "
+                "tried again: %s",
                 self._url,
                 _PAUSE_SECONDS,
                 reason,

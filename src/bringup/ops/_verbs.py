@@ -1,4 +1,4 @@
-"""The verbs that every operator of this room has: what can be registered after its definition.
+"""The verbs that every operator of this package has: what can be registered after its definition.
 
 `Verbs` is a mixin over an operator in `torch.ops` and a `torch.library.Library` that keeps its
 registrations. Every registration can be repeated; the last one counts.

@@ -169,7 +169,7 @@ def test_missing_place_is_an_error_and_the_others_load(
     good = write(tmp_path / "a.py", "twice")
     monkeypatch.setenv("BRINGUP_OPS_PATH", f"{tmp_path / 'nowhere'}{os.pathsep}{good}")
     (error,) = ops.load_op_plugins().errors
-    assert "nowhere: no such file or folder" in str(error)
+    assert "nowhere (from BRINGUP_OPS_PATH): no such file or folder" in str(error)
     assert is_defined("twice")
     ops.unload_op_plugins()
 

@@ -121,8 +121,8 @@ def test_missing_place_is_an_error_and_the_others_load(tmp_path, monkeypatch):
     paths = [str(tmp_path / "nowhere"), str(text), str(good)]
     monkeypatch.setenv("BRINGUP_PASS_PATH", os.pathsep.join(paths))
     first, second = passes.load_pass_plugins().errors
-    assert "nowhere: no such file or folder" in str(first)
-    assert "notes.txt: expected a .py or .so file, a folder or a package" in str(second)
+    assert "nowhere (from BRINGUP_PASS_PATH): no such file or folder" in str(first)
+    assert "notes.txt (from BRINGUP_PASS_PATH): expected a .py or .so file, a folder" in str(second)
     assert registered_names() == ["A"]
 
 

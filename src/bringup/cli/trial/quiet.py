@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 
 __all__ = ["Prints"]
-
-
-class _Counting(io.TextIOBase):
-    """Swallows text and counts it."""
-
-    def __init__(self) -> None:
-        self.characters = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self.characters += len(text)
-        return len(text)
 
 
 class Prints:
@@ -35,15 +22,13 @@ class Prints:
 
     def __init__(self) -> None:
         self.silent = False
-        self._swallowed = _Counting()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Redirects `sys.stdout` in this block."""
-        with redirect_stdout(self._swallowed if self.silent else sys.stderr):
+        if not self.silent:
+            with redirect_stdout(sys.stderr):
+                yield
+            return
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             yield
-
-    @property
-    def swallowed(self) -> int:
-        """Characters that went nowhere."""
-        return self._swallowed.characters

@@ -148,7 +148,7 @@ class _Trying:
         self._on_step('fusing it: torch.compile(model, backend="bringup")')
         self._try("fused", self._fused, ("eager",))
         self._on_step("capturing it as a graph")
-        self._try("captured", self._captured, ("eager",))
+        self._try("captured", self._captured, tuple(self._works))
         if self._options.inductor:
             seconds = self._options.inductor_seconds
             self._on_step(f"compiling it with Inductor, the peer, in at most {seconds:g} s")
@@ -165,12 +165,14 @@ class _Trying:
         comparisons = [rounds for rounds in self._rounds.values() if mode in rounds.names]
         if not comparisons:
             return Line(mode, max_abs_diff=gap, reason=reason)
-        longest = max(comparisons, key=lambda rounds: len(rounds.taken))
+        # The last one compares all modes, unless it was cut short.
+        by_length = sorted(comparisons, key=lambda rounds: len(rounds.taken))
+        chosen = (by_length if self._trial.is_interrupted else comparisons)[-1]
         with_peer = [rounds for rounds in comparisons if "inductor" in rounds.names]
         return Line(
             mode,
-            ms=longest.milliseconds(mode),
-            speedup=longest.ratio("eager", mode),
+            ms=chosen.milliseconds(mode),
+            speedup=chosen.ratio("eager", mode),
             speedup_vs_inductor=with_peer[0].ratio("inductor", mode) if with_peer else None,
             max_abs_diff=gap,
             reason=reason,
