@@ -10,7 +10,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Literal, overload
 
 import torch
@@ -23,8 +23,9 @@ from bringup.ops._autograd import (
     direct_node_class,
     runner_below_autograd,
 )
-from bringup.ops._defined import note
+from bringup.ops._defined import note, rehearsed
 from bringup.ops._facts import find_overload
+from bringup.ops._functionalize import refuse_taken_name
 from bringup.ops._held import hold_for_keepers
 from bringup.ops._infer import infer, registered_text
 from bringup.ops._keys import AUTOGRAD_KEYS, device_key
@@ -291,7 +292,6 @@ def _define(
     make: type[CustomOperator],
     redefine: bool,
 ) -> CustomOperator:
-    namespace, bare = _parts(name)
     if not callable(function):
         raise SchemaError(f"{name}: expected a function to make an operator of, got {function!r}")
     structure = None
@@ -310,25 +310,53 @@ def _define(
     devices = (device_types,) if isinstance(device_types, str) else device_types
     for device in devices or ():
         device_key(device)
-    _replace_earlier(name, function, redefine)
+    known = _earlier(name, function, redefine)
+
+    def register(name: str) -> CustomOperator:
+        return _registered(name, text, function, structure, devices, tags, where, make)
+
+    if known is not None:
+        _rehearse(name, register, known)
+        known.undefine()
+    operator = register(name)
+    _operators[name] = operator
+    note(operator)
+    return operator
+
+
+def _registered(
+    name: str,
+    text: str,
+    function: Callable[..., Any],
+    structure: Structure | None,
+    devices: Sequence[str] | None,
+    tags: torch.Tag | Sequence[torch.Tag],
+    where: str,
+    make: type[CustomOperator],
+) -> CustomOperator:
+    """The operator in the dispatcher; nothing is left there when that fails."""
+    namespace, bare = _parts(name)
     library = torch.library.Library(namespace, "FRAGMENT")
     try:
         _define_schema(library, name, bare + text, tags)
-        operator = make(
-            find_overload(name),
-            library,
-            function,
-            structure,
-            where,
-        )
+        operator = make(find_overload(name), library, function, structure, where)
         operator._register(devices)
         operator.install_functionalization(text)
     except BaseException:
         library._destroy()
         raise
-    _operators[name] = operator
-    note(operator)
     return operator
+
+
+def _rehearse(name: str, register: Callable[[str], CustomOperator], known: CustomOperator) -> None:
+    """Registers under another name and takes that back: what fails does so while the earlier
+    operator is still there, which torch cannot have twice.
+    """
+    operator = register(rehearsed(name))
+    try:
+        refuse_taken_name(name, operator.facts, known.facts)
+    finally:
+        operator.destroy()
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -364,25 +392,32 @@ def _check_text(name: str, text: str, mutates_args: Collection[str]) -> None:
         )
 
 
-def _replace_earlier(name: str, function: Callable[..., Any], redefine: bool) -> None:
+def _earlier(name: str, function: Callable[..., Any], redefine: bool) -> CustomOperator | None:
+    """The operator of this name, which `function` may replace."""
     known = _operators.get(name)
     if known is None:
-        return
+        return None
     if not redefine and not _is_same_definition(known._function, function):
         raise SchemaError(
             f"{name} is defined already, at {known._where}; choose another name, pass "
             "redefine=True to replace it, or call undefine() on it first"
         )
-    known.undefine()
+    return known
 
 
 def _is_same_definition(earlier: Callable[..., Any], function: Callable[..., Any]) -> bool:
-    """Whether it is the function of that name in one file, or in what somebody types."""
+    """Whether it is the function of that name in one file, or in what somebody types. What has no
+    name of its own is the same only where its code is.
+    """
+    if earlier is function:
+        return True
+    if not isinstance(earlier, FunctionType) or not isinstance(function, FunctionType):
+        return False
+    if function.__name__ == "<lambda>" and earlier.__code__ != function.__code__:
+        return False
 
-    def place(given: Callable[..., Any]) -> tuple[Any, ...]:
-        module = getattr(given, "__module__", None)
-        code = getattr(given, "__code__", None)
-        file = "" if module == "__main__" or code is None else code.co_filename
-        return module, getattr(given, "__qualname__", None), file
+    def place(given: FunctionType) -> tuple[str, str, str]:
+        file = "" if given.__module__ == "__main__" else given.__code__.co_filename
+        return given.__module__, given.__qualname__, file
 
-    return earlier is function or place(earlier) == place(function)
+    return place(earlier) == place(function)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Undefinable", "collecting", "note"]
+__all__ = ["Undefinable", "collecting", "note", "rehearsed"]
 
 
 class Undefinable(Protocol):
@@ -27,6 +27,11 @@ class _Collectors(threading.local):
 
 
 _collectors = _Collectors()
+
+
+def rehearsed(name: str) -> str:
+    """The name under which a definition is tried before it replaces the operator `name`."""
+    return f"{name.replace('.', '_')}_redefined"
 
 
 def note(operator: Undefinable) -> None:

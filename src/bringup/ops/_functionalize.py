@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from bringup._native import has_torch_library, torch_library
-from bringup.ops._facts import Facts, find_overload
+from bringup.errors import SchemaError
+from bringup.ops._facts import Facts, find_overload, is_defined
 
-__all__ = ["install"]
+__all__ = ["install", "refuse_taken_name"]
 
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
@@ -40,7 +41,7 @@ def install(
     if not facts.returns_written:
         return None
     operator = facts.name.partition("::")[2]
-    bare = f"{operator.replace('.', '_')}_without_returns"
+    bare = _name_without_returns(operator)
     arguments = text[text.index("(") :].rpartition("->")[0]
     library.define(f"{bare}{arguments}-> ()", tags=(torch.Tag.pt2_compliant_tag,))
     name = f"{library.ns}::{bare}"
@@ -57,6 +58,22 @@ def install(
     return torch_library().ops.run_without_returns(
         schema.name, schema.overload_name, name, function
     )
+
+
+def refuse_taken_name(name: str, facts: Facts, known: Facts) -> None:
+    """Raises `SchemaError` when an operator `name` of this schema would need a second name that
+    somebody else has; `known` is the operator that it is to replace.
+    """
+    second = _name_without_returns(name)
+    if facts.returns_written and not known.returns_written and is_defined(second):
+        raise SchemaError(
+            f"{name} returns what it writes, which needs an operator {second}; somebody else has "
+            "defined one of that name. Choose another name"
+        )
+
+
+def _name_without_returns(name: str) -> str:
+    return f"{name.replace('.', '_')}_without_returns"
 
 
 def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:

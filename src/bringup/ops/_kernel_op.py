@@ -27,9 +27,10 @@ from bringup.errors import (
     SchemaError,
 )
 from bringup.ops._c_function import CFunction, implied_ranks, with_dtypes
-from bringup.ops._defined import note
+from bringup.ops._defined import note, rehearsed
 from bringup.ops._dynamo import substitute
 from bringup.ops._expressions import Expression, parse_expression
+from bringup.ops._functionalize import refuse_taken_name
 from bringup.ops._held import hold_for_keepers
 from bringup.ops._kernel_source import template_for
 from bringup.ops._kernel_verbs import KernelOperator, KernelVerbs
@@ -90,7 +91,34 @@ class _Definition:
     verbs: Any = field(default=None, repr=False)
 
     def register(self) -> KernelOperator:
-        """Puts the operator into the dispatcher; leaves no trace when that fails."""
+        """Puts the operator into the dispatcher, so that it is found; leaves no trace when that
+        fails.
+        """
+        self._register()
+        _definitions[self.schema.qualified_name] = self
+        remember(self.schema.qualified_name, self.verbs)
+        if self.python is None:
+            substitute(self.function)
+        operator: KernelOperator = self.function
+        note(operator)
+        return operator
+
+    def register_instead_of(self, known: _Definition) -> KernelOperator:
+        """The same, instead of `known`. It is registered under another name first: what fails does
+        so while `known` is still there, which torch cannot have twice.
+        """
+        name = self.schema.qualified_name
+        text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
+        trial = replace(self, schema=parse_schema(text), kernels={})
+        trial._register()
+        try:
+            refuse_taken_name(name, trial.verbs.facts, known.verbs.facts)
+        finally:
+            trial._remove()
+        known.undefine()
+        return self.register()
+
+    def _register(self) -> None:
         name = self.schema.qualified_name
         namespace, _, bare = name.partition("::")
         self.library = torch.library.Library(namespace, "FRAGMENT")
@@ -109,13 +137,6 @@ class _Definition:
                     f"{name} is defined already, by somebody else: {error}"
                 ) from error
             raise
-        _definitions[name] = self
-        remember(name, self.verbs)
-        if self.python is None:
-            substitute(self.function)
-        operator: KernelOperator = self.function
-        note(operator)
-        return operator
 
     def replaces(self, known: _Definition) -> bool:
         """Whether it is the definition of `known` run again, as a notebook does."""
@@ -450,7 +471,7 @@ def kernel_op(
                 f"{parsed.qualified_name} is defined already, at {known.where}; choose another "
                 "name, pass redefine=True to replace it, or call undefine() on it first"
             )
-        known.undefine()
+        return definition.register_instead_of(known)
     return definition.register()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,3 +64,107 @@ def test_a_function_defined_again_is_replaced_and_another_one_only_if_asked() ->
     third = ops.custom_op(name, other, redefine=True)
     assert third(torch.zeros(1)).item() == 2
     third.undefine()
+
+
+def _plus(amount: int, x: torch.Tensor) -> torch.Tensor:
+    return x + amount
+
+
+@pytest.fixture
+def plus_one() -> Iterator[ops.CustomOperator]:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    operator = ops.custom_op("bringup_test_redefined::kept", function)
+    operator.register_fake(torch.empty_like)
+    yield operator
+    operator.undefine()
+
+
+class _Unmade(ops.CustomOperator):
+    def __init__(self, *args: Any) -> None:
+        raise ValueError("not made")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"tags": ("nope",)}, TypeError),
+        ({"make": _Unmade}, ValueError),
+        ({"device_types": "cpu", "schema": "(int n) -> int"}, SchemaError),
+    ],
+)
+def test_a_redefinition_that_fails_leaves_the_earlier_operator(
+    plus_one: ops.CustomOperator, options: dict[str, Any], error: type[Exception]
+) -> None:
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return x + 2
+
+    with pytest.raises(error):
+        ops.custom_op(plus_one.qualified_name, other, redefine=True, **options)
+    assert plus_one(torch.zeros(1)).item() == 1
+    assert torch.ops.bringup_test_redefined.kept(torch.zeros(1)).item() == 1
+    assert torch.ops.bringup_test_redefined.kept(torch.zeros(1, device="meta")).shape == (1,)
+    assert not hasattr(torch.ops.bringup_test_redefined, "kept_redefined")
+    ops.custom_op(plus_one.qualified_name, other, redefine=True)
+    assert torch.ops.bringup_test_redefined.kept(torch.zeros(1)).item() == 2
+    ops.custom_op(plus_one.qualified_name, other, redefine=True).undefine()
+
+
+WRITES: dict[str, Any] = {
+    "source": each("DATA(0)[i] += 2;"), "outputs": (), "checks": ops.kernel_checks(),
+    "dtypes": {"T": "x"}, "redefine": True,
+}  # fmt: skip
+
+
+def test_a_second_name_that_is_taken_leaves_the_earlier_kernel_operator(define: Define) -> None:
+    first = define("f(Tensor x) -> Tensor", source=ONE, **OPTIONS)
+    namespace = first.qualified_name.partition("::")[0]
+    library = torch.library.Library(namespace, "FRAGMENT")
+    library.define("f_without_returns(Tensor x) -> ()")
+    with pytest.raises(SchemaError, match=r"f returns what it writes.*somebody else"):
+        define("f(Tensor(a!) x) -> Tensor(a!)", **WRITES)
+    assert first(torch.zeros(1)).item() == 1
+    assert getattr(torch.ops, namespace).f(torch.zeros(1)).item() == 1
+    library._destroy()
+    second = define("f(Tensor(a!) x) -> Tensor(a!)", **WRITES)
+    third = define("f(Tensor(a!) x) -> Tensor(a!)", **WRITES)
+    assert third(torch.zeros(1)).item() == 2
+    with pytest.raises(ExpiredHandleError):
+        second(torch.zeros(1))
+
+
+def test_a_second_name_that_is_taken_leaves_the_earlier_function(
+    plus_one: ops.CustomOperator,
+) -> None:
+    library = torch.library.Library("bringup_test_redefined", "FRAGMENT")
+    library.define("kept_without_returns(Tensor x) -> ()")
+    with pytest.raises(SchemaError, match=r"kept returns what it writes.*somebody else"):
+        ops.custom_op(
+            plus_one.qualified_name,
+            lambda x: x.add_(2),
+            schema="(Tensor(a!) x) -> Tensor(a!)",
+            mutates_args=("x",),
+            redefine=True,
+        )
+    library._destroy()
+    assert plus_one(torch.zeros(1)).item() == 1
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (functools.partial(_plus, 1), functools.partial(_plus, 2)),
+        (lambda x: x + 1, lambda x: x + 2),
+    ],
+)
+def test_what_has_no_name_of_its_own_does_not_replace_another(earlier: Any, later: Any) -> None:
+    name, schema = "bringup_test_redefined::nameless", "(Tensor x) -> Tensor"
+    first = ops.custom_op(name, earlier, schema=schema)
+    with pytest.raises(SchemaError, match="is defined already"):
+        ops.custom_op(name, later, schema=schema)
+    assert first(torch.zeros(1)).item() == 1
+    ops.custom_op(name, earlier, schema=schema)
+    second = ops.custom_op(name, later, schema=schema, redefine=True)
+    assert second(torch.zeros(1)).item() == 2
+    second.undefine()
