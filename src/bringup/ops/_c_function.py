@@ -158,33 +158,55 @@ def implied_ranks(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundCheck],
 ) -> tuple[BoundCheck, ...]:
-    """A check for each tensor whose sizes the function gets one by one: it knows of no more
-    dimensions than `args=` names, and would leave out what lies in another.
+    """A check for each shape whose sizes the function gets one by one, and behind one of whose
+    addresses it reads or writes: it knows of no more dimensions than `args=` names, and would leave
+    out what lies in another.
 
     None where a check says the shape or the rank, or where the function gets `numel` or `ndim` of
-    the tensor or of one with the same shape.
+    a tensor of that shape. Raises `SchemaError` where the named axes are not all that there are:
+    those of an output that is allocated with others, and `size(x,1)` without `size(x,0)`.
     """
+    inputs, known = len(schema.arguments), len(schema.arguments) + len(outputs)
+    groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]
+    groups += [(inputs + n, output.like) for n, output in enumerate(outputs) if output.like >= 0]
+    addressed = {parameter.address_of for parameter in bound.parameters}
     told = (CheckKind.SHAPE, CheckKind.RANK)
     free = {index for check in checks if check.kind in told for index in check.indices}
-    axes: dict[int, set[int]] = {}
-    addressed = {parameter.address_of for parameter in bound.parameters}
-    inputs = len(schema.arguments)
+    axes: dict[tuple[int, ...], set[int]] = {}
     for item in (item for parameter in bound.parameters for item in parameter.items):
-        index = item.argument
-        if index >= inputs:  # an output with the sizes of an input
-            output = outputs[index - inputs] if index - inputs < len(outputs) else None
-            index = -1 if output is None else output.like
-        if index < 0:
+        if not 0 <= item.argument < known:
             continue
+        alike = {item.argument}
+        _spread(alike, groups)
         if item.function in ("numel", "ndim"):
-            free.add(index)
-        elif item.function == "size" and item.argument in addressed and item.index is not None:
-            axes.setdefault(index, set()).add(item.index)
-    _spread(free, [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE])
-    return tuple(
-        BoundCheck(CheckKind.RANK, (index,), (parse_dimension(rank, (), ""),), ())
-        for index, named in sorted(axes.items())
-        if index not in free and (rank := _rank_of(named)) > 0
+            free |= alike
+        elif item.function == "size" and item.index is not None and addressed & alike:
+            axes.setdefault(tuple(sorted(alike)), set()).add(item.index)
+    kernel_checks = any(check.kind is CheckKind.KERNEL for check in checks)
+    found = []
+    for group, named in sorted(axes.items()):
+        if free.intersection(group):
+            continue
+        index, rank = group[0], _rank_of(named)
+        allocated = len(outputs[index - inputs].dimensions) if index >= inputs else rank
+        if not rank or rank != allocated:
+            if kernel_checks:
+                continue
+            raise SchemaError(_not_all(schema, bound.signature[index].name, named, allocated))
+        if index < inputs:
+            expected = (parse_dimension(rank, (), ""),)
+            found.append(BoundCheck(CheckKind.RANK, (index,), expected, ()))
+    return tuple(found)
+
+
+def _not_all(schema: Schema, name: str, named: set[int], allocated: int) -> str:
+    given = ", ".join(f"size({name},{axis})" for axis in sorted(named))
+    has = f"; it is allocated with {allocated} dimensions" if allocated else ""
+    return (
+        f"{schema.qualified_name}: args= passes {given}, which are not all sizes of a tensor{has}, "
+        f"so the function would leave out the rest: pass those of every dimension, or "
+        f"numel({name}), or say in checks= what there is, e.g. ops.rank('{name}', 2); checks="
+        "ops.kernel_checks() when the function knows the others"
     )
 
 
