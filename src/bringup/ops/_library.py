@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -60,10 +59,10 @@ class _Defined(Verbs):
     def with_lengths(self, function: Callable[..., Any], with_keyset: bool) -> Callable[..., Any]:
         """`function`, refusing lists whose length is not the schema's."""
         facts = self.facts
-        if not facts.lengths or not isinstance(function, types.FunctionType):
+        if not facts.lengths or function is torch.library.fallthrough_kernel:
             return function
 
-        @functools.wraps(function)
+        @functools.wraps(function, updated=())
         def checked(*args: Any, **kwargs: Any) -> Any:
             facts.check_lengths(facts.values(args[1:] if with_keyset else args, kwargs))
             return function(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,41 @@ def test_operators_in_python_keep_the_rule(custom: Callable[..., ops.CustomOpera
         with pytest.raises(ContractError, match="k must have 2 elements, got 1"):
             path(torch.ones(1), [7])
     assert given == [[5, 5], [1, 2]] * 3
+    library._destroy()
+
+
+class _Doubles:
+    def method(self, x: torch.Tensor, k: Any) -> torch.Tensor:
+        return x * len(k)
+
+    __call__ = method
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _Doubles().method,
+        _Doubles(),
+        functools.partial(lambda n, x, k: x * n, 2),
+        torch.ops.aten.sum.dim_IntList,
+    ],
+)
+def test_whatever_is_called_for_an_operator_gets_lists_of_their_length(function: Any) -> None:
+    library = ops.Library("bringup_test_fixed", "FRAGMENT")
+    library.define("called(Tensor x, int[1] k) -> Tensor")
+    library.impl("called", function, "CPU")
+    torch.ops.bringup_test_fixed.called(torch.ones(1), [0])
+    with pytest.raises(ContractError, match="k must have 1 elements, got 2"):
+        torch.ops.bringup_test_fixed.called(torch.ones(1, 1), [0, 1])
+    library._destroy()
+
+
+def test_a_fallthrough_is_no_kernel() -> None:
+    library = ops.Library("bringup_test_fixed", "FRAGMENT")
+    library.define("through(Tensor x, int[1] k) -> Tensor")
+    library.impl("through", lambda x, k: x * 2, "CPU")
+    library.impl("through", torch.library.fallthrough_kernel, "AutogradCPU")
+    assert torch.ops.bringup_test_fixed.through(torch.ones(1), [0]).item() == 2
     library._destroy()
 
 
