@@ -213,7 +213,8 @@ class Verbs:
                 as for `torch.library.register_vmap`; `in_dims` has an entry for every argument,
                 keyword-only ones last. Or "pointwise" for an operator that works element by
                 element, called once with the batch in front and ranks aligned; or "loop" for one
-                call a sample, which is what a `custom_op` does unless told otherwise.
+                call a sample, which is what a `custom_op` does unless told otherwise. For an empty
+                batch it asks the fake, and runs nothing.
         """
         function = rule_for(self.overload, self.facts, rule)
         if self._batching is None:

@@ -191,21 +191,11 @@ def test_a_field_that_params_names_has_to_be_there(entry: str) -> None:
         compiled(template("int64_t n, columns;", entry, items=NAMED))
 
 
-def test_a_name_in_params_counts_before_that_of_an_argument() -> None:
-    items = "ptr(out), in=ptr(x), n=stride(x,1), x=scale"
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_name_in_params_counts_before_that_of_an_argument(entry: str) -> None:
+    items = "ptr(out), ptr(x), n=stride(x,1), x=scale"
     struct = C_STRUCT.replace("x;", "in;")
-    made = template("int64_t n; double x;", struct=struct, items=items, result="x")
-    given = arguments()
-    run(compiled(made), *given.values())
-    assert given["out"].tolist() == [3]
-
-
-@pytest.mark.parametrize("entry", ["void", "C"])
-def test_the_text_of_a_struct_may_call_a_named_field_as_another_argument(entry: str) -> None:
-    items = "ptr(out), in=ptr(x), n=stride(x,1), x=scale"
-    made = template(
-        "int64_t n; double x;", entry, struct=C_STRUCT.replace("x;", "in;"), items=items, result="x"
-    )
+    made = template("int64_t n; double x;", entry, struct=struct, items=items, result="x")
     given = arguments()
     run(compiled(made), *given.values())
     assert given["out"].tolist() == [3]
@@ -275,8 +265,9 @@ def test_another_result_of_the_optional_function_does_not_compile(suffix: str) -
 
 
 @pytest.mark.parametrize("suffix", ["c", "cpp"])
-def test_the_right_form_is_exported_without_a_word_of_its_linkage(suffix: str) -> None:
-    hook = f"const char* bringup_can_implement({ARGS}) {RETURNS_NULL}"
+@pytest.mark.parametrize("args", [ARGS, ARGS.replace("** args", "* args[]")])
+def test_the_right_form_is_exported_without_a_word_of_its_linkage(suffix: str, args: str) -> None:
+    hook = f"const char* bringup_can_implement({args}) {RETURNS_NULL}"
     exported = symbols_of(compiled(plain(f"k.{suffix}", hook)).path)
     assert exported is not None
     assert "bringup_can_implement" in exported.exported
