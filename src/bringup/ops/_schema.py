@@ -39,7 +39,8 @@ _LIST = re.compile(r"List\[(.*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 # `int` as the type of an argument, or a quoted default, which is left alone. Not `int[2]`: torch
-# takes one number for such a list, but not for `SymInt[2]`.
+# takes one number for such a list, but not for `SymInt[2]`. So each length of such a list compiles
+# anew; who writes `SymInt[2]` has one compilation for all, and no single number for a list.
 _INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\])?\??\s+[A-Za-z_])")
 
 

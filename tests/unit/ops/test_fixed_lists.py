@@ -65,6 +65,33 @@ def test_one_number_stands_for_all_elements(define: Define, list_type: str, numb
     assert compiled(torch.ones(1)).tolist() == [number, number]
 
 
+@pytest.mark.parametrize(
+    ("list_type", "compiled_once"), [("SymInt[2]", True), ("int[]", True), ("int[2]", False)]
+)
+def test_a_size_in_a_list_compiles_anew_only_where_one_number_may_stand_for_it(
+    define: Define, list_type: str, compiled_once: bool
+) -> None:
+    torch._dynamo.reset()
+    operator = define(
+        f"pair(Tensor x, {list_type} k) -> Tensor",
+        source=PAIR,
+        outputs=ops.empty(2, dtype=torch.float64),
+        macros={"T": "double", "ELEMENT": "int64_t"},
+    )
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(
+        lambda x: operator(x, [x.shape[0], 1]), backend=backend, dynamic=True, fullgraph=True
+    )
+    for length in range(3, 7):
+        assert compiled(torch.ones(length)).tolist() == [length, 1]
+    assert len(graphs) == (1 if compiled_once else 4)
+
+
 def test_a_default_of_one_number_is_a_list(define: Define) -> None:
     operator = define(
         "pair(Tensor x, int[2] k=3) -> Tensor",
