@@ -18,7 +18,7 @@ from bringup.jit._debug import NO_DEBUG, Debug
 from bringup.jit._depfile import read_depfile
 from bringup.jit._diagnose import Failure, compile_error, disk_is_full, operator_prefix
 from bringup.jit._elf import symbols_of
-from bringup.jit._files import bytes_digest
+from bringup.jit._files import bytes_digest, next_file_time_ns
 from bringup.jit._headers import Header, Searched, read_header
 from bringup.jit._key import (
     Record,
@@ -362,7 +362,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
     compiled = os.path.join(staged, job.file)
     before: object = None
     for _ in range(_ATTEMPTS):
-        start_ns, start = time.time_ns(), time.perf_counter()
+        start_ns, start = next_file_time_ns(), time.perf_counter()
         done = _run(request, job, command, failed_log)
         seconds = time.perf_counter() - start
         _check_written(request, staged, command)

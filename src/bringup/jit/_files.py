@@ -17,11 +17,18 @@ __all__ = [
     "as_stamp",
     "bytes_digest",
     "file_digest",
+    "file_time_ns",
     "is_settled",
+    "next_file_time_ns",
     "quick_digest",
     "read_bytes",
     "stamp",
 ]
+
+# CLOCK_REALTIME_COARSE, by which Linux stamps files; Python has no name for it. It lags behind
+# time.time() by a tick, and on a busy machine by more: a file written now may look older than now.
+_CLOCK = 5
+_TICKS = 100  # half milliseconds to wait for one; a clock that somebody sets back comes to none
 
 # A file system's clock ticks in steps of a few milliseconds: two writes within one step leave the
 # same stamp. A stamp proves that the content is unchanged only if it was already older than this
@@ -34,6 +41,23 @@ _SETTLED_NS = 50_000_000
 Stamp: TypeAlias = tuple[int, int, int, int]
 
 _digests: dict[str, tuple[Stamp, str]] = {}
+
+
+def file_time_ns() -> int:
+    """The time now as files have it: one that changes from here on is not stamped earlier."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+def next_file_time_ns() -> int:
+    """A time that comes between what changed before this call and what changes behind it, for the
+    clock of files is finer at times. Waits for its next tick, a few milliseconds.
+    """
+    before = time.time_ns()
+    for _ in range(_TICKS):
+        if file_time_ns() > before:
+            break
+        time.sleep(0.0005)
+    return file_time_ns()
 
 
 def stamp(path: str | os.PathLike[str]) -> Stamp:
@@ -50,7 +74,7 @@ def as_stamp(numbers: Sequence[int]) -> Stamp:
 
 def is_settled(seen: Stamp) -> bool:
     """Whether `seen` is old enough to stand for the content that is read now."""
-    return max(seen[2:]) + _SETTLED_NS < time.time_ns()
+    return max(seen[2:]) + _SETTLED_NS < file_time_ns()
 
 
 def read_bytes(path: str) -> bytes:

@@ -22,6 +22,7 @@ from bringup.jit._build import Request, build, lookups, shown_names
 from bringup.jit._bundle import pack_entry
 from bringup.jit._cache import Cache, Hit, Origin
 from bringup.jit._failures import Failures
+from bringup.jit._files import file_time_ns
 from bringup.jit._headers import (
     Header,
     PortableHeader,
@@ -118,7 +119,7 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
         if not file.is_place
     ]
     count = len(packed.meta["record"]["headers"])
-    start_ns = time.time_ns()
+    start_ns = file_time_ns()
     try:
         found = looked_up(request, [header.path for header in read[:count]], start_ns)
     except (StoreUnwritableError, OSError):
@@ -223,7 +224,7 @@ def _announced(request: Request, key: str) -> Iterator[None]:
 
 
 def _build_and_publish(request: Request, source_digest: str, key: str, store: Cache) -> Hit:
-    staged, start_ns = store.stage(), time.time_ns()
+    staged, start_ns = store.stage(), file_time_ns()
     failures = Failures(store.layout)
     try:
         try:

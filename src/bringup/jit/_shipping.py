@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -12,7 +11,7 @@ from typing import TypeAlias
 from bringup.errors import CompileError
 from bringup.jit._build import Request, shown_names
 from bringup.jit._cache import Cache
-from bringup.jit._files import bytes_digest
+from bringup.jit._files import bytes_digest, file_time_ns
 from bringup.jit._headers import Header
 from bringup.jit._layout import META
 from bringup.jit._obtain import looked_up, publish
@@ -43,7 +42,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     count = len(received["headers"])
     digests = (*received["headers"], *received["inputs"])
     files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
-    found = looked_up(request, meta["headers"][:count], time.time_ns())
+    found = looked_up(request, meta["headers"][:count], file_time_ns())
     names = shown_names(request, found)
     expected = request.record(digest, files[:count], files[count:], found.answers, names)
     if received != {field: tuple(values) for field, values in expected.items()}:

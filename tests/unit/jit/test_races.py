@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bringup import jit
+from bringup.jit._files import next_file_time_ns, stamp
 
 REPOSITORY = Path(__file__).parents[3]
 RANKS = 8
@@ -220,3 +221,16 @@ def test_a_rank_whose_source_does_not_compile_fails_alone(
         assert all(answer.startswith("failed CompileError") for answer in job.answers())
         job.send(source(tmp_path, 7))
         assert all(answer.startswith("ok 7 ") for answer in job.answers())
+
+
+def test_a_time_comes_between_the_stamps_of_files_written_before_and_behind_it(
+    tmp_path: Path,
+) -> None:
+    for number in range(50):
+        earlier, later = tmp_path / f"{number}.a", tmp_path / f"{number}.b"
+        earlier.write_text("")
+        stamp(earlier)  # from here on its stamps are finer than the clock's ticks
+        earlier.write_text("1")
+        now = next_file_time_ns()
+        later.write_text("")
+        assert max(stamp(earlier)[2:]) < now <= min(stamp(later)[2:])
