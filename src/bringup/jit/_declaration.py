@@ -12,15 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bringup.jit._c_call import CTYPES, Parameter, ValueKind
+from bringup.jit._lexer import code_of
 from bringup.jit._source import Source
 
-__all__ = ["NOISE", "Declared", "as_declared", "declaration_in", "functions_in"]
+__all__ = ["Declared", "as_declared", "declaration_in", "functions_in"]
 
-# Comments, texts, and directives with their continuation lines.
-NOISE = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:\\\n|[^\n])*",
-    re.DOTALL | re.MULTILINE,
-)
 _FUNCTION = re.compile(r"\b([A-Za-z_]\w*)\s*\(((?:[^(){};]|\([^(){};]*\))*)\)[^(){};=]*[{;]")
 _QUALIFIERS = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct)\b")
 _NAME = re.compile(r"\b[A-Za-z_]\w*\s*(\[\w*\])?\Z")
@@ -63,7 +59,7 @@ def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
     """The parameters of a function of a source; None when the text does not show them, or shows
     several functions of the name.
     """
-    plain = NOISE.sub(" ", text)
+    plain = code_of(text)
     seen: set[tuple[Declared, ...] | None] = set()
     for found in _FUNCTION.finditer(plain):
         if found[1] == function and _is_declared(plain[: found.start()].rstrip()):
@@ -89,7 +85,7 @@ def _parameters(text: str) -> tuple[Declared, ...] | None:
 
 def functions_in(text: str) -> list[str]:
     """The names of the functions that a source defines or declares, as far as it shows."""
-    names = (found[1] for found in _FUNCTION.finditer(NOISE.sub(" ", text)))
+    names = (found[1] for found in _FUNCTION.finditer(code_of(text)))
     return [name for name in dict.fromkeys(names) if name not in _KEYWORDS]
 
 

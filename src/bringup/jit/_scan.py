@@ -16,34 +16,40 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from bringup.jit._files import file_digest, read_bytes
+from bringup.jit._lexer import BLANK, HASH, without_comments
 
 __all__ = ["Asked", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
 
+_B = BLANK.encode()
+_HASH = HASH.encode()
 _INCLUDE = re.compile(
-    rb'^[ \t]*(?:#|%:)[ \t]*(?:include|include(_next)|import)[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
+    rb"^%b*%b%b*(?:include|include(_next)|import)%b*" % (_B, _HASH, _B, _B)
+    + rb'(?:"([^"\n]+)"|<([^>\n]+)>)',
     re.MULTILINE,
 )
 _COMPUTED = re.compile(
-    rb"^[ \t]*(?:#|%:)[ \t]*(?:include|include_next|import)[ \t]+[A-Za-z_]", re.MULTILINE
+    rb"^%b*%b%b*(?:include|include_next|import)%b+[A-Za-z_]" % (_B, _HASH, _B, _B), re.MULTILINE
 )
 _ASSEMBLED = re.compile(rb'\.(?:incbin\b|include[ \t]+(?=\\?"))(?:[ \t]*\\?"(/[^"\\\n]+)\\?")?')
-_SPLICE = re.compile(rb"(?:\\|\?\?/)[ \t]*\r?\n")  # gcc allows blanks behind the backslash
-_SUSPECT = re.compile(rb"has_include|has_embed|__has_\b|(?:#|%:)[ \t]*embed", re.IGNORECASE)
+_SPLICE = re.compile(rb"\\%b*\r?\n" % _B)  # gcc allows blanks behind the backslash
+_TRIGRAPH = b"??/"  # for a backslash, where the language has them
+# The beginning of a probe's name, or the end of one, to which ## may add the rest.
+_BEGUN = r"\b__has(?:_(?:i(?:n(?:c(?:l(?:u(?:d)?)?)?)?)?)?|_e(?:m(?:b(?:e)?)?)?)?\b"
+_ENDED = r"\ba?s_include\b"
+_SUSPECT = re.compile(rf"has_include|has_embed|\bembed\b|{_BEGUN}|{_ENDED}".encode(), re.IGNORECASE)
 _NAMES = re.compile(
     rb"__FILE__|__BASE_FILE__|__FILE_NAME__|__builtin_FILE\b|source_location|\bassert[ \t]*\("
 )
-_COMMENT = re.compile(
-    r"""R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|/\*.*?\*/|//[^\n]*""",
-    re.DOTALL,
+_DIRECTIVE = re.compile(
+    rf"^{BLANK}*{HASH}{BLANK}*(if|elif|define|embed)\b([^\n]*)", re.MULTILINE
 )
-_DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(if|elif|define|embed)\b([^\n]*)", re.MULTILINE)
-_DEFINITION = re.compile(r"[ \t]*([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)\Z", re.DOTALL)
+_DEFINITION = re.compile(rf"{BLANK}*([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)\Z", re.DOTALL)
 # Behind this a name is asked for as a macro, not called.
-_DEFINED = re.compile(r"\bdefined[ \t]*\(?[ \t]*\Z")
-_OPENING = re.compile(r"[ \t]*\(")
-_LITERAL = re.compile(r'[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)[ \t]*\Z')
-_WORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*\Z")
-_PASTED = re.compile(r"\b__has_\b|\b__has_embed\b(?=[ \t]*\()")
+_DEFINED = re.compile(rf"\bdefined{BLANK}*\(?{BLANK}*\Z")
+_OPENING = re.compile(rf"{BLANK}*\(")
+_LITERAL = re.compile(rf'{BLANK}*(?:"([^"\n]+)"|<([^>\n]+)>)\s*\Z')
+_WORD = re.compile(rf"{BLANK}*([A-Za-z_]\w*)\s*\Z")
+_PASTED = re.compile(rf"{_BEGUN}|{_ENDED}|\b__has_embed\b(?={BLANK}*\()")
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def mentions_of(path: str) -> Mentions:
 
 @lru_cache(maxsize=8192)
 def _mentions(path: str, digest: str) -> Mentions:
-    content = _spliced(read_bytes(path))
+    content = b"\n".join(_spliced(read_bytes(path)))
     includes = [
         Asked((quoted or bracketed).decode(errors="surrogateescape"), bool(quoted), bool(is_next))
         for is_next, quoted, bracketed in _INCLUDE.findall(content)
@@ -148,16 +154,23 @@ def _assembled(content: bytes) -> tuple[str, ...] | None:
     return tuple(map(os.fsdecode, named)) if all(named) else None
 
 
-def _spliced(content: bytes) -> bytes:
-    return _SPLICE.sub(b"", content) if b"\\" in content or b"??/" in content else content
+def _spliced(content: bytes) -> tuple[bytes, ...]:
+    """The content with its lines joined: as languages with and without trigraphs do."""
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    readings = [content]
+    if _TRIGRAPH in content:
+        readings.append(content.replace(_TRIGRAPH, b"\\"))
+    return tuple(_SPLICE.sub(b"", one) if b"\\" in one else one for one in readings)
 
 
 @lru_cache(maxsize=1024)
 def _directives(path: str, digest: str) -> tuple[_Directive, ...]:
     """The conditions and definitions of a file, without comments."""
-    text = _spliced(read_bytes(path)).decode(errors="surrogateescape")
-    code = _COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text)
-    return tuple(_Directive(*found.groups()) for found in _DIRECTIVE.finditer(code))
+    found = []
+    for content in _spliced(read_bytes(path)):
+        code = without_comments(content.decode(errors="surrogateescape"))
+        found += [_Directive(*one.groups()) for one in _DIRECTIVE.finditer(code)]
+    return tuple(dict.fromkeys(found))
 
 
 def _directives_of(path: str) -> tuple[_Directive, ...]:

@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from bringup.jit._declaration import NOISE, declaration_in, functions_in
+from bringup.jit._declaration import declaration_in, functions_in
 from bringup.jit._items import Item
+from bringup.jit._lexer import code_of
 
 __all__ = ["check_args_symbols", "check_args_text", "check_text"]
 
@@ -45,7 +46,7 @@ def _read(text: str) -> tuple[tuple[tuple[str, str], ...] | None, tuple[str, ...
     """The members of the parameter struct as pairs of type and name, or None when the text does not
     show one; and the functions that are defined and never used.
     """
-    plain = NOISE.sub(lambda found: _DIRECTIVE if "#" in found[0][:80] else " ", text)
+    plain = code_of(text, _DIRECTIVE)
     bodies = [found[1] for found in _STRUCT.finditer(plain)]
     members = _members(bodies[0]) if len(bodies) == 1 and _DIRECTIVE not in bodies[0] else None
     unused = [name for name in functions_in(text) if len(re.findall(rf"\b{name}\b", plain)) == 1]

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bringup import devices, jit
+from bringup.jit._lexer import without_comments
 from bringup.ops._call_place import host_code_driver
 from bringup.ops._kernel_source import locate
 from bringup.ops._launcher import KernelLauncher
 
 __all__ = ["ascendc_load"]
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _KERNEL = re.compile(r"\b__global__\b(?:\s+(?:__\w+__|\[\w+\]|inline|static))*\s+void\s+(\w+)\s*\(")
 _PARAMETER = re.compile(r"(?P<type>.*[\s*&>])(?P<name>[A-Za-z_]\w*)\s*\Z", re.DOTALL)
 _NO_MACROS: Mapping[str, jit.Macro] = MappingProxyType({})
@@ -147,7 +147,7 @@ def _build(
 
 
 def _kernels_of(path: Path) -> list[_Kernel]:
-    text = _COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
+    text = without_comments(path.read_text(encoding="utf-8", errors="replace"))
     kernels = [
         _Kernel(match[1], _parameters(f"{path}: kernel {match[1]!r}", text, match.end()))
         for match in _KERNEL.finditer(text)

@@ -22,6 +22,9 @@ SHOWN: list[tuple[str, list[tuple[str, str]]]] = [
     ("/* f(int) */ // f(int);\n#define G f(1);\nchar* s = \"f(2);\";\nlong* f(long a) {",
      [("i64", "")]),
     ("int g(int a) { return f(a); }\nint f(long a, long b) {", [("i64", ""), ("i64", "")]),
+    ("int n = 1'000; char* r = R\"(\" int f(int);)\"; char q = '\"'; int f(long a) {",
+     [("i64", "")]),
+    ("#error don't f(int);\nint f(long a) {", [("i64", "")]),
     ("int f(int a);\nint f(int b) { return f(3); }", [("i32", "")]),
 ]  # fmt: skip
 

@@ -75,6 +75,51 @@ def test_a_file_that_a_probe_asks_for_is_part_of_the_kernel(
     assert value(source, flags) == 0
 
 
+WRITTEN = {
+    "a number with separators": """int n = 1'000; const char* s = "'/*";
+{probe}
+const char* t = "*/";""",
+    "a raw string": 'const char* s = R"x(" /*)x";\n{probe}\n/* */',
+    "a raw string of wide characters": 'const wchar_t* s = LR"(" /*)";\n{probe}\n/* */',
+    "a quote that nobody closes": "#if 0\ndon't /*\n#endif\n{probe}\n/* */",
+    "a vertical tab": "\v#\f{probe_without_hash}",
+    "a byte order mark": "\ufeff{probe}",
+    "a comment before the line": "/* a\n b */ # /* x */ {probe_without_hash}",
+    "a line that looks joined": "// what??/\n{probe}",
+    "carriage returns": '#define OPT "opt.h"\r\n#if __has_include(OPT)\r\n{rest}',
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+def test_a_probe_is_found_where_a_compiler_finds_it(
+    root: Path, tmp_path: Path, text: str, counted: Callable[[], int]
+) -> None:
+    probe = PROBE.format(condition=CONDITIONS["literal"]).strip()
+    parts = {"probe": probe, "probe_without_hash": probe[1:], "rest": probe.partition("\n")[2]}
+    source = write(tmp_path / "s", text.format(**parts))
+    assert [value(source), value(source), counted()] == [0, 0, 1]
+    (tmp_path / "s" / "opt.h").write_text("")
+    assert value(source) == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ['C(__has,_include)("opt.h")', 'C(__ha, s_include)("opt.h")', 'C(__has_inc,lude)("opt.h")'],
+)
+def test_a_probe_whose_name_is_pasted_is_refused(
+    root: Path, tmp_path: Path, condition: str
+) -> None:
+    text = f"#define C(a, b) a##b\n{PROBE.format(condition=condition)}"
+    with pytest.raises(CompileError, match="cannot be told from the text"):
+        jit.compile(write(tmp_path / "s", text))
+
+
+def test_a_probe_in_a_comment_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "k.cpp"
+    path.write_text("int n = 1'000; /* '\n#if __has_include(<a.h>)\n#endif\n*/ char c = '\"';")
+    assert probes_of([str(path)]).asked == ()
+
+
 def test_a_probe_in_a_header_with_its_name_in_another_one_is_seen(
     root: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,39 @@
+"""What in the text of a C or C++ file is code: comments, literals and directives are told apart as
+a compiler does, one token after the other.
+
+A quote or `/*` begins something only where no other token has it: not in a text, a raw string, a
+number with separators (`1'000`), or behind a quote that nobody closes, which ends with its line.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["BLANK", "HASH", "code_of", "without_comments"]
+
+BLANK = r"[ \t\v\f\0]"  # within a line
+HASH = r"(?:#|%:|\?\?=)"
+
+_TOKENS = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<literal>
+        R(?:(?<!\wR)|(?<=\b[uUL]R)|(?<=\bu8R))"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"
+        |"(?:\\.|[^"\\\n])*"?
+        |'(?:\\.|[^'\\\n])*'?)
+    |[0-9](?<!\w[0-9])(?:'\w|[eEpP][+-]|[\w.])*""",
+    re.DOTALL | re.VERBOSE,
+)
+_DIRECTIVE = re.compile(rf"^{BLANK}*{HASH}(?:\\\r?\n|[^\n])*", re.MULTILINE)
+
+
+def without_comments(text: str) -> str:
+    """The text with a blank for each comment."""
+    return _TOKENS.sub(lambda found: " " if found["comment"] else found[0], text)
+
+
+def code_of(text: str, directive: str = " ") -> str:
+    """The text with a blank for each comment and literal, and `directive` for each directive."""
+    plain = _TOKENS.sub(
+        lambda found: " " if found["comment"] or found["literal"] else found[0], text
+    )
+    return _DIRECTIVE.sub(lambda _: directive, plain)
