@@ -40,9 +40,7 @@ _SUSPECT = re.compile(rf"has_include|has_embed|\bembed\b|{_BEGUN}|{_ENDED}".enco
 _NAMES = re.compile(
     rb"__FILE__|__BASE_FILE__|__FILE_NAME__|__builtin_FILE\b|source_location|\bassert[ \t]*\("
 )
-_DIRECTIVE = re.compile(
-    rf"^{BLANK}*{HASH}{BLANK}*(if|elif|define|embed)\b([^\n]*)", re.MULTILINE
-)
+_DIRECTIVE = re.compile(rf"^{BLANK}*{HASH}{BLANK}*(if|elif|define|embed)\b([^\n]*)", re.MULTILINE)
 _DEFINITION = re.compile(rf"{BLANK}*([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)\Z", re.DOTALL)
 # Behind this a name is asked for as a macro, not called.
 _DEFINED = re.compile(rf"\bdefined{BLANK}*\(?{BLANK}*\Z")

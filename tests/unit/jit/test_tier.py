@@ -162,8 +162,8 @@ def test_a_broken_or_slow_tier_is_left_alone_with_one_warning(
             assert jit.compile(source, macros={"N": n}).path.is_file()
     assert Broken.asked == 1
     assert [r.message for r in caplog.records] == [
-        f"the shared kernel cache broken://{delay} is not used for 60 s, and then tried again: "
-        f"{reason}"
+        f"the shared kernel cache broken://{delay} (BRINGUP_CACHE_REMOTE) is not used for 60 s, "
+        f"and then tried again: {reason}"
     ]
     if delay:
         assert time.monotonic() - start < 60
@@ -177,7 +177,7 @@ def test_an_unknown_protocol_is_one_warning(
 ) -> None:
     monkeypatch.setenv("BRINGUP_CACHE_REMOTE", "nowhere://bucket")
     assert jit.compile(source).path.is_file()
-    assert caplog.text.count("nowhere://bucket is not used") == 1
+    assert caplog.text.count("nowhere://bucket (BRINGUP_CACHE_REMOTE) is not used") == 1
 
 
 def test_a_tier_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
