@@ -129,6 +129,17 @@ def test_masks_of_sizes_that_only_the_run_tells_stay_in_the_graph(name):
     assert "sizes that only the run tells" in shown(result)
 
 
+def test_gelu_of_a_number_that_only_the_run_tells_stays_written_out():
+    """A float that a dynamic graph is given: nobody knows yet whether it is the formula's."""
+
+    def gelu(x, root):
+        return 0.5 * x * (1 + torch.erf(x / root))
+
+    result = explained(gelu, X, torch.tensor(2.0).sqrt())["ErfGelu"]
+    assert (result.matches, result.refused) == (0, 1)
+    assert "root is a number that only the run tells" in str(result.near_misses[0])
+
+
 def test_heads_repeated_a_number_of_times_that_only_the_run_tells_stay_so():
     def grouped(x, y):
         heads = x[:, :, None].expand(1, 2, y.shape[0], 8, 8).reshape(1, 2 * y.shape[0], 8, 8)
@@ -136,4 +147,4 @@ def test_heads_repeated_a_number_of_times_that_only_the_run_tells_stay_so():
 
     result = explained(grouped, X, torch.randn(3), dynamic=True)["GroupedHeads"]
     assert (result.matches, result.refused) == (0, 1)
-    assert "the key heads are repeated by sizes that only the run tells" in shown(result)
+    assert "the key heads are repeated by a size that only the run tells" in shown(result)

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 FLOATS = frozenset({"float32", "float64"})
-ONLY_THE_RUN_TELLS = "sizes that only the run tells"
-"""In the reasons for what a pass does at static sizes alone."""
+ONLY_THE_RUN_TELLS = "that only the run tells"
+"""In the reasons for what a pass does with known sizes and numbers alone."""
 
 _SHAPE_CHANGES = frozenset(
     f"aten::{name}" for name in ("view", "_unsafe_view", "reshape", "clone", "contiguous", "expand")
@@ -53,14 +53,13 @@ class NodePass(passes.FusionBasePass):
             if not graph.owns(node):
                 continue
             try:
-                self.rewrite(node)
+                with graph.savepoint():
+                    self.rewrite(node)
             except passes.PassSkipException as reason:
                 context.refuse(node.name, str(reason))
 
     def rewrite(self, node: ir.Node) -> None:
-        """Rewrite what stands around a node. `PassSkipException`, raised before the first edit,
-        leaves it alone and says why.
-        """
+        """Rewrite what stands around a node. `PassSkipException` leaves it alone and says why."""
         raise NotImplementedError
 
 

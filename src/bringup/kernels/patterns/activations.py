@@ -6,7 +6,15 @@ import math
 from typing import ClassVar
 
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import binary, close_to, described, require
+from bringup.kernels.patterns._support import (
+    ONLY_THE_RUN_TELLS,
+    binary,
+    close_to,
+    described,
+    is_frozen,
+    is_scalar,
+    require,
+)
 
 __all__ = ["BiasGelu", "ErfGelu", "SwiGlu", "TanhGelu"]
 
@@ -59,6 +67,8 @@ class _WrittenOutGelu(passes.PatternFusionPass):
         described(match_result.inputs)
         for name in self.names(match_result.pattern_name):
             given, wanted = match_result[name], self.numbers[name]
+            is_known = not is_scalar(given) or is_frozen(given)
+            require(is_known, f"{name} is a number {ONLY_THE_RUN_TELLS}")
             require(close_to(given, wanted), f"{name} is {given!r}, in the formula {wanted}")
         return True
 

@@ -224,7 +224,9 @@ def _unrepeated(heads: object, name: str) -> ir.Value:
     heads_repeat = len(whole) == 4 and len(narrow) == 4 and dim in (2, -3)
     require(heads_repeat, f"what is repeated of the {name} is not its heads")
     repeats = wide[2]
-    require(isinstance(repeats, int), f"the {name} heads are repeated by {ONLY_THE_RUN_TELLS}")
+    require(
+        isinstance(repeats, int), f"the {name} heads are repeated by a size {ONLY_THE_RUN_TELLS}"
+    )
     wanted = ((*narrow[:2], repeats, *narrow[2:]), (narrow[0], narrow[1] * repeats, *narrow[2:]))
     fits = all(
         ir.Shape(got).same_as(ir.Shape(want))
@@ -256,7 +258,7 @@ class CausalMask(NodePass):
         assert isinstance(mask, ir.Value), "it has one"
         if not is_frozen(mask):
             alone = depends_on_sizes_alone(mask)
-            why = f"is made of {ONLY_THE_RUN_TELLS}" if alone else "depends on an input"
+            why = f"is made of sizes {ONLY_THE_RUN_TELLS}" if alone else "depends on an input"
             raise passes.PassSkipException(f"the mask {why}, so it is no constant")
         if mask not in self._answers:
             self._answers[mask] = _is_causal(mask.node.payload)
