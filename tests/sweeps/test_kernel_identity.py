@@ -1,6 +1,7 @@
-"""Sources drawn from includes, conditions, probes and macros, and files that come, go and change:
-what the cache takes for unchanged preprocesses to the same text, and what has nothing to do with a
-kernel compiles nothing. The oracle is the preprocessor, and for assembled data the compiler.
+"""Sources drawn from includes, conditions, probes and macros, flags that define and include more,
+and files that come, go and change: what the cache takes for unchanged preprocesses to the same
+text, and what has nothing to do with a kernel compiles nothing. The oracle is the preprocessor, and
+for assembled data the compiler.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import subprocess
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -25,7 +26,8 @@ from bringup.jit._headers import Header, Searched, read_header, unchanged
 
 FOLDERS = ("source", "first", "second", "quoted")
 HEADERS = ("a.h", "b.h", "sub/c.h", "sub/d.h")
-PROBED = ("p.h", "sub/q.h", *HEADERS)
+FORCED = "forced.h"  # what a flag includes before the source
+PROBED = ("p.h", "sub/q.h", FORCED, *HEADERS)
 UNRELATED = ("unrelated.h", "sub/unrelated.h", "p.hpp", "k.cpp.orig")
 PRELUDE = """
 #define ASK(name) __has_include(name)
@@ -33,7 +35,31 @@ PRELUDE = """
 #define NAMED "p.h"
 #define OTHER <sub/q.h>
 #define PROBE __has_include
+#define PASTED(one, two) one##two
+#ifndef ALIAS
+#define ALIAS(name) 0
+#endif
+#ifndef GIVEN
+#define GIVEN "p.h"
+#endif
 """
+# Between two lines of a source: what looks like the beginning of a comment, and is none.
+MISLEADING = (
+    """int thousand = 1'000; const char* quoted = "'/*";""",
+    'const char* raw = R"x(" /* )x";',
+    "#if 0\ndon't /*\n#endif",
+    "// a question??/",
+    "",
+)
+FLAGS = (
+    "-DMACRO",
+    "-DMACRO=0",
+    "-DALIAS=__has_include",
+    "-DALIAS(name)=__has_include(name)",
+    '-DGIVEN="sub/q.h"',
+    f"-include{FORCED}",
+    f"-imacros{FORCED}",
+)
 
 
 def lines(random: Random, headers: tuple[str, ...]) -> str:
@@ -53,10 +79,14 @@ def lines(random: Random, headers: tuple[str, ...]) -> str:
                 "ASK(OTHER)",
                 f"defined(MACRO) || \\\n __has_include(<{name}>)",
                 f"__has_include_next(<{name}>)",
+                f'ALIAS("{name}")',
+                "__has_include(GIVEN)",
                 "defined(MACRO)",
             ]
         )
-        made.append(f"#if {condition}\n{mark}_yes\n#else\n{mark}_no\n#endif")
+        hash_if = random.choice(["#if", "\v#\fif", "/* a\n b */ # /**/ if", "%:if"])
+        made.append(f"{hash_if} {condition}\n{mark}_yes\n#else\n{mark}_no\n#endif")
+        made.append(random.choice(MISLEADING))
     for _ in range(random.randint(0, 2) if headers else 0):
         name = random.choice(headers)
         include = random.choice([f'#include "{name}"', f"#include <{name}>", f"#define N <{name}>"])
@@ -74,6 +104,8 @@ class Project:
 
     folder: Path
     random: Random
+    flags: list[str] = field(default_factory=list)
+    is_pasted: bool = False
 
     def write(self) -> None:
         for name in FOLDERS:
@@ -81,17 +113,26 @@ class Project:
         for i, name in enumerate(HEADERS):  # a header includes those after it
             for place in self.random.sample(FOLDERS, 2):
                 self.put(place, name, i + 1)
-        (self.folder / "source" / "k.cpp").write_text(PRELUDE + lines(self.random, HEADERS))
+        for place in self.random.sample(FOLDERS, 2):
+            self.put(place, FORCED, 0)
+        text = PRELUDE + lines(self.random, HEADERS)
+        self.is_pasted = self.random.random() < 0.1
+        if self.is_pasted:
+            text += '#if PASTED(__has,_include)("p.h")\nmark\n#endif\n'
+        (self.folder / "source" / "k.cpp").write_text(text)
+        kind = self.random.choice(["-I", "-I", "-isystem", "-idirafter"])
+        self.flags = [
+            f"-I{self.folder / 'first'}",
+            f"{kind}{self.folder / 'second'}",
+            f"-iquote{self.folder / 'quoted'}",
+            *self.random.sample(FLAGS, self.random.randrange(3)),
+        ]
 
     def put(self, place: str, name: str, later: int) -> None:
         (self.folder / place / name).write_text(
-            f"from_{place}_{self.random.randrange(10**6)}\n{lines(self.random, HEADERS[later:])}"
+            f"{PRELUDE if name == FORCED else ''}from_{place}_{self.random.randrange(10**6)}\n"
+            f"{lines(self.random, HEADERS[later:])}"
         )
-
-    @property
-    def flags(self) -> list[str]:
-        first = [f"-I{self.folder / name}" for name in ("first", "second")]
-        return [*first, f"-iquote{self.folder / 'quoted'}"]
 
     @property
     def source(self) -> jit.Source:
@@ -102,7 +143,11 @@ class Project:
         depfile = self.folder / "k.d"
         command = ["g++", "-E", "-P", "-std=c++17", "-MD", "-MF", depfile, "-MT", "kernel"]
         done = subprocess.run(
-            [*command, *self.flags, self.source.path], capture_output=True, text=True, check=False
+            [*command, *self.flags, self.source.path],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,  # where -include looks first
         )
         return (done.stdout, read_depfile(depfile)[1:]) if done.returncode == 0 else None
 
@@ -117,7 +162,8 @@ class Project:
             elif file.name in ("p.h", "q.h"):
                 file.write_text("")
             else:
-                self.put(place.name, str(file.relative_to(place)), len(HEADERS))
+                name = str(file.relative_to(place))
+                self.put(place.name, name, 0 if name == FORCED else len(HEADERS))
             return f"toggle {file}", False
         if how == "rewrite":
             there = [path for path in sorted(self.folder.rglob("*.h")) if path.stat().st_size]
@@ -157,7 +203,7 @@ def look(project: Project) -> State | None:
     text, paths = found
     request = _compile.request_for(project.source, {}, "cpu", project.flags, None, jit.cache())
     looked = lookups(request, str(project.source.path), paths, start_ns)
-    assert looked.untracked == ()
+    assert bool(looked.untracked) == project.is_pasted
     headers = tuple(map(read_header, paths))
     identity = (tuple(header.digest for header in headers), looked.answers)
     return State(text, identity, headers, looked.searched.joined(looked.probed))
@@ -170,6 +216,9 @@ def test_what_counts_as_unchanged_preprocesses_to_the_same(
     project = Project(tmp_path, Random(seed))
     project.write()
     state, texts = look(project), dict[object, str]()
+    if project.is_pasted:  # a kernel that is refused
+        sweep_counts["refused"] += 1
+        return
     for _ in range(8):
         done, unrelated = project.change()
         now = look(project)
@@ -194,10 +243,11 @@ BODY = """
 #endif
 #include "n.h"
 __asm__(".section .rodata\\n.global data\\n.hidden data\\ndata:\\n"
-        ".incbin \\"{data}\\"\\n.previous\\n");
+        ".incbin \\"{data}\\"\\n"
+        ".incbin \\"found.bin\\"\\n.previous\\n");
 extern "C" {{
-extern const unsigned char data;
-int run() {{ return data * 100 + N * 10 + PROBED; }}
+extern const unsigned char data[2];
+int run() {{ return data[1] * 1000 + data[0] * 100 + N * 10 + PROBED; }}
 }}
 """
 
@@ -211,12 +261,21 @@ def test_a_kernel_is_the_one_of_its_files(
     probed, header = tmp_path / "opt.h", tmp_path / "n.h"
     source = tmp_path / "k.cpp"
     source.write_text(BODY.format(data=data))
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    flags = [f"-I{folder}" for folder in folders]
+    (folders[1] / "found.bin").write_bytes(b"\1")
     for _ in range(10):
+        earlier = random.randrange(2)
+        first = folders[0] / "found.bin"
+        first.write_bytes(b"\2") if earlier else first.unlink(missing_ok=True)
         byte, number, there = random.randrange(3), random.randrange(3), random.randrange(2)
         data.write_bytes(bytes([byte]))
         header.write_text(f"#define N {number}\n")
         probed.write_text("") if there else probed.unlink(missing_ok=True)
         _compile._state.forget()
-        binary = jit.compile(jit.Source(source))
-        assert ctypes.CDLL(str(binary.path)).run() == byte * 100 + number * 10 + there
+        binary = jit.compile(jit.Source(source), flags=flags)
+        expected = (1 + earlier) * 1000 + byte * 100 + number * 10 + there
+        assert ctypes.CDLL(str(binary.path)).run() == expected
         sweep_counts["kernels"] += 1
