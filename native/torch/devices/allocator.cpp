@@ -128,7 +128,7 @@ class DeviceCache {
   // Gives every segment without a live block back to the driver, after the work that may still
   // touch it.
   void empty() {
-    check_driver(active_driver()->device_synchronize(device_), "waiting for a device");
+    check_driver(wait_for_device(device_), "waiting for a device");
     std::lock_guard lock(mutex_);
     ++stats_.num_sync_all_streams;
     collect_finished();

@@ -39,8 +39,7 @@ nb::dict props_dict(c10::DeviceIndex device) {
 // The status and the driver's words, so that Python can raise the class that fits.
 std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
   if (StreamObserver* observer = stream_observer()) observer->on_host_wait("synchronize()");
-  const bringup_driver& driver = *active_driver();
-  const int32_t status = driver.device_synchronize(checked_device(device));
+  const int32_t status = wait_for_device(checked_device(device));
   if (status == BRINGUP_OK) {
     std::string failure = take_host_failure(checked_device(device));
     return {failure.empty() ? BRINGUP_OK : BRINGUP_KERNEL_FAILED, std::move(failure)};
@@ -67,7 +66,7 @@ void bind_devices(nb::module_& module) {
       },
       nb::arg("device"));
   module.def("device_props", &props_dict, nb::arg("device"));
-  module.def("synchronize", &synchronize_device, nb::arg("device"), Release());
+  module.def("synchronize", &synchronize_device, nb::arg("device"));
 }
 
 }  // namespace bringup::torch_ext

@@ -70,14 +70,13 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     before_host_wait("Stream.synchronize()");
-    check_driver(active_driver()->stream_synchronize(stream.device_index(), native_stream(stream)),
+    check_driver(wait_for_stream(stream.device_index(), native_stream(stream)),
                  "waiting for a stream");
     raise_host_failure(stream.device_index());
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     before_host_wait("synchronize()");
-    check_driver(active_driver()->device_synchronize(checked_device(device)),
-                 "waiting for a device");
+    check_driver(wait_for_device(checked_device(device)), "waiting for a device");
     raise_host_failure(checked_device(device));
   }
 
@@ -116,7 +115,7 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
     before_host_wait("Event.synchronize()");
-    check_driver(active_driver()->event_synchronize(native_event(event)), "waiting for an event");
+    check_driver(wait_for_event(native_event(event)), "waiting for an event");
     // An event does not tell its device.
     for (c10::DeviceIndex device = 0; device < deviceCount(); ++device) raise_host_failure(device);
   }

@@ -36,7 +36,7 @@ class TimedEvent {
 
   // Waits. What failed in the stream stays to be raised by the next synchronisation.
   void wait() const noexcept {
-    const int32_t status = active_driver()->event_synchronize(event_);
+    const int32_t status = wait_for_event(event_);
     if (status != BRINGUP_OK) report_host_failure(device_, driver_words(status));
   }
   // The time from this event to a later one; both are over.
@@ -75,13 +75,16 @@ class Recorder {
   }
 
   void start() {
+    ProfiledRows found;
+    std::array<Origin, kMaxDevices> origins;  // without the lock: a device is waited for
+    for (c10::DeviceIndex device = 0; device < driver_facts().device_count; ++device) {
+      origins[static_cast<size_t>(device)] = origin_of(device, found.errors);
+    }
     std::lock_guard lock(mutex_);
     ++recording_;
-    found_ = {};
+    found_ = std::move(found);
     streams_.clear();
-    for (c10::DeviceIndex device = 0; device < driver_facts().device_count; ++device) {
-      origins_[static_cast<size_t>(device)] = origin_of(device);
-    }
+    origins_ = std::move(origins);
     ProfiledWork::recording_ = true;
   }
 
@@ -128,23 +131,21 @@ class Recorder {
     int64_t host_ns = 0;
   };
 
-  Origin origin_of(c10::DeviceIndex device) {
+  static Origin origin_of(c10::DeviceIndex device, std::vector<std::string>& errors) {
     const c10::Stream stream(c10::Stream::DEFAULT, c10::Device(kDriverDevice, device));
     Origin origin;
     for (int round = 0; round < 2; ++round) {  // the first may wait for pending work
       int32_t status = BRINGUP_OK;
       const int64_t before = c10::getTime();
       origin.event = TimedEvent::record(stream, status);
-      if (status != BRINGUP_OK) return failed_origin(status);
+      if (status != BRINGUP_OK) {
+        errors.push_back("recording a timed event: " + driver_words(status));
+        return {};
+      }
       origin.event->wait();
       origin.host_ns = before + (c10::getTime() - before) / 2;
     }
     return origin;
-  }
-
-  Origin failed_origin(int32_t status) {
-    found_.errors.push_back("recording a timed event: " + driver_words(status));
-    return {};
   }
 
   std::unique_ptr<TimedEvent> mark(const ProfiledRow& row, const c10::Stream& stream) {
@@ -254,7 +255,7 @@ class DriverStubs final : public torch::profiler::impl::ProfilerStubs {
   }
   void synchronize() const override {
     for (c10::DeviceIndex device = 0; device < driver_facts().device_count; ++device) {
-      check_driver(active_driver()->device_synchronize(device), "waiting for a device");
+      check_driver(wait_for_device(device), "waiting for a device");
     }
   }
 };

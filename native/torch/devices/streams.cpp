@@ -1,9 +1,11 @@
 // The current device and streams of each thread, and the pool that streams come from.
 #include <c10/util/Exception.h>
+#include <nanobind/nanobind.h>
 
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
@@ -32,6 +34,13 @@ struct Current {
 };
 thread_local Current t_current;
 thread_local StreamObserver* t_observer = nullptr;
+
+template <class Wait>
+int32_t without_gil(const Wait& wait) noexcept {
+  std::optional<nanobind::gil_scoped_release> no_gil;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) no_gil.emplace();
+  return wait();
+}
 
 }  // namespace
 
@@ -82,9 +91,21 @@ bringup_stream current_driver_stream(c10::DeviceIndex device) {
   return native_stream(current_stream(checked_device(device)));
 }
 
+int32_t wait_for_device(c10::DeviceIndex device) noexcept {
+  return without_gil([&] { return active_driver()->device_synchronize(device); });
+}
+
+int32_t wait_for_stream(c10::DeviceIndex device, bringup_stream stream) noexcept {
+  return without_gil([&] { return active_driver()->stream_synchronize(device, stream); });
+}
+
+int32_t wait_for_event(bringup_event event) noexcept {
+  return without_gil([&] { return active_driver()->event_synchronize(event); });
+}
+
 void synchronize_current_stream(c10::DeviceIndex device) {
   device = checked_device(device);
-  check_driver(active_driver()->stream_synchronize(device, native_stream(current_stream(device))),
+  check_driver(wait_for_stream(device, native_stream(current_stream(device))),
                "waiting for the current stream");
   raise_host_failure(device);
 }

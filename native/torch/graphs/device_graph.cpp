@@ -1,9 +1,7 @@
 #include "torch/graphs/device_graph.h"
 
 #include <c10/util/Exception.h>
-#include <nanobind/nanobind.h>
 
-#include <optional>
 #include <utility>
 
 #include "torch/devices/profiler.h"
@@ -33,9 +31,6 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
 }
 
 DeviceGraph::~DeviceGraph() {
-  // The worker may be in an operator that wants the GIL.
-  std::optional<nanobind::gil_scoped_release> no_gil;
-  if (PyGILState_Check() != 0) no_gil.emplace();
   wait();
   active_driver()->graph_destroy(graph_);
   active_driver()->event_destroy(over_);
@@ -112,12 +107,11 @@ void DeviceGraph::order_after() noexcept {
 }
 
 void DeviceGraph::finish_former() {
-  check_driver(active_driver()->event_synchronize(over_), "waiting for a graph's former launch");
+  check_driver(wait_for_event(over_), "waiting for a graph's former launch");
 }
 
 void DeviceGraph::wait() noexcept {
-  const bringup_driver& driver = *active_driver();
-  const int32_t status = driver.event_synchronize(over_);
+  const int32_t status = wait_for_event(over_);
   if (status == BRINGUP_OK) return;
   // The driver may tell a failure only once, and here nobody can be told.
   report_host_failure(device_, driver_words(status));
