@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from bringup.graphs._origin import capture_error
+from bringup.graphs._replaced import attribute_replaced
 
 __all__ = ["generated_code_refused"]
 
@@ -30,21 +32,19 @@ def generated_code_refused(recording: Callable[[], bool]) -> Iterator[Callable[[
 
     Gives a function that looks again for classes that were imported since.
     """
-    replaced: dict[tuple[type, str], Any] = {}
+    with ExitStack() as patches:
+        replaced: set[tuple[type, str]] = set()
 
-    def install() -> None:
-        for owner, method, generator in _loaded():
-            if (owner, method) not in replaced:
-                original = getattr(owner, method)
-                replaced[owner, method] = original
-                setattr(owner, method, _guarded(original, generator, recording))
+        def install() -> None:
+            for owner, method, generator in _loaded():
+                if (owner, method) in replaced:
+                    continue
+                replaced.add((owner, method))
+                make = functools.partial(_guarded, generator=generator, recording=recording)
+                patches.enter_context(attribute_replaced(owner, method, make))
 
-    install()
-    try:
+        install()
         yield install
-    finally:
-        for (owner, method), original in replaced.items():
-            setattr(owner, method, original)
 
 
 def _loaded() -> Iterator[_Class]:
