@@ -164,7 +164,7 @@ void bind_recorder(nb::module_& module) {
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)
-      .def("remember", &Recorder::remember, nb::arg("tensor"), nb::arg("name"))
+      .def("remember", &Recorder::remember, nb::arg("tensor"), nb::arg("name"), nb::arg("most"))
       .def(
           "watch_generator",
           [](Recorder& recorder, const nb::object& generator) {

@@ -19,23 +19,26 @@ bool has_content(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Contents::remember(const at::Tensor& tensor, std::string name) {
-  if (!has_content(tensor)) return;
+size_t Contents::remember(const at::Tensor& tensor, std::string name, size_t most) {
+  if (!has_content(tensor)) return 0;
   names_.try_emplace(tensor.unsafeGetTensorImpl(), name);
   const c10::Storage& storage = tensor.storage();
+  const size_t size = storage.nbytes();
+  if (size > most) return 0;
   const auto [entry, fresh] = contents_.try_emplace(storage.unsafeGetStorageImpl());
-  if (!fresh) return;
+  if (!fresh) return 0;
   const OutsideCapture outside;
   Content& content = entry->second;
   content.storage = storage;
   content.what = "'" + std::move(name) + "' (" + describe(tensor) + ")";
   const at::Tensor bytes = bytes_of(storage);
-  if (copied_ + storage.nbytes() <= kCopied) {
-    copied_ += storage.nbytes();
+  if (copied_ + size <= kCopied) {
+    copied_ += size;
     content.copy = bytes.clone();
   } else {
     content.hash = content_hash(bytes);
   }
+  return size;
 }
 
 bool Contents::is_same(const Content& content) {

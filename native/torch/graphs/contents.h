@@ -17,9 +17,10 @@ namespace bringup::torch_ext::graphs {
 
 class Contents {
  public:
-  // Remembers the content of the tensor's storage unless it did so before; `name` is the user's for
-  // the tensor. Copies the first 64 MiB in all, hashes the rest.
-  void remember(const at::Tensor& tensor, std::string name);
+  // Remembers the content of the tensor's storage unless it did so before or there are more than
+  // `most` bytes; `name` is the user's for the tensor. Copies the first 64 MiB in all, hashes the
+  // rest. Returns how many bytes it read.
+  size_t remember(const at::Tensor& tensor, std::string name, size_t most);
 
   // A tensor of which no operator wrote what it has now, "'cache' (float32[4])"; none when there is
   // none. `written`: what recorded operators wrote.

@@ -537,10 +537,13 @@ std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {
   return found;
 }
 
-void Recorder::remember(const at::Tensor& tensor, std::string name) {
+bool Recorder::predates(const at::Tensor& tensor) const {
+  return !tensor.has_storage() || pool_->find(tensor.storage()) == nullptr;
+}
+
+size_t Recorder::remember(const at::Tensor& tensor, std::string name, size_t most) {
   // What the run itself made has its own rules.
-  if (tensor.has_storage() && pool_->find(tensor.storage()) != nullptr) return;
-  contents_.remember(tensor, std::move(name));
+  return predates(tensor) ? contents_.remember(tensor, std::move(name), most) : 0;
 }
 
 void Recorder::put_back() const {

@@ -70,7 +70,7 @@ class Recorder {
   // How many operators ran until now, views included.
   size_t seen() const { return seen_; }
   // Whether the tensor's memory was there before the capture.
-  bool predates(const at::Tensor& tensor) const { return pool_->find(tensor.storage()) == nullptr; }
+  bool predates(const at::Tensor& tensor) const;
 
   // Storages that a tensor still has and that no node writes.
   std::vector<std::pair<uintptr_t, size_t>> unwritten() const;
@@ -79,8 +79,9 @@ class Recorder {
   // While paused everything runs as if there were no capture: torch.compile works.
   void set_paused(bool paused);
   bool paused() const { return paused_; }
-  // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end.
-  void remember(const at::Tensor& tensor, std::string name);
+  // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end,
+  // unless it has more than `most` bytes. Returns how many it read now.
+  size_t remember(const at::Tensor& tensor, std::string name, size_t most);
   // A generator that the captured code can reach, after begin(): that only operators move it is
   // checked from here on, not from the first one on that draws from it.
   void watch_generator(const at::Generator& generator) { random_.watch(generator); }

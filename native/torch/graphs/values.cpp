@@ -11,7 +11,9 @@ namespace bringup::torch_ext::graphs {
 
 std::string describe_shape(const at::Tensor& tensor) {
   std::ostringstream text;
-  text << torch::getTHPDtype(tensor.scalar_type())->name << '[';
+  text << torch::getTHPDtype(tensor.scalar_type())->name;
+  if (tensor.is_nested()) return text.str() + " (nested)";  // its sizes are not numbers
+  text << '[';
   for (int64_t d = 0; d < tensor.dim(); ++d) text << (d > 0 ? ", " : "") << tensor.size(d);
   text << ']';
   return text.str();

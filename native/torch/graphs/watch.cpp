@@ -24,9 +24,9 @@ std::string kind_of(PyObject* object) {
 }  // namespace
 
 Watch::~Watch() {
-  if (slots_.empty()) return;
+  if (slots_.empty() && mirrors_.empty()) return;
   const nb::gil_scoped_acquire gil;
-  slots_.clear();
+  clear();
 }
 
 void Watch::add_tensor(const at::Tensor& tensor, const std::string& reader) {
@@ -91,6 +91,26 @@ bool Watch::reads(const at::Tensor& tensor) const {
   return tensor.has_storage() && storages_.contains(tensor.storage().unsafeGetStorageImpl());
 }
 
+bool Watch::is_replaced(const at::Tensor& former, const at::Tensor& now) const {
+  if (!reads(former)) return false;
+  return !now.has_storage() || !Placement(former).difference(*now.unsafeGetTensorImpl()).empty();
+}
+
+void Watch::mirror(nb::object owner, nb::dict attributes) {
+  mirrors_.push_back({std::move(owner), std::move(attributes)});
+}
+
+void Watch::reread(const Mirror& mirror) {
+  for (const nb::handle name : mirror.attributes.keys()) {
+    const nb::object now = nb::getattr(mirror.owner, name, nb::handle());
+    if (now.is_valid()) {
+      mirror.attributes[name] = now;
+    } else {
+      nb::del(mirror.attributes[name]);
+    }
+  }
+}
+
 void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
   if (std::ranges::find(frozen_, weights) != frozen_.end()) return;
   weights->for_each_storage([&](const c10::Storage& storage) {
@@ -101,6 +121,7 @@ void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
 }
 
 std::optional<std::string> Watch::change() {
+  for (const Mirror& mirror : mirrors_) reread(mirror);
   for (Slot& slot : slots_) {
     PyObject* now = find(slot);
     if (C10_LIKELY(now == slot.value.ptr())) {
@@ -160,9 +181,16 @@ int Watch::traverse(visitproc visit, void* arg) const {
     Py_VISIT(slot.key.ptr());
     Py_VISIT(slot.value.ptr());
   }
+  for (const Mirror& mirror : mirrors_) {
+    Py_VISIT(mirror.owner.ptr());
+    Py_VISIT(mirror.attributes.ptr());
+  }
   return 0;
 }
 
-void Watch::clear() noexcept { const std::vector<Slot> slots = std::exchange(slots_, {}); }
+void Watch::clear() noexcept {
+  const std::vector<Slot> slots = std::exchange(slots_, {});
+  const std::vector<Mirror> mirrors = std::exchange(mirrors_, {});
+}
 
 }  // namespace bringup::torch_ext::graphs

@@ -38,8 +38,14 @@ class Watch {
 
   // What a module holds under `key` of one of its dictionaries, as it is now: `name` says it.
   void add_slot(nanobind::dict dict, nanobind::object key, std::string name);
+  // `attributes` has, from now on and whenever it is looked at, what the attributes of `owner` are
+  // that it names: for an object without a dictionary of its own, a TorchScript module.
+  void mirror(nanobind::object owner, nanobind::dict attributes);
   // Whether nodes of the graph read the memory of this tensor, or what was folded from it.
   bool reads(const at::Tensor& tensor) const;
+  // Whether nodes of the graph read the memory of `former`, and `now` is elsewhere or read
+  // otherwise.
+  bool is_replaced(const at::Tensor& former, const at::Tensor& now) const;
   // Weights that a compiled function folded, and that was captured.
   void add_frozen(std::shared_ptr<FrozenWeights> weights);
 
@@ -67,12 +73,19 @@ class Watch {
     std::string name;
   };
 
+  struct Mirror {
+    nanobind::object owner;
+    nanobind::dict attributes;
+  };
+
+  static void reread(const Mirror& mirror);
   static PyObject* find(Slot& slot);
   std::string difference(Slot& slot, PyObject* now);
 
   std::unordered_set<const c10::TensorImpl*> known_;  // while recording
   std::vector<Held> tensors_;
   std::vector<Slot> slots_;
+  std::vector<Mirror> mirrors_;
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;
   std::unordered_set<const c10::StorageImpl*> storages_;  // compared only
   std::unordered_set<const c10::StorageImpl*> frozen_storages_;

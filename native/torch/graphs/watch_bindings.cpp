@@ -54,7 +54,9 @@ void bind_watch(nb::module_& module) {
       .def("join_capture", &join_capture);
   nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))
       .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"))
+      .def("mirror", &Watch::mirror, nb::arg("owner"), nb::arg("attributes"))
       .def("reads", &Watch::reads, nb::arg("tensor"))
+      .def("is_replaced", &Watch::is_replaced, nb::arg("former"), nb::arg("now"))
       .def("change", &Watch::change)
       .def("refresh", &Watch::refresh);
 }

@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -20,7 +20,8 @@ from bringup.graphs._generated import generated_code_refused
 from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
-from bringup.graphs._reachable import frame_values, reachable
+from bringup.graphs._reachable import Found, frame_values, reachable
+from bringup.graphs._replaced import attribute_replaced
 from bringup.graphs._run import OutermostCalls, RunUnit, declared_inputs
 from bringup.graphs._scope import ScopeTracker
 
@@ -89,7 +90,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
-        self._held = HeldTensors()
+        self._held: HeldTensors | None = None
 
     def __enter__(self) -> CapturedGraph:
         if self._graph._content is not None:
@@ -97,11 +98,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
         recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
-        self._held = held = HeldTensors()
-        generators = _remember_reachable(recorder, held, frame_values(sys._getframe(1)))
+        self._held = held = HeldTensors(recorder.predates)
+        found = reachable(frame_values(sys._getframe(1)))
+        generators = _remember(recorder, held, found, _REMEMBERED_BYTES)
         with ExitStack() as cleanup:
             if self._stream is not None:
-                cleanup.enter_context(self._stream)
+                cleanup.enter_context(_in_stream(self._stream))
             recorder.begin()
             cleanup.callback(recorder.stop)
             for generator in generators:
@@ -132,7 +134,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder, self._recorder = self._recorder, None
         scopes, unit = _session.scopes, self._unit
         assert scopes is not None
-        held, self._held = self._held, HeldTensors()
+        held, self._held = self._held, None
+        assert held is not None
         self._graph._unit = None
         self._cleanup.close()
         if error is not None:
@@ -141,7 +144,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         try:
             _check_outputs(recorder)
             native = recorder.finish()
-            held.check(recorder)
+            held.check(recorder.watch)
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             self._graph._content = Content(native, recorder.watch)
@@ -186,34 +189,41 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _remember_reachable(
-    recorder: Any, held: HeldTensors, values: Mapping[str, Any]
+def _remember(
+    recorder: Any, held: HeldTensors, found: Iterable[Found], most: int
 ) -> list[torch.Generator]:
-    """Remembers the content of what the captured code can reach, and the modules there; returns
-    the random generators.
+    """Remembers what the captured code can reach: the content of tensors, up to `most` bytes, and
+    what holds them; returns the random generators.
     """
-    generators: list[torch.Generator] = []
-    left = _REMEMBERED_BYTES
-    for name, found in reachable(values):
-        if isinstance(found, torch.nn.Module):
-            held.add(name, found)
-        elif isinstance(found, torch.Generator):
-            generators.append(found)
-        elif (left := left - _storage_bytes(found)) > 0:
-            recorder.remember(found, name)
-    return generators
+    found = list(found)
+    held.add(found)
+    for name, value, _ in found:
+        if issubclass(type(value), torch.Tensor):
+            most -= recorder.remember(value, name, most)
+    return [value for _, value, _ in found if issubclass(type(value), torch.Generator)]
+
+
+@contextmanager
+def _in_stream(stream: Any) -> Iterator[None]:
+    """Runs the block in `stream`, after the work of the stream around it and before what follows
+    there: to put tensors back, too.
+    """
+    outer = torch.accelerator.current_stream(stream.device)
+    stream.wait_stream(outer)
+    try:
+        with stream:
+            yield
+    finally:
+        outer.wait_stream(stream)
 
 
 @contextmanager
 def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
-    def entered(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        for name, found in reachable({type(module).__name__: module, "its arguments": args}):
-            if isinstance(found, torch.nn.Module):
-                held.add(name, found)
-            elif isinstance(found, torch.Generator):
-                recorder.watch_generator(found)
-            else:
-                recorder.remember(found, name)
+    def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = {"its arguments": args, "its keyword arguments": kwargs}
+        found = reachable({type(module).__name__: module, **values})
+        for generator in _remember(recorder, held, found, sys.maxsize):
+            recorder.watch_generator(generator)
 
     calls = OutermostCalls(lambda: int(recorder.seen))
     scopes = ScopeTracker(recorder.set_scope, entered, calls)
@@ -270,7 +280,7 @@ def _host_reads_refused() -> Iterator[None]:
     with ExitStack() as patches:
         for name in ("tolist", "numpy"):
             make = functools.partial(guarded, name)
-            patches.enter_context(_attribute_replaced(torch.Tensor, name, make))
+            patches.enter_context(attribute_replaced(torch.Tensor, name, make))
         yield
 
 
@@ -286,29 +296,9 @@ def _capture_told_to_libraries() -> Iterator[None]:
     with ExitStack() as patches:
         for module in (torch.cuda, torch.xpu):
             patches.enter_context(
-                _attribute_replaced(module, "is_current_stream_capturing", telling)
+                attribute_replaced(module, "is_current_stream_capturing", telling)
             )
         yield
-
-
-@contextmanager
-def _attribute_replaced(
-    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Replaces a function for a while. Somebody else who replaces it meanwhile is left alone: ours
-    stays below theirs then, and does nothing outside captures.
-    """
-    former = vars(owner).get(name)
-    ours = make(getattr(owner, name))
-    setattr(owner, name, ours)
-    try:
-        yield
-    finally:
-        if vars(owner).get(name) is ours:
-            if former is None:
-                delattr(owner, name)  # inherited
-            else:
-                setattr(owner, name, former)
 
 
 @contextmanager
@@ -342,10 +332,6 @@ def _check_outputs(recorder: Any) -> None:
         ' never filled. Compile with backend="bringup" or "eager", make it before the capture, or'
         " declare it with graphs.constant(tensor)"
     )
-
-
-def _storage_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -4,12 +4,13 @@ before every replay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from bringup.graphs._origin import capture_error
+from bringup.graphs._reachable import Found, held_by
 
 __all__ = ["HeldTensors", "watch_modules"]
 
@@ -17,39 +18,72 @@ _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
 
 
 class HeldTensors:
-    """Buffers and other tensors that modules hold before captured code uses them.
+    """The tensors that captured code finds in modules, containers and objects before it uses them.
 
     A run that computes `self.state = f(self.state)` keeps its state in Python: a replay would read
     the former tensor for ever.
+
+    Args:
+        predates: whether a tensor was there before the capture.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, predates: Callable[[torch.Tensor], bool]) -> None:
         self.modules: list[torch.nn.Module] = []
-        self._slots: dict[tuple[int, str], tuple[str, dict[str, Any], torch.Tensor]] = {}
+        self._predates = predates
+        self._held: dict[int, Found] = {}
 
-    def add(self, name: str, module: torch.nn.Module) -> None:
-        """Remembers what one module holds now, unless it was remembered before."""
-        self.modules.append(module)
-        held = vars(module)
-        for dictionary in (held.get("_buffers", {}), held):
-            for key, value in dictionary.items():
-                if isinstance(value, torch.Tensor):
-                    slot = f"{name}.{key}", dictionary, value
-                    self._slots.setdefault((id(dictionary), key), slot)
-
-    def check(self, recorder: Any) -> None:
-        """Raises `CaptureError` for a tensor that the graph reads and in whose place a module holds
-        a result of the run.
-        """
-        for (_, key), (name, dictionary, former) in self._slots.items():
-            now = dictionary.get(key)
-            if now is former or not isinstance(now, torch.Tensor) or now.layout != torch.strided:
+    def add(self, found: Sequence[Found]) -> None:
+        """Remembers what is held now, of what was not remembered before."""
+        of_the_run: set[int] = set()  # to keep them would keep results of the run
+        kept: list[Found] = []
+        for name, value, held in reversed(found):
+            fresh = {key for key, item in held.items() if self._is_result(item)}
+            if issubclass(type(value), torch.nn.Module):
+                self.modules.append(value)
+                held = {key: item for key, item in held.items() if key not in fresh}
+            elif fresh or not of_the_run.isdisjoint(map(id, held.values())):
+                of_the_run.add(id(value))
                 continue
-            if recorder.watch.reads(former) and not recorder.predates(now):
-                raise capture_error(
-                    f"the run reads '{name}' and puts a result of its own in its place: a replay"
-                    " would read the former tensor again. Write it in place, with copy_"
-                )
+            if held:
+                kept.append((name, value, held))
+        for row in reversed(kept):
+            self._held.setdefault(id(row[1]), row)
+
+    def _is_result(self, value: Any) -> bool:
+        return issubclass(type(value), torch.Tensor) and not self._predates(value)
+
+    def check(self, watch: Any) -> None:
+        """Raises `CaptureError` for a tensor that the graph reads and in whose place the run has
+        put another one.
+        """
+        compared: set[tuple[int, int]] = set()
+        for name, value, held in self._held.values():
+            self._compare(watch, name, held, held_by(value), compared)
+
+    def _compare(
+        self,
+        watch: Any,
+        name: str,
+        former: dict[str, Any],
+        now: dict[str, Any],
+        compared: set[tuple[int, int]],
+    ) -> None:
+        for key, before in former.items():
+            after = now.get(key)
+            if after is before or after is None or (id(before), id(after)) in compared:
+                continue
+            if issubclass(type(before), torch.Tensor):
+                if issubclass(type(after), torch.Tensor) and watch.is_replaced(before, after):
+                    raise capture_error(
+                        f"the run reads '{name}{key}' and puts another tensor in its place: a"
+                        " replay would read the former one again. Write it in place, with copy_"
+                        " (of transformers' caches, StaticCache does)"
+                    )
+            elif id(before) in self._held:
+                # another list or object, in which the former's tensors may be
+                compared.add((id(before), id(after)))
+                inner = self._held[id(before)][2]
+                self._compare(watch, name + key, inner, held_by(after), compared)
 
 
 def watch_modules(
@@ -75,7 +109,7 @@ def _with_compiled(ran: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, None
     """The modules in order; a compiled one stands for everything in it, which runs unseen."""
     called: dict[torch.nn.Module, None] = {}
     for module in ran:
-        original = module.__dict__["_modules"].get("_orig_mod")
+        original = dict(vars(module).get("_modules", {}).items()).get("_orig_mod")
         called.update(dict.fromkeys([module] if original is None else original.modules()))
     return called
 
@@ -90,15 +124,16 @@ def _watch_tree(
 ) -> bool:
     """Whether anything in the module is watched."""
     seen.add(module)
-    held = module.__dict__
     used = module in called
+    if isinstance(module, torch.jit.ScriptModule):
+        return _watch_script(watch, module, path, root, used)
+    held = module.__dict__
     if used:
-        where = f"module '{path}' of {root}" if path else f"module {root}"
-        watch.add_slot(held, "training", f"'training' of {where}")
+        watch.add_slot(held, "training", f"'training' of {_where(path, root)}")
     for dictionary, key, kind in _read_slots(watch, held, used):
         watch.add_slot(dictionary, key, f"{kind} '{_join(path, key)}' of {root}")
         used = True
-    children: dict[str, torch.nn.Module | None] = held["_modules"]
+    children: dict[str, torch.nn.Module | None] = held.get("_modules", {})
     for key, child in children.items():
         if child is None:
             continue
@@ -116,14 +151,48 @@ def _read_slots(
 ) -> Iterator[tuple[dict[str, Any], str, str]]:
     """(dictionary, key, kind) of what the graph depends on."""
     for name, kind in _KINDS.items():
-        for key, value in held[name].items():
+        dictionary = held.get(name, {})
+        for key, value in dictionary.items():
             # a bias that is missing can be given later
             if watch.reads(value) if value is not None else called:
-                yield held[name], key, kind
+                yield dictionary, key, kind
     for key, value in held.items():
-        is_read = isinstance(value, torch.Tensor) and watch.reads(value)
-        if is_read or (called and isinstance(value, torch.Generator)):
+        if _is_read(watch, value) or (called and isinstance(value, torch.Generator)):
             yield held, key, "attribute"
+
+
+def _watch_script(watch: Any, script: Any, path: str, root: str, called: bool) -> bool:
+    """Whether anything in the TorchScript module is watched. It runs in C++, where it keeps what it
+    holds, and stands for everything in it.
+    """
+    rows = []
+    for below, module in script.named_modules():
+        at = _join(path, below)
+        names = torch._C.ConcreteModuleType.from_jit_type(module._c._type()).get_attributes()
+        read = [key for key in names if _is_read(watch, getattr(module, key))]
+        called = called or bool(read)
+        texts = {
+            "training": f"'training' of {_where(at, root)}",
+            **{key: f"attribute '{_join(at, key)}' of {root}" for key in read},
+            **{
+                key: f"submodule '{_join(at, key)}' of {root}" for key, _ in module.named_children()
+            },
+        }
+        rows.append((module, texts))
+    for module, texts in rows if called else ():
+        attributes = {key: getattr(module, key) for key in texts}
+        watch.mirror(module, attributes)
+        for key, text in texts.items():
+            watch.add_slot(attributes, key, text)
+    return called
+
+
+def _is_read(watch: Any, value: Any) -> bool:
+    return issubclass(type(value), torch.Tensor) and bool(watch.reads(value))
+
+
+def _where(path: str, root: str) -> str:
+    return f"module '{path}' of {root}" if path else f"module {root}"
 
 
 def _join(path: str, key: str) -> str:

@@ -5,20 +5,35 @@ containers and plain objects. What hides elsewhere (generators, C++ objects) is 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from typing import Any
 
 import torch
 
-__all__ = ["frame_values", "reachable"]
+__all__ = ["Found", "frame_values", "held_by", "local_variables", "reachable"]
 
 _MOST_OBJECTS = 10_000
 _DEEPEST = 8
-_CLOSED = ("torch", "bringup", "builtins", "typing", "_pytest", "pytest", "numpy", "logging")
+_CLOSED = (
+    *("torch", "bringup", "builtins", "os", "typing", "_pytest", "pytest", "numpy", "logging"),
+)
 """Packages whose objects and functions are not looked into; modules and tensors always are."""
+_PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
+_CONTAINERS: dict[type, Callable[[Any], Iterable[tuple[Any, Any]]]] = {
+    dict: dict.items,
+    list: lambda value: enumerate(list.__iter__(value)),
+    tuple: lambda value: enumerate(tuple.__iter__(value)),
+    deque: lambda value: enumerate(deque.__iter__(value)),
+}
+"""How to see what is in one: a class derived from it may do anything when it is iterated."""
+_INTERNAL = frozenset(vars(torch.nn.Module()))
+
+Found = tuple[str, Any, dict[str, Any]]
+"""A value that captured code can reach: its name, itself, and what it held (see `held_by`)."""
 
 
 def frame_values(frame: types.FrameType) -> dict[str, Any]:
@@ -27,19 +42,24 @@ def frame_values(frame: types.FrameType) -> dict[str, Any]:
         frame = frame.f_back
     values = _mentioned_globals(frame.f_code, frame.f_globals)
     if frame.f_code.co_flags & CO_OPTIMIZED:
-        variables = frame.f_locals
-        values.update(variables)
-        # until 3.13 this is a copy, which would keep what the function deletes
-        if type(variables) is dict:
-            variables.clear()
+        values.update(local_variables(frame))
     return values
 
 
-def reachable(
-    values: Mapping[str, Any],
-) -> Iterator[tuple[str, torch.Tensor | torch.nn.Module | torch.Generator]]:
-    """(name, value) of every tensor, module and random generator behind these values, nearest
-    first, each once.
+def local_variables(frame: types.FrameType) -> dict[str, Any]:
+    """A copy of the variables of a function that runs."""
+    variables = frame.f_locals
+    copy = dict(variables)
+    # Until 3.13 the frame keeps a dictionary, and with it what the function deletes. The function
+    # itself may have it, from locals(): then the frame, the name here and the call are not all.
+    if type(variables) is dict and sys.getrefcount(variables) <= 3:
+        variables.clear()
+    return copy
+
+
+def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
+    """Every tensor, module and random generator behind these values, and everything on the way that
+    can hold one; nearest first, each once.
     """
     seen: set[int] = set()
     waiting = deque((name, value, 0) for name, value in values.items())
@@ -50,38 +70,76 @@ def reachable(
             continue
         visited += 1
         seen.add(id(value))
-        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.Generator)):
-            yield name, value
-        if not isinstance(value, torch.Tensor) and depth < _DEEPEST:
-            waiting.extend((inner, item, depth + 1) for inner, item in _parts(name, value))
+        held = held_by(value) if depth < _DEEPEST else {}
+        yield name, value, held
+        if depth < _DEEPEST:
+            waiting.extend((name + key, item, depth + 1) for key, item in held.items())
+            waiting.extend((inner, item, depth + 1) for inner, item in _linked(name, value))
 
 
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, torch.nn.Module):
-        held = vars(value)
+def held_by(value: Any) -> dict[str, Any]:
+    """What a module, container or object holds in places that can be given another value, as
+    `{".weight": ...}` or `{"[0]": ...}`. Runs no code of the value's class.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        return {}
+    if issubclass(kind, torch.nn.Module):
+        return _held_by_module(value)
+    held: dict[str, Any] = {}
+    for container, items in _CONTAINERS.items():
+        if issubclass(kind, container):
+            held = {f"[{_key_text(key)}]": item for key, item in list(items(value))}
+    if not issubclass(kind, (type, types.ModuleType, types.FunctionType)) and not _is_closed(kind):
+        held.update((f".{key}", item) for key, item in _attributes(value).items())
+    return held
+
+
+def _held_by_module(module: torch.nn.Module) -> dict[str, Any]:
+    held = {}
+    if issubclass(type(module), torch.jit.ScriptModule):  # keeps them in C++
+        held.update(module.named_parameters(recurse=False))
+        held.update(module.named_buffers(recurse=False))
+        held.update(module.named_children())
+    else:
+        attributes = vars(module)
         for part in ("_parameters", "_buffers", "_modules"):
-            yield from ((f"{name}.{key}", item) for key, item in held.get(part, {}).items())
-        yield from ((f"{name}.{key}", item) for key, item in held.items() if key[:1] != "_")
-    elif isinstance(value, Mapping):
-        if type(value).__module__ != "os":
-            yield from ((f"{name}[{key!r}]", item) for key, item in list(value.items()))
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
-    elif isinstance(value, (set, frozenset)):
-        yield from ((name, item) for item in list(value))
-    elif isinstance(value, functools.partial):
+            held.update(attributes.get(part, {}))
+        held.update((key, item) for key, item in attributes.items() if key not in _INTERNAL)
+    return {f".{key}": item for key, item in held.items()}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The object's own, without asking its class, which may be a proxy for something."""
+    for owner in type(value).__mro__:
+        entry = vars(owner).get("__dict__")
+        if entry is not None:
+            real = type(entry) is types.GetSetDescriptorType
+            return dict(entry.__get__(value)) if real else {}
+    return {}
+
+
+def _key_text(key: Any) -> str:
+    return repr(key) if type(key) in _PLAIN_KEYS else object.__repr__(key)
+
+
+def _linked(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What is reached through a value that keeps it for good."""
+    kind = type(value)
+    if issubclass(kind, (set, frozenset)):
+        iterate = set.__iter__ if issubclass(kind, set) else frozenset.__iter__
+        yield from ((name, item) for item in list(iterate(value)))
+    elif issubclass(kind, functools.partial):
         yield from ((name, item) for item in (value.func, value.args, value.keywords))
-    elif isinstance(value, types.MethodType):
+    elif kind is types.MethodType:
         yield from ((name, item) for item in (value.__self__, value.__func__))
-    elif isinstance(value, types.FunctionType):
+    elif kind is types.FunctionType:
         yield from _parts_of_function(name, value)
-    elif not isinstance(value, (type, types.ModuleType)) and not _is_closed(type(value).__module__):
-        yield from ((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
 
 
 def _parts_of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((name, item) for item in vars(function).values())  # what a wrapper wraps
-    if _is_closed(function.__module__):
+    if _is_closed(function):
         return
     for variable, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
@@ -103,5 +161,6 @@ def _mentioned_globals(code: types.CodeType, variables: dict[str, Any]) -> dict[
     return found
 
 
-def _is_closed(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _CLOSED
+def _is_closed(owner: type | types.FunctionType) -> bool:
+    module = owner.__module__
+    return isinstance(module, str) and module.partition(".")[0] in _CLOSED

@@ -222,7 +222,7 @@ def declared_inputs(inputs: Any) -> Inputs:
 
 
 def _inputs_of(call: ModuleCall) -> Inputs:
-    signature = inspect.signature(call.module.forward)
+    signature = _signature(call.module.forward)
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         try:
@@ -235,6 +235,14 @@ def _inputs_of(call: ModuleCall) -> Inputs:
 
     weights = [*call.module.parameters(), *call.module.buffers()]
     return Inputs(bind, bind(call.args, call.kwargs), frozenset(map(_address, weights)))
+
+
+def _signature(forward: Any) -> inspect.Signature:
+    if not isinstance(forward, torch.ScriptMethod):
+        return inspect.signature(forward)
+    names = [argument.name for argument in forward.schema.arguments[1:]]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
 def _without_memory(call: ModuleCall) -> str | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from bringup.graphs._reachable import local_variables
 from bringup.graphs._run import OutermostCalls
 
 __all__ = ["ScopeTracker"]
@@ -26,7 +29,7 @@ _current = _Current()
 
 def _before_module(module: torch.nn.Module, args: Any) -> None:
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.enter_module(module, args)
+        _current.tracker.enter_module(module, args, sys._getframe(1))
 
 
 def _after_module(
@@ -82,15 +85,15 @@ class ScopeTracker:
 
     Args:
         changed: called with the new scope, `"encoder.layer.0"`, whenever it changes.
-        entered: called with a module and its positional arguments, before the first call of one
-            that is no part of a module called before.
+        entered: called with a module, its positional and its keyword arguments, before the first
+            call of one that is no part of a module called before.
         calls: told of module calls that no other module contains.
     """
 
     def __init__(
         self,
         changed: Callable[[str], None],
-        entered: Callable[[torch.nn.Module, tuple[Any, ...]], None],
+        entered: Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None],
         calls: OutermostCalls,
     ) -> None:
         self._changed = changed
@@ -121,10 +124,13 @@ class ScopeTracker:
         finally:
             self._pop_to(depth)
 
-    def enter_module(self, module: torch.nn.Module, args: tuple[Any, ...] = ()) -> None:
-        """A module is being called."""
+    def enter_module(
+        self, module: torch.nn.Module, args: tuple[Any, ...], caller: FrameType
+    ) -> None:
+        """A module is being called, by torch's code in this frame."""
         if module not in self.called and module not in self._paths:
-            self._entered(module, args)
+            # torch gives hooks of all modules no keyword arguments before the call
+            self._entered(module, args, local_variables(caller).get("kwargs", {}))
         self.called[module] = None
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         if parent is None:

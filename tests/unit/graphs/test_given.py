@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -215,7 +216,7 @@ class Recurrent(nn.Module):
 
 
 def test_state_that_a_module_keeps_in_python_is_refused_by_the_capture() -> None:
-    with pytest.raises(CaptureError, match=r"the run reads '\w+\.state' and puts a result of its"):
+    with pytest.raises(CaptureError, match=r"the run reads '\w+\.state' and puts another tensor"):
         captured(Recurrent(in_place=False), torch.ones(3))
 
 
@@ -282,6 +283,73 @@ def test_compiled_module_is_watched_through_its_original() -> None:
     assert torch.equal(output, model(x))
     model.linear.weight = nn.Parameter(torch.zeros(4, 4))
     with pytest.raises(CaptureError, match=r"parameter 'linear\.weight' of Tied is another tensor"):
+        graph.replay()
+
+
+class Dropping(nn.Module):
+    """What TorchScript keeps in C++: parameters, a buffer, an attribute, modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("shift", torch.randn(4))
+        self.mask = torch.tensor([1.0, 0.0, 1.0, 1.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.linear(x) * self.mask + self.shift, 0.5, self.training)
+
+
+def _script_parameter(model: Any) -> None:
+    model.linear.weight = nn.Parameter(torch.zeros(4, 4))
+
+
+def _script_data(model: Any) -> None:
+    model.linear.bias.data = torch.zeros(4)
+
+
+def _script_attribute(model: Any) -> None:
+    model.mask = torch.zeros(4)
+
+
+def _script_submodule(model: Any) -> None:
+    model._modules["linear"] = torch.jit.script(nn.Linear(4, 4))
+
+
+IN_SCRIPT: dict[str, tuple[Callable[[Any], None], str]] = {
+    "parameter": (_script_parameter, r"attribute 'linear\.weight' of \w+ is another tensor now"),
+    "data": (_script_data, r"attribute 'linear\.bias' of \w+ has other memory now"),
+    "attribute": (_script_attribute, r"attribute 'mask' of \w+ is another tensor now"),
+    "submodule": (_script_submodule, r"submodule 'linear' of \w+ is another \w+ now"),
+    "train": (lambda model: model.train(), r"'training' of module \w+ was False and is True"),
+}
+
+
+@pytest.mark.parametrize("name", IN_SCRIPT)
+def test_what_a_torchscript_module_holds_is_replaced_and_replay_names_it(name: str) -> None:
+    change, text = IN_SCRIPT[name]
+    model, x = torch.jit.script(Dropping().eval()), torch.randn(2, 4)
+    graph, output = captured(model, x)
+    model.linear.weight.mul_(2)
+    graph.replay()
+    assert torch.equal(output, model(x))
+    change(model)
+    with pytest.raises(CaptureError, match=text):
+        graph.replay()
+
+
+@pytest.mark.parametrize("make", [lambda m: m, lambda m: nn.Sequential(nn.ReLU(), m)])
+def test_traced_module_is_captured_and_watched(make: Callable[[nn.Module], nn.Module]) -> None:
+    x = torch.randn(2, 4)
+    traced = torch.jit.trace(Dropping().eval(), x)
+    model = make(traced)
+    graph, output = captured(model, x)
+    x.copy_(torch.randn(2, 4))
+    graph.replay()
+    assert torch.equal(output, model(x))
+    other = torch.randn(2, 4)
+    assert torch.equal(graph.run(other), model(other))
+    traced.linear.weight = nn.Parameter(torch.zeros(4, 4))
+    with pytest.raises(CaptureError, match=r"'[\w.]*linear\.weight' of \w+ is another tensor now"):
         graph.replay()
 
 

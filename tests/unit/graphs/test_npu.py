@@ -160,6 +160,42 @@ def test_torch_npu_spells_it_its_own_way() -> None:
     assert y.cpu().tolist() == [6, 6]
 
 
+SLOW = """
+#include "bringup/kernel.h"
+int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {
+  const DLTensor* x = args[0];
+  const float* from = x->data;
+  float* to = ((const DLTensor*)args[n - 1])->data;
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    volatile float sum = 0;
+    for (int k = 0; k < 200; ++k) sum += from[i];
+    to[i] = sum / 200;
+  }
+  return 0;
+}
+"""
+
+
+def test_capture_in_a_given_stream_is_ordered_with_the_stream_around_it() -> None:
+    signature = "graphs_npu_test::slow(Tensor x, Tensor(a!) out) -> ()"
+    source = jit.Source(text=SLOW, name="slow.c")
+    slow = ops.kernel_op(signature, source=source, checks=ops.same_shape("x", "out"))
+    x, out = torch.ones(100_000, device="npu"), torch.empty(100_000, device="npu")
+    slow(x, out)  # compiled
+    torch.npu.synchronize()
+    stream, graph = torch.Stream(device="npu"), graphs.CapturedGraph()
+    x.zero_()
+    slow(x, out)  # still runs when the block begins
+    with graphs.capture(graph, stream=stream):
+        x.fill_(1)
+        slow(x, out)  # still runs when the block ends
+    assert x.sum().item() == 0
+    assert out.sum().item() == 0
+    graph.replay()
+    assert out.sum().item() == 100_000
+    slow.undefine()
+
+
 def test_capture_in_a_given_stream() -> None:
     stream, x, graph = (
         torch.Stream(device="npu"),
@@ -268,6 +304,62 @@ def test_operator_in_python_runs_on_the_drivers_thread() -> None:
     x.fill_(3)
     graph.replay()
     assert output.cpu().tolist() == [7, 7]
+
+
+PENDING = """
+import sys
+import torch
+from bringup import devices, graphs
+from torch.profiler import ProfilerActivity, profile
+
+@torch.library.custom_op("pending::in_python", mutates_args=())
+def in_python(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+def many(x):
+    for _ in range(50):
+        x = in_python(x)
+    return x
+
+devices.load_driver("sim")
+torch.set_grad_enabled(False)
+x, large = torch.zeros(4, device="npu"), torch.ones(17 << 20, device="npu")
+model = torch.nn.Linear(4, 4).to("npu")
+compiled = torch.compile(model, backend="bringup", options={"freeze": True})
+compiled(x)
+graph, frozen, other = (graphs.CapturedGraph() for _ in range(3))
+with graphs.capture(graph):
+    y = many(x)
+with graphs.capture(frozen):
+    z = compiled(x)
+torch.npu.synchronize()
+sys.setswitchinterval(1000)  # the GIL goes to the driver's thread only when it is given up
+
+def profiled():
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]):
+        pass
+
+def legacy():
+    with torch.autograd.profiler.profile(use_device="npu"):
+        x + 1
+
+def captured():
+    with graphs.capture(other):
+        many(x)
+
+for wait in (profiled, legacy, captured, frozen.refresh, torch.npu.empty_cache):
+    graph.replay()
+    wait()
+    print(wait.__name__, flush=True)
+"""
+
+
+def test_waiting_with_an_operator_in_python_pending_lets_it_run() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.stdout.split() == ["profiled", "legacy", "captured", "refresh", "empty_cache"]
+    assert run.returncode == 0, run.stderr
 
 
 ISOLATED = """

@@ -52,6 +52,34 @@ def test_a_loaded_package_of_aotinductor_is_refused(tmp_path: Any) -> None:
     assert torch.equal(package(x), x)
 
 
+def test_another_tool_that_wraps_generated_code_inside_a_capture_keeps_its_wrapper() -> None:
+    from torch._inductor.output_code import CompiledFxGraph
+
+    former, x = CompiledFxGraph.__call__, torch.ones(3)
+
+    def wrapper(*args: Any) -> Any:
+        return former(*args)
+
+    def run() -> torch.Tensor:
+        CompiledFxGraph.__call__ = wrapper
+        return x * 2
+
+    try:
+        captured(run)
+        assert CompiledFxGraph.__call__ is wrapper
+    finally:
+        CompiledFxGraph.__call__ = former
+
+
+def test_methods_of_generated_code_are_what_they_were_after_a_capture() -> None:
+    from torch._inductor.output_code import CompiledAOTI, CompiledFxGraph
+
+    owned = [dict(vars(owner)) for owner in (CompiledFxGraph, CompiledAOTI)]
+    x = torch.ones(3)
+    captured(lambda: x * 2)
+    assert [dict(vars(owner)) for owner in (CompiledFxGraph, CompiledAOTI)] == owned
+
+
 def test_write_through_numpy_is_found_and_put_back() -> None:
     x = torch.ones(3)
     alias = x.numpy()
@@ -126,6 +154,20 @@ def test_module_that_only_its_call_shows_is_looked_at_when_it_is_called() -> Non
     models = iter([_WithCache()])
     with pytest.raises(CaptureError, match=r"'_WithCache\.keys' \(float32\[3\]\) was written"):
         captured(lambda: next(models)(torch.ones(3)))
+
+
+class _Writing(nn.Module):
+    def forward(self, x: torch.Tensor, *, cache: torch.Tensor) -> torch.Tensor:
+        _zero_out(cache)
+        return x * 2
+
+
+def test_keyword_argument_that_only_the_call_shows_is_looked_at() -> None:
+    caches, model, x = iter([torch.ones(3)]), _Writing(), torch.ones(3)
+    with pytest.raises(
+        CaptureError, match=r"'its keyword arguments\['cache'\]' \(float32\[3\]\) was written"
+    ):
+        captured(lambda: model(x, cache=next(caches)))
 
 
 def test_large_tensors_are_compared_too() -> None:
