@@ -74,7 +74,7 @@ def noting(default: Any) -> Call:
     return function
 
 
-def _fake_note(x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+def fake_note(x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
     return x.new_empty(8, dtype=torch.float64)
 
 
@@ -87,7 +87,7 @@ def test_every_type_is_taken_as_torch_library_takes_it(
         signature = f"(Tensor x, {form}) -> Tensor"
         default = default_of(torch._C.parse_schema(f"f{signature}").arguments[1])
         kernel = kernel_of(kind, signature) if kind.in_kernels else None
-        with registered(signature, noting(default), _fake_note, kernel) as operators:
+        with registered(signature, noting(default), fake_note, kernel) as operators:
             sweep_counts["operators"] += 1 + len(operators.ours)
             for args, kwargs, ours_refuse in calls(kind, form):
                 compare(operators, args, kwargs, ours_refuse, sweep_counts)
