@@ -20,7 +20,7 @@ from tests.sweeps.support import sized
 
 from bringup import jit
 from bringup.jit import _compile
-from bringup.jit._build import lookups
+from bringup.jit._build import lookups_of_build
 from bringup.jit._depfile import read_depfile
 from bringup.jit._headers import Header, Searched, read_header, unchanged
 
@@ -202,7 +202,7 @@ def look(project: Project) -> State | None:
         return None
     text, paths = found
     request = _compile.request_for(project.source, {}, "cpu", project.flags, None, jit.cache())
-    looked = lookups(request, str(project.source.path), paths, start_ns)
+    looked = lookups_of_build(request, str(project.source.path), paths, start_ns)
     assert bool(looked.untracked) == project.is_pasted
     headers = tuple(map(read_header, paths))
     identity = (tuple(header.digest for header in headers), looked.answers)

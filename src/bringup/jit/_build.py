@@ -4,7 +4,6 @@ it said when it failed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import time
@@ -31,7 +30,7 @@ from bringup.jit._key import (
 from bringup.jit._layout import BINARY, LOG, StoreUnwritableError
 from bringup.jit._run import Finished
 from bringup.jit._scan import mentions_of
-from bringup.jit._search import Lookups, SearchPath, look_up, searched_before
+from bringup.jit._search import Lookups, SearchPath, lookups_of, places_before
 from bringup.jit._source import Source
 from bringup.jit._struct import check_args_symbols
 from bringup.jit._target import Job, Target, find_target
@@ -42,7 +41,7 @@ __all__ = [
     "Request",
     "SourceChangedError",
     "build",
-    "lookups",
+    "lookups_of_build",
     "read_dependencies",
     "shown_names",
 ]
@@ -151,7 +150,9 @@ def read_dependencies(staged: Path) -> list[str]:
     return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
 
 
-def lookups(request: Request, source: str, headers: Sequence[str], start_ns: int) -> Lookups:
+def lookups_of_build(
+    request: Request, source: str, headers: Sequence[str], start_ns: int
+) -> Lookups:
     """Where a build that began then looked for its headers, and what its probes were answered.
 
     Args:
@@ -168,7 +169,7 @@ def lookups(request: Request, source: str, headers: Sequence[str], start_ns: int
     defined = [flag[2:] for flag in flags if flag.startswith("-D")]
     forced = any(flag.startswith(("-include", "-imacros")) for flag in flags)
     macros = (*request.macros, *defined)
-    return look_up(source, headers, path, macros, start_ns, forced=forced)
+    return lookups_of(source, headers, path, macros, start_ns, forced=forced)
 
 
 def _untracked(job: Job, found: Lookups) -> str:
@@ -198,41 +199,53 @@ def _untracked(job: Job, found: Lookups) -> str:
     return ""
 
 
-def _inputs(job: Job, request: Request, own: Iterable[str]) -> list[str]:
+@dataclass(frozen=True)
+class _Tools:
+    """What the linker and the assembler say that they read; None for one that says nothing, as
+    where a target links nothing.
+    """
+
+    linked: list[str] | None
+    assembled: list[str] | None
+
+    @classmethod
+    def of(cls, job: Job) -> _Tools:
+        return cls(_depfile(job.folder / job.linked), _depfile(job.folder / job.assembled))
+
+
+def _depfile(path: Path) -> list[str] | None:
+    try:
+        return read_depfile(path)
+    except FileNotFoundError:
+        return None
+
+
+def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> list[str]:
     """What else this build read: what the linker took beyond its usual, data that it assembled,
     files that flags name, and programs that they chose.
     """
     usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
-    linked: list[str] = []
-    with contextlib.suppress(FileNotFoundError):  # a target that links nothing leaves it out
-        linked = [path for path in read_depfile(job.folder / job.linked) if path not in usual]
-    try:
-        assembled = read_depfile(job.folder / job.assembled)
-        inside = os.path.join(job.folder, "")
-        assembled = [path for path in assembled if not path.startswith(inside)]
-    except FileNotFoundError:
+    linked = [path for path in tools.linked or () if path not in usual]
+    if tools.assembled is None:
         assembled = [file for path in own for file in mentions_of(path).assembles or ()]
+    else:
+        inside = os.path.join(job.folder, "")
+        assembled = [path for path in tools.assembled if not path.startswith(inside)]
     chosen = request.platform.tools(job)
     found = dict.fromkeys((*linked, *assembled, *files_named(job.flags), *chosen))
     # Objects that the compiler hands to its linker are gone by now.
     return [path for path in found if os.path.isfile(path)]
 
 
-def _passed(job: Job, request: Request, start_ns: int) -> Searched:
+def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searched:
     """Where the linker, or the assembler, would have found other files than it took."""
     folders = library_directories(job.flags)
-    linked: list[str] = []
-    with contextlib.suppress(FileNotFoundError):
-        linked = read_depfile(job.folder / job.linked)
-    assembled: list[str] = []
-    with contextlib.suppress(FileNotFoundError):
-        assembled = read_depfile(job.folder / job.assembled)
     passed = [path for path in request.platform.passed_by_linker(job) if not os.path.exists(path)]
     searched_for_data = (*job.toolchain.include_directories, *include_directories(job.flags, "-I"))
     return (
         Searched.of(passed)
-        .joined(searched_before(linked, folders, start_ns))
-        .joined(searched_before(assembled, searched_for_data, start_ns))
+        .joined(places_before(tools.linked or (), folders, start_ns))
+        .joined(places_before(tools.assembled or (), searched_for_data, start_ns))
     )
 
 
@@ -367,10 +380,11 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         seconds = time.perf_counter() - start
         _check_written(request, staged, command)
         headers = tuple(map(read_header, read_dependencies(staged)))
-        found = lookups(request, compiled, [header.path for header in headers], start_ns)
+        found = lookups_of_build(request, compiled, [header.path for header in headers], start_ns)
         if reason := _untracked(job, found) or _uncalled(staged):
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
-        inputs = tuple(map(read_header, _inputs(job, request, found.own)))
+        tools = _Tools.of(job)
+        inputs = tuple(map(read_header, _inputs(job, request, found.own, tools)))
         read = (*headers, *inputs)
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
@@ -379,7 +393,8 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         if not touched or now == before:
             for dump in target.dumps(job).values():
                 _run(request, job, list(dump), failed_log)
-            searched = found.searched.joined(found.probed).joined(_passed(job, request, start_ns))
+            passed = _passed(job, request, tools, start_ns)
+            searched = found.searched.joined(found.probed).joined(passed)
             names = shown_names(request, found)
             _keep(request, source_digest, staged, _log_of(done))
             return Build(headers, inputs, searched, found.answers, names, done.command, seconds)

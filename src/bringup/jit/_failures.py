@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bringup.errors import CompileError
-from bringup.jit._build import Request, lookups, read_dependencies
+from bringup.jit._build import Request, lookups_of_build, read_dependencies
 from bringup.jit._diagnose import operator_prefix
 from bringup.jit._files import as_stamp, bytes_digest, read_bytes
 from bringup.jit._headers import Header, Searched, read_header, unchanged
@@ -139,7 +139,7 @@ class Failures:
                 return None  # what was compiled may not be what is there now
             headers = [read_header(path) for path in paths]
             source = os.path.join(staged, request.source.path or request.source.file_name)
-            found = lookups(request, source, paths, start_ns)
+            found = lookups_of_build(request, source, paths, start_ns)
         except OSError:
             return None
         if found.untracked or found.probed.is_younger_than(start_ns):

@@ -18,7 +18,7 @@ from pathlib import Path
 from bringup import settings
 from bringup.errors import BundleError, CompileError, MissingCompilerError
 from bringup.jit import _events
-from bringup.jit._build import Request, build, lookups, shown_names
+from bringup.jit._build import Request, build, lookups_of_build, shown_names
 from bringup.jit._bundle import pack_entry
 from bringup.jit._cache import Cache, Hit, Origin
 from bringup.jit._failures import Failures
@@ -44,7 +44,7 @@ __all__ = [
     "find_entry",
     "find_shared",
     "find_without_compiler",
-    "looked_up",
+    "lookups_here",
     "publish",
 ]
 
@@ -121,7 +121,7 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
     count = len(packed.meta["record"]["headers"])
     start_ns = file_time_ns()
     try:
-        found = looked_up(request, [header.path for header in read[:count]], start_ns)
+        found = lookups_here(request, [header.path for header in read[:count]], start_ns)
     except (StoreUnwritableError, OSError):
         return None
     record = request.record(
@@ -145,15 +145,15 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def looked_up(request: Request, headers: Sequence[str], start_ns: int) -> Lookups:
+def lookups_here(request: Request, headers: Sequence[str], start_ns: int) -> Lookups:
     """What a build of this request would find here."""
     source = request.source
     if source.path is not None:
-        return lookups(request, str(source.path), headers, start_ns)
+        return lookups_of_build(request, str(source.path), headers, start_ns)
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         file = Path(folder, source.file_name)
         file.write_bytes(source.content())
-        return lookups(request, str(file), headers, start_ns)
+        return lookups_of_build(request, str(file), headers, start_ns)
 
 
 def _share(request: Request, source_digest: str, hit: Hit) -> None:

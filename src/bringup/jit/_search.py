@@ -16,7 +16,7 @@ from bringup.jit._headers import Searched, is_file
 from bringup.jit._key import include_directories
 from bringup.jit._scan import Asked, Untracked, mentions_of, probes_of
 
-__all__ = ["Lookups", "SearchPath", "look_up", "searched_before"]
+__all__ = ["Lookups", "SearchPath", "lookups_of", "places_before"]
 
 _SYSTEM_DEPTH = 3  # of names by which headers of an unknown folder may have been included
 
@@ -120,7 +120,7 @@ class Lookups:
     says_names: bool
 
 
-def look_up(
+def lookups_of(
     source: str,
     headers: Sequence[str],
     path: SearchPath,
@@ -212,7 +212,7 @@ def _before(headers: Sequence[str], own: Sequence[str], path: SearchPath) -> set
     return wanted
 
 
-def searched_before(files: Iterable[str], folders: Sequence[str], start_ns: int) -> Searched:
+def places_before(files: Iterable[str], folders: Sequence[str], start_ns: int) -> Searched:
     """Where files that were found in a list of folders would have been found before."""
     wanted = {
         f"{folder}/{name}"

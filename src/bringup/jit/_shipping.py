@@ -14,7 +14,7 @@ from bringup.jit._cache import Cache
 from bringup.jit._files import bytes_digest, file_time_ns
 from bringup.jit._headers import Header
 from bringup.jit._layout import META
-from bringup.jit._obtain import looked_up, publish
+from bringup.jit._obtain import lookups_here, publish
 
 __all__ = ["Shipment", "pack", "unpack"]
 
@@ -42,7 +42,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     count = len(received["headers"])
     digests = (*received["headers"], *received["inputs"])
     files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
-    found = looked_up(request, meta["headers"][:count], file_time_ns())
+    found = lookups_here(request, meta["headers"][:count], file_time_ns())
     names = shown_names(request, found)
     expected = request.record(digest, files[:count], files[count:], found.answers, names)
     if received != {field: tuple(values) for field, values in expected.items()}:

@@ -121,15 +121,15 @@ def check(
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ValueError(f"skip: no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
     given = generate(subject.name) if samples is None else read(subject.name, samples)
-    tell = watch or (lambda name: None)
-    tell("the samples themselves")
+    on_check = watch or (lambda name: None)
+    on_check("the samples themselves")
     _must_run(subject, given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vmap's loop, of gradcheck's float32
         rows = tuple(
             CheckRow(name, CheckOutcome.NOT_APPLICABLE, "skipped")
             if name in skip
-            else _row(name, function, subject, given, tell)
+            else _row(name, function, subject, given, on_check)
             for name, function in CHECKS.items()
         )
     return CheckReport(subject.name, len(given), rows)
@@ -177,10 +177,10 @@ def _row(
     function: CheckFunction,
     subject: Subject,
     samples: Sequence[Sample],
-    tell: Callable[[str], object],
+    on_check: Callable[[str], object],
 ) -> CheckRow:
     """One check over all samples: it fails if one does, and applies if it applies to one."""
-    tell(name)
+    on_check(name)
     passed, excuses = False, []
     for index, sample in enumerate(samples):
         given = sample if function is _check_rows.fast_and_slow else subject.flat(sample)

@@ -21,7 +21,7 @@ def substitute(function: Any) -> None:
 
 
 def _install(function: Any) -> None:
-    _told().add(function)
+    _rule_map().add(function)
 
 
 class _RuleMap:
@@ -52,7 +52,7 @@ class _RuleMap:
 
 
 @functools.cache
-def _told() -> _RuleMap:
+def _rule_map() -> _RuleMap:
     from torch._dynamo import trace_rules
 
     rules = _RuleMap(trace_rules.get_torch_obj_rule_map)
