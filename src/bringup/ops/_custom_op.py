@@ -255,7 +255,8 @@ def custom_op(
         device_types: device types that the function is for, "npu" for PrivateUse1; all by default.
         schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
         tags: more `torch.Tag`s.
-        make: a subclass of `CustomOperator` for what is returned.
+        make: a subclass of `CustomOperator` for what is returned. Called twice where an operator is
+            replaced: once to see that it can be.
         redefine: replaces an operator of this name that another function has defined.
 
     Returns:
@@ -263,7 +264,7 @@ def custom_op(
 
     Raises:
         SchemaError: the name or the signature is wrong, or another function has defined the
-            operator. Nothing is registered then.
+            operator. Nothing is registered then, and an earlier operator stays.
     """
     _parts(name)
     where = _caller()

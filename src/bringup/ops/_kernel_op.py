@@ -435,7 +435,8 @@ def kernel_op(
         A callable; the operator is also `torch.ops.namespace.name`.
 
     Raises:
-        SchemaError: the definition is wrong, or the name is taken. Nothing is registered then.
+        SchemaError: the definition is wrong, or the name is taken. Nothing is registered then,
+            and an earlier operator stays.
         FileNotFoundError: there is no such source file.
     """
     caller = sys._getframe(1)
