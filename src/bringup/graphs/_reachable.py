@@ -114,7 +114,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     for owner in type(value).__mro__:
         entry = vars(owner).get("__dict__")
         if entry is not None:
-            real = type(entry) is types.GetSetDescriptorType
+            real = type(entry) in (types.GetSetDescriptorType, types.MemberDescriptorType)
             return dict(entry.__get__(value)) if real else {}
     return {}
 

@@ -7,6 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ class Slots:
         self.layers = [torch.ones(2), torch.zeros(2)]
         self.named = OrderedDict(keys=torch.ones(2))
         self.pair = (torch.ones(2), torch.zeros(2))
+        self.namespace = SimpleNamespace(keys=torch.ones(2))
         self.inner: Any = None
 
 
@@ -71,6 +73,11 @@ def _in_a_dictionary(held: Slots, x: torch.Tensor) -> torch.Tensor:
     return held.named["keys"].sum()
 
 
+def _in_a_namespace(held: Slots, x: torch.Tensor) -> torch.Tensor:
+    held.namespace.keys = held.namespace.keys + x
+    return held.namespace.keys.sum()
+
+
 def _another_list(held: Slots, x: torch.Tensor) -> torch.Tensor:
     held.layers = [layer + x for layer in held.layers]
     return held.layers[0].sum()
@@ -87,6 +94,7 @@ REBOUND: dict[str, tuple[Callable[[Slots, torch.Tensor], torch.Tensor], str]] = 
     "input": (_to_what_no_operator_made, r"held\.state"),
     "list": (_in_a_list, r"held\.layers\[0\]"),
     "dictionary": (_in_a_dictionary, r"held\.named\['keys'\]"),
+    "namespace": (_in_a_namespace, r"held\.namespace\.keys"),
     "another list": (_another_list, r"held\.layers\[0\]"),
     "another tuple": (_another_tuple, r"held\.pair\[0\]"),
 }
