@@ -34,12 +34,14 @@ _Product: TypeAlias = tuple[_Atom, ...]
 class SymbolicDim:
     """A size, or another number made of sizes, that differs from call to call.
 
-    `+`, `-`, `*`, `//`, `%` with numbers and other sizes give a number, or another symbolic one. As
-    an argument of an operator in a replacement it becomes what computes it in the graph.
+    `+`, `-`, `*`, `//`, `%` and `**` with whole numbers and other sizes give a number, or another
+    symbolic one. As an argument of an operator in a replacement it becomes what computes it in the
+    graph.
 
     `==`, `!=`, `<`, `<=`, `>`, `>=` and truth give an answer that holds for every size. Where it
     depends on the size they raise `PassSkipException`, which leaves the match alone and says so.
-    The same goes for `int` and `float`, which no symbolic size has. Use `same_size` to ask whether
+    The same goes for `int`, `float` and arithmetic with floats (`size * 0.5`, `size / 2`, `size **
+    -0.5`), which need the size itself. Use `same_size` to ask whether
     two sizes are known to be equal without refusing anything.
     """
 
@@ -106,10 +108,11 @@ class SymbolicDim:
         return self * -1
 
     def __sub__(self, other: object) -> Dim:
-        return self + other * -1 if isinstance(other, (int, SymbolicDim)) else NotImplemented
+        return self + other * -1 if isinstance(other, (int, float, SymbolicDim)) else NotImplemented
 
     def __rsub__(self, other: object) -> Dim:
-        return self * -1 + other if isinstance(other, int) else NotImplemented
+        terms = _terms_of(other)
+        return NotImplemented if terms is None else self * -1 + _simplest(terms)
 
     def __mul__(self, other: object) -> Dim:
         terms = _terms_of(other)
@@ -136,11 +139,20 @@ class SymbolicDim:
     def __rmod__(self, other: object) -> Dim:
         return other - other // self * self if isinstance(other, int) else NotImplemented
 
-    def __truediv__(self, other: object) -> Dim:
-        raise TypeError(f"{self} / {other} is no size: use //")
+    # What gives no whole number, as in `shape[-1] ** -0.5`, needs the size itself.
 
-    def __rtruediv__(self, other: object) -> Dim:
-        raise TypeError(f"{other} / {self} is no size: use //")
+    def __truediv__(self, other: object) -> float:
+        return float(self)
+
+    __rtruediv__ = __rpow__ = __truediv__
+
+    def __pow__(self, exponent: object) -> Dim:
+        if not isinstance(exponent, int) or exponent < 0:
+            return int(self)
+        power: Dim = 1
+        for _ in range(exponent):
+            power = self * power
+        return power
 
     # Comparison
 
@@ -206,6 +218,8 @@ class SymbolicDim:
         if not isinstance(other, (int, float, SymbolicDim)):
             raise TypeError(f"the size {self} cannot be compared with {other!r} ({sign})")
         if isinstance(other, float):
+            if math.isinf(other):
+                return other > 0
             other = math.floor(other) if or_equal else math.ceil(other)
         difference = self - other
         if not isinstance(difference, SymbolicDim):
@@ -269,6 +283,8 @@ def _is_size(given: object) -> bool:
 def _terms_of(given: object) -> Mapping[_Product, int] | None:
     if isinstance(given, SymbolicDim):
         return given._terms
+    if isinstance(given, float):
+        raise PassSkipException(f"arithmetic of a size with {given} needs the size itself")
     return {(): int(given)} if isinstance(given, int) else None
 
 
