@@ -115,9 +115,12 @@ HostContext::HostContext(DLDevice device, void* stream, int64_t block_index, int
       error_slot_(&error_slot()),
       source_(workspace) {}
 
-HostContext::~HostContext() {
+HostContext::~HostContext() { give_back(); }
+
+void HostContext::give_back() noexcept {
   if (has_workspace_) arena().rewind(first_chunk_, first_used_);
-  Region* region = foreign_.load(std::memory_order_acquire);
+  has_workspace_ = false;
+  Region* region = foreign_.exchange(nullptr, std::memory_order_acquire);
   while (region != nullptr) {
     Region* next = region->next;
     std::free(region);

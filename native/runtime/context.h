@@ -28,9 +28,9 @@ class WorkspaceSource {
   ~WorkspaceSource() = default;
 };
 
-// A context for one kernel call on this thread. Building it costs a few stores. Contexts of a
-// thread nest like the calls they serve: workspace taken through one is given back by its
-// destructor, and that of the call around it stays untouched. The kernel's own threads
+// A context for kernel calls on this thread, one after the other. Building it costs a few stores.
+// Contexts of a thread nest like the calls they serve: workspace taken through one is given back by
+// its destructor, and that of the call around it stays untouched. The kernel's own threads
 // (parallel_for) may use the context too: what they say reaches the slot of the thread that built
 // it.
 class BRINGUP_API HostContext {
@@ -43,11 +43,18 @@ class BRINGUP_API HostContext {
 
   const bringup_ctx* get() const noexcept { return &ctx_; }
 
+  // After a call: gives back the workspace that it took, so that another one can use the context.
+  // On the thread that built it.
+  void end_call() noexcept {
+    if (has_workspace_ || foreign_.load(std::memory_order_relaxed) != nullptr) give_back();
+  }
+
  private:
   struct Region;  // scratch memory of another thread
 
   static void set_error(const bringup_ctx* ctx, const char* message);
   static void* workspace(const bringup_ctx* ctx, size_t bytes);
+  void give_back() noexcept;
   void* own_workspace(size_t bytes) noexcept;
   void* foreign_workspace(size_t bytes) noexcept;
 

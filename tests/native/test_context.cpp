@@ -75,6 +75,23 @@ TEST(workspace_regions_are_aligned_and_apart) {
   std::memset(large, 1, 5 << 20);
 }
 
+TEST(a_context_serves_calls_one_after_the_other) {
+  rt::HostContext context;
+  void* before = take(context, 100);
+  take(context, 5 << 20);
+  std::thread([&] { take(context, 64); }).join();
+  context.end_call();
+  CHECK_EQ(take(context, 100), before);
+  {
+    rt::HostContext inner;
+    CHECK(take(inner, 100) != before);
+    inner.end_call();
+  }
+  context.end_call();
+  context.end_call();
+  CHECK_EQ(take(context, 100), before);
+}
+
 TEST(workspace_is_given_back_with_its_call) {
   void* before = nullptr;
   {
