@@ -11,6 +11,7 @@
 #include "torch/graphs/errors.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/recorder.h"
+#include "torch/graphs/run_bindings.h"
 #include "torch/graphs/slots.h"
 #include "torch/graphs/watch_bindings.h"
 #include "torch/module.h"
@@ -99,14 +100,10 @@ nb::list list_accesses(const Graph& graph) {
   return nodes;
 }
 
-void refuse_replay_in_capture() {
-  if (Recorder::current() == nullptr) return;
-  throw CaptureFailure(
-      "a graph cannot be replayed while another one is captured: replay it before or after");
-}
-
 void bind_graph(nb::module_& module) {
-  nb::class_<Graph>(module, "Graph")
+  auto graph = nb::class_<Graph>(module, "Graph");
+  bind_run(module, graph);
+  graph
       .def("replay",
            [](Graph& graph) {
              refuse_replay_in_capture();
@@ -115,14 +112,6 @@ void bind_graph(nb::module_& module) {
              graph.replay();
            })
       .def("refresh", &Graph::refresh_given)
-      .def("begin_run",
-           [](Graph& graph) {
-             refuse_replay_in_capture();
-             graph.check_given();
-             graph.begin_run();
-           })
-      .def("replay_in_run", &Graph::replay_in_run, nb::call_guard<nb::gil_scoped_release>())
-      .def("end_run", &Graph::end_run)
       .def("writes", &Graph::writes, nb::arg("tensor"))
       .def("knows", &Graph::knows, nb::arg("tensor"))
       .def("owns", &Graph::owns, nb::arg("tensor"))

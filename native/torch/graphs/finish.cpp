@@ -85,7 +85,7 @@ std::unique_ptr<Graph> Recorder::finish() {
     if (same(first.memory, first.content)) continue;
     const at::Tensor second = copy_of(first.memory);
     put_back();
-    graph->replay_in_run();
+    graph->replay_alone();
     // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
     if (!same(first.memory, second)) continue;
     put_back();

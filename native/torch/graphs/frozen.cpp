@@ -118,7 +118,12 @@ std::string_view FrozenWeights::difference(Weight& weight, const at::Tensor& now
 }
 
 std::optional<std::string> FrozenWeights::change(const Given* given) {
-  for (Weight& weight : weights_) {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (i + Placement::kAhead < weights_.size()) {
+      const Weight& later = weights_[i + Placement::kAhead];
+      later.placement.prefetch(later.tensor.unsafeGetTensorImpl());
+    }
+    Weight& weight = weights_[i];
     const at::Tensor& now = given != nullptr ? (*given)(weight.argument) : weight.tensor;
     const auto how = difference(weight, now);
     if (!how.empty()) return told(weight, how);

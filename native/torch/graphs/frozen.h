@@ -51,11 +51,15 @@ class FrozenWeights {
   // Returns what has not.
   std::optional<std::string> refresh();
 
-  // Calls fn(storage) for the memory of every weight.
+  // Calls fn(tensor) for every weight.
   template <class Fn>
-  void for_each_storage(Fn&& fn) const {
-    for (const Weight& weight : weights_) fn(weight.placement.storage());
+  void for_each(Fn&& fn) const {
+    for (const Weight& weight : weights_) fn(weight.tensor);
   }
+
+  // What was folded from the weights. Nobody but the compiled graph has it.
+  void set_constants(std::vector<at::Tensor> constants) { constants_ = std::move(constants); }
+  const std::vector<at::Tensor>& constants() const { return constants_; }
 
  private:
   struct Weight {
@@ -81,6 +85,7 @@ class FrozenWeights {
   static std::string told(const Weight& weight, std::string_view how);
 
   std::vector<Weight> weights_;
+  std::vector<at::Tensor> constants_;
   std::array<std::vector<Sample>, kTurns> samples_;  // a call looks at those of one turn
   size_t turn_ = 0;
 };

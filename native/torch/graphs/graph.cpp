@@ -34,6 +34,10 @@ const char* const kTwoAtOnce =
     "the same results. Use graph.run(inputs), which is safe from any thread, or hold a lock around "
     "writing inputs, replay() and reading results";
 
+const char* const kDisturbed =
+    "another thread called replay() while CapturedGraph.run was under way, and may have written the"
+    " inputs: use run in every thread";
+
 // One address for one storage: host nodes of a device graph use the host's view of its memory.
 const void* address_of(const c10::Storage& storage) {
   const void* host = host_address(storage);
@@ -63,6 +67,8 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
         const ReplayDispatch dispatch;
         const TapScope tap(&replay_.tap);
         replay_.tap = ReplayTap();
+        runtime::HostContext context;
+        replay_.context = &context;
         run_node(position, validating);
       });
 }
@@ -89,6 +95,24 @@ void Graph::replay() {
     throw;
   }
   if (end_use()) throw CaptureFailure(kTwoAtOnce);
+}
+
+std::vector<at::Tensor> Graph::run(std::vector<InputCopy> inputs,
+                                   const std::vector<at::Tensor>& results,
+                                   const std::function<void()>& before) {
+  std::vector<at::Tensor> copies;
+  begin_run();
+  try {
+    if (before) before();
+    copy_in(std::move(inputs));
+    run_all(false);
+    for (const at::Tensor& result : results) copies.push_back(own_copy(result));
+  } catch (...) {
+    end_run();
+    throw;
+  }
+  if (end_run()) throw CaptureFailure(kDisturbed);
+  return copies;
 }
 
 void Graph::begin_run() {
@@ -160,6 +184,8 @@ void Graph::run_all(bool validating) {
   const ReplayDispatch dispatch;
   const TapScope tap(&replay_.tap);
   replay_.tap = ReplayTap();
+  runtime::HostContext context;
+  replay_.context = &context;
   size_t position = 0;
   try {
     for (; position < nodes_.size(); ++position) run_node(position, validating);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
@@ -51,13 +53,14 @@ class Graph {
   // read the other's inputs, and its results are overwritten before it reads them.
   void replay();
 
-  // The same in three steps, for a caller that copies inputs in before the replay and results out
-  // after it: between begin_run() and end_run() no replay() gets through, and on a device the
-  // copies are in order with those of runs in other streams. Callers take turns. end_run() says
-  // whether a replay() was refused meanwhile, whose caller may have written the inputs.
-  void begin_run();
-  void replay_in_run() { run_all(false); }
-  bool end_run() noexcept;
+  // The same with copies: inputs in before it, `results` out after it, which are returned. No
+  // replay() gets through meanwhile, and on a device the copies are in order with those of runs in
+  // other streams. Callers take turns. CaptureFailure also when a replay() was refused meanwhile,
+  // whose caller may have written the inputs.
+  std::vector<at::Tensor> run(std::vector<InputCopy> inputs, const std::vector<at::Tensor>& results,
+                              const std::function<void()>& before);
+  // A replay for whoever made the graph: nobody else has it.
+  void replay_alone() { run_all(false); }
 
   // Whether a node writes memory of the tensor's storage, and whether nodes or the pool know it.
   bool writes(const at::Tensor& tensor) const;
@@ -84,6 +87,8 @@ class Graph {
   // Who uses the graph's inputs and results.
   enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
 
+  void begin_run();
+  bool end_run() noexcept;
   void begin_use();
   bool end_use() noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;

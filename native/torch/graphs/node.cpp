@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "runtime/context.h"
 #include "torch/common/kernel_call.h"
 #include "torch/graphs/values.h"
 
@@ -78,9 +77,9 @@ void KernelNode::start_on_device(bringup_kernel_fn fn) {
   launch_.name = op().c_str();
 }
 
-void KernelNode::run(Replay&) {
-  const runtime::HostContext context;
-  call_kernel(run_, args_, size_, context.get(), op());
+void KernelNode::run(Replay& replay) {
+  call_kernel(run_, args_, size_, replay.context->get(), op());
+  replay.context->end_call();
 }
 
 void KernelNode::visit_accesses(const AccessVisitor& visit) const {

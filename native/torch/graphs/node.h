@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bringup/driver.h"
+#include "runtime/context.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
 #include "torch/graphs/pool.h"
@@ -22,6 +23,7 @@ namespace bringup::torch_ext::graphs {
 // What the nodes of one running replay share.
 struct Replay {
   ReplayTap tap;
+  runtime::HostContext* context = nullptr;  // of the thread on which nodes run now
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns
   std::vector<Standing> standings;

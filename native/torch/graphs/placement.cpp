@@ -1,7 +1,5 @@
 #include "torch/graphs/placement.h"
 
-#include <algorithm>
-
 #include "torch/devices/driver.h"
 
 namespace bringup::torch_ext::graphs {
@@ -11,6 +9,14 @@ namespace {
 c10::DispatchKeySet lazy_bits(const c10::TensorImpl& tensor) {
   constexpr c10::DispatchKeySet kLazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return tensor.key_set() & kLazy;
+}
+
+// A loop: there are a few numbers, and memcmp costs a call.
+bool differ(const int64_t* left, const int64_t* right, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (left[i] != right[i]) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -43,15 +49,12 @@ std::string_view Placement::difference(const c10::TensorImpl& tensor) const noex
     return "has other memory now";
   }
   if (tensor.dtype() != dtype_) return "has another dtype now";
-  const auto dims = sizes_and_strides_.size() / 2;
-  const auto sizes = sizes_and_strides_.begin();
-  const auto strides = sizes + static_cast<ptrdiff_t>(dims);
-  if (static_cast<size_t>(tensor.dim()) != dims ||
-      !std::equal(tensor.sizes().begin(), tensor.sizes().end(), sizes)) {
-    return "has another shape now";
-  }
+  const size_t dims = sizes_and_strides_.size() / 2;
+  const int64_t* sizes = sizes_and_strides_.data();
+  const auto now = tensor.sizes();
+  if (now.size() != dims || differ(now.data(), sizes, dims)) return "has another shape now";
   if (tensor.storage_offset() != offset_ || lazy_bits(tensor) != lazy_bits_ ||
-      !std::equal(tensor.strides().begin(), tensor.strides().end(), strides)) {
+      differ(tensor.strides().data(), sizes + dims, dims)) {
     return "reads its memory in another way now";
   }
   return {};

@@ -69,8 +69,16 @@ void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
     std::erase_if(tensors_,
                   [&](const Held& held) { return held.tensor._unsafe_get_target() == impl; });
   }
+  const c10::TensorImpl* tensor = tensor_of(value);
   slots_.push_back({std::move(dict), std::move(key), 0, nb::borrow(value), std::move(placement),
-                    std::move(name)});
+                    tensor, frozen_tensors_.contains(tensor), std::move(name)});
+}
+
+void Watch::prefetch(const Slot& slot) {
+  __builtin_prefetch(slot.dict.ptr());
+  if (!slot.placement) return;
+  __builtin_prefetch(slot.value.ptr());
+  if (!slot.is_frozen) slot.placement->prefetch(slot.tensor);
 }
 
 // Asks the entry where it was last, which takes a few nanoseconds, before it looks the key up.
@@ -113,27 +121,37 @@ void Watch::reread(const Mirror& mirror) {
 
 void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
   if (std::ranges::find(frozen_, weights) != frozen_.end()) return;
-  weights->for_each_storage([&](const c10::Storage& storage) {
-    storages_.insert(storage.unsafeGetStorageImpl());
-    frozen_storages_.insert(storage.unsafeGetStorageImpl());
+  weights->for_each([&](const at::Tensor& weight) {
+    storages_.insert(weight.storage().unsafeGetStorageImpl());
+    frozen_storages_.insert(weight.storage().unsafeGetStorageImpl());
+    frozen_tensors_.insert(weight.unsafeGetTensorImpl());
   });
+  for (const at::Tensor& constant : weights->constants()) ignore_tensor(constant);
   frozen_.push_back(std::move(weights));
 }
 
 std::optional<std::string> Watch::change() {
   for (const Mirror& mirror : mirrors_) reread(mirror);
-  for (Slot& slot : slots_) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (i + Placement::kAhead < slots_.size()) prefetch(slots_[i + Placement::kAhead]);
+    Slot& slot = slots_[i];
     PyObject* now = find(slot);
     if (C10_LIKELY(now == slot.value.ptr())) {
       if (!slot.placement) continue;
       // It is a tensor: no need to ask, which is slow for a Parameter.
-      const at::Tensor& tensor = THPVariable_Unpack(now);
-      if (slot.placement->difference(*tensor.unsafeGetTensorImpl()).empty()) continue;
+      const c10::TensorImpl* tensor = THPVariable_Unpack(now).unsafeGetTensorImpl();
+      const bool same = slot.is_frozen && tensor == slot.tensor;
+      if (same || slot.placement->difference(*tensor).empty()) continue;
     }
     std::string how = difference(slot, now);
     if (!how.empty()) return slot.name + " " + how;
   }
-  for (const Held& held : tensors_) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (i + Placement::kAhead < tensors_.size()) {
+      const Held& later = tensors_[i + Placement::kAhead];
+      later.placement.prefetch(later.tensor._unsafe_get_target());
+    }
+    const Held& held = tensors_[i];
     // Not locked, which asks the interpreter: a tensor that goes meanwhile has lost its storage,
     // and its sizes stay readable while there is a weak reference.
     if (held.tensor.expired()) continue;
@@ -165,6 +183,7 @@ std::string Watch::difference(Slot& slot, PyObject* now) {
   const auto* storage = slot.placement->storage().unsafeGetStorageImpl();
   if (!how.empty() || frozen_storages_.contains(storage)) return "is another tensor now";
   slot.value = nb::borrow(now);  // another object over the same memory
+  slot.tensor = tensor;
   return {};
 }
 

@@ -70,6 +70,8 @@ class Watch {
     Py_ssize_t position;  // of the key in the dictionary, where it was last
     nanobind::object value;
     std::optional<Placement> placement;  // of a tensor
+    const c10::TensorImpl* tensor;       // the same one's
+    bool is_frozen;                      // FrozenWeights compares its placement
     std::string name;
   };
 
@@ -79,6 +81,7 @@ class Watch {
   };
 
   static void reread(const Mirror& mirror);
+  static void prefetch(const Slot& slot);
   static PyObject* find(Slot& slot);
   std::string difference(Slot& slot, PyObject* now);
 
@@ -89,6 +92,7 @@ class Watch {
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;
   std::unordered_set<const c10::StorageImpl*> storages_;  // compared only
   std::unordered_set<const c10::StorageImpl*> frozen_storages_;
+  std::unordered_set<const c10::TensorImpl*> frozen_tensors_;
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/frozen.h"
@@ -50,6 +51,7 @@ void bind_watch(nb::module_& module) {
   nb::class_<FrozenWeights>(module, "FrozenWeights")
       .def(nb::init<>())
       .def("add", &FrozenWeights::add, nb::arg("name"), nb::arg("weight"), nb::arg("argument"))
+      .def("set_constants", &FrozenWeights::set_constants, nb::arg("constants"))
       .def("change", &change_of, nb::arg("arguments"))
       .def("join_capture", &join_capture);
   nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))

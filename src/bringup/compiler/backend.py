@@ -13,7 +13,9 @@ from torch._dynamo.backends import registry
 
 from bringup.compiler.apply import load_and_select, rewrite
 from bringup.compiler.freeze import (
+    Built,
     Weight,
+    constants_of,
     freeze_weights,
     placed,
     refolding,
@@ -155,22 +157,21 @@ class _Compilation:
         static = frozenset(weight.index for weight in known)
         original = fx.GraphModule(aten, _copied(aten.graph))
 
-        def build(graph: Any, weights: Sequence[Weight]) -> tuple[BoxedFunction, list[Weight]]:
+        def build(graph: Any, weights: Sequence[Weight]) -> Built:
             frozen, constants = freeze_weights(graph, weights)
             run = self._compile(graph, inputs, constants)
             if options.capture and computes(graph):
                 run = self._captured(graph, run, static)
-            return run, frozen
+            return Built(run, frozen, constants_of(graph))
 
-        run, frozen = build(aten, self._freezable(known) if options.freeze else [])
-        if not frozen:
-            return run
+        built = build(aten, self._freezable(known) if options.freeze else [])
+        if not built.frozen:
+            return built.run
         if options.on_weight_change == "raise":
-            return watched(run, frozen)
+            return watched(built)
         return refolding(
-            run,
-            frozen,
-            lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights)[0],
+            built,
+            lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights),
         )
 
     def _freezable(self, weights: Sequence[Weight]) -> list[Weight]:

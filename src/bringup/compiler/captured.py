@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bringup import graphs
+from bringup._native import torch_library
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import BringupError, CaptureError
 from bringup.graphs._copies import copied
@@ -61,8 +62,10 @@ def captured(
                 captures.popitem(last=False)
         return entry
 
+    kind_of = torch_library("option 'capture'").graphs.call_kind
+
     def run_captured(arguments: list[Any]) -> Any:
-        key = tuple(_kind(item, index in static) for index, item in enumerate(arguments))
+        key = kind_of(arguments, [index in static for index in range(len(arguments))])
         results = (known(key) or capture(key, arguments)).call(arguments)
         arguments.clear()
         return results
@@ -113,13 +116,8 @@ class _Captured:
             ) from error
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        given = [arguments[i] for i in self._copied]
+        if not torch.is_grad_enabled():
+            return self._graph.run(*given)  # type: ignore[no-any-return]
         with torch.no_grad():
-            results: tuple[Any, ...] = self._graph.run(*(arguments[i] for i in self._copied))
-        return results
-
-
-def _kind(item: Any, static: bool) -> object:
-    if isinstance(item, torch.Tensor):
-        address = item.data_ptr() if static else None
-        return item.shape, item.stride(), item.dtype, item.device, address
-    return type(item), item
+            return self._graph.run(*given)  # type: ignore[no-any-return]

@@ -23,7 +23,16 @@ from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import ContractError
 
-__all__ = ["Weight", "freeze_weights", "placed", "refolding", "watched", "weights_of"]
+__all__ = [
+    "Built",
+    "Weight",
+    "constants_of",
+    "freeze_weights",
+    "placed",
+    "refolding",
+    "watched",
+    "weights_of",
+]
 
 _SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
 
@@ -110,14 +119,34 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], 
     return frozen, frozenset(names)
 
 
-def watched(run: BoxedFunction, frozen: Sequence[Weight]) -> BoxedFunction:
-    """`run`, but every call first checks that the frozen weights are the same and unchanged.
+@dataclass(frozen=True)
+class Built:
+    """A compiled graph: what runs it, the weights that it froze, and the constants that it has in
+    their place.
+    """
+
+    run: BoxedFunction
+    frozen: Sequence[Weight]
+    constants: Sequence[Any]
+
+
+def constants_of(aten: Any) -> list[Any]:
+    """The tensors that the graph itself holds."""
+    values = [
+        getattr(aten, str(node.target), None) for node in aten.graph.find_nodes(op="get_attr")
+    ]
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def watched(built: Built) -> BoxedFunction:
+    """Its `run`, but every call first checks that the frozen weights are the same and unchanged.
 
     Raises `ContractError` naming the weight otherwise. The check sees another tensor, other memory
     or shape, a moved version counter and, where the host can read the memory, one element of each
     weight, another one at each call: a sparse write through `.data` or NumPy can go unseen.
     """
-    watch = _watch(frozen)
+    watch, run = _watch(built.frozen), built.run
+    watch.set_constants(built.constants)
 
     def run_watched(arguments: list[Any]) -> Any:
         change = watch.change(arguments)
@@ -133,14 +162,12 @@ def watched(run: BoxedFunction, frozen: Sequence[Weight]) -> BoxedFunction:
     return run_watched
 
 
-def refolding(
-    run: BoxedFunction,
-    frozen: Sequence[Weight],
-    build: Callable[[Sequence[Weight]], BoxedFunction],
-) -> BoxedFunction:
-    """`run`, but a call that finds a frozen weight changed first builds it anew, by `build`."""
+def refolding(built: Built, build: Callable[[Sequence[Weight]], Built]) -> BoxedFunction:
+    """Its `run`, but a call that finds a frozen weight changed first builds it anew, by `build`."""
     lock = threading.Lock()
-    current = (_watch(frozen), run)
+    watch = _watch(built.frozen)
+    watch.set_constants(built.constants)
+    current = (watch, built.run)
 
     def run_refolding(arguments: list[Any]) -> Any:
         nonlocal current
@@ -148,11 +175,14 @@ def refolding(
             watch, inner = current
             if watch.change(arguments) is not None:
                 weights = [
-                    dataclasses.replace(weight, tensor=arguments[weight.index]) for weight in frozen
+                    dataclasses.replace(weight, tensor=arguments[weight.index])
+                    for weight in built.frozen
                 ]
                 # what is watched is what was there before it was folded
                 watch = _watch(weights)
-                inner = build(weights)
+                anew = build(weights)
+                watch.set_constants(anew.constants)
+                inner = anew.run
                 current = (watch, inner)
         watch.join_capture()
         return inner(arguments)

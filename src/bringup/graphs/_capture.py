@@ -14,16 +14,18 @@ from typing import Any
 
 import torch
 
+from bringup._after_import import after_import
 from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._generated import generated_code_refused
 from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import registered_names
+from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._replaced import attribute_replaced
-from bringup.graphs._run import OutermostCalls, RunUnit, declared_inputs
-from bringup.graphs._scope import ScopeTracker
+from bringup.graphs._run import RunUnit
+from bringup.graphs._scope import OutermostCalls, ScopeTracker
 
 __all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
 
@@ -137,11 +139,11 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         held, self._held = self._held, None
         assert held is not None
         self._graph._unit = None
-        self._cleanup.close()
-        if error is not None:
-            recorder.abandon()
-            return
         try:
+            self._cleanup.close()
+            if error is not None:
+                recorder.abandon()
+                return
             _check_outputs(recorder)
             native = recorder.finish()
             held.check(recorder.watch)
@@ -236,14 +238,19 @@ def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
         scopes.stop()
 
 
+_DYNAMO_CALLBACKS = "torch._dynamo.callback"
+_registrations: list[Callable[[], None]] = []
+"""Of captures under way: each tells Dynamo, which may be imported in the block, to pause it."""
+
+
+@functools.cache
+def _register_once_dynamo_is_there() -> None:
+    after_import(_DYNAMO_CALLBACKS, lambda: [register() for register in _registrations])
+
+
 @contextmanager
 def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iterator[None]:
     """What a compiler runs while it compiles is no part of the model. Calls `compiled` after it."""
-    dynamo_callback = sys.modules.get("torch._dynamo.callback")
-    if dynamo_callback is None:
-        yield
-        return
-    handler = dynamo_callback.callback_handler
 
     def pause(_args: object) -> None:
         if _session.recorder is recorder:
@@ -254,13 +261,33 @@ def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iter
             compiled()
             recorder.set_paused(False)
 
-    handler.register_start_callback(pause)
-    handler.register_end_callback(resume)
-    try:
+    with ExitStack() as registered:
+
+        def register() -> None:
+            handler = sys.modules[_DYNAMO_CALLBACKS].callback_handler
+            for add, remove, callback in (
+                (handler.register_start_callback, handler.remove_start_callback, pause),
+                (handler.register_end_callback, handler.remove_end_callback, resume),
+            ):
+                add(callback)
+                registered.callback(_unregister, remove, callback)
+
+        _register_once_dynamo_is_there()
+        _registrations.append(register)
+        registered.callback(_registrations.remove, register)
+        if _DYNAMO_CALLBACKS in sys.modules:
+            register()
         yield
-    finally:
-        handler.remove_start_callback(pause)
-        handler.remove_end_callback(resume)
+
+
+def _unregister(remove: Callable[[Any], None], callback: Callable[[object], None]) -> None:
+    try:
+        remove(callback)
+    except ValueError:
+        raise CaptureError(
+            "torch.compiler.reset() was called inside the capture: what was compiled after it was"
+            " recorded as a part of the model. Call it before"
+        ) from None
 
 
 @contextmanager

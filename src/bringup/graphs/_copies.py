@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
-__all__ = ["ResultNest", "copied", "fill", "shares_memory"]
+from bringup._native import torch_library
+
+__all__ = [
+    "ResultNest",
+    "copied",
+    "has_memory",
+    "repeated_dims",
+    "shares_memory",
+    "storage_address",
+]
 
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None),
@@ -21,27 +30,14 @@ def copied(tensor: Any) -> Any:
     """A tensor of its own memory and the same strides, without gradient; also of one that overlaps
     itself.
     """
-    with torch.no_grad():
-        if torch.ops.aten.is_non_overlapping_and_dense(tensor):
-            return tensor.detach().clone(memory_format=torch.preserve_format)
-        return _flat(tensor).clone().as_strided(tensor.shape, tensor.stride())
+    return torch_library("copying a tensor of a captured graph").graphs.copied(tensor)
 
 
-def fill(target: Any, source: Any) -> None:
-    """Copies `source` into `target`, of the same shape.
-
-    Raises:
-        ValueError: `target` repeats elements (an expanded tensor), and `source` may differ in them.
+def repeated_dims(tensor: torch.Tensor) -> list[int]:
+    """Dimensions along which there is one element in memory for many: those of an expanded
+    tensor.
     """
-    repeated = [d for d, n in enumerate(target.shape) if n > 1 and target.stride(d) == 0]
-    for dim in repeated:
-        if source.stride(dim) != 0:
-            raise ValueError("it has one element in memory for many")
-        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    # A tensor from inference mode may be written there only.
-    inference = target.is_inference()
-    with torch.inference_mode() if inference else torch.no_grad():
-        target.copy_(source)
+    return [d for d, n in enumerate(tensor.shape) if n > 1 and tensor.stride(d) == 0]
 
 
 def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -50,71 +46,86 @@ def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return address != 0 and bool(address == other.untyped_storage().data_ptr())
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is strided, over memory of its own or of another tensor."""
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False  # sparse, fake, a functorch wrapper
+    return bool(tensor.layout == torch.strided)
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where its storage lies, 0 when it has none."""
+    return int(tensor.untyped_storage().data_ptr()) if has_memory(tensor) else 0
+
+
 class ResultNest:
     """A nest of results (tensors in tuples, lists, dicts, dataclasses and what is registered with
-    torch's pytree), to be copied as a whole.
+    torch's pytree), which is copied as a whole.
 
     Attributes:
+        value: the nest.
+        tensors: all tensors in it, in order.
         obstacle: why it cannot be copied, or None.
     """
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._leaves, self._spec = _pytree.tree_flatten(value)
-        self.obstacle = next(filter(None, map(_obstacle, self._leaves)), None)
+        leaves, self._spec = _pytree.tree_flatten(value)
+        self._leaves = [_Record(leaf) if _is_record(leaf) else leaf for leaf in leaves]
+        self.tensors: list[torch.Tensor] = []
+        self.obstacle: str | None = None
+        for leaf in self._leaves:
+            if isinstance(leaf, torch.Tensor):
+                self.tensors.append(leaf)
+            elif isinstance(leaf, _Record):
+                self.tensors += [t for _, nest in leaf.nests for t in nest.tensors]
+                obstacles = (nest.obstacle for _, nest in leaf.nests)
+                self.obstacle = self.obstacle or next(filter(None, obstacles), None)
+            elif not isinstance(leaf, _PLAIN) and self.obstacle is None:
+                self.obstacle = f"a {type(leaf).__qualname__}, which may hold tensors of the graph"
+        self._is_tensor = self._spec.is_leaf() and type(value) is torch.Tensor
 
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors, in order."""
-        found: list[torch.Tensor] = []
+    def filled(self, copies: Sequence[torch.Tensor]) -> Any:
+        """The same nest with these in the place of `tensors`."""
+        return copies[0] if self._is_tensor else self._take(iter(copies))
 
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            found.append(tensor)
-            return tensor
-
-        self._mapped(keep)
-        return found
-
-    def copied(self) -> Any:
-        """The same nest with copies of its tensors."""
-        return self._mapped(copied)
-
-    def _mapped(self, change: Callable[[Any], Any]) -> Any:
-        leaves = [_mapped_leaf(leaf, change) for leaf in self._leaves]
+    def _take(self, copies: Iterator[torch.Tensor]) -> Any:
+        leaves = []
+        for leaf in self._leaves:
+            if isinstance(leaf, torch.Tensor):
+                leaf = _of_class(type(leaf), next(copies))
+            elif isinstance(leaf, _Record):
+                leaf = leaf.take(copies)
+            leaves.append(leaf)
         return _pytree.tree_unflatten(leaves, self._spec)
+
+
+class _Record:
+    """A dataclass in a nest of results."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self.nests = [
+            (field.name, ResultNest(getattr(value, field.name))) for field in fields(value)
+        ]
+
+    def take(self, copies: Iterator[torch.Tensor]) -> Any:
+        """Another one with the next copies; no constructor runs."""
+        record = object.__new__(type(self._value))
+        for name, value in vars(self._value).items():
+            object.__setattr__(record, name, value)
+        for name, nest in self.nests:
+            object.__setattr__(record, name, nest._take(copies))
+        return record
+
+
+def _of_class(kind: type, copy: torch.Tensor) -> torch.Tensor:
+    """A class of tensors that the user made stays; a parameter becomes a tensor."""
+    plain = kind is torch.Tensor or issubclass(kind, torch.nn.Parameter)
+    return copy if plain else copy.as_subclass(kind)
 
 
 def _is_record(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
-
-
-def _obstacle(leaf: Any) -> str | None:
-    if isinstance(leaf, (torch.Tensor, *_PLAIN)):
-        return None
-    if _is_record(leaf):
-        nested = (ResultNest(getattr(leaf, field.name)).obstacle for field in fields(leaf))
-        return next(filter(None, nested), None)
-    return f"a {type(leaf).__qualname__}, which may hold tensors of the graph"
-
-
-def _mapped_leaf(leaf: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return change(leaf)
-    if not _is_record(leaf):
-        return leaf
-    record = object.__new__(type(leaf))
-    for name, value in vars(leaf).items():
-        object.__setattr__(record, name, value)
-    for field in fields(leaf):
-        nest = ResultNest(getattr(leaf, field.name))
-        object.__setattr__(record, field.name, nest._mapped(change))
-    return record
-
-
-def _flat(tensor: Any) -> Any:
-    """All memory from a tensor's first element to its last."""
-    if tensor.numel() == 0:
-        return tensor.detach().reshape(-1)
-    extent = 1 + sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return tensor.detach().as_strided((extent,), (1,))

@@ -1,21 +1,22 @@
-"""Scopes: which module, or which named part of the code, a captured operator belongs to."""
+"""Module calls in a capture: the scope of a captured operator, and the outermost calls."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules import module as torch_module
 
 from bringup.graphs._reachable import local_variables
-from bringup.graphs._run import OutermostCalls
 
-__all__ = ["ScopeTracker"]
+__all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker"]
 
 
 class _Current(threading.local):
@@ -58,10 +59,7 @@ class _ModuleHooks:
             if self._captures > 1:
                 return
             if not self._handles:
-                self._handles = (
-                    register_module_forward_pre_hook(_before_module),
-                    register_module_forward_hook(_after_module, with_kwargs=True, always_call=True),
-                )
+                self._handles = _registered()
                 return
             for handle, hook in zip(self._handles, (_before_module, _after_module), strict=True):
                 handle.hooks_dict_ref()[handle.id] = hook
@@ -77,7 +75,70 @@ class _ModuleHooks:
                     handle.remove()
 
 
+def _registered() -> tuple[Any, ...]:
+    before = torch_module.register_module_forward_pre_hook(_before_module)
+    after = torch_module.register_module_forward_hook(
+        _after_module, with_kwargs=True, always_call=True
+    )
+    # torch's handle leaves this mark behind, and every compiled module warns of global hooks then
+    after.extra_dict_ref += (weakref.ref(torch_module._global_forward_hooks_with_kwargs),)
+    return before, after
+
+
 _HOOKS = _ModuleHooks()
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """The call of a module that no other module contained, seen in a capture."""
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    before: int
+    after: int
+
+
+class OutermostCalls:
+    """Watches for module calls in a capture that no other module contains.
+
+    Args:
+        seen: how many operators the recorder has seen until now.
+    """
+
+    def __init__(self, seen: Callable[[], int]) -> None:
+        self._seen = seen
+        self._before = 0
+        self._count = 0
+        self._call: ModuleCall | None = None
+
+    def begin(self) -> None:
+        """One begins."""
+        self._count += 1
+        self._call = None  # of several none is kept: its results would keep their memory
+        self._before = self._seen()
+
+    def end(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """It is over."""
+        if self._count == 1:
+            self._call = ModuleCall(module, args, kwargs, result, self._before, self._seen())
+
+    def only(self) -> ModuleCall | str:
+        """The call, when it was all that the block did, or why there is no such call."""
+        call = self._call
+        if self._count == 0:
+            return "no module was called in the captured block"
+        if self._count > 1 or call is None:
+            return f"the captured block called {self._count} modules one after the other"
+        name = type(call.module).__name__
+        if call.before > 0 or call.after < self._seen():
+            return f"the captured block ran operators outside the call of {name}"
+        if call.module._forward_hooks or call.module._forward_pre_hooks:
+            return f"{name} has forward hooks, which may change what it takes and gives"
+        return call
 
 
 class ScopeTracker:

@@ -1,0 +1,25 @@
+// Copies of tensors in and out of a graph's fixed memory, with the strides that they have.
+// Gradients are off meanwhile, version counters move as after any write.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace bringup::torch_ext::graphs {
+
+// A tensor of its own memory and the same strides, without gradient; also of one that overlaps
+// itself.
+at::Tensor own_copy(const at::Tensor& tensor);
+
+// A tensor of the capture, and one of the same shape that is to be copied into it. What the first
+// has once in memory for many elements (an expanded tensor), the other one has too.
+struct InputCopy {
+  at::Tensor target;
+  at::Tensor given;
+};
+
+// Each may be (a part of) one that is written before it is read.
+void copy_in(std::vector<InputCopy> inputs);
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,85 @@
+#include "torch/graphs/run_bindings.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+
+#include "torch/common/tensor_caster.h"
+#include "torch/graphs/copies.h"
+#include "torch/graphs/errors.h"
+#include "torch/graphs/recorder.h"
+
+namespace nb = nanobind;
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+std::vector<at::Tensor> run(Graph& graph, std::vector<at::Tensor> targets,
+                            std::vector<at::Tensor> given, const std::vector<at::Tensor>& results,
+                            const nb::object& update) {
+  refuse_replay_in_capture();
+  graph.check_given();
+  std::vector<InputCopy> inputs;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    inputs.push_back({std::move(targets[i]), std::move(given.at(i))});
+  }
+  std::function<void()> write_slots;
+  if (!update.is_none()) {
+    write_slots = [&] {
+      const nb::gil_scoped_acquire gil;
+      update();
+    };
+  }
+  const nb::gil_scoped_release no_gil;
+  return graph.run(std::move(inputs), results, write_slots);
+}
+
+template <class T>
+void append(std::string& bytes, const T& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// What the call of a compiled function with these arguments has in common with the calls that one
+// capture serves: shape, strides, dtype and device of every tensor, the address of those that stay
+// where they are, and every other value with its type.
+nb::tuple call_kind(const nb::list& arguments, const std::vector<bool>& stays) {
+  std::string tensors;
+  nb::list others;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const nb::handle item = arguments[i];
+    const bool is_tensor = is_tensor_object(item.ptr());
+    append(tensors, is_tensor);
+    if (!is_tensor) {
+      others.append(item.type());
+      others.append(item);
+      continue;
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
+    append(tensors, tensor.dim());
+    tensors.append(reinterpret_cast<const char*>(tensor.sizes().data()), tensor.dim() * 8);
+    tensors.append(reinterpret_cast<const char*>(tensor.strides().data()), tensor.dim() * 8);
+    append(tensors, tensor.scalar_type());
+    append(tensors, tensor.device().type());
+    append(tensors, tensor.device().index());
+    if (stays.at(i)) append(tensors, tensor.const_data_ptr());
+  }
+  return nb::make_tuple(nb::bytes(tensors.data(), tensors.size()), nb::tuple(others));
+}
+
+}  // namespace
+
+void refuse_replay_in_capture() {
+  if (Recorder::current() == nullptr) return;
+  throw CaptureFailure(
+      "a graph cannot be replayed while another one is captured: replay it before or after");
+}
+
+void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
+  graph.def("run", &run, nb::arg("targets"), nb::arg("given"), nb::arg("results"),
+            nb::arg("update").none());
+  module.def("copied", &own_copy, nb::arg("tensor"));
+  module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,294 @@
+"""What `CapturedGraph.run` takes: the values of a captured call by name, tensors among them.
+
+A call is first matched with what is planned for calls of its form (so many by position, these by
+keyword). What the plan does not cover, nests and every mistake, is matched by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from bringup.errors import ContractError
+from bringup.graphs._copies import has_memory, repeated_dims, shares_memory, storage_address
+from bringup.graphs._scope import ModuleCall
+
+__all__ = ["Inputs", "declared_inputs", "in_words", "inputs_of"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
+
+Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Captured tensors, and those that are to be copied into them."""
+_Bind = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a call of a planned form has in one place.
+
+    Attributes:
+        captured: the captured value.
+        shape: of a tensor into which another one can be copied as it is; None of anything else.
+    """
+
+    captured: Any
+    shape: torch.Size | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+
+
+class Inputs:
+    """The values of the captured call.
+
+    Args:
+        bind: turns the arguments of run into values by name, whatever they are; TypeError when
+            their number or keywords do not fit.
+        values: those of the capture.
+        fixed: storages (addresses) that run does not write: weights.
+    """
+
+    def __init__(
+        self, bind: _Bind, values: Mapping[str, Any], fixed: frozenset[int] = frozenset()
+    ) -> None:
+        self._bind = bind
+        self._captured = _leaves(values)
+        self.tensors = {
+            name: leaf for name, leaf in self._captured.items() if isinstance(leaf, torch.Tensor)
+        }
+        self._plans: dict[tuple[int | str, ...], tuple[_Place, ...] | None] = {}
+        self._kept: dict[str, str] = {}  # inputs that must be the captured tensor, and why
+        for name, tensor in self.tensors.items():
+            if isinstance(tensor, torch.nn.Parameter) or storage_address(tensor) in fixed:
+                self._kept[name] = "is a weight"
+            elif any(shares_memory(tensor, t) for n, t in self.tensors.items() if n != name):
+                self._kept[name] = "shares memory with another input"
+
+    def settle(self, native: Any) -> None:
+        """After the capture: which tensors the graph itself made or writes."""
+        for name, tensor in self.tensors.items():
+            if native.owns(tensor):
+                self._kept[name] = "was made inside the capture"
+            elif native.writes(tensor):
+                self._kept[name] = "is written by the graph"
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copies:
+        """What has to be copied."""
+        form: tuple[int | str, ...] = (len(args), *kwargs)
+        if form not in self._plans:
+            self._plans[form] = self._plan(args, kwargs)
+        plan = self._plans[form]
+        copies = None if plan is None else _planned(plan, (*args, *kwargs.values()))
+        return self._by_name(args, kwargs) if copies is None else copies
+
+    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Place, ...] | None:
+        """The places of such a call, None when one is a nest or a tensor is missing."""
+        count = len(args) + len(kwargs)
+        numbers = dict(zip(kwargs, range(len(args), count), strict=True))
+        names = {
+            i: name for name, i in _leaves(self._bind(tuple(range(len(args))), numbers)).items()
+        }
+        called = set(names.values())
+        if not self.tensors.keys() <= called <= self._captured.keys():
+            return None
+        return tuple(self._place(names[i]) for i in range(count))
+
+    def _place(self, name: str) -> _Place:
+        captured = self._captured[name]
+        if name not in self.tensors or name in self._kept or repeated_dims(captured):
+            return _Place(captured)
+        return _Place(captured, captured.shape, captured.dtype, captured.device)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copies:
+        given = _leaves(self._bind(args, kwargs))
+        for name in given:
+            if name not in self._captured:
+                raise TypeError(
+                    f"CapturedGraph.run: the captured call was not given '{name}'. {self._form()}"
+                )
+        targets, sources = [], []
+        for name, expected in self._captured.items():
+            if name in given:
+                if self._differs(name, expected, given[name]):
+                    targets.append(expected)
+                    sources.append(given[name])
+            elif name in self.tensors:
+                raise TypeError(f"CapturedGraph.run: input '{name}' is missing. {self._form()}")
+        return targets, sources
+
+    def _form(self) -> str:
+        return f"It takes {', '.join(self._captured) or 'nothing'}, as when it was captured"
+
+    def _differs(self, name: str, expected: Any, value: Any) -> bool:
+        """Whether `value` is another tensor than the captured one and may be."""
+        if name not in self.tensors:
+            if expected is value or _equal(expected, value):
+                return False
+            raise ContractError(
+                f"CapturedGraph.run: '{name}' was {in_words(expected)} when the graph was captured,"
+                f" got {in_words(value)}: a captured graph keeps it. Capture another graph for it"
+            )
+        if not isinstance(value, torch.Tensor):
+            raise ContractError(
+                f"CapturedGraph.run: input '{name}' takes {in_words(expected)},"
+                f" got {in_words(value)}"
+            )
+        if _same_view(expected, value):
+            return False
+        _check_tensor(name, expected, value)
+        if name in self._kept:
+            raise ContractError(
+                f"CapturedGraph.run: input '{name}' {self._kept[name]}: run can take the captured"
+                " tensor only, not another one. Change its content in place"
+            )
+        if any(value.stride(dim) != 0 for dim in repeated_dims(expected)):
+            raise ContractError(
+                f"CapturedGraph.run: the captured input '{name}' cannot be written: it has one"
+                " element in memory for many. Capture with a contiguous one"
+            )
+        return True
+
+
+def _planned(plan: tuple[_Place, ...], values: tuple[Any, ...]) -> Copies | None:
+    """None when a value is no plain tensor that fits its place."""
+    targets, sources = [], []
+    gradients = torch.is_grad_enabled()
+    for place, value in zip(plan, values, strict=True):
+        captured = place.captured
+        if value is captured or (place.shape is None and _equal(captured, value)):
+            continue
+        if (
+            type(value) is not torch.Tensor
+            or value.shape != place.shape
+            or value.dtype != place.dtype
+            or value.device != place.device
+            or value.layout != torch.strided
+            or (gradients and value.requires_grad)
+        ):
+            return None
+        targets.append(captured)
+        sources.append(value)
+    return targets, sources
+
+
+def _check_tensor(name: str, expected: torch.Tensor, value: torch.Tensor) -> None:
+    for what, wanted, got in (
+        ("shape", list(expected.shape), list(value.shape)),
+        ("dtype", expected.dtype, value.dtype),
+        ("device", expected.device, value.device),
+        ("layout", expected.layout, value.layout),
+    ):
+        if wanted != got:
+            raise ContractError(
+                f"CapturedGraph.run: input '{name}' has {what} {got}, and the captured one"
+                f" {wanted}. Convert it, or capture another graph for it"
+            )
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ContractError(
+            f"CapturedGraph.run: input '{name}' requires a gradient, and a captured graph gives"
+            " results without one: call run under torch.no_grad(), or detach the input"
+        )
+
+
+def declared_inputs(inputs: Any) -> Inputs:
+    """Inputs as `capture(inputs=...)` declares them: one tensor, a sequence (run takes them by
+    position) or a mapping (by keyword); nests of tensors are allowed in both.
+
+    Raises:
+        TypeError: `inputs` is something else, or holds something that is no tensor.
+    """
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, Mapping):
+        names, by_keyword = [str(name) for name in inputs], True
+        values = dict(zip(names, inputs.values(), strict=True))
+    elif isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
+        names, by_keyword = [f"inputs[{i}]" for i in range(len(inputs))], False
+        values = dict(zip(names, inputs, strict=True))
+    else:
+        raise TypeError(
+            f"capture(inputs=...) takes a tensor, a sequence or a mapping, got {in_words(inputs)}"
+        )
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        if by_keyword and not args:
+            return kwargs
+        if not by_keyword and not kwargs and len(args) == len(names):
+            return dict(zip(names, args, strict=True))
+        form = ", ".join(f"{name}=" for name in names) if by_keyword else f"{len(names)} inputs"
+        raise TypeError(
+            f"CapturedGraph.run: takes {form}, as declared, got {len(args)} by position"
+            f" and {list(kwargs)} by keyword"
+        )
+
+    for name, leaf in _leaves(values).items():
+        if not isinstance(leaf, torch.Tensor) or not has_memory(leaf):
+            raise TypeError(
+                f"capture(inputs=...): {name} is no strided tensor, got {in_words(leaf)}"
+            )
+    return Inputs(bind, values)
+
+
+def inputs_of(call: ModuleCall) -> Inputs:
+    """What a module was called with."""
+    signature = _signature(call.module.forward)
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            return signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(
+                f"CapturedGraph.run: {error}; run takes what {type(call.module).__name__} was"
+                " called with"
+            ) from None
+
+    weights = [*call.module.parameters(), *call.module.buffers()]
+    return Inputs(bind, bind(call.args, call.kwargs), frozenset(map(storage_address, weights)))
+
+
+def _signature(forward: Any) -> inspect.Signature:
+    if not isinstance(forward, torch.ScriptMethod):
+        return inspect.signature(forward)
+    names = [argument.name for argument in forward.schema.arguments[1:]]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+
+def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        paths, _ = _pytree.tree_flatten_with_path(value)
+        for path, leaf in paths:
+            found[name + _pytree.keystr(path)] = leaf
+    return found
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and isinstance(left, _PLAIN) and bool(left == right)
+
+
+def _same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left is right:
+        return True
+    return (
+        left.device == right.device
+        and left.layout == right.layout == torch.strided
+        and shares_memory(left, right)
+        and left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.stride() == right.stride()
+        and left.storage_offset() == right.storage_offset()
+        and left.is_conj() == right.is_conj()
+        and left.is_neg() == right.is_neg()
+    )
+
+
+def in_words(value: Any) -> str:
+    """What it is, for an error."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+    return f"{value!r} ({type(value).__name__})"
