@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from typing import ClassVar
 
 import pytest
 import torch
-from tests.sweeps.captured_programs import ROWS, WIDTH, Program, Scaled, draw_model
+from tests.sweeps.captured_programs import ROWS, WIDTH, Kind, Program, Scaled, draw_model
 from torch import nn
+
+from bringup import graphs
+from bringup.errors import CaptureError, UpdateError
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -24,22 +28,35 @@ Undo = Callable[[], object]
 
 
 class Mutation:
-    """One change between replays."""
+    """One change between replays.
+
+    A function that captures itself sees what a graph of the user's does not: torch.compile guards
+    on it.
+    """
 
     blind: ClassVar[str | None] = None
     blind_when_frozen: ClassVar[str | None] = None
+    kinds: ClassVar[tuple[Kind, ...]] = tuple(Kind)
 
     def applies(self, program: Program) -> bool:
-        """Whether this program has what is changed."""
+        """Whether this program, which is of `kinds`, has what is changed."""
         return True
+
+    def goes_unseen(self, program: Program) -> bool:
+        """Whether a replay may differ from the model."""
+        if program.kind is Kind.COMPILED:
+            return False
+        return (self.blind or (program.kind is Kind.FROZEN and self.blind_when_frozen)) is not None
 
     def apply(self, program: Program, random: Random) -> Undo | None:
         """Changes something; returns what puts it back, None for values written in place."""
         return None
 
     @contextmanager
-    def around_replay(self) -> Iterator[None]:
-        """The modes in which the replay, and only it, runs."""
+    def around_replay(self, program: Program) -> Iterator[None]:
+        """The modes in which the replay runs; of the model only where the function is compiled for
+        them.
+        """
         yield
 
     def after_replay(self) -> None:
@@ -238,10 +255,10 @@ class TrainingMode(Mutation):
         return lambda: program.model.eval()
 
 
-class DoubleModel(Mutation):
+class HalveModel(Mutation):
     def apply(self, program: Program, random: Random) -> Undo:
         former = {name: value.data for name, value in program.model.named_parameters()}
-        program.model.embed.double()
+        program.model.embed.half()
 
         def undo() -> None:
             for name, value in program.model.named_parameters():
@@ -287,27 +304,31 @@ class AnotherModel(Mutation):
 
 class AutocastOn(Mutation):
     @contextmanager
-    def around_replay(self) -> Iterator[None]:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+    def around_replay(self, program: Program) -> Iterator[None]:
+        with torch.autocast(program.device.type, dtype=torch.bfloat16):
             yield
 
 
 class GradientsOn(Mutation):
+    kinds = (Kind.MODEL, Kind.FROZEN)  # compiled for training it cannot be captured
+
     @contextmanager
-    def around_replay(self) -> Iterator[None]:
+    def around_replay(self, program: Program) -> Iterator[None]:
         with torch.enable_grad():
             yield
 
 
 class InferenceModeOn(Mutation):
     @contextmanager
-    def around_replay(self) -> Iterator[None]:
+    def around_replay(self, program: Program) -> Iterator[None]:
         with torch.inference_mode():
             yield
 
 
 class BackwardOverOutput(Mutation):
     """A loss over the output of the last replay; the next one writes what autograd saved."""
+
+    kinds = (Kind.MODEL, Kind.FROZEN)  # the others give copies
 
     def apply(self, program: Program, random: Random) -> None:
         assert program.output is not None
@@ -336,7 +357,8 @@ class ReseedOwnGenerator(Mutation):
 
 class SetRandomState(Mutation):
     def apply(self, program: Program, random: Random) -> None:
-        torch.set_rng_state(torch.Generator().manual_seed(random.randrange(9)).get_state())
+        other = torch.Generator(program.device).manual_seed(random.randrange(9))
+        program.generators()[0].set_state(other.get_state())
 
 
 class DrawElsewhere(Mutation):
@@ -354,7 +376,7 @@ class ReplaceGenerator(Mutation):
     def apply(self, program: Program, random: Random) -> Undo:
         _, module = random.choice(program.modules_with("generator"))
         former = module.generator
-        module.generator = torch.Generator().manual_seed(8)
+        module.generator = torch.Generator(program.device).manual_seed(8)
         return lambda: setattr(module, "generator", former)
 
 
@@ -390,9 +412,101 @@ class PythonNumber(Mutation):
 
 class ForwardHook(Mutation):
     blind = "code: a hook, another `forward`"
+    kinds = (Kind.MODEL, Kind.FROZEN)  # torch.compile does not see hooks either
 
     def apply(self, program: Program, random: Random) -> Undo:
         return program.model.register_forward_hook(lambda *_: _[-1] + 1).remove
+
+
+def _equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(
+        torch.allclose(a.cpu(), b.cpu(), rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _new_inputs(random: Random) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([random.randrange(11) for _ in range(ROWS)]), torch.randn(ROWS, WIDTH)
+
+
+class ReplayInAnotherThread(Mutation):
+    kinds = (Kind.MODEL, Kind.FROZEN)
+
+    def apply(self, program: Program, random: Random) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(program.graph.replay).result()
+
+
+class RunInAnotherThread(Mutation):
+    def apply(self, program: Program, random: Random) -> None:
+        inputs = _new_inputs(random)
+        with ThreadPoolExecutor(1) as pool:
+            got = program.left_by(lambda: pool.submit(program.replay_with, *inputs).result())
+        assert _equal(got, program.left_by(lambda: program.expected(*inputs)))
+
+
+class RunsInSeveralThreads(Mutation):
+    def applies(self, program: Program) -> bool:
+        # results do not depend on the order of runs
+        return not program.state() and not program.modules_with("generator")
+
+    def apply(self, program: Program, random: Random) -> None:
+        batches = [_new_inputs(random) for _ in range(9)]
+        with ThreadPoolExecutor(3) as pool:
+            results = list(pool.map(lambda inputs: program.replay_with(*inputs), batches))
+        assert _equal(results, [program.expected(*inputs) for inputs in batches])
+
+
+class AutocastAroundCapture(Mutation):
+    """A second graph, captured where autocast has cast the weights before."""
+
+    kinds = (Kind.MODEL, Kind.FROZEN)
+
+    def apply(self, program: Program, random: Random) -> None:
+        graph = graphs.CapturedGraph()
+        autocast = torch.autocast(program.device.type, dtype=torch.bfloat16)
+        with autocast:
+            try:
+                program.left_by(program.run)
+            except RuntimeError:  # a cache of float32 takes no bfloat16
+                return
+            with graphs.capture(graph, inputs=(program.tokens, program.x)):
+                graph.outputs = program.run()
+        module, key = _any_parameter(program, random)
+        module._parameters[key].mul_(1.5)
+        with autocast:
+            try:
+                got = program.left_by(lambda: graph.run(program.tokens, program.x))
+            except CaptureError as error:
+                if program.kind is Kind.FROZEN and "was frozen" in str(error):
+                    return
+                raise
+        with torch.autocast(program.device.type, dtype=torch.bfloat16, cache_enabled=False):
+            assert _equal(got, program.left_by(program.expected))
+
+
+class UpdateSlot(Mutation):
+    kinds = (Kind.MODEL, Kind.FROZEN)
+
+    def applies(self, program: Program) -> bool:
+        return bool(program.modules_with("beta"))
+
+    def apply(self, program: Program, random: Random) -> Undo:
+        modules = [module for _, module in program.modules_with("beta")]
+        slots = [name for name in program.graph.slots if name.endswith(".beta")]
+        slot, module = random.choice(list(zip(slots, modules, strict=True)))
+        former, value = module.beta, random.choice([0.5, 2.0, 3.0])
+        for wrong in (True, None, torch.float32, [1.0]):
+            with pytest.raises(UpdateError, match="takes a float"):
+                program.graph.update({slot: wrong})
+        assert program.graph.slots[slot].value == former
+
+        def write(beta: float) -> None:
+            module.beta = beta
+            program.graph.update({slot: beta})
+
+        write(value)
+        return lambda: write(former)
 
 
 MUTATIONS: tuple[type[Mutation], ...] = tuple(Mutation.__subclasses__())

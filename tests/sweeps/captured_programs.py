@@ -4,14 +4,17 @@ it keeps from call to call.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from random import Random
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bringup import graphs
 
-__all__ = ["ROWS", "WIDTH", "Cache", "Noise", "Program", "Scaled", "draw_model"]
+__all__ = ["ROWS", "WIDTH", "Kind", "Program", "Scaled", "SoftplusHandler", "draw_model"]
 
 WIDTH = 8
 ROWS = 3
@@ -92,11 +95,28 @@ class Noise(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = torch.Generator().manual_seed(5)
+        self.generator = torch.Generator(torch.get_default_device()).manual_seed(5)
 
     def forward(self, x: Tensor) -> Tensor:
         own = torch.rand(x.shape, generator=self.generator)
         return nn.functional.dropout(x + own, 0.5) + torch.randn_like(x)
+
+
+class Softplus(nn.Module):
+    """An operator with a number that can be updated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x, beta=self.beta)
+
+
+class SoftplusHandler(graphs.GraphOpHandler):
+    """Makes it updatable."""
+
+    UPDATE_SPECS: ClassVar = {"aten::softplus": [("kwarg", "beta", "beta")]}
 
 
 _BLOCKS = (
@@ -112,7 +132,10 @@ _BLOCKS = (
     InPlace,
     Counter,
     Noise,
+    Softplus,
 )
+_WRITING = (Cache, Counter)
+"""Blocks that write a buffer, which `options={"capture": True}` refuses."""
 
 
 class _Network(nn.Module):
@@ -130,37 +153,76 @@ class _Network(nn.Module):
         return y
 
 
-def draw_model(random: Random) -> nn.Module:
-    """A network of one to six blocks in evaluation mode."""
+def draw_model(random: Random, *, writing: bool = True) -> nn.Module:
+    """A network of one to six blocks in evaluation mode, with blocks that write buffers or not."""
     torch.manual_seed(random.randrange(1 << 30))
-    blocks = [random.choice(_BLOCKS)() for _ in range(random.randint(1, 6))]
+    choices = [block for block in _BLOCKS if writing or block not in _WRITING]
+    blocks = [random.choice(choices)() for _ in range(random.randint(1, 6))]
     return _Network(blocks).eval()
+
+
+class Kind(enum.Enum):
+    """What is captured, and by whom."""
+
+    MODEL = "the user captures a call of the model"
+    FROZEN = "the user captures a call of a compiled function that folded the weights"
+    COMPILED = "a compiled function captures itself: the option `capture`"
+
+
+_OPTIONS: dict[Kind, dict[str, Any]] = {
+    Kind.FROZEN: {"freeze": True, "on_weight_change": "refold"},
+    Kind.COMPILED: {"capture": True},
+}
 
 
 class Program:
     """A model, its inputs, and tensors that it reaches through a list."""
 
-    def __init__(self, random: Random, *, frozen: bool = False) -> None:
-        self.model = draw_model(random)
-        self.frozen = frozen
-        """Whether what is captured is a compiled function that folded the weights."""
-        options = {"freeze": True, "on_weight_change": "refold", "passes": []}
-        self._call = (
-            torch.compile(self.model, backend="bringup", options=options) if frozen else self.model
-        )
+    def __init__(self, random: Random, kind: Kind) -> None:
+        self.model = draw_model(random, writing=kind is not Kind.COMPILED)
+        self.kind = kind
+        self.device = torch.get_default_device()
+        self._call = self.model
+        if kind in _OPTIONS:
+            options = {**_OPTIONS[kind], "passes": []}
+            self._call = torch.compile(self.model, backend="bringup", options=options)
         self.tokens = torch.tensor([random.randrange(11) for _ in range(ROWS)])
         self.x = torch.randn(ROWS, WIDTH)
         self.extras = [torch.randn(WIDTH)]
         self.graph: graphs.CapturedGraph = graphs.CapturedGraph()
-        self.output: Tensor | None = None
+        self.output: Tensor = self.x
 
-    def run(self) -> Tensor:
+    def run(self, *inputs: Tensor) -> Tensor:
         """One call of what is captured, as the user's code makes it."""
-        return self._call(self.tokens, self.x) * self.extras[0]
+        return self._call(*(inputs or (self.tokens, self.x))) * self.extras[0]
 
-    def expected(self) -> Tensor:
+    def expected(self, *inputs: Tensor) -> Tensor:
         """The same by the model alone."""
-        return self.model(self.tokens, self.x) * self.extras[0]
+        return self.model(*(inputs or (self.tokens, self.x))) * self.extras[0]
+
+    def capture(self) -> None:
+        """From here on it replays."""
+        if self.kind is Kind.COMPILED:
+            self.output = self.run()
+            return
+        self.graph = graphs.CapturedGraph()
+        with graphs.capture(self.graph, inputs=(self.tokens, self.x)):
+            self.output = self.graph.outputs = self.run()
+
+    def replay(self) -> Tensor:
+        """Computes `output` again."""
+        if self.kind is Kind.COMPILED:
+            self.output = self.run()
+        else:
+            self.graph.replay()
+        return self.output
+
+    def replay_with(self, *inputs: Tensor) -> Tensor:
+        """What a replay gives for other inputs, as a thread of its own may call it."""
+        if self.kind is not Kind.COMPILED:
+            return self.graph.run(*inputs)
+        with torch.no_grad(), self.device:
+            return self.run(*inputs)
 
     def state(self) -> list[Tensor]:
         """Every tensor that a call may write."""
@@ -169,7 +231,25 @@ class Program:
     def generators(self) -> list[torch.Generator]:
         """Every generator that a call may draw from."""
         own = [module.generator for _, module in self.modules_with("generator")]
-        return [torch.default_generator, *own]
+        on_cpu = self.device.type == "cpu"
+        default = torch.default_generator if on_cpu else torch.npu.default_generators[0]
+        return [default, *own]
+
+    def left_by(self, call: Callable[[], Tensor], *, put_back: bool = True) -> list[Tensor]:
+        """Copies on cpu of what a call gives and leaves in tensors and generators; puts them
+        back.
+        """
+        state, generators = self.state(), self.generators()
+        before = [tensor.clone() for tensor in state], [g.get_state() for g in generators]
+        left = [call(), *state, *(generator.get_state() for generator in generators)]
+        left = [tensor.cpu().clone() for tensor in left]
+        if put_back:
+            for tensor, content in zip(state, before[0], strict=True):
+                if not torch.equal(tensor, content):  # a frozen one would count the write
+                    tensor.copy_(content)
+            for generator, content in zip(generators, before[1], strict=True):
+                generator.set_state(content)
+        return left
 
     def modules_with(self, key: str) -> list[tuple[str, nn.Module]]:
         """Modules that hold a parameter, buffer or attribute of this name."""

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+import torch._dynamo.config
 from tests.sweeps.captured_mutations import MUTATIONS, Mutation
-from tests.sweeps.captured_programs import Program
+from tests.sweeps.captured_programs import Kind, Program, SoftplusHandler
 from tests.sweeps.support import sized
 from torch import Tensor
 
-from bringup import graphs
+from bringup import devices, graphs
 from bringup.errors import CaptureError
+from bringup.graphs import _handlers
 
 STEPS = 12
 DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
@@ -26,19 +30,20 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
 class Machine:
     """A captured program; every step changes something, replays, and compares with the model."""
 
-    def __init__(self, seed: int, counts: Counter[str], *, frozen: bool = False) -> None:
+    def __init__(self, seed: int, counts: Counter[str], kind: Kind) -> None:
         self._random = Random(seed)
         self._counts = counts
-        self._program = Program(self._random, frozen=frozen)
+        self._program = Program(self._random, kind)
         self._trail: list[str] = []
         self._capture()
 
     def step(self) -> None:
         """One mutation of those that apply."""
-        kinds = [kind() for kind in MUTATIONS]
-        mutation = self._random.choice([kind for kind in kinds if kind.applies(self._program)])
+        program = self._program
+        kinds = [kind() for kind in MUTATIONS if program.kind in kind.kinds]
+        mutation = self._random.choice([kind for kind in kinds if kind.applies(program)])
         self._trail.append(type(mutation).__name__)
-        undo = mutation.apply(self._program, self._random)
+        undo = mutation.apply(program, self._random)
         error = self._replay_and_compare(mutation)
         if error is not None:
             self._counts["refusals"] += 1
@@ -50,40 +55,36 @@ class Machine:
         if undo is not None:
             undo()
         try:
-            self._program.graph.replay()
+            program.replay()
         except CaptureError:  # memory that moved does not come back
             self._capture()
 
     def _capture(self) -> None:
-        self._program.graph = graphs.CapturedGraph()
-        with graphs.capture(self._program.graph):
-            self._program.output = self._program.run()
+        self._program.capture()
         self._counts["captures"] += 1
 
     def _replay_and_compare(self, mutation: Mutation) -> CaptureError | None:
         program = self._program
         before = [tensor.clone() for tensor in program.state()]
-        random = [generator.get_state() for generator in program.generators()]
+        replayed: list[Tensor] | None = None
         try:
-            with mutation.around_replay():
-                program.graph.replay()
+            with mutation.around_replay(program):
+                replayed = program.left_by(program.replay)
         except CaptureError as error:
+            if program.kind is Kind.COMPILED:
+                raise  # it captures again
             for tensor, content in zip(program.state(), before, strict=True):
                 assert torch.equal(tensor, content), self._where("a refused replay wrote")
             return error
+        except (RuntimeError, TypeError):
+            if program.kind is not Kind.COMPILED or self._model_gives(mutation) is not None:
+                raise
+            self._counts["calls that fail as the model does"] += 1
+            return None
         mutation.after_replay()
         self._counts["replays"] += 1
-        replayed = [program.output.clone(), *(tensor.clone() for tensor in program.state())]
-        for tensor, content in zip(program.state(), before, strict=True):
-            tensor.copy_(content)
-        replayed += [generator.get_state() for generator in program.generators()]
-        for generator, state in zip(program.generators(), random, strict=True):
-            generator.set_state(state)
-        same = self._model_gives(replayed)
-        blind = mutation.blind
-        if self._program.frozen:
-            blind = blind or mutation.blind_when_frozen
-        if blind is None:
+        same = _equal(replayed, self._model_gives(mutation))
+        if not mutation.goes_unseen(program):
             assert same, self._where("a replay differs from the model")
         elif not same:
             self._counts[f"unseen {type(mutation).__name__}"] += 1
@@ -92,26 +93,45 @@ class Machine:
                     program.graph.refresh()
         return None
 
-    def _model_gives(self, replayed: list[Tensor]) -> bool:
+    def _model_gives(self, mutation: Mutation) -> list[Tensor] | None:
+        program = self._program
+        compiled = program.kind is Kind.COMPILED
         try:
-            expected = [self._program.expected(), *self._program.state()]
-            expected += [generator.get_state() for generator in self._program.generators()]
+            with mutation.around_replay(program) if compiled else nullcontext():
+                return program.left_by(program.expected, put_back=False)
         except (RuntimeError, TypeError):  # the model cannot run like this
-            return False
-        return all(
-            mine.shape == theirs.shape
-            and torch.allclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
-            for mine, theirs in zip(replayed, expected, strict=True)
-        )
+            return None
 
     def _where(self, what: object) -> str:
         return f"{what}\n  after {', '.join(self._trail)}\n  of {self._program.model}"
 
 
-@torch.no_grad()
+def _equal(replayed: list[Tensor], expected: list[Tensor] | None) -> bool:
+    return expected is not None and all(
+        mine.shape == theirs.shape and torch.allclose(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        for mine, theirs in zip(replayed, expected, strict=True)
+    )
+
+
+@pytest.fixture(autouse=True)
+def _updatable_softplus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_handlers, "_registry", dict(_handlers._registry))
+    graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
+
+
+@pytest.fixture(params=["cpu", "npu"])
+def _device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The program's device, by default of everything that is made."""
+    if request.param == "npu":
+        devices.load_driver("sim")
+    with torch.device(request.param), torch.no_grad():
+        yield
+
+
+@pytest.mark.usefixtures("_device")
 def test_replay_equals_the_model_or_names_what_is_different(sweep_counts: Counter[str]) -> None:
-    for seed in range(sized(30, 1500)):
-        machine = Machine(seed, sweep_counts)
+    for seed in range(sized(30, 1000)):
+        machine = Machine(seed, sweep_counts, Kind.MODEL)
         for _ in range(STEPS):
             machine.step()
     for kind in MUTATIONS:
@@ -119,15 +139,18 @@ def test_replay_equals_the_model_or_names_what_is_different(sweep_counts: Counte
             assert sweep_counts[f"unseen {kind.__name__}"], f"{kind.__name__} is seen: unmark it"
 
 
-@torch.no_grad()
-def test_replay_of_a_frozen_function_equals_the_model_or_names_what_is_different(
-    sweep_counts: Counter[str],
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("kind", [Kind.FROZEN, Kind.COMPILED], ids=lambda kind: kind.name.lower())
+def test_replay_of_a_compiled_function_equals_the_model_or_names_what_is_different(
+    kind: Kind, sweep_counts: Counter[str]
 ) -> None:
-    for seed in range(sized(2, 40)):
-        torch.compiler.reset()
-        machine = Machine(1000 + seed, sweep_counts, frozen=True)
-        for _ in range(STEPS):
-            machine.step()
+    # each mutation that torch.compile sees may compile anew; at the limit it would give up
+    with torch._dynamo.config.patch(recompile_limit=1000):
+        for seed in range(sized(1, 25)):
+            torch.compiler.reset()
+            machine = Machine(1000 + seed, sweep_counts, kind)
+            for _ in range(STEPS):
+                machine.step()
 
 
 def test_what_goes_unseen_is_what_the_documentation_lists() -> None:
