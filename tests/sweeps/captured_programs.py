@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from bringup import graphs
 
-__all__ = ["ROWS", "WIDTH", "Kind", "Program", "Scaled", "SoftplusHandler", "draw_model"]
+__all__ = ["ROWS", "WIDTH", "Keeper", "Kind", "Program", "Scaled", "SoftplusHandler", "draw_model"]
 
 WIDTH = 8
 ROWS = 3
@@ -117,6 +118,74 @@ class SoftplusHandler(graphs.GraphOpHandler):
     """Makes it updatable."""
 
     UPDATE_SPECS: ClassVar = {"aten::softplus": [("kwarg", "beta", "beta")]}
+
+
+class Keeper(nn.Module):
+    """Two tensors in a place; each call reads the first and leaves it otherwise.
+
+    Args:
+        place: where they are kept, one of `PLACES`.
+        way: how it is left, one of `WAYS`.
+    """
+
+    PLACES = ("attributes", "buffers", "list", "dictionary", "object", "submodule", "tuple")
+    WAYS = ("written in place", "a result", "an older tensor", "two change places")
+
+    def __init__(self, place: str, way: str) -> None:
+        super().__init__()
+        self._place, self._way = place, way
+        pair = (torch.randn(WIDTH), torch.randn(WIDTH))
+        named = dict(zip(("first", "second"), pair, strict=True))
+        self.kept: Any = None
+        if place == "attributes":
+            self.first, self.second = pair
+        elif place == "buffers":
+            for name, tensor in named.items():
+                self.register_buffer(name, tensor)
+        elif place == "list":
+            self.kept = [[*pair]]
+        elif place == "dictionary":
+            self.kept = named
+        elif place == "object":
+            self.kept = [SimpleNamespace(**named)]
+        elif place == "submodule":
+            self.kept = nn.ParameterDict(named)
+        else:
+            self.kept = pair
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self._pair()
+        y = x * first
+        if self._way == "written in place":
+            first.add_(x[0])
+        elif self._way == "a result":
+            self._keep(first + x[0], second)
+        elif self._way == "an older tensor":
+            self._keep(second, second)
+        else:
+            self._keep(second, first)
+        return y
+
+    def _pair(self) -> tuple[Tensor, Tensor]:
+        if self._place in ("attributes", "buffers"):
+            return self.first, self.second
+        if self._place == "list":
+            return self.kept[0][0], self.kept[0][1]
+        if self._place in ("dictionary", "submodule"):
+            return self.kept["first"], self.kept["second"]
+        return (self.kept[0].first, self.kept[0].second) if self._place == "object" else self.kept
+
+    def _keep(self, first: Tensor, second: Tensor) -> None:
+        if self._place in ("attributes", "buffers"):
+            self.first, self.second = first, second
+        elif self._place == "list":
+            self.kept[0] = [first, second]  # another list
+        elif self._place in ("dictionary", "submodule"):
+            self.kept["first"], self.kept["second"] = first, second
+        elif self._place == "object":
+            self.kept[0].first, self.kept[0].second = first, second
+        else:
+            self.kept = (first, second)
 
 
 _BLOCKS = (

@@ -4,6 +4,8 @@ raises an error that names what is different. Only what docs/graphs/capture.md l
 
 from __future__ import annotations
 
+import copy
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +17,9 @@ import pytest
 import torch
 import torch._dynamo.config
 from tests.sweeps.captured_mutations import MUTATIONS, Mutation
-from tests.sweeps.captured_programs import Kind, Program, SoftplusHandler
+from tests.sweeps.captured_programs import ROWS, WIDTH, Keeper, Kind, Program, SoftplusHandler
 from tests.sweeps.support import sized
-from torch import Tensor
+from torch import Tensor, nn
 
 from bringup import devices, graphs
 from bringup.errors import CaptureError
@@ -157,3 +159,31 @@ def test_what_goes_unseen_is_what_the_documentation_lists() -> None:
     text = " ".join(DOCUMENT.read_text().split("## What is not seen")[1].split())
     marks = {mark for kind in MUTATIONS for mark in (kind.blind, kind.blind_when_frozen) if mark}
     assert [mark for mark in marks if f"* {mark}" not in text] == []
+
+
+@pytest.mark.usefixtures("_device")
+def test_state_that_a_run_rebinds_is_refused_and_what_it_writes_in_place_goes_on(
+    sweep_counts: Counter[str],
+) -> None:
+    for seed, place, way in itertools.product(range(sized(1, 20)), Keeper.PLACES, Keeper.WAYS):
+        torch.manual_seed(seed)
+        blocks = [nn.Linear(WIDTH, WIDTH), Keeper(place, way), nn.GELU()]
+        Random(seed).shuffle(blocks)
+        model, x = nn.Sequential(*blocks), torch.randn(ROWS, WIDTH)
+        eager, graph = copy.deepcopy(model), graphs.CapturedGraph()
+        if way != "written in place":
+            path = r"[\w.\[\]]+(\[0\]|\['first'\]|first)"
+            with pytest.raises(CaptureError, match=f"reads '{path}' and puts another tensor in"):
+                _capture(graph, model, x)
+            sweep_counts["rebinding runs refused"] += 1
+            continue
+        output = _capture(graph, model, x)
+        for _ in range(3):
+            graph.replay()
+            assert torch.equal(output, eager(x)), place
+
+
+def _capture(graph: graphs.CapturedGraph, model: nn.Module, x: Tensor) -> Tensor:
+    with graphs.capture(graph):
+        output: Tensor = model(x)
+    return output
