@@ -114,7 +114,7 @@ class _Record:
     def take(self, copies: Iterator[torch.Tensor]) -> Any:
         """Another one with the next copies; no constructor runs."""
         record = object.__new__(type(self._value))
-        for name, value in vars(self._value).items():
+        for name, value in getattr(self._value, "__dict__", {}).items():  # slots have none
             object.__setattr__(record, name, value)
         for name, nest in self.nests:
             object.__setattr__(record, name, nest._take(copies))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from bringup.errors import ContractError
+from bringup.errors import CaptureError, ContractError
 from bringup.graphs._copies import has_memory, repeated_dims, shares_memory, storage_address
 from bringup.graphs._scope import ModuleCall
 
@@ -67,6 +67,16 @@ class Inputs:
                 self._kept[name] = "is a weight"
             elif any(shares_memory(tensor, t) for n, t in self.tensors.items() if n != name):
                 self._kept[name] = "shares memory with another input"
+
+    def check_known(self, native: Any) -> None:
+        """Raises CaptureError for a tensor that the graph does not know."""
+        for name, tensor in self.tensors.items():
+            if tensor.numel() > 0 and not native.knows(tensor):
+                raise CaptureError(
+                    f"capture(inputs=...): {name} ({in_words(tensor)}) is no tensor that the graph"
+                    " reads or writes: no run could depend on it. Give the tensors that the"
+                    " captured block reads"
+                )
 
     def settle(self, native: Any) -> None:
         """After the capture: which tensors the graph itself made or writes."""

@@ -67,16 +67,32 @@ class RunUnit:
             raise CaptureError(f"outputs: run cannot copy {nest.obstacle}. Give its tensors")
         if not nest.tensors:
             raise CaptureError("outputs: there is no tensor in it")
-        if native is not None:  # inside the block every tensor was made there or predates it
+        if native is not None:  # else at the end of the capture
             _check_known(nest, native)
             if self._inputs is not None:
                 self._obstacle = ""
         self._outputs, self._declared_outputs = nest, True
 
     def settle(self, native: Any, calls: OutermostCalls) -> None:
-        """At the end of the capture: infers what was not declared."""
+        """At the end of the capture: checks what was declared, and infers what was not.
+
+        Raises:
+            CaptureError: a declared tensor has nothing to do with the graph.
+        """
+        if self._outputs is not None:
+            _check_known(self._outputs, native)
+        if self._inputs is not None:
+            self._inputs.check_known(native)
         self._obstacle = ""
         call = calls.only()
+        try:
+            self._infer(call)
+        except Exception as error:  # of the user's classes: a field, a pytree node, a signature
+            self._obstacle = f"looking at the captured call raised {type(error).__name__}: {error}"
+        if self._inputs is not None:
+            self._inputs.settle(native)
+
+    def _infer(self, call: ModuleCall | str) -> None:
         if not isinstance(call, str):
             call = _without_memory(call) or call
         if isinstance(call, str):
@@ -90,8 +106,6 @@ class RunUnit:
                 self._obstacle = "the captured call gave no tensor"
         if self._inputs is None and not isinstance(call, str):
             self._inputs = inputs_of(call)
-        if self._inputs is not None:
-            self._inputs.settle(native)
 
     @property
     def inputs(self) -> Inputs:

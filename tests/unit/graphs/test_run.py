@@ -7,11 +7,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.unit.graphs.support import captured
 from torch import Tensor, nn
 
 from bringup import devices, graphs
@@ -448,3 +449,69 @@ def test_run_inside_a_capture_is_refused_and_writes_nothing() -> None:
     ):
         graph.run(torch.zeros(2))
     assert x.tolist() == [1, 1]
+
+
+@dataclass(slots=True)
+class _Slotted:
+    value: torch.Tensor
+    name: str = "twice"
+
+
+@dataclass(slots=True)
+class _Unset:
+    value: torch.Tensor
+    later: torch.Tensor = field(init=False)
+
+
+class _Giving(nn.Module):
+    def __init__(self, record: type) -> None:
+        super().__init__()
+        self.record = record
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.record(x * 2)
+
+
+def test_dataclass_with_slots_is_copied() -> None:
+    graph, _ = captured(_Giving(_Slotted), torch.ones(3))
+    first, second = graph.run(torch.zeros(3)), graph.run(torch.full((3,), 4.0))
+    assert type(first) is _Slotted
+    assert (first.value.tolist(), first.name) == ([0, 0, 0], "twice")
+    assert second.value.tolist() == [8, 8, 8]
+
+
+def test_result_that_cannot_be_looked_at_is_a_reason_of_run_and_no_error_of_the_capture() -> None:
+    x = torch.ones(3)
+    graph, output = captured(_Giving(_Unset), x)
+    x.fill_(5)
+    graph.replay()
+    assert output.value.tolist() == [10, 10, 10]
+    with pytest.raises(CaptureError, match=r"cannot tell .* raised AttributeError: .*later"):
+        graph.run(x)
+
+
+def test_declared_output_that_the_graph_does_not_know_is_refused_by_the_capture() -> None:
+    x, other, graph = torch.ones(2), torch.zeros(2), graphs.CapturedGraph()
+
+    def run() -> None:
+        with graphs.capture(graph, inputs=(x,)):
+            x * 2
+            graph.outputs = {"other": other}
+
+    with pytest.raises(
+        CaptureError, match=r"outputs: float32\[2\] on cpu is no tensor that the gra"
+    ):
+        run()
+
+
+def test_declared_input_that_the_graph_does_not_know_is_refused_by_the_capture() -> None:
+    x, other, graph = torch.ones(2), torch.zeros(2), graphs.CapturedGraph()
+
+    def run() -> None:
+        with graphs.capture(graph, inputs=(x, other)):
+            graph.outputs = x * 2
+
+    with pytest.raises(
+        CaptureError, match=r"inputs\[1\] \(float32\[2\] on cpu\) is no tensor that"
+    ):
+        run()
