@@ -21,6 +21,18 @@ std::string kind_of(PyObject* object) {
   return nb::cast<std::string>(nb::handle(object).type().attr("__name__"));
 }
 
+constexpr uint64_t kUnknown = 0;
+
+// A number that every change of a dictionary changes, where Python has one.
+uint64_t version_of(PyObject* dict) {
+#if PY_VERSION_HEX < 0x030C0000
+  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+#else
+  static_cast<void>(dict);
+  return kUnknown;
+#endif
+}
+
 }  // namespace
 
 Watch::~Watch() {
@@ -70,26 +82,30 @@ void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
                   [&](const Held& held) { return held.tensor._unsafe_get_target() == impl; });
   }
   const c10::TensorImpl* tensor = tensor_of(value);
-  slots_.push_back({std::move(dict), std::move(key), 0, nb::borrow(value), std::move(placement),
-                    tensor, frozen_tensors_.contains(tensor), std::move(name)});
+  if (placement) placed_.push_back(slots_.size());
+  slots_.push_back({std::move(key), 0, nb::borrow(value), std::move(placement), tensor,
+                    frozen_tensors_.contains(tensor), std::move(name)});
+  if (dictionaries_.empty() || !dictionaries_.back().dict.is(dict)) {
+    dictionaries_.push_back({std::move(dict), kUnknown, slots_.size() - 1, slots_.size()});
+  }
+  dictionaries_.back().end = slots_.size();
+  dictionaries_.back().version = kUnknown;
 }
 
 void Watch::prefetch(const Slot& slot) {
-  __builtin_prefetch(slot.dict.ptr());
-  if (!slot.placement) return;
   __builtin_prefetch(slot.value.ptr());
   if (!slot.is_frozen) slot.placement->prefetch(slot.tensor);
 }
 
 // Asks the entry where it was last, which takes a few nanoseconds, before it looks the key up.
-PyObject* Watch::find(Slot& slot) {
+PyObject* Watch::find(const Dictionary& dictionary, Slot& slot) {
+  PyObject* dict = dictionary.dict.ptr();
   PyObject *key, *value;
   Py_ssize_t next = slot.position;
-  if (PyDict_Next(slot.dict.ptr(), &next, &key, &value) != 0 && key == slot.key.ptr()) return value;
-  value = PyDict_GetItemWithError(slot.dict.ptr(), slot.key.ptr());
+  if (PyDict_Next(dict, &next, &key, &value) != 0 && key == slot.key.ptr()) return value;
+  value = PyDict_GetItemWithError(dict, slot.key.ptr());
   if (value == nullptr) return nullptr;
-  for (Py_ssize_t before = next = 0; PyDict_Next(slot.dict.ptr(), &next, &key, nullptr) != 0;
-       before = next) {
+  for (Py_ssize_t before = next = 0; PyDict_Next(dict, &next, &key, nullptr) != 0; before = next) {
     if (key == slot.key.ptr()) slot.position = before;
   }
   return value;
@@ -132,18 +148,20 @@ void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
 
 std::optional<std::string> Watch::change() {
   for (const Mirror& mirror : mirrors_) reread(mirror);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (i + Placement::kAhead < slots_.size()) prefetch(slots_[i + Placement::kAhead]);
-    Slot& slot = slots_[i];
-    PyObject* now = find(slot);
-    if (C10_LIKELY(now == slot.value.ptr())) {
-      if (!slot.placement) continue;
-      // It is a tensor: no need to ask, which is slow for a Parameter.
-      const c10::TensorImpl* tensor = THPVariable_Unpack(now).unsafeGetTensorImpl();
-      const bool same = slot.is_frozen && tensor == slot.tensor;
-      if (same || slot.placement->difference(*tensor).empty()) continue;
+  for (size_t i = 0; i < dictionaries_.size(); ++i) {
+    if (i + Placement::kAhead < dictionaries_.size()) {
+      __builtin_prefetch(dictionaries_[i + Placement::kAhead].dict.ptr());
     }
-    std::string how = difference(slot, now);
+    if (auto how = change_of(dictionaries_[i])) return how;
+  }
+  for (size_t i = 0; i < placed_.size(); ++i) {
+    if (i + Placement::kAhead < placed_.size()) prefetch(slots_[placed_[i + Placement::kAhead]]);
+    Slot& slot = slots_[placed_[i]];
+    // It is a tensor: no need to ask, which is slow for a Parameter.
+    const c10::TensorImpl* tensor = THPVariable_Unpack(slot.value.ptr()).unsafeGetTensorImpl();
+    const bool same = slot.is_frozen && tensor == slot.tensor;
+    if (same || slot.placement->difference(*tensor).empty()) continue;
+    std::string how = difference(slot, slot.value.ptr());
     if (!how.empty()) return slot.name + " " + how;
   }
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -162,6 +180,20 @@ std::optional<std::string> Watch::change() {
   for (const auto& weights : frozen_) {
     if (auto how = weights->change(nullptr)) return how;
   }
+  return std::nullopt;
+}
+
+// Whether the slots hold other objects now; what is new about the objects, change() looks at.
+std::optional<std::string> Watch::change_of(Dictionary& dictionary) {
+  const uint64_t version = version_of(dictionary.dict.ptr());
+  if (C10_LIKELY(version == dictionary.version && version != kUnknown)) return std::nullopt;
+  for (size_t i = dictionary.begin; i < dictionary.end; ++i) {
+    PyObject* now = find(dictionary, slots_[i]);
+    if (now == slots_[i].value.ptr()) continue;
+    std::string how = difference(slots_[i], now);
+    if (!how.empty()) return slots_[i].name + " " + how;
+  }
+  dictionary.version = version;
   return std::nullopt;
 }
 
@@ -195,8 +227,8 @@ std::optional<std::string> Watch::refresh() {
 }
 
 int Watch::traverse(visitproc visit, void* arg) const {
+  for (const Dictionary& dictionary : dictionaries_) Py_VISIT(dictionary.dict.ptr());
   for (const Slot& slot : slots_) {
-    Py_VISIT(slot.dict.ptr());
     Py_VISIT(slot.key.ptr());
     Py_VISIT(slot.value.ptr());
   }
@@ -208,6 +240,8 @@ int Watch::traverse(visitproc visit, void* arg) const {
 }
 
 void Watch::clear() noexcept {
+  placed_.clear();
+  const std::vector<Dictionary> dictionaries = std::exchange(dictionaries_, {});
   const std::vector<Slot> slots = std::exchange(slots_, {});
   const std::vector<Mirror> mirrors = std::exchange(mirrors_, {});
 }

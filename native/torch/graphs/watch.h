@@ -64,8 +64,13 @@ class Watch {
     Placement placement;
     std::string what;
   };
-  struct Slot {
+  // A dictionary and its slots, a stretch of slots_.
+  struct Dictionary {
     nanobind::dict dict;
+    uint64_t version;  // of the dictionary where its slots held what they should, or kUnknown
+    size_t begin, end;
+  };
+  struct Slot {
     nanobind::object key;
     Py_ssize_t position;  // of the key in the dictionary, where it was last
     nanobind::object value;
@@ -82,12 +87,15 @@ class Watch {
 
   static void reread(const Mirror& mirror);
   static void prefetch(const Slot& slot);
-  static PyObject* find(Slot& slot);
+  static PyObject* find(const Dictionary& dictionary, Slot& slot);
+  std::optional<std::string> change_of(Dictionary& dictionary);
   std::string difference(Slot& slot, PyObject* now);
 
   std::unordered_set<const c10::TensorImpl*> known_;  // while recording
   std::vector<Held> tensors_;
+  std::vector<Dictionary> dictionaries_;
   std::vector<Slot> slots_;
+  std::vector<size_t> placed_;  // the slots that hold tensors
   std::vector<Mirror> mirrors_;
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;
   std::unordered_set<const c10::StorageImpl*> storages_;  // compared only

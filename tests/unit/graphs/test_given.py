@@ -92,7 +92,7 @@ REPLACED: dict[str, tuple[Callable[[Tied], None], str]] = {
         "parameter 'linear.weight' of Tied reads its memory in another way now",
     ),
     "resized": (_resized, "buffer 'shift' of Tied has another shape now"),
-    "half": (_half, "parameter 'scale' of Tied has other memory now"),
+    "half": (_half, "buffer 'shift' of Tied is another tensor now"),
     "train": (_train, "'training' of module Tied was False and is True now"),
 }
 
