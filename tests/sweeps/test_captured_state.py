@@ -50,7 +50,8 @@ class Machine:
         if error is not None:
             self._counts["refusals"] += 1
             assert re.search(
-                r"'[\w.]+' of \w+|weight '[\w.]+'|float\d\d\[|module \w+", str(error)
+                r"'[\w.]+' of \w+|input '[\w.\[\]]+'|weight '[\w.]+'|float\d\d\[|module \w+",
+                str(error),
             ), self._where(error)
         if undo is None and error is None:
             return

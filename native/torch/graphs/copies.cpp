@@ -30,15 +30,19 @@ void write_into(at::Tensor target, at::Tensor given) {
   target.copy_(given);
 }
 
-const void* memory_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().data() : nullptr;
+// By address: tensors of NumPy may share memory through storages of their own.
+bool share_memory(const at::Tensor& left, const at::Tensor& right) {
+  if (!left.has_storage() || !right.has_storage() || left.device() != right.device()) return false;
+  const auto begin = [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.storage().data());
+  };
+  return begin(left) < begin(right) + right.storage().nbytes() &&
+         begin(right) < begin(left) + left.storage().nbytes();
 }
 
 bool is_written(const at::Tensor& given, const std::vector<InputCopy>& inputs) {
-  const void* memory = memory_of(given);
-  return memory != nullptr && std::ranges::any_of(inputs, [&](const InputCopy& input) {
-           return memory_of(input.target) == memory;
-         });
+  return std::ranges::any_of(
+      inputs, [&](const InputCopy& input) { return share_memory(input.target, given); });
 }
 
 }  // namespace

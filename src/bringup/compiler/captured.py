@@ -14,6 +14,7 @@ from bringup._native import torch_library
 from bringup.compiler.inner import BoxedFunction
 from bringup.errors import BringupError, CaptureError
 from bringup.graphs._copies import copied
+from bringup.graphs._inputs import Placeholders
 
 __all__ = ["captured", "refuse_input_writes"]
 
@@ -105,7 +106,7 @@ class _Captured:
         self._copied = tuple(slots)
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
-        inputs = tuple(slots.values())
+        inputs = Placeholders(slots.values())
         try:
             with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
                 self._graph.outputs = tuple(run(given))

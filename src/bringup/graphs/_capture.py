@@ -149,6 +149,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             held.check(recorder.watch)
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
+            unit.watch_inputs(recorder.watch)
             self._graph._content = Content(native, recorder.watch)
             self._graph._unit = unit
         except BaseException:

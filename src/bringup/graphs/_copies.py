@@ -15,6 +15,7 @@ __all__ = [
     "ResultNest",
     "copied",
     "has_memory",
+    "overlaps_itself",
     "repeated_dims",
     "shares_memory",
     "storage_address",
@@ -41,9 +42,25 @@ def repeated_dims(tensor: torch.Tensor) -> list[int]:
 
 
 def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have one storage."""
-    address = tensor.untyped_storage().data_ptr()
-    return address != 0 and bool(address == other.untyped_storage().data_ptr())
+    """Whether the storages of two tensors overlap: NumPy's arrays may through storages of their
+    own.
+    """
+    if tensor.device != other.device:
+        return False
+    left, right = tensor.untyped_storage(), other.untyped_storage()
+    first, second = left.data_ptr(), right.data_ptr()
+    return bool(first < second + right.nbytes() and second < first + left.nbytes())
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements may share memory, apart from `repeated_dims`: the windows of `unfold`."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != 0:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -52,7 +69,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
         tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return False  # sparse, fake, a functorch wrapper
-    return bool(tensor.layout == torch.strided)
+    return bool(tensor.layout == torch.strided and not tensor.is_quantized)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
@@ -86,6 +103,13 @@ class ResultNest:
             elif not isinstance(leaf, _PLAIN) and self.obstacle is None:
                 self.obstacle = f"a {type(leaf).__qualname__}, which may hold tensors of the graph"
         self._is_tensor = self._spec.is_leaf() and type(value) is torch.Tensor
+
+    def settle(self) -> None:
+        """After the capture: keeps what the tensors are now, whatever the user's objects become
+        (`set_`, `.data =`, `t_()`).
+        """
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            self.tensors = [tensor.detach() for tensor in self.tensors]
 
     def filled(self, copies: Sequence[torch.Tensor]) -> Any:
         """The same nest with these in the place of `tensors`."""

@@ -7,6 +7,7 @@ keyword). What the plan does not cover, nests and every mistake, is matched by n
 from __future__ import annotations
 
 import inspect
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,16 @@ import torch
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._copies import has_memory, repeated_dims, shares_memory, storage_address
+from bringup.graphs._copies import (
+    has_memory,
+    overlaps_itself,
+    repeated_dims,
+    shares_memory,
+    storage_address,
+)
 from bringup.graphs._scope import ModuleCall
 
-__all__ = ["Inputs", "declared_inputs", "in_words", "inputs_of"]
+__all__ = ["Inputs", "Placeholders", "declared_inputs", "in_words", "inputs_of"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 
@@ -50,13 +57,23 @@ class Inputs:
             their number or keywords do not fit.
         values: those of the capture.
         fixed: storages (addresses) that run does not write: weights.
+        may_be_unread: whether the graph need not read them.
     """
 
     def __init__(
-        self, bind: _Bind, values: Mapping[str, Any], fixed: frozenset[int] = frozenset()
+        self,
+        bind: _Bind,
+        values: Mapping[str, Any],
+        fixed: frozenset[int] = frozenset(),
+        *,
+        may_be_unread: bool = False,
     ) -> None:
         self._bind = bind
+        self._may_be_unread = may_be_unread
         self._captured = _leaves(values)
+        self._argument_of = {
+            leaf: name for name, value in values.items() for leaf in _leaves({name: value})
+        }
         self.tensors = {
             name: leaf for name, leaf in self._captured.items() if isinstance(leaf, torch.Tensor)
         }
@@ -68,9 +85,11 @@ class Inputs:
             elif any(shares_memory(tensor, t) for n, t in self.tensors.items() if n != name):
                 self._kept[name] = "shares memory with another input"
 
-    def check_known(self, native: Any) -> None:
-        """Raises CaptureError for a tensor that the graph does not know."""
+    def check_known(self, native: Any, results: Sequence[torch.Tensor]) -> None:
+        """Raises CaptureError for a tensor that the graph does not know, and that is no result."""
         for name, tensor in self.tensors.items():
+            if self._may_be_unread or any(shares_memory(tensor, result) for result in results):
+                continue
             if tensor.numel() > 0 and not native.knows(tensor):
                 raise CaptureError(
                     f"capture(inputs=...): {name} ({in_words(tensor)}) is no tensor that the graph"
@@ -111,10 +130,13 @@ class Inputs:
         captured = self._captured[name]
         if name not in self.tensors or name in self._kept or repeated_dims(captured):
             return _Place(captured)
+        if overlaps_itself(captured):
+            return _Place(captured)
         return _Place(captured, captured.shape, captured.dtype, captured.device)
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copies:
-        given = _leaves(self._bind(args, kwargs))
+        values = self._bind(args, kwargs)
+        given = _leaves(values)
         for name in given:
             if name not in self._captured:
                 raise TypeError(
@@ -126,7 +148,7 @@ class Inputs:
                 if self._differs(name, expected, given[name]):
                     targets.append(expected)
                     sources.append(given[name])
-            elif name in self.tensors:
+            elif name in self.tensors or self._argument_of[name] in values:
                 raise TypeError(f"CapturedGraph.run: input '{name}' is missing. {self._form()}")
         return targets, sources
 
@@ -155,7 +177,8 @@ class Inputs:
                 f"CapturedGraph.run: input '{name}' {self._kept[name]}: run can take the captured"
                 " tensor only, not another one. Change its content in place"
             )
-        if any(value.stride(dim) != 0 for dim in repeated_dims(expected)):
+        repeats = any(value.stride(dim) != 0 for dim in repeated_dims(expected))
+        if repeats or overlaps_itself(expected):
             raise ContractError(
                 f"CapturedGraph.run: the captured input '{name}' cannot be written: it has one"
                 " element in memory for many. Capture with a contiguous one"
@@ -204,6 +227,12 @@ def _check_tensor(name: str, expected: torch.Tensor, value: torch.Tensor) -> Non
         )
 
 
+class Placeholders(tuple[Any, ...]):
+    """Inputs that are all there are of a traced function, so that one that nothing reads is none
+    that was mistaken for another.
+    """
+
+
 def declared_inputs(inputs: Any) -> Inputs:
     """Inputs as `capture(inputs=...)` declares them: one tensor, a sequence (run takes them by
     position) or a mapping (by keyword); nests of tensors are allowed in both.
@@ -240,7 +269,7 @@ def declared_inputs(inputs: Any) -> Inputs:
             raise TypeError(
                 f"capture(inputs=...): {name} is no strided tensor, got {in_words(leaf)}"
             )
-    return Inputs(bind, values)
+    return Inputs(bind, values, may_be_unread=isinstance(inputs, Placeholders))
 
 
 def inputs_of(call: ModuleCall) -> Inputs:
@@ -278,7 +307,15 @@ def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    return type(left) is type(right) and isinstance(left, _PLAIN) and bool(left == right)
+    if type(left) is not type(right) or not isinstance(left, _PLAIN):
+        return False
+    if isinstance(left, (float, complex)):  # -0.0 is not 0.0, and nan is nan
+        return _bits(left) == _bits(right)
+    return bool(left == right)
+
+
+def _bits(number: complex) -> bytes:
+    return struct.pack("dd", number.real, number.imag)
 
 
 def _same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -291,7 +328,7 @@ def _same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
         and left.dtype == right.dtype
         and left.shape == right.shape
         and left.stride() == right.stride()
-        and left.storage_offset() == right.storage_offset()
+        and left.data_ptr() == right.data_ptr()
         and left.is_conj() == right.is_conj()
         and left.is_neg() == right.is_neg()
     )

@@ -4,6 +4,7 @@ containers and plain objects. What hides elsewhere (generators, C++ objects) is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -109,14 +110,25 @@ def _held_by_module(module: torch.nn.Module) -> dict[str, Any]:
     return {f".{key}": item for key, item in held.items()}
 
 
+_NO_SLOTS = ("__dict__", "__weakref__")
+
+
 def _attributes(value: Any) -> dict[str, Any]:
-    """The object's own, without asking its class, which may be a proxy for something."""
+    """The object's own, in slots and in its dictionary, without asking its class, which may be a
+    proxy for something.
+    """
+    held: dict[str, Any] = {}
+    for owner in reversed(type(value).__mro__):
+        for name, entry in vars(owner).items():
+            if type(entry) is types.MemberDescriptorType and name not in _NO_SLOTS:
+                with contextlib.suppress(AttributeError):  # nothing in it
+                    held[name] = entry.__get__(value)
     for owner in type(value).__mro__:
         entry = vars(owner).get("__dict__")
         if entry is not None:
             real = type(entry) in (types.GetSetDescriptorType, types.MemberDescriptorType)
-            return dict(entry.__get__(value)) if real else {}
-    return {}
+            return {**held, **entry.__get__(value)} if real else held
+    return held
 
 
 def _key_text(key: Any) -> str:

@@ -8,14 +8,16 @@ and gave. Where neither holds, run says so: it never guesses.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _pytree
 
-from bringup.errors import CaptureError
-from bringup.graphs._copies import ResultNest, has_memory
+from bringup.errors import CaptureError, ContractError
+from bringup.graphs._copies import ResultNest, has_memory, shares_memory, storage_address
 from bringup.graphs._inputs import Inputs, in_words, inputs_of
 from bringup.graphs._scope import ModuleCall, OutermostCalls
 
@@ -53,6 +55,7 @@ class RunUnit:
         self._declared_outputs = False
         self._obstacle = "the capture is not over"
         self._turn = threading.Lock()
+        self._turns: list[threading.RLock] = []
         self._owner: int | None = None
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
@@ -68,10 +71,12 @@ class RunUnit:
         if not nest.tensors:
             raise CaptureError("outputs: there is no tensor in it")
         if native is not None:  # else at the end of the capture
-            _check_known(nest, native)
+            _check_known(nest, native, self._inputs)
+            nest.settle()
             if self._inputs is not None:
                 self._obstacle = ""
         self._outputs, self._declared_outputs = nest, True
+        self._turns = _turns_of(self._inputs, nest)
 
     def settle(self, native: Any, calls: OutermostCalls) -> None:
         """At the end of the capture: checks what was declared, and infers what was not.
@@ -80,9 +85,9 @@ class RunUnit:
             CaptureError: a declared tensor has nothing to do with the graph.
         """
         if self._outputs is not None:
-            _check_known(self._outputs, native)
+            _check_known(self._outputs, native, self._inputs)
         if self._inputs is not None:
-            self._inputs.check_known(native)
+            self._inputs.check_known(native, self._outputs.tensors if self._outputs else ())
         self._obstacle = ""
         call = calls.only()
         try:
@@ -91,6 +96,9 @@ class RunUnit:
             self._obstacle = f"looking at the captured call raised {type(error).__name__}: {error}"
         if self._inputs is not None:
             self._inputs.settle(native)
+        if self._outputs is not None and self._outputs.obstacle is None:
+            self._outputs.settle()
+        self._turns = _turns_of(self._inputs, self._outputs)
 
     def _infer(self, call: ModuleCall | str) -> None:
         if not isinstance(call, str):
@@ -106,6 +114,15 @@ class RunUnit:
                 self._obstacle = "the captured call gave no tensor"
         if self._inputs is None and not isinstance(call, str):
             self._inputs = inputs_of(call)
+
+    def watch_inputs(self, watch: Any) -> None:
+        """From now on a replay is refused when an input has other memory: the graph may read it by
+        a view alone, and run writes what the input has then.
+        """
+        tensors = {} if self._inputs is None else self._inputs.tensors
+        for name, tensor in tensors.items():
+            if storage_address(tensor) != 0:
+                watch.add_slot(tensors, name, f"the input '{name}' ({in_words(tensor)})")
 
     @property
     def inputs(self) -> Inputs:
@@ -133,10 +150,14 @@ class RunUnit:
         """One call: see `CapturedGraph.run`."""
         outputs = self.outputs
         targets, sources = self.inputs.match(args, kwargs)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(sources)
         me = threading.get_ident()
         if self._owner == me:
             raise CaptureError(_WITHIN_ITSELF)
-        with self._turn:
+        with self._turn, ExitStack() as others:
+            for turn in self._turns:
+                others.enter_context(turn)
             self._owner = me
             try:
                 copies = native.run(targets, sources, outputs.tensors, update)
@@ -151,8 +172,34 @@ class RunUnit:
         )
 
 
-def _check_known(nest: ResultNest, native: Any) -> None:
+# Graphs may have one buffer in common, the input of several or a result and an input: their runs
+# take turns by where the memory is, in the order of this list.
+_TURNS = [threading.RLock() for _ in range(256)]
+
+
+def _turns_of(inputs: Inputs | None, outputs: ResultNest | None) -> list[threading.RLock]:
+    tensors = [
+        *(() if inputs is None else inputs.tensors.values()),
+        *(() if outputs is None else outputs.tensors),
+    ]
+    addresses = {storage_address(tensor) for tensor in tensors} - {0}
+    return [_TURNS[i] for i in sorted({hash(address) // 64 % len(_TURNS) for address in addresses})]
+
+
+def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
+    for tensor in tensors:
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise ContractError(
+                f"CapturedGraph.run: an input ({in_words(tensor)}) has a tangent (forward-mode"
+                " automatic differentiation), and a captured graph gives results without one"
+            )
+
+
+def _check_known(nest: ResultNest, native: Any, inputs: Inputs | None) -> None:
+    given = [] if inputs is None else list(inputs.tensors.values())
     for tensor in nest.tensors:
+        if any(shares_memory(tensor, item) for item in given):
+            continue  # an input that is passed through
         if tensor.numel() > 0 and not native.knows(tensor):
             raise CaptureError(
                 f"outputs: {in_words(tensor)} is no tensor that the graph reads or writes. Give the"

@@ -34,10 +34,11 @@ def _before_module(module: torch.nn.Module, args: Any) -> None:
 
 
 def _after_module(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None
 ) -> None:
+    # Behind an exception torch passes (module, args, result): the capture fails anyway.
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.leave_module(module, args, kwargs, result)
+        _current.tracker.leave_module(module, args, kwargs or {}, result)
 
 
 class _ModuleHooks:
