@@ -5,7 +5,7 @@ it keeps from call to call.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -222,10 +222,10 @@ class _Network(nn.Module):
         return y
 
 
-def draw_model(random: Random, *, writing: bool = True) -> nn.Module:
-    """A network of one to six blocks in evaluation mode, with blocks that write buffers or not."""
+def draw_model(random: Random, *, without: Sequence[type[nn.Module]] = ()) -> nn.Module:
+    """A network of one to six blocks in evaluation mode."""
     torch.manual_seed(random.randrange(1 << 30))
-    choices = [block for block in _BLOCKS if writing or block not in _WRITING]
+    choices = [block for block in _BLOCKS if block not in without]
     blocks = [random.choice(choices)() for _ in range(random.randint(1, 6))]
     return _Network(blocks).eval()
 
@@ -238,6 +238,13 @@ class Kind(enum.Enum):
     COMPILED = "a compiled function captures itself: the option `capture`"
 
 
+# What a capture refuses: a compiled function's factories of random numbers, and writes of buffers
+# by a function that captures itself.
+_WITHOUT: dict[Kind, Sequence[type[nn.Module]]] = {
+    Kind.MODEL: (),
+    Kind.FROZEN: (Noise,),
+    Kind.COMPILED: (Noise, *_WRITING),
+}
 _OPTIONS: dict[Kind, dict[str, Any]] = {
     Kind.FROZEN: {"freeze": True, "on_weight_change": "refold"},
     Kind.COMPILED: {"capture": True},
@@ -248,7 +255,7 @@ class Program:
     """A model, its inputs, and tensors that it reaches through a list."""
 
     def __init__(self, random: Random, kind: Kind) -> None:
-        self.model = draw_model(random, writing=kind is not Kind.COMPILED)
+        self.model = draw_model(random, without=_WITHOUT[kind])
         self.kind = kind
         self.device = torch.get_default_device()
         self._call = self.model
