@@ -343,6 +343,7 @@ class PluginLoader:
         wanted = self._built_in()
         with self._locked():
             self._explicit.update(dict.fromkeys(map(Path, places), "an explicit call"))
+            # Explicit places come first; one that the path has too stays explicit.
             files, report.errors = plugin_files(
                 {**self._explicit, **self._path(), **self._explicit},
                 libraries=self._open_library is not None,

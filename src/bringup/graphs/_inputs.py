@@ -25,7 +25,7 @@ from bringup.graphs._copies import (
 )
 from bringup.graphs._scope import ModuleCall
 
-__all__ = ["Inputs", "Placeholders", "declared_inputs", "in_words", "inputs_of"]
+__all__ = ["Inputs", "Placeholders", "declared_inputs", "in_words", "inputs_of", "is_foreign"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 
@@ -88,9 +88,7 @@ class Inputs:
     def check_known(self, native: Any, results: Sequence[torch.Tensor]) -> None:
         """Raises CaptureError for a tensor that the graph does not know, and that is no result."""
         for name, tensor in self.tensors.items():
-            if self._may_be_unread or any(shares_memory(tensor, result) for result in results):
-                continue
-            if tensor.numel() > 0 and not native.knows(tensor):
+            if not self._may_be_unread and is_foreign(tensor, native, results):
                 raise CaptureError(
                     f"capture(inputs=...): {name} ({in_words(tensor)}) is no tensor that the graph"
                     " reads or writes: no run could depend on it. Give the tensors that the"
@@ -128,9 +126,9 @@ class Inputs:
 
     def _place(self, name: str) -> _Place:
         captured = self._captured[name]
-        if name not in self.tensors or name in self._kept or repeated_dims(captured):
+        if name not in self.tensors or name in self._kept:
             return _Place(captured)
-        if overlaps_itself(captured):
+        if repeated_dims(captured) or overlaps_itself(captured):
             return _Place(captured)
         return _Place(captured, captured.shape, captured.dtype, captured.device)
 
@@ -316,6 +314,13 @@ def _equal(left: Any, right: Any) -> bool:
 
 def _bits(number: complex) -> bytes:
     return struct.pack("dd", number.real, number.imag)
+
+
+def is_foreign(tensor: torch.Tensor, native: Any, related: Sequence[torch.Tensor]) -> bool:
+    """Whether neither the graph nor one of the related tensors has the tensor's memory."""
+    if tensor.numel() == 0 or native.knows(tensor):
+        return False
+    return not any(shares_memory(tensor, other) for other in related)
 
 
 def _same_view(left: torch.Tensor, right: torch.Tensor) -> bool:

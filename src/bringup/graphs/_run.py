@@ -17,8 +17,8 @@ from torch.autograd import forward_ad
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._copies import ResultNest, has_memory, shares_memory, storage_address
-from bringup.graphs._inputs import Inputs, in_words, inputs_of
+from bringup.graphs._copies import ResultNest, has_memory, storage_address
+from bringup.graphs._inputs import Inputs, in_words, inputs_of, is_foreign
 from bringup.graphs._scope import ModuleCall, OutermostCalls
 
 __all__ = ["RunUnit"]
@@ -198,9 +198,7 @@ def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
 def _check_known(nest: ResultNest, native: Any, inputs: Inputs | None) -> None:
     given = [] if inputs is None else list(inputs.tensors.values())
     for tensor in nest.tensors:
-        if any(shares_memory(tensor, item) for item in given):
-            continue  # an input that is passed through
-        if tensor.numel() > 0 and not native.knows(tensor):
+        if is_foreign(tensor, native, given):  # an input may be passed through
             raise CaptureError(
                 f"outputs: {in_words(tensor)} is no tensor that the graph reads or writes. Give the"
                 " tensors that the captured block made"
