@@ -10,22 +10,38 @@
 
 namespace bringup::torch_ext::graphs {
 
+DeviceWork::DeviceWork(c10::DeviceIndex device) : device_(device) {
+  check_driver(active_driver()->event_create(device, 0, &over_), "creating an event");
+}
+
+DeviceWork::~DeviceWork() { active_driver()->event_destroy(over_); }
+
+void DeviceWork::order_before() const {
+  check_driver(active_driver()->event_wait(over_, device_, current_driver_stream(device_)),
+               "waiting for a graph's former work");
+}
+
+void DeviceWork::extend() const {
+  check_driver(active_driver()->event_record(over_, device_, current_driver_stream(device_)),
+               "recording an event");
+}
+
+int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_); }
+
 DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
                          Step step)
-    : device_(device), step_(std::move(step)), nodes_(nodes) {
+    : work_(std::make_shared<DeviceWork>(device)), step_(std::move(step)), nodes_(nodes) {
   const bringup_driver& driver = *active_driver();
   if (driver.graph_create == nullptr || driver.graph_launch == nullptr ||
       driver.graph_add_kernel == nullptr || driver.graph_add_host_func == nullptr) {
     throw CaptureFailure("the driver of device '" + std::string(driver.device_name) +
                          "' has no device graphs (the graph_* functions of bringup/driver.h)");
   }
-  check_driver(driver.event_create(device, 0, &over_), "creating an event");
   try {
     check_driver(driver.graph_create(device, &graph_), "creating a device graph");
     build(nodes);
   } catch (...) {
     if (graph_ != nullptr) driver.graph_destroy(graph_);
-    driver.event_destroy(over_);
     throw;
   }
 }
@@ -33,7 +49,6 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
 DeviceGraph::~DeviceGraph() {
   wait();
   active_driver()->graph_destroy(graph_);
-  active_driver()->event_destroy(over_);
 }
 
 void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
@@ -75,46 +90,43 @@ void DeviceGraph::run_span(void* user) {
       words = "something that is no std::exception was thrown";
     }
     graph.failed_ = true;
-    report_host_failure(graph.device_, "operator '" + graph.nodes_[i]->op() + "' failed in node " +
-                                           std::to_string(i) + " of a captured graph: " + words);
+    report_host_failure(graph.device(), "operator '" + graph.nodes_[i]->op() + "' failed in node " +
+                                            std::to_string(i) + " of a captured graph: " + words);
   }
 }
 
 void DeviceGraph::launch(bool validating) {
   const bringup_driver& driver = *active_driver();
-  const bringup_stream stream = current_driver_stream(device_);
   if (validating != validating_.load()) {
     finish_former();
     validating_.store(validating);
   }
-  check_driver(driver.event_wait(over_, device_, stream), "waiting for a graph's former launch");
+  work_->order_before();
   {
-    const ProfiledWork work("captured graph", current_stream(device_));
-    check_driver(driver.graph_launch(graph_, stream), "launching a captured graph");
+    const ProfiledWork work("captured graph", current_stream(device()));
+    check_driver(driver.graph_launch(graph_, current_driver_stream(device())),
+                 "launching a captured graph");
   }
-  check_driver(driver.event_record(over_, device_, stream), "recording an event");
-}
-
-void DeviceGraph::order_before() {
-  check_driver(active_driver()->event_wait(over_, device_, current_driver_stream(device_)),
-               "waiting for a graph's former run");
+  work_->extend();
 }
 
 void DeviceGraph::order_after() noexcept {
-  const bringup_driver& driver = *active_driver();
-  const int32_t status = driver.event_record(over_, device_, current_driver_stream(device_));
-  if (status != BRINGUP_OK) report_host_failure(device_, driver_words(status));
+  try {
+    work_->extend();
+  } catch (const c10::Error& error) {
+    report_host_failure(device(), error.what_without_backtrace());
+  }
 }
 
 void DeviceGraph::finish_former() {
-  check_driver(wait_for_event(over_), "waiting for a graph's former launch");
+  check_driver(work_->wait(), "waiting for a graph's former launch");
 }
 
 void DeviceGraph::wait() noexcept {
-  const int32_t status = wait_for_event(over_);
+  const int32_t status = work_->wait();
   if (status == BRINGUP_OK) return;
   // The driver may tell a failure only once, and here nobody can be told.
-  report_host_failure(device_, driver_words(status));
+  report_host_failure(device(), driver_words(status));
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -12,6 +12,28 @@
 
 namespace bringup::torch_ext::graphs {
 
+// The work that one graph has enqueued on its device.
+class DeviceWork {
+ public:
+  explicit DeviceWork(c10::DeviceIndex device);
+  ~DeviceWork();
+  DeviceWork(const DeviceWork&) = delete;
+  DeviceWork& operator=(const DeviceWork&) = delete;
+
+  // What follows in the current stream comes after it.
+  void order_before() const;
+  // What was enqueued in the current stream until here belongs to it.
+  void extend() const;
+  // Until it is done; a status of the driver.
+  int32_t wait() const noexcept;
+
+  c10::DeviceIndex device() const { return device_; }
+
+ private:
+  const c10::DeviceIndex device_;
+  bringup_event over_ = nullptr;
+};
+
 class DeviceGraph {
  public:
   // Runs one node on the host, from the driver's thread; throws what the node throws.
@@ -26,8 +48,6 @@ class DeviceGraph {
 
   // Launches in the current stream, after the launch before.
   void launch(bool validating);
-  // The current stream's work from here on comes after the last launch and what order_after() saw.
-  void order_before();
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
   // Until the last launch is over. Raises what the driver says of it.
@@ -35,7 +55,9 @@ class DeviceGraph {
   // Until the last launch is over. What failed is raised by the next synchronisation.
   void wait() noexcept;
 
-  c10::DeviceIndex device() const { return device_; }
+  c10::DeviceIndex device() const { return work_->device(); }
+  // Its launches, and what came before order_after().
+  const std::shared_ptr<const DeviceWork>& work() const { return work_; }
 
  private:
   // Consecutive nodes that run on the host.
@@ -50,12 +72,11 @@ class DeviceGraph {
   static void begin(void* graph);
   static void run_span(void* span);
 
-  const c10::DeviceIndex device_;
+  const std::shared_ptr<const DeviceWork> work_;
   const Step step_;
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::vector<std::unique_ptr<Span>> spans_;
   bringup_graph graph_ = nullptr;
-  bringup_event over_ = nullptr;
   std::atomic<bool> validating_{false};
   bool failed_ = false;  // the launch that runs now; only its thread looks
 };

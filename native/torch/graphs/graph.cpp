@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -37,6 +38,9 @@ const char* const kTwoAtOnce =
 const char* const kDisturbed =
     "another thread called replay() while CapturedGraph.run was under way, and may have written the"
     " inputs: use run in every thread";
+
+const char* const kWithinItself =
+    "CapturedGraph.run: the graph is in the middle of a run, and cannot run inside of it";
 
 // One address for one storage: host nodes of a device graph use the host's view of its memory.
 const void* address_of(const c10::Storage& storage) {
@@ -97,36 +101,58 @@ void Graph::replay() {
   if (end_use()) throw CaptureFailure(kTwoAtOnce);
 }
 
-std::vector<at::Tensor> Graph::run(std::vector<InputCopy> inputs,
+std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> inputs,
                                    const std::vector<at::Tensor>& results,
                                    const std::function<void()>& before) {
+  const auto me = std::this_thread::get_id();
+  if (runner_.load() == me) throw CaptureFailure(kWithinItself);
+  const std::lock_guard one_run(run_mutex_);
+  const Turns::Held held(turns);
+  runner_.store(me);
+  const auto over = c10::make_scope_exit([this] { runner_.store(std::thread::id()); });
   std::vector<at::Tensor> copies;
-  begin_run();
+  begin_run(held, std::ranges::any_of(
+                      inputs, [](const InputCopy& input) { return input.target.is_cpu(); }));
   try {
     if (before) before();
     copy_in(std::move(inputs));
     run_all(false);
+    if (device_graph_ != nullptr && std::ranges::any_of(results, &at::Tensor::is_cpu)) {
+      device_graph_->finish_former();  // the host copies what the device has written
+    }
     for (const at::Tensor& result : results) copies.push_back(own_copy(result));
   } catch (...) {
-    end_run();
+    end_run(held);
     throw;
   }
-  if (end_run()) throw CaptureFailure(kDisturbed);
+  if (end_run(held)) throw CaptureFailure(kDisturbed);
   return copies;
 }
 
-void Graph::begin_run() {
+void Graph::begin_run(const Turns::Held& turns, bool writes_host) {
   begin_use();
   try {
-    if (device_graph_ != nullptr) device_graph_->order_before();
+    if (device_graph_ == nullptr) {
+      turns.order_before(std::nullopt, true);
+      return;
+    }
+    turns.order_before(device_graph_->device(), writes_host);
+    if (writes_host) {
+      device_graph_->finish_former();
+    } else {
+      device_graph_->work()->order_before();
+    }
   } catch (...) {
     end_use();
     throw;
   }
 }
 
-bool Graph::end_run() noexcept {
-  if (device_graph_ != nullptr) device_graph_->order_after();
+bool Graph::end_run(const Turns::Held& turns) noexcept {
+  if (device_graph_ != nullptr) {
+    device_graph_->order_after();
+    turns.leave(device_graph_->work());
+  }
   return end_use();
 }
 

@@ -6,12 +6,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
+#include "torch/graphs/turns.h"
 #include "torch/graphs/versions.h"
 #include "torch/graphs/watch.h"
 
@@ -53,11 +55,13 @@ class Graph {
   // read the other's inputs, and its results are overwritten before it reads them.
   void replay();
 
-  // The same with copies: inputs in before it, `results` out after it, which are returned. No
-  // replay() gets through meanwhile, and on a device the copies are in order with those of runs in
-  // other streams. Callers take turns. CaptureFailure also when a replay() was refused meanwhile,
-  // whose caller may have written the inputs.
-  std::vector<at::Tensor> run(std::vector<InputCopy> inputs, const std::vector<at::Tensor>& results,
+  // The same with copies: inputs in before it, `results` out after it, which are returned. Runs of
+  // this graph and of those that have a turn in common come one after the other, on a device the
+  // copies too, in whatever streams; no replay() gets through meanwhile. CaptureFailure also when a
+  // replay() was refused meanwhile, whose caller may have written the inputs, and for a run of this
+  // graph inside of a run.
+  std::vector<at::Tensor> run(const Turns& turns, std::vector<InputCopy> inputs,
+                              const std::vector<at::Tensor>& results,
                               const std::function<void()>& before);
   // A replay for whoever made the graph: nobody else has it.
   void replay_alone() { run_all(false); }
@@ -87,8 +91,8 @@ class Graph {
   // Who uses the graph's inputs and results.
   enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
 
-  void begin_run();
-  bool end_run() noexcept;
+  void begin_run(const Turns::Held& turns, bool writes_host);
+  bool end_run(const Turns::Held& turns) noexcept;
   void begin_use();
   bool end_use() noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
@@ -98,6 +102,8 @@ class Graph {
   void take_random_numbers();
   void run_node(size_t position, bool validating);
 
+  std::mutex run_mutex_;                 // one run() at a time
+  std::atomic<std::thread::id> runner_;  // the thread that is in run()
   std::atomic<Use> use_{Use::kNobody};
   std::mutex mutex_;                 // one replay or update at a time
   mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything

@@ -15,7 +15,7 @@ namespace nb = nanobind;
 namespace bringup::torch_ext::graphs {
 namespace {
 
-std::vector<at::Tensor> run(Graph& graph, std::vector<at::Tensor> targets,
+std::vector<at::Tensor> run(Graph& graph, const Turns& turns, std::vector<at::Tensor> targets,
                             std::vector<at::Tensor> given, const std::vector<at::Tensor>& results,
                             const nb::object& update) {
   refuse_replay_in_capture();
@@ -32,7 +32,7 @@ std::vector<at::Tensor> run(Graph& graph, std::vector<at::Tensor> targets,
     };
   }
   const nb::gil_scoped_release no_gil;
-  return graph.run(std::move(inputs), results, write_slots);
+  return graph.run(turns, std::move(inputs), results, write_slots);
 }
 
 template <class T>
@@ -76,7 +76,9 @@ void refuse_replay_in_capture() {
 }
 
 void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
-  graph.def("run", &run, nb::arg("targets"), nb::arg("given"), nb::arg("results"),
+  nb::class_<Turns>(module, "Turns")
+      .def(nb::init<const std::vector<at::Tensor>&>(), nb::arg("tensors"));
+  graph.def("run", &run, nb::arg("turns"), nb::arg("targets"), nb::arg("given"), nb::arg("results"),
             nb::arg("update").none());
   module.def("copied", &own_copy, nb::arg("tensor"));
   module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));

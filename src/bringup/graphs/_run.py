@@ -7,15 +7,14 @@ and gave. Where neither holds, run says so: it never guesses.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 
+from bringup._native import torch_library
 from bringup.errors import CaptureError, ContractError
 from bringup.graphs._copies import ResultNest, has_memory, storage_address
 from bringup.graphs._inputs import Inputs, in_words, inputs_of, is_foreign
@@ -25,9 +24,6 @@ __all__ = ["RunUnit"]
 
 _HOW = (
     "Declare them: `with graphs.capture(g, inputs=(x,)): g.outputs = model(x)`, then `y = g.run(x)`"
-)
-_WITHIN_ITSELF = (
-    "CapturedGraph.run: the graph is in the middle of a run, and cannot run inside of it"
 )
 
 
@@ -54,9 +50,7 @@ class RunUnit:
         self._outputs: ResultNest | None = None
         self._declared_outputs = False
         self._obstacle = "the capture is not over"
-        self._turn = threading.Lock()
-        self._turns: list[threading.RLock] = []
-        self._owner: int | None = None
+        self._turns: Any | None = None  # until outputs are known
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
         """What run gives: a nest of tensors of the capture. `native`: the graph, once it is there.
@@ -152,17 +146,7 @@ class RunUnit:
         targets, sources = self.inputs.match(args, kwargs)
         if forward_ad._current_level >= 0:
             _refuse_tangents(sources)
-        me = threading.get_ident()
-        if self._owner == me:
-            raise CaptureError(_WITHIN_ITSELF)
-        with self._turn, ExitStack() as others:
-            for turn in self._turns:
-                others.enter_context(turn)
-            self._owner = me
-            try:
-                copies = native.run(targets, sources, outputs.tensors, update)
-            finally:
-                self._owner = None
+        copies = native.run(self._turns, targets, sources, outputs.tensors, update)
         return outputs.filled(copies)
 
     def _refuse(self) -> None:
@@ -172,18 +156,13 @@ class RunUnit:
         )
 
 
-# Graphs may have one buffer in common, the input of several or a result and an input: their runs
-# take turns by where the memory is, in the order of this list.
-_TURNS = [threading.RLock() for _ in range(256)]
-
-
-def _turns_of(inputs: Inputs | None, outputs: ResultNest | None) -> list[threading.RLock]:
+def _turns_of(inputs: Inputs | None, outputs: ResultNest | None) -> Any:
     tensors = [
         *(() if inputs is None else inputs.tensors.values()),
         *(() if outputs is None else outputs.tensors),
     ]
-    addresses = {storage_address(tensor) for tensor in tensors} - {0}
-    return [_TURNS[i] for i in sorted({hash(address) // 64 % len(_TURNS) for address in addresses})]
+    known = [tensor for tensor in tensors if has_memory(tensor)]
+    return torch_library("a captured graph").graphs.Turns(known)
 
 
 def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:

@@ -1,0 +1,50 @@
+// Whose turn it is to run a graph in memory that other graphs have too: one buffer may be the input
+// of several, or the result of one and the input of the next.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "torch/graphs/device_graph.h"
+
+namespace bringup::torch_ext::graphs {
+
+// The turns that one graph's runs need. Storages are told apart by a hash of their addresses, so
+// graphs that have nothing in common may wait for each other too.
+class Turns {
+ public:
+  // The inputs and results of the graph.
+  explicit Turns(const std::vector<at::Tensor>& tensors);
+
+  // All these turns, on the host; a run within a run gets them too.
+  class Held {
+   public:
+    explicit Held(const Turns& turns);
+    // What is enqueued from here on in the current stream of `device` comes after the work of all
+    // former holders. Without a device, or when the host itself goes on to read or write that
+    // memory (`for_host`): waits for that work.
+    void order_before(std::optional<c10::DeviceIndex> device, bool for_host) const;
+    // The next holder comes after this work too, which came after that of all former ones.
+    void leave(const std::shared_ptr<const DeviceWork>& work) const;
+
+   private:
+    const Turns& turns_;
+    std::vector<std::unique_lock<std::recursive_mutex>> locks_;
+  };
+
+ private:
+  struct Turn {
+    std::recursive_mutex mutex;
+    std::weak_ptr<const DeviceWork> former;  // gone with its graph, which waits for it
+  };
+
+  static Turn& turn(size_t number);
+
+  std::vector<size_t> numbers_;  // ascending: all take them in this order
+};
+
+}  // namespace bringup::torch_ext::graphs
