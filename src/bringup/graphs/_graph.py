@@ -105,9 +105,10 @@ class CapturedGraph:
             and have no gradient.
 
         Raises:
-            ContractError: an input has another shape, dtype, device or value than the captured one,
-                requires a gradient while gradients are on, or is a weight, is written by the graph
-                or shares memory with another input and is not the captured tensor itself.
+            ContractError: an input has another shape, dtype, device, value or field than the
+                captured one, requires a gradient while gradients are on, or is a weight, is
+                written by the graph or shares memory with another input and is not the captured
+                tensor itself.
             TypeError: an input is missing or was not there when the graph was captured.
             CaptureError: what run takes and gives cannot be told and was not declared; another
                 thread called `replay()` meanwhile; and whatever `replay` raises.

@@ -7,15 +7,16 @@ keyword). What the plan does not cover, nests and every mistake, is matched by n
 from __future__ import annotations
 
 import inspect
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
+from bringup.graphs._compare import Snapshot, in_words, same_value, same_view
 from bringup.graphs._copies import (
     has_memory,
     overlaps_itself,
@@ -25,12 +26,11 @@ from bringup.graphs._copies import (
 )
 from bringup.graphs._scope import ModuleCall
 
-__all__ = ["Inputs", "Placeholders", "declared_inputs", "in_words", "inputs_of", "is_foreign"]
-
-_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
+__all__ = ["Inputs", "Placeholders", "declared_inputs", "inputs_of", "is_foreign"]
 
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Captured tensors, and those that are to be copied into them."""
+_NO_SNAPSHOTS: Mapping[int, Snapshot] = MappingProxyType({})
 _Bind = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
 
 
@@ -57,6 +57,7 @@ class Inputs:
             their number or keywords do not fit.
         values: those of the capture.
         fixed: storages (addresses) that run does not write: weights.
+        snapshots: of objects among the values, as the captured call found them, by id.
         may_be_unread: whether the graph need not read them.
     """
 
@@ -65,6 +66,7 @@ class Inputs:
         bind: _Bind,
         values: Mapping[str, Any],
         fixed: frozenset[int] = frozenset(),
+        snapshots: Mapping[int, Snapshot] = _NO_SNAPSHOTS,
         *,
         may_be_unread: bool = False,
     ) -> None:
@@ -76,6 +78,11 @@ class Inputs:
         }
         self.tensors = {
             name: leaf for name, leaf in self._captured.items() if isinstance(leaf, torch.Tensor)
+        }
+        self._snapshots = {
+            name: snapshots[id(leaf)]
+            for name, leaf in self._captured.items()
+            if id(leaf) in snapshots
         }
         self._plans: dict[tuple[int | str, ...], tuple[_Place, ...] | None] = {}
         self._kept: dict[str, str] = {}  # inputs that must be the captured tensor, and why
@@ -102,6 +109,8 @@ class Inputs:
                 self._kept[name] = "was made inside the capture"
             elif native.writes(tensor):
                 self._kept[name] = "is written by the graph"
+        for snapshot in self._snapshots.values():
+            snapshot.settle(native)
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copies:
         """What has to be copied."""
@@ -113,14 +122,16 @@ class Inputs:
         return self._by_name(args, kwargs) if copies is None else copies
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Place, ...] | None:
-        """The places of such a call, None when one is a nest or a tensor is missing."""
+        """The places of such a call, None when one is a nest or an object that has to be looked
+        into, or a tensor is missing.
+        """
         count = len(args) + len(kwargs)
         numbers = dict(zip(kwargs, range(len(args), count), strict=True))
         names = {
             i: name for name, i in _leaves(self._bind(tuple(range(len(args))), numbers)).items()
         }
         called = set(names.values())
-        if not self.tensors.keys() <= called <= self._captured.keys():
+        if not self.tensors.keys() <= called <= self._captured.keys() - self._snapshots.keys():
             return None
         return tuple(self._place(names[i]) for i in range(count))
 
@@ -156,18 +167,14 @@ class Inputs:
     def _differs(self, name: str, expected: Any, value: Any) -> bool:
         """Whether `value` is another tensor than the captured one and may be."""
         if name not in self.tensors:
-            if expected is value or _equal(expected, value):
-                return False
-            raise ContractError(
-                f"CapturedGraph.run: '{name}' was {in_words(expected)} when the graph was captured,"
-                f" got {in_words(value)}: a captured graph keeps it. Capture another graph for it"
-            )
+            self._check_value(name, expected, value)
+            return False
         if not isinstance(value, torch.Tensor):
             raise ContractError(
                 f"CapturedGraph.run: input '{name}' takes {in_words(expected)},"
                 f" got {in_words(value)}"
             )
-        if _same_view(expected, value):
+        if same_view(expected, value):
             return False
         _check_tensor(name, expected, value)
         if name in self._kept:
@@ -183,6 +190,23 @@ class Inputs:
             )
         return True
 
+    def _check_value(self, name: str, expected: Any, value: Any) -> None:
+        """Raises ContractError when what is no tensor is not what it was."""
+        snapshot = self._snapshots.get(name)
+        if snapshot is not None:
+            difference = snapshot.difference(value)
+            if difference is None:
+                return
+            path, was, now = difference
+        elif expected is value or same_value(expected, value):
+            return
+        else:
+            path, was, now = "", in_words(expected), in_words(value)
+        raise ContractError(
+            f"CapturedGraph.run: '{name}{path}' was {was} when the graph was captured, got {now}:"
+            " a captured graph keeps it. Capture another graph for it"
+        )
+
 
 def _planned(plan: tuple[_Place, ...], values: tuple[Any, ...]) -> Copies | None:
     """None when a value is no plain tensor that fits its place."""
@@ -190,7 +214,7 @@ def _planned(plan: tuple[_Place, ...], values: tuple[Any, ...]) -> Copies | None
     gradients = torch.is_grad_enabled()
     for place, value in zip(plan, values, strict=True):
         captured = place.captured
-        if value is captured or (place.shape is None and _equal(captured, value)):
+        if value is captured or (place.shape is None and same_value(captured, value)):
             continue
         if (
             type(value) is not torch.Tensor
@@ -284,7 +308,8 @@ def inputs_of(call: ModuleCall) -> Inputs:
             ) from None
 
     weights = [*call.module.parameters(), *call.module.buffers()]
-    return Inputs(bind, bind(call.args, call.kwargs), frozenset(map(storage_address, weights)))
+    fixed = frozenset(map(storage_address, weights))
+    return Inputs(bind, bind(call.args, call.kwargs), fixed, call.snapshots)
 
 
 def _signature(forward: Any) -> inspect.Signature:
@@ -304,43 +329,8 @@ def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _equal(left: Any, right: Any) -> bool:
-    if type(left) is not type(right) or not isinstance(left, _PLAIN):
-        return False
-    if isinstance(left, (float, complex)):  # -0.0 is not 0.0, and nan is nan
-        return _bits(left) == _bits(right)
-    return bool(left == right)
-
-
-def _bits(number: complex) -> bytes:
-    return struct.pack("dd", number.real, number.imag)
-
-
 def is_foreign(tensor: torch.Tensor, native: Any, related: Sequence[torch.Tensor]) -> bool:
     """Whether neither the graph nor one of the related tensors has the tensor's memory."""
     if tensor.numel() == 0 or native.knows(tensor):
         return False
     return not any(shares_memory(tensor, other) for other in related)
-
-
-def _same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left is right:
-        return True
-    return (
-        left.device == right.device
-        and left.layout == right.layout == torch.strided
-        and shares_memory(left, right)
-        and left.dtype == right.dtype
-        and left.shape == right.shape
-        and left.stride() == right.stride()
-        and left.data_ptr() == right.data_ptr()
-        and left.is_conj() == right.is_conj()
-        and left.is_neg() == right.is_neg()
-    )
-
-
-def in_words(value: Any) -> str:
-    """What it is, for an error."""
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
-    return f"{value!r} ({type(value).__name__})"

@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["Found", "frame_values", "held_by", "local_variables", "reachable"]
+__all__ = [
+    "Found",
+    "frame_values",
+    "has_open_attributes",
+    "held_by",
+    "local_variables",
+    "reachable",
+]
 
 _MOST_OBJECTS = 10_000
 _DEEPEST = 8
@@ -91,9 +98,15 @@ def held_by(value: Any) -> dict[str, Any]:
     for container, items in _CONTAINERS.items():
         if issubclass(kind, container):
             held = {f"[{_key_text(key)}]": item for key, item in list(items(value))}
-    if not issubclass(kind, (type, types.ModuleType, types.FunctionType)) and not _is_closed(kind):
+    if has_open_attributes(kind):
         held.update((f".{key}", item) for key, item in _attributes(value).items())
     return held
+
+
+def has_open_attributes(kind: type) -> bool:
+    """Whether `held_by` looks at the attributes of such an object."""
+    closed = issubclass(kind, (type, types.ModuleType, types.FunctionType))
+    return not closed and not _is_closed(kind)
 
 
 def _held_by_module(module: torch.nn.Module) -> dict[str, Any]:

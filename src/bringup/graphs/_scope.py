@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from bringup.graphs._compare import Snapshot, snapshots
 from bringup.graphs._reachable import local_variables
 
 __all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker"]
@@ -91,7 +92,11 @@ _HOOKS = _ModuleHooks()
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """The call of a module that no other module contained, seen in a capture."""
+    """The call of a module that no other module contained, seen in a capture.
+
+    Attributes:
+        snapshots: of objects among the arguments, before the call, by id.
+    """
 
     module: torch.nn.Module
     args: tuple[Any, ...]
@@ -99,6 +104,7 @@ class ModuleCall:
     result: Any
     before: int
     after: int
+    snapshots: dict[int, Snapshot]
 
 
 class OutermostCalls:
@@ -113,11 +119,13 @@ class OutermostCalls:
         self._before = 0
         self._count = 0
         self._call: ModuleCall | None = None
+        self._snapshots: dict[int, Snapshot] = {}
 
-    def begin(self) -> None:
-        """One begins."""
+    def begin(self, arguments: Any) -> None:
+        """One begins, with this nest of arguments."""
         self._count += 1
         self._call = None  # of several none is kept: its results would keep their memory
+        self._snapshots = snapshots(arguments) if self._count == 1 else {}
         self._before = self._seen()
 
     def end(
@@ -125,7 +133,9 @@ class OutermostCalls:
     ) -> None:
         """It is over."""
         if self._count == 1:
-            self._call = ModuleCall(module, args, kwargs, result, self._before, self._seen())
+            self._call = ModuleCall(
+                module, args, kwargs, result, self._before, self._seen(), self._snapshots
+            )
 
     def only(self) -> ModuleCall | str:
         """The call, when it was all that the block did, or why there is no such call."""
@@ -190,13 +200,16 @@ class ScopeTracker:
         self, module: torch.nn.Module, args: tuple[Any, ...], caller: FrameType
     ) -> None:
         """A module is being called, by torch's code in this frame."""
-        if module not in self.called and module not in self._paths:
-            # torch gives hooks of all modules no keyword arguments before the call
-            self._entered(module, args, local_variables(caller).get("kwargs", {}))
-        self.called[module] = None
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
-        if parent is None:
-            self.calls.begin()
+        first = module not in self.called and module not in self._paths
+        if first or parent is None:
+            # torch gives hooks of all modules no keyword arguments before the call
+            kwargs = local_variables(caller).get("kwargs", {})
+            if first:
+                self._entered(module, args, kwargs)
+            if parent is None:
+                self.calls.begin((args, kwargs))
+        self.called[module] = None
         if parent is None or module not in self._paths:
             self._paths.update({m: path for path, m in module.named_modules()})
             relative = ""
