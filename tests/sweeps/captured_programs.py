@@ -238,12 +238,11 @@ class Kind(enum.Enum):
     COMPILED = "a compiled function captures itself: the option `capture`"
 
 
-# What a capture refuses: a compiled function's factories of random numbers, and writes of buffers
-# by a function that captures itself.
+# What a capture refuses: writes of buffers by a function that captures itself.
 _WITHOUT: dict[Kind, Sequence[type[nn.Module]]] = {
     Kind.MODEL: (),
-    Kind.FROZEN: (Noise,),
-    Kind.COMPILED: (Noise, *_WRITING),
+    Kind.FROZEN: (),
+    Kind.COMPILED: _WRITING,
 }
 _OPTIONS: dict[Kind, dict[str, Any]] = {
     Kind.FROZEN: {"freeze": True, "on_weight_change": "refold"},

@@ -78,7 +78,10 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
   }
   try {
     const OperatorTraits& traits = recorder->traits_of(op);
-    if (is_composite_here(traits, op, below)) return op.redispatchBoxed(below, stack);
+    if (is_composite_here(traits, op, below)) {
+      // A dispatch mode would get it whole, and what it then calls would be hidden from us.
+      return op.redispatchBoxed(below.remove(DispatchKey::Python), stack);
+    }
     recorder->record(traits, op, below, stack);
   } catch (const CaptureFailure& failure) {
     throw_through_dispatcher(failure);

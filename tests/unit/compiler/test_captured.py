@@ -164,6 +164,20 @@ def test_dropout_draws_anew_at_every_call():
     assert 300 < (first == 0).sum() < 700
 
 
+@torch.no_grad()
+def test_factories_of_random_numbers_draw_what_the_model_draws():
+    def noisy(x):
+        return x * (torch.rand(64) < 0.5) + torch.randn_like(x) + torch.bernoulli(x)
+
+    x = torch.linspace(0, 1, 64)
+    compiled = torch.compile(noisy, backend="bringup", options=CAPTURE)
+    drawn = {}
+    for function in (noisy, compiled):
+        torch.manual_seed(5)
+        drawn[function] = [function(x) for _ in range(3)]
+    assert all(map(torch.equal, drawn[noisy], drawn[compiled]))
+
+
 def test_graph_that_only_hands_its_inputs_on_is_not_captured():
     """There is nothing to record; each call has its own results."""
     torch.compiler.reset()

@@ -110,6 +110,22 @@ def test_dispatch_modes_do_not_hide_operators_from_the_capture() -> None:
     assert torch.equal(output, torch.relu(x @ x))
 
 
+def test_dispatch_modes_do_not_hide_what_operators_are_made_of_in_inference_mode() -> None:
+    linear, state = torch.nn.Linear(4, 4), torch.full((4, 4), 7.0)
+
+    def profiled() -> Tensor:
+        with ReferenceRecorder():
+            return linear(torch.nn.functional.relu6(state, inplace=True))
+
+    with torch.inference_mode():
+        graph, output = captured(profiled)
+        assert [node.op for node in graph.nodes] == ["aten::hardtanh_", "aten::addmm"]
+        assert torch.equal(state, torch.full((4, 4), 7.0))
+        graph.replay()
+        assert torch.equal(output, linear(torch.full((4, 4), 6.0)))
+    assert torch.equal(state, torch.full((4, 4), 6.0))
+
+
 def test_a_view_that_the_schema_does_not_name_is_no_node() -> None:
     x, weight = torch.ones(1, 2, 4), torch.eye(4)
     graph, output = captured(lambda: torch.relu(torch.matmul(x, weight)))

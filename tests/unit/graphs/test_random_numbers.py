@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from tests.unit.graphs.support import captured
+from tests.unit.graphs.support import ReferenceRecorder, captured
 from torch import Tensor
 from torch.nn import functional
 
@@ -52,6 +53,66 @@ def test_dropout_on_the_device_draws_from_the_devices_generator() -> None:
         assert _equal(_replayed(graph, output, 3), expected)
         assert torch.equal(torch.npu.get_rng_state(), state)
         assert torch.equal(torch.get_rng_state(), host)
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_dispatch_mode_hides_no_random_numbers_from_the_capture(
+    guard: Callable[[], AbstractContextManager[None]], device: str
+) -> None:
+    module = torch if device == "cpu" else torch.npu
+    x = torch.linspace(0.1, 0.9, 64, device=device)
+    own = torch.Generator(device).manual_seed(3)
+
+    def model() -> Tensor:
+        draws = [
+            torch.rand(64, generator=own, device=device),
+            torch.rand_like(x),
+            torch.randn(64, device=device),
+            torch.randn_like(x),
+            torch.randint(9, (64,), device=device).float(),
+            torch.randperm(64, device=device).float(),
+            torch.bernoulli(x),
+            functional.dropout(x, 0.5),
+            functional.rrelu(-x, training=True),
+        ]
+        return torch.stack(draws)
+
+    def under_a_mode() -> Tensor:
+        with ReferenceRecorder():
+            return model()
+
+    host = torch.get_rng_state()
+    with guard():
+        graph, output = captured(under_a_mode)
+        assert [node.op for node in graph.nodes] == [node.op for node in captured(model)[0].nodes]
+        module.manual_seed(5), own.manual_seed(6)
+        expected = _drawn(model, 3)
+        states = module.get_rng_state(), own.get_state()
+        module.manual_seed(5), own.manual_seed(6)
+        assert _equal(_replayed(graph, output, 3), expected)
+    assert all(map(torch.equal, states, (module.get_rng_state(), own.get_state())))
+    assert device == "cpu" or torch.equal(torch.get_rng_state(), host)
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_factories_in_the_first_call_of_a_compiled_function_are_captured(device: str) -> None:
+    module = torch if device == "cpu" else torch.npu
+    x = torch.ones(16, device=device)
+
+    def model(x: Tensor) -> Tensor:
+        mask = torch.rand(16, device=device) < 0.5  # a dropout written by hand
+        return x * mask + torch.randn_like(x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="bringup", options={"passes": []})
+    graph, output = captured(compiled, x)  # AOT autograd watches a first call with a dispatch mode
+    module.manual_seed(5)
+    expected = _drawn(lambda: model(x), 3)
+    state = module.get_rng_state()
+    module.manual_seed(5)
+    assert _equal(_replayed(graph, output, 3), expected)
+    assert torch.equal(module.get_rng_state(), state)
 
 
 def test_capture_moves_no_generator_of_any_device() -> None:
