@@ -6,6 +6,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <ranges>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -122,6 +123,7 @@ std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> in
     }
     for (const at::Tensor& result : results) copies.push_back(own_copy(result));
   } catch (...) {
+    restore_slots();
     end_run(held);
     throw;
   }
@@ -201,6 +203,7 @@ void Graph::run_all(bool validating) {
   check_inputs();
   take_random_numbers();
   if (!validating) versions_.bump();
+  former_.clear();  // from here on nodes see what was written
   if (device_graph_ != nullptr) {
     device_graph_->launch(validating);
     if (random_.draws_on_host()) device_graph_->finish_former();
@@ -263,10 +266,28 @@ void Graph::write(const std::vector<Change>& changes) {
   const std::lock_guard lock(mutex_);
   check(changes);
   if (device_graph_ != nullptr) device_graph_->wait();  // a launch reads arguments when it runs
+  const bool by_run = runner_.load() == std::this_thread::get_id();
   const std::lock_guard values(values_mutex_);
   for (const Change& change : changes) {
-    nodes_[change.node]->set_host_value(change.argument, change.value);
+    Node& node = *nodes_[change.node];
+    if (by_run) {
+      former_.push_back({change.node, change.argument, *node.host_value(change.argument)});
+    } else {  // by another thread meanwhile: it stays
+      std::erase_if(former_, [&](const Change& former) {
+        return former.node == change.node && former.argument == change.argument;
+      });
+    }
+    node.set_host_value(change.argument, change.value);
   }
+}
+
+void Graph::restore_slots() {
+  const std::lock_guard lock(mutex_);
+  const std::lock_guard values(values_mutex_);
+  for (const Change& former : std::views::reverse(former_)) {
+    nodes_[former.node]->set_host_value(former.argument, former.value);
+  }
+  former_.clear();
 }
 
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {

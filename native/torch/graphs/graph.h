@@ -59,7 +59,8 @@ class Graph {
   // this graph and of those that have a turn in common come one after the other, on a device the
   // copies too, in whatever streams; no replay() gets through meanwhile. CaptureFailure also when a
   // replay() was refused meanwhile, whose caller may have written the inputs, and for a run of this
-  // graph inside of a run.
+  // graph inside of a run. `before` may write slots: when the run fails before its nodes start,
+  // they are as they were.
   std::vector<at::Tensor> run(const Turns& turns, std::vector<InputCopy> inputs,
                               const std::vector<at::Tensor>& results,
                               const std::function<void()>& before);
@@ -100,6 +101,7 @@ class Graph {
   void check(const std::vector<Change>& changes) const;
   void run_all(bool validating);
   void take_random_numbers();
+  void restore_slots();
   void run_node(size_t position, bool validating);
 
   std::mutex run_mutex_;                 // one run() at a time
@@ -110,6 +112,7 @@ class Graph {
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
+  std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
   WrittenVersions versions_;
   GraphRandom random_;

@@ -98,7 +98,9 @@ class CapturedGraph:
 
         Args:
             args, kwargs: the inputs.
-            slots: written as by `update` before this replay; later ones see these values too.
+            slots: written as by `update` before this replay; later ones see these values too. When
+                run fails before the replay begins, they are as they were; when an operator failed,
+                they are written.
 
         Returns:
             The results in the captured nest; they share no memory with the graph or one another,

@@ -178,6 +178,58 @@ def test_slots_are_written_within_the_unit(affine: Any) -> None:
     assert graph.run(x).tolist() == [10, 10, 10]
 
 
+def slot_values(graph: graphs.CapturedGraph) -> dict[str, Any]:
+    return {name: slot.value for name, slot in graph.slots.items()}
+
+
+@pytest.fixture
+def without_generator(affine: Any) -> graphs.CapturedGraph:
+    """A graph of a slot, which draws from a generator that is gone: a replay raises."""
+    own, x, graph = [torch.Generator()], torch.ones(3), graphs.CapturedGraph()
+    with graphs.capture(graph, inputs=x):
+        graph.outputs = affine(x, 1, 2.0) + torch.rand(3, generator=own[0])
+    own.clear()
+    return graph
+
+
+def test_slots_are_as_before_when_the_run_fails_before_its_replay(
+    without_generator: graphs.CapturedGraph,
+) -> None:
+    before = slot_values(without_generator)
+    with pytest.raises(CaptureError, match="drew from was freed"):
+        without_generator.run(torch.zeros(3), slots={"affine.shift": 10, "affine.scale": 3.0})
+    assert slot_values(without_generator) == before
+
+
+def test_an_update_by_another_thread_stays_when_the_run_around_it_fails(
+    without_generator: graphs.CapturedGraph,
+) -> None:
+    unit, content = without_generator._unit, without_generator._content
+    assert unit is not None
+    assert content is not None
+    before = slot_values(without_generator)
+
+    def update() -> None:
+        content.table.update({"affine.shift": 10, "affine.scale": 3.0})
+        pool.submit(without_generator.update, {"affine.shift": 20}).result()
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(CaptureError, match="was freed"):
+        unit.run(content.native, (torch.zeros(3),), {}, update)
+    after = slot_values(without_generator)
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    assert list(changed.values()) == [20]
+
+
+def test_slots_are_written_when_an_operator_of_the_run_failed(affine: Any) -> None:
+    x, graph = torch.ones(3), graphs.CapturedGraph()
+    with graphs.capture(graph, inputs=x):
+        graph.outputs = affine(x, 1, 2.0)
+        torch.ops.aten._assert_async.msg(x.sum() < 5, "too much")
+    with pytest.raises(RuntimeError, match="too much"):
+        graph.run(torch.full((3,), 9.0), slots={"affine.shift": 10})
+    assert graph.run(torch.zeros(3)).tolist() == [10, 10, 10]
+
+
 REFUSED_INPUTS: dict[str, tuple[Any, str]] = {
     "shape": (torch.zeros(3), r"input 'a' has shape \[3\], and the captured one \[2\]"),
     "broadcast": (torch.zeros(1), r"input 'a' has shape \[1\], and the captured one \[2\]"),
