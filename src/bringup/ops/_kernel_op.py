@@ -140,10 +140,14 @@ class _Definition:
 
     def replaces(self, known: _Definition) -> bool:
         """Whether it is the definition of `known` run again, as a notebook does."""
-        if self.schema.text != known.schema.text:
-            return False
-        mine, other = self.template, known.template
-        return (mine.path, mine.text, mine.name) == (other.path, other.text, other.name)
+        return self._declared() == known._declared()
+
+    def _declared(self) -> tuple[object, ...]:
+        """What decides what a call computes and refuses, to compare; what is in a file may
+        differ.
+        """
+        template = repr(self.template)  # which tells macros of 1 and True apart
+        return self.schema.text, template, self.outputs, self.checks, self.grid, self.strided
 
     def _tags(self) -> tuple[torch.Tag, ...]:
         tags = [torch.Tag.pt2_compliant_tag]
@@ -427,9 +431,9 @@ def kernel_op(
         release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
             many elements that it is worth it; True or False: always or never. A call through
             `torch.ops` always lets them run.
-        redefine: replaces an operator of this name with another schema or source; one with the
-            same is replaced anyway, as when a notebook runs a cell again. Calls of the earlier
-            callable raise from then on.
+        redefine: replaces an operator of this name that was defined otherwise (`release_gil`
+            apart); the same definition replaces it anyway, as when a notebook runs a cell again or
+            the source file has changed. Calls of the earlier callable raise from then on.
 
     Returns:
         A callable; the operator is also `torch.ops.namespace.name`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,48 @@ def test_another_source_or_schema_is_refused_unless_asked_for(
     assert first(torch.zeros(1)).item() == 1
     second = define(signature, source=source, redefine=True, **OPTIONS)
     assert second(torch.zeros(1)).item() == 2
+
+
+PLUS_MACRO = each("DATA(1)[i] = DATA(0)[i] + N;")
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ({"macros": {"N": 1}}, {"macros": {"N": 2}}),
+        ({"macros": {"N": 1}}, {"macros": {"N": True}}),
+        ({"flags": ["-DN=1"]}, {"flags": ["-DN=2"]}),
+        ({}, {"checks": ops.rank("x", 1)}),
+        ({}, {"grid": 2}),
+        ({"grid": 3}, {"grid": "x.numel()"}),
+        ({}, {"strided": ["x"]}),
+        ({}, {"kind": "device"}),
+        ({}, {"dtypes": {"T": "out"}}),
+    ],
+)
+def test_another_option_is_refused_unless_asked_for_and_the_same_one_is_not(
+    define: Define, first: dict[str, Any], other: dict[str, Any]
+) -> None:
+    def again(given: dict[str, Any], **more: Any) -> Any:
+        options = {"macros": {"N": 1}} if "flags" not in given else {}
+        return define(
+            "f(Tensor x) -> Tensor", source=PLUS_MACRO, **{**OPTIONS, **options, **given, **more}
+        )
+
+    again(first)
+    kept = again(first)
+    with pytest.raises(SchemaError, match=r"is defined already, at .*redefine=True"):
+        again(other)
+    assert kept(torch.zeros(1)).item() == 1
+    again(other, redefine=True)
+
+
+def test_another_file_content_is_the_same_definition(define: Define, tmp_path: Path) -> None:
+    file = tmp_path / "plus.cpp"
+    for text, expected in ((ONE.text, 1), (TWO.text, 2)):
+        file.write_text(text)
+        operator = define("f(Tensor x) -> Tensor", source=file, **OPTIONS)
+        assert operator(torch.zeros(1)).item() == expected
 
 
 def test_a_function_defined_again_is_replaced_and_another_one_only_if_asked() -> None:
