@@ -210,6 +210,7 @@ def _add(result: PassResult, other: PassResult) -> None:
     result.failures += other.failures
     result.verified += other.verified
     result.unverified.extend(other.unverified)
+    result.near_misses.extend(other.near_misses)
     if other.status is PassStatus.CHANGED:
         result.status = other.status
 

@@ -10,7 +10,7 @@ from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
 from bringup.ir.edits import Committer, Control, Edit, Erase, Insert, Journal, Move, Rewire
-from bringup.ir.effects import Storages, replace_output, shared_outputs
+from bringup.ir.effects import Storages, replace_output
 from bringup.ir.graph import Graph
 from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
 from bringup.ir.node import (
@@ -78,7 +78,6 @@ __all__ = [
     "replace_output",
     "same_size",
     "shapes_withheld",
-    "shared_outputs",
     "sizes_in",
     "to_dot",
     "use_dialect",

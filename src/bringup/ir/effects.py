@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bringup.ir._engine import StoragesCore
 from bringup.ir.graph import Graph
-from bringup.ir.node import CONSTANT, INPUT, Node, Value
+from bringup.ir.node import Node, Value
 
-__all__ = ["Storages", "later_writer", "replace_output", "shared_outputs"]
+__all__ = ["Storages", "later_writer", "replace_output"]
 
 
 class Storages:
@@ -47,15 +47,6 @@ class Storages:
     def record(self, node: Node) -> None:
         """Take one more node into account."""
         self.core.record(node)
-
-
-def shared_outputs(graph: Graph) -> frozenset[tuple[int, str]]:
-    """Which results may share memory with which input or constant: pairs of position and name."""
-    storages = Storages(graph, track_views=True)
-    roots = [(index, storages.root(value)) for index, value in enumerate(graph.outputs)]
-    return frozenset(
-        (index, root.name) for index, root in roots if root.op_type in (INPUT, CONSTANT)
-    )
 
 
 def later_writer(old: Value, new: Value) -> Node | None:

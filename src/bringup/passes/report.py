@@ -56,7 +56,8 @@ class PassResult:
         matches: how many matches were rewritten (for a graph pass: 1 when it edited anything).
         refused: how many matches a hook refused.
         edits: how many edits reached the graph.
-        near_misses: the best near miss of every pattern; for information also when others matched.
+        near_misses: the best near miss of every pattern, in each graph of the module; for
+            information also when others matched.
         message: why it was skipped or failed, or stopped early.
         seconds: wall time.
         version, graph, instance_id: of the pass, the graph's name, and the session's number.

@@ -56,6 +56,19 @@ def test_graph_of_module_calls_and_python_functions_is_left_alone():
     assert str(result.near_misses[0]) == "found: 0 of 1 nodes matched, the graph has no aten::relu"
 
 
+def test_near_misses_of_branches_are_in_the_report_as_their_matches_are():
+    class Model(nn.Module):
+        def forward(self, flag, x):
+            return torch.relu(torch.cond(flag, lambda x: x.sin(), lambda x: x.relu() + 1, (x,)))
+
+    program = torch.export.export(Model(), (torch.tensor(True), torch.ones(2)))
+    register_swap("aten::relu", "aten::tanh")
+    result = compiler.apply_passes(program)["P"]
+    assert result.matches == 2
+    reasons = [str(miss) for miss in result.near_misses]
+    assert reasons == ["found: 0 of 1 nodes matched, the graph has no aten::relu"]
+
+
 def test_new_node_with_several_outputs_gets_the_indexing_that_its_readers_need(traced):
     def run(graph, context):
         (exp,) = graph.find("aten::exp")
