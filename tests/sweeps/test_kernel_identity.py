@@ -19,10 +19,10 @@ import pytest
 from tests.sweeps.support import sized
 
 from bringup import jit
-from bringup.jit import _compile
-from bringup.jit._build import lookups_of_build
-from bringup.jit._depfile import read_depfile
-from bringup.jit._headers import Header, Searched, read_header, unchanged
+from bringup.jit.builder.build import lookups_of_build
+from bringup.jit.files.depfile import read_depfile
+from bringup.jit.files.headers import Header, Searched, read_header, unchanged
+from bringup.jit.lookup import compilation
 
 FOLDERS = ("source", "first", "second", "quoted")
 HEADERS = ("a.h", "b.h", "sub/c.h", "sub/d.h")
@@ -201,7 +201,7 @@ def look(project: Project) -> State | None:
     if found is None:
         return None
     text, paths = found
-    request = _compile.request_for(project.source, {}, "cpu", project.flags, None, jit.cache())
+    request = compilation.request_for(project.source, {}, "cpu", project.flags, None, jit.cache())
     looked = lookups_of_build(request, str(project.source.path), paths, start_ns)
     assert bool(looked.untracked) == project.is_pasted
     headers = tuple(map(read_header, paths))
@@ -274,7 +274,7 @@ def test_a_kernel_is_the_one_of_its_files(
         data.write_bytes(bytes([byte]))
         header.write_text(f"#define N {number}\n")
         probed.write_text("") if there else probed.unlink(missing_ok=True)
-        _compile._state.forget()
+        compilation._state.forget()
         binary = jit.compile(jit.Source(source), flags=flags)
         expected = (1 + earlier) * 1000 + byte * 100 + number * 10 + there
         assert ctypes.CDLL(str(binary.path)).run() == expected

@@ -16,7 +16,7 @@ namespace bringup::torch_ext {
 
 class Frame;
 
-// Numbers are those of Opcode in jit/_predicate.py.
+// Numbers are those of Opcode in jit/language/predicate.py.
 enum class Opcode : uint8_t {
   kConstant = 0,  // value
   kArgument = 1,  // an int argument

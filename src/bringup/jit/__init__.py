@@ -5,7 +5,7 @@ In reading order: `Source` says what is compiled, `compile` makes a `Binary` of 
 `cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
 beforehand, `use_bundle` takes those that a package brings, `warmed_up` says that from now on none
-should be missing. What identifies a build is in `_key`, how it is stored in `_cache`.
+should be missing. What identifies a build is in `key`, how it is stored in `cache`.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
 a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
@@ -14,31 +14,31 @@ fastest, `tuned` looks that up.
 
 from __future__ import annotations
 
-from bringup.jit import _platform  # noqa: F401 - first: it refuses what is not Linux
-from bringup.jit._autotune import tune, tuned
-from bringup.jit._binary import Binary, Unloaded
-from bringup.jit._cache import Cache, Entry
-from bringup.jit._compile import cache, compile, freeze, frozen, toolchain  # noqa: A004
-from bringup.jit._cuda import CudaTarget
-from bringup.jit._cuda_kernel import CudaKernel
-from bringup.jit._debug import Debug
-from bringup.jit._diagnose import compiling_for
-from bringup.jit._difference import Difference, differences
-from bringup.jit._gnu import GnuTarget
-from bringup.jit._huawei import AscendTarget
-from bringup.jit._key import Macro
-from bringup.jit._params import Field, Params, params
-from bringup.jit._prebuild import Outcome, Report, prebuild
-from bringup.jit._prune import Pruned
-from bringup.jit._signature import Argument, Layout, layout_of
-from bringup.jit._source import Source
-from bringup.jit._spec import Recording, Spec, load_specs, record, save_specs
-from bringup.jit._target import Job, Target, register_target, targets
-from bringup.jit._template import BoundTemplate, Template
-from bringup.jit._toolchain import Memo, Toolchain, ToolchainInfo, include_flags
-from bringup.jit._triton import TritonTarget
-from bringup.jit._use_bundle import use_bundle
-from bringup.jit._warmup import warmed_up
+from bringup.jit import platform  # noqa: F401 - first: it refuses what is not Linux
+from bringup.jit.ahead.autotune import tune, tuned
+from bringup.jit.ahead.prebuild import Outcome, Report, prebuild
+from bringup.jit.ahead.use_bundle import use_bundle
+from bringup.jit.builder.diagnose import compiling_for
+from bringup.jit.builder.key import Macro
+from bringup.jit.language.signature import Argument, Layout, layout_of
+from bringup.jit.load.binary import Binary, Unloaded
+from bringup.jit.load.cuda_kernel import CudaKernel
+from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
+from bringup.jit.lookup.difference import Difference, differences
+from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
+from bringup.jit.lookup.warmup import warmed_up
+from bringup.jit.source.source import Source
+from bringup.jit.store.cache import Cache, Entry
+from bringup.jit.store.prune import Pruned
+from bringup.jit.target.ascend import AscendTarget
+from bringup.jit.target.cuda import CudaTarget
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.gnu import GnuTarget
+from bringup.jit.target.target import Job, Target, register_target, targets
+from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include_flags
+from bringup.jit.target.triton import TritonTarget
+from bringup.jit.template.params import Field, Params, params
+from bringup.jit.template.template import BoundTemplate, Template
 
 __all__ = [
     "Argument",

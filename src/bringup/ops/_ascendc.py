@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bringup import devices, jit
-from bringup.jit._lexer import without_comments
+from bringup.jit.source.lexer import without_comments
 from bringup.ops._call_place import host_code_driver
 from bringup.ops._kernel_source import locate
 from bringup.ops._launcher import KernelLauncher

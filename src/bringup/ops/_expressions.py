@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bringup.errors import ContractError, SchemaError
-from bringup.jit._predicate import MAX_DEPTH, Instruction, Opcode
+from bringup.jit.language.predicate import MAX_DEPTH, Instruction, Opcode
 from bringup.ops._schema import Argument
 
 __all__ = [

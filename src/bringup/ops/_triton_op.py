@@ -18,9 +18,9 @@ import torch
 
 from bringup import jit
 from bringup.errors import ContractError, DeviceError, MissingCompilerError, SchemaError
-from bringup.jit._c_call import Parameter, Step, ValueKind, parse_call
-from bringup.jit._signature import dtype_number
-from bringup.jit._triton import TritonKernel
+from bringup.jit.language.c_call import Parameter, Step, ValueKind, parse_call
+from bringup.jit.language.signature import dtype_number
+from bringup.jit.target.triton import TritonKernel
 from bringup.ops._custom_op import CustomOperator, custom_op
 from bringup.ops._kernel_op import bound_checks, bound_outputs
 from bringup.ops._outputs import BoundOutput, OutputRule

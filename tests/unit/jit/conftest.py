@@ -12,7 +12,7 @@ import pytest
 from tests.unit.jit.support import ADD
 
 from bringup import jit
-from bringup.jit import _private
+from bringup.jit.store import private
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def nvrtc(kernel_cache: Path) -> None:
 def no_private_cache() -> Iterator[None]:
     """What one test had to build privately is not found by the next one."""
     yield
-    _private.private_cache.cache_clear()
-    _private.warn_private.cache_clear()
+    private.private_cache.cache_clear()
+    private.warn_private.cache_clear()

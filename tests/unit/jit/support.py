@@ -175,9 +175,9 @@ print(binary.path)
 
 def forget() -> None:
     """Makes this process look at the disk again."""
-    from bringup.jit import _compile
+    from bringup.jit.lookup import compilation
 
-    _compile._state.forget()
+    compilation._state.forget()
 
 
 def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:

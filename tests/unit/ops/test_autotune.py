@@ -12,7 +12,7 @@ from tests.unit.ops.conftest import Define
 
 from bringup import devices, jit, ops
 from bringup.errors import KernelError
-from bringup.jit import _autotune
+from bringup.jit.ahead import autotune
 from bringup.ops import _kernel_op
 
 # COST is what a tile size would do to the speed, made plain; the result tells which one ran.
@@ -34,7 +34,7 @@ SLOW, FAST = {"COST": 3_000_000}, {"COST": 1_000}
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("BRINGUP_JIT_AUTOTUNE", "1")
-    _autotune._files.clear()
+    autotune._files.clear()
     return tmp_path / "cache"
 
 
@@ -77,7 +77,7 @@ def test_the_next_process_uses_what_was_measured(define: Define) -> None:
     with ops.autotune():
         operator(torch.zeros(2))
     operator.undefine()
-    _autotune._files.clear()
+    autotune._files.clear()
     again = ops.kernel_op(operator.schema, source=template(), outputs=ops.empty_like("x"))
     assert again(torch.zeros(1)).tolist() == [1000]
     again.undefine()

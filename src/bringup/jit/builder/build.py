@@ -1,0 +1,406 @@
+"""One run of the compiler: the command, the time limit, what it read and where it looked, and what
+it said when it failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bringup.errors import CompileError
+from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
+from bringup.jit.builder.key import (
+    Record,
+    build_record,
+    files_named,
+    include_directories,
+    library_directories,
+    request_key,
+)
+from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
+from bringup.jit.files.depfile import read_depfile
+from bringup.jit.files.elf import symbols_of
+from bringup.jit.files.headers import Header, Searched, read_header
+from bringup.jit.files.identity import bytes_digest, next_file_time_ns
+from bringup.jit.files.layout import BINARY, LOG, StoreUnwritableError
+from bringup.jit.source.scan import mentions_of
+from bringup.jit.source.source import Source
+from bringup.jit.source.struct import check_args_symbols
+from bringup.jit.target.debug import NO_DEBUG, Debug
+from bringup.jit.target.run import Finished
+from bringup.jit.target.target import Job, Target, find_target
+from bringup.jit.target.toolchain import Toolchain
+
+__all__ = [
+    "Build",
+    "Request",
+    "SourceChangedError",
+    "build",
+    "lookups_of_build",
+    "read_dependencies",
+    "shown_names",
+]
+
+_ATTEMPTS = 5
+
+
+class SourceChangedError(Exception):
+    """Internal: the source was changed while it was compiled."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One build that somebody asked for, in canonical form."""
+
+    source: Source
+    macros: tuple[str, ...]
+    target: str
+    flags: tuple[str, ...]
+    toolchain: Toolchain
+    debug: Debug = NO_DEBUG
+
+    @property
+    def platform(self) -> Target:
+        """The target itself."""
+        return find_target(self.target)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The target's own options, which come before the caller's flags."""
+        return self.platform.flags(self.toolchain, self.source.language, self.debug)
+
+    def key(self, source_digest: str) -> str:
+        """The request key of the source with this content."""
+        return request_key(source_digest=source_digest, **self._facts())
+
+    def record(
+        self,
+        source_digest: str,
+        headers: Sequence[Header],
+        inputs: Sequence[Header],
+        answers: Sequence[str],
+        names: Sequence[str],
+    ) -> Record:
+        """The key record of the source with this content, built with these headers and other
+        inputs, with these answers to its probes and names in it.
+        """
+        return build_record(
+            source_digest=source_digest,
+            header_digests=[header.digest for header in headers],
+            input_digests=[given.digest for given in inputs],
+            answers=answers,
+            names=names,
+            **self._facts(),
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "macros": self.macros,
+            "target": self.target,
+            "toolchain": self.toolchain,
+            "options": self.options,
+            "flags": self.flags,
+            "debug": self.debug,
+        }
+
+    def __str__(self) -> str:
+        parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]
+        if self.macros:
+            parts.append(f"macros {' '.join(self.macros)}")
+        if self.flags:
+            parts.append(f"flags {' '.join(self.flags)}")
+        if self.debug:
+            parts.append(f"debug {','.join(self.debug.words)}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Build:
+    """A successful run.
+
+    Attributes:
+        headers: in the order of their inclusion.
+        inputs: the other files that it read beyond what every build of the toolchain reads.
+        searched: where it looked for files, besides those that it read.
+        answers: what its probes were answered.
+        names: of source and headers, where the binary can have any.
+        command: what ran.
+        seconds: how long it took.
+    """
+
+    headers: tuple[Header, ...]
+    inputs: tuple[Header, ...]
+    searched: Searched
+    answers: tuple[str, ...]
+    names: tuple[str, ...]
+    command: tuple[str, ...]
+    seconds: float
+
+
+def read_dependencies(staged: Path) -> list[str]:
+    """The headers that the compiler read, without the source itself. Raises `OSError` when it left
+    no depfile.
+    """
+    return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
+
+
+def lookups_of_build(
+    request: Request, source: str, headers: Sequence[str], start_ns: int
+) -> Lookups:
+    """Where a build that began then looked for its headers, and what its probes were answered.
+
+    Args:
+        request: what was asked for.
+        source: the file that was compiled.
+        headers: the files that it read.
+        start_ns: when it began.
+
+    Raises `OSError` when a file is gone.
+    """
+    compiler, flags = request.toolchain, request.flags
+    system = request.platform.searched(compiler, request.source.language, flags)
+    path = SearchPath.of(request.source.directory, compiler.include_directories, flags, system)
+    defined = [flag[2:] for flag in flags if flag.startswith("-D")]
+    forced = any(flag.startswith(("-include", "-imacros")) for flag in flags)
+    macros = (*request.macros, *defined)
+    return lookups_of(source, headers, path, macros, start_ns, forced=forced)
+
+
+def _untracked(job: Job, found: Lookups) -> str:
+    """What of this build depends on files that nobody can follow, and what to write instead; or
+    "".
+    """
+    for one in found.untracked:
+        if "embed" in one.text:
+            return (
+                f"{one.path}: `{one.text}`: #embed is not supported, for its file would not be "
+                "part of the kernel's identity; use a header with the numbers, or .incbin"
+            )
+        return (
+            f"{one.path}: `{one.text}`: the file that this asks for cannot be told from the text, "
+            'so the kernel could not be built again when it comes or goes; write __has_include("'
+            'name"), or decide by a macro'
+        )
+    for path in found.own:
+        said = mentions_of(path)
+        if said.assembles is None and not (job.folder / job.assembled).exists():
+            return (
+                f"{path}: {job.toolchain.version} does not say which files .incbin reads; name "
+                "them by literal absolute paths, or build with g++"
+            )
+        if said.says_time and job.toolchain.family not in ("gcc", "clang"):
+            return f"{path}: __TIMESTAMP__ is the time of a file, which no kernel's identity has"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What the linker and the assembler say that they read; None for one that says nothing, as
+    where a target links nothing.
+    """
+
+    linked: list[str] | None
+    assembled: list[str] | None
+
+    @classmethod
+    def of(cls, job: Job) -> _Tools:
+        return cls(_depfile(job.folder / job.linked), _depfile(job.folder / job.assembled))
+
+
+def _depfile(path: Path) -> list[str] | None:
+    try:
+        return read_depfile(path)
+    except FileNotFoundError:
+        return None
+
+
+def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> list[str]:
+    """What else this build read: what the linker took beyond its usual, data that it assembled,
+    files that flags name, and programs that they chose.
+    """
+    usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
+    linked = [path for path in tools.linked or () if path not in usual]
+    if tools.assembled is None:
+        assembled = [file for path in own for file in mentions_of(path).assembles or ()]
+    else:
+        inside = os.path.join(job.folder, "")
+        assembled = [path for path in tools.assembled if not path.startswith(inside)]
+    chosen = request.platform.tools(job)
+    found = dict.fromkeys((*linked, *assembled, *files_named(job.flags), *chosen))
+    # Objects that the compiler hands to its linker are gone by now.
+    return [path for path in found if os.path.isfile(path)]
+
+
+def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searched:
+    """Where the linker, or the assembler, would have found other files than it took."""
+    folders = library_directories(job.flags)
+    passed = [path for path in request.platform.passed_by_linker(job) if not os.path.exists(path)]
+    searched_for_data = (*job.toolchain.include_directories, *include_directories(job.flags, "-I"))
+    return (
+        Searched.of(passed)
+        .joined(places_before(tools.linked or (), folders, start_ns))
+        .joined(places_before(tools.assembled or (), searched_for_data, start_ns))
+    )
+
+
+def shown_names(request: Request, found: Lookups) -> tuple[str, ...]:
+    """The names that the binary may have for its source and the request's own headers, which come
+    after it; none where it can have none.
+    """
+    if not (request.debug or found.says_names):
+        return ()
+    compiler, source = request.toolchain, request.source
+    shown = [(source.directory, ".")] if source.directory else []
+    named = (*compiler.include_directories, *include_directories(request.flags))
+    shown += [(folder, "include") for folder in named]
+    return (source.file_name, *(_shown(path, shown) for path in found.own[1:]))
+
+
+def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
+    """As `-ffile-prefix-map` has it: the last that fits counts."""
+    for folder, name in reversed(folders):
+        if path.startswith(os.path.join(folder, "")):
+            return name + path[len(folder.rstrip("/")) :]
+    return path
+
+
+def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
+    return any(file.seen is None and _changed_ns(file.path) >= start_ns for file in files)
+
+
+def _changed_ns(path: str) -> int:
+    status = os.stat(path)
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _digests(files: Sequence[Header]) -> list[str]:
+    return [file.digest for file in files]
+
+
+def _job(request: Request, staged: Path) -> Job:
+    """The job, with a text as a file in the folder."""
+    source = request.source
+    if source.text is None:
+        file = str(source)
+    else:
+        file = source.file_name
+        (staged / file).write_bytes(source.content())
+    return Job(
+        source,
+        file,
+        BINARY,
+        request.macros,
+        request.flags,
+        request.debug,
+        request.toolchain,
+        staged,
+    )
+
+
+def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
+    """Leaves what belongs to an entry in the folder. Raises `SourceChangedError`."""
+    content = request.source.content()
+    if bytes_digest(content) != source_digest:
+        raise SourceChangedError
+    (staged / request.source.file_name).write_bytes(content)
+    (staged / LOG).write_bytes(os.fsencode(log))
+    for left in (Job.headers, Job.linked, Job.assembled):
+        (staged / left).unlink(missing_ok=True)
+
+
+def _uncalled(staged: Path) -> str:
+    """Which optional function of the built kernel nobody would call, or ""."""
+    symbols = symbols_of(staged / BINARY)
+    return "" if symbols is None else check_args_symbols(symbols.exported)
+
+
+def _log_of(done: Finished) -> str:
+    return f"{shlex.join(done.command)}\n{done.output}"
+
+
+def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
+    """Runs a command that has to succeed. Raises `CompileError`, or `StoreUnwritableError` when
+    there was no space for it.
+    """
+    try:
+        done = request.platform.run(job, command)
+    except OSError as error:
+        raise CompileError(
+            f"{request.source}: the compiler {command[0]} cannot be started: {error}. It was there "
+            "a moment ago: is it executable, on a file system that is not mounted noexec, and is "
+            "there memory for another process?",
+            command=list(command),
+        ) from error
+    if done.status == 0:
+        return done
+    failure = Failure(
+        request.source, request.target, request.macros, request.toolchain, job.folder, done
+    )
+    if disk_is_full(failure):
+        raise StoreUnwritableError(str(compile_error(failure, job.folder / LOG)))
+    failed_log.write_bytes(os.fsencode(_log_of(done)))
+    raise compile_error(failure, failed_log)
+
+
+def _check_written(request: Request, staged: Path, command: Sequence[str]) -> None:
+    """Raises `CompileError` when a compiler that did not fail left out what it is there for."""
+    for name in (BINARY, Job.headers):
+        if not (staged / name).is_file():
+            raise CompileError(
+                f"{request.source}: the compiler of target {request.target!r} ended without an "
+                f"error and did not write {name}; the command of {type(request.platform).__name__} "
+                f"has to write job.output and job.headers: {shlex.join(command)}",
+                command=list(command),
+            )
+
+
+def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
+    """Compiles `request` into the folder `staged`: kernel.so, build.log, the source.
+
+    Raises:
+        CompileError: the compiler failed (everything it said is then in `failed_log`), or the
+            headers kept changing while it ran.
+        StoreUnwritableError: there was no space for what it writes.
+        SourceChangedError: the source is no longer the one with `source_digest`.
+    """
+    job = _job(request, staged)
+    target = request.platform
+    command = target.command(job)
+    compiled = os.path.join(staged, job.file)
+    before: object = None
+    for _ in range(_ATTEMPTS):
+        start_ns, start = next_file_time_ns(), time.perf_counter()
+        done = _run(request, job, command, failed_log)
+        seconds = time.perf_counter() - start
+        _check_written(request, staged, command)
+        headers = tuple(map(read_header, read_dependencies(staged)))
+        found = lookups_of_build(request, compiled, [header.path for header in headers], start_ns)
+        if reason := _untracked(job, found) or _uncalled(staged):
+            raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
+        tools = _Tools.of(job)
+        inputs = tuple(map(read_header, _inputs(job, request, found.own, tools)))
+        read = (*headers, *inputs)
+        # What was compiled is what is on disk when nothing was touched since the start, or when the
+        # content before this run is the content after it.
+        now = (_digests(read), found.answers)
+        touched = _touched_since(read, start_ns) or found.probed.is_younger_than(start_ns)
+        if not touched or now == before:
+            for dump in target.dumps(job).values():
+                _run(request, job, list(dump), failed_log)
+            passed = _passed(job, request, tools, start_ns)
+            searched = found.searched.joined(found.probed).joined(passed)
+            names = shown_names(request, found)
+            _keep(request, source_digest, staged, _log_of(done))
+            return Build(headers, inputs, searched, found.answers, names, done.command, seconds)
+        before = now
+    raise CompileError(
+        f"{request.source}: its headers kept changing while it was compiled; try again when they "
+        "are written",
+        command=command,
+    )

@@ -1,0 +1,244 @@
+"""Which entries are in use, when they were used last, and how much a store holds.
+
+A process marks what it loads in one file of its own, which it keeps locked as long as it lives;
+so whoever prunes sees at once what must stay, and a process that was killed holds nothing. Sizes
+are counted in 16 shards, so that nothing scans the store when an entry is added.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bringup.jit.files.layout import (
+    LAST_USED,
+    LOG,
+    Layout,
+    StoreUnwritableError,
+    unwritable_is_told,
+)
+
+__all__ = [
+    "Sizes",
+    "folder_size",
+    "keys_in_use",
+    "last_used",
+    "mark_in_use",
+    "release_marks",
+    "touch",
+    "try_lock",
+]
+
+_IN_USE = ".inuse"
+_SIZES = ".sizes"
+_TOUCH_SECONDS = 3600
+_FOREIGN_SECONDS = 86_400  # a lock of another host may be invisible here: believe it for a day
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+
+
+class _Mark(NamedTuple):
+    path: Path
+    descriptor: int
+    keys: set[str]
+
+
+_marks: dict[Path, _Mark] = {}  # by store
+_marking = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The parent's marks hold for the child too, which keeps their descriptors open; what the child
+    loads itself goes into a file of its own.
+    """
+    global _marking
+    _marking = threading.Lock()
+    _marks.clear()
+
+
+def _remove_marks() -> None:
+    for mark in _marks.values():
+        with contextlib.suppress(OSError):
+            mark.path.unlink()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_remove_marks)
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Whether the file is now ours alone; None where the file system knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _open_mark(layout: Layout, keys: set[str]) -> _Mark:
+    while True:
+        name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
+        path = layout.folder(_IN_USE) / name
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        with contextlib.suppress(OSError):  # without locks the process's number has to do
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:  # nobody took it for a dead process's meanwhile
+            break
+        os.close(descriptor)
+    os.write(descriptor, "".join(f"{key}\n" for key in sorted(keys)).encode())
+    return _Mark(path, descriptor, keys)
+
+
+def mark_in_use(layout: Layout, key: str) -> None:
+    """From now on, until this process ends, nobody prunes this entry. A store that cannot be
+    written is not pruned either.
+    """
+    with _marking, contextlib.suppress(StoreUnwritableError), unwritable_is_told():
+        mark = _marks.get(layout.store)
+        if mark is None:
+            _marks[layout.store] = _open_mark(layout, {key})
+        elif not os.fstat(mark.descriptor).st_nlink:  # somebody has deleted the whole store
+            os.close(mark.descriptor)
+            _marks[layout.store] = _open_mark(layout, mark.keys | {key})
+        elif key not in mark.keys:
+            os.write(mark.descriptor, f"{key}\n".encode())
+            mark.keys.add(key)
+
+
+def release_marks(layout: Layout, keys: set[str]) -> None:
+    """This process holds these entries no longer."""
+    with _marking, contextlib.suppress(StoreUnwritableError), unwritable_is_told():
+        old = _marks.get(layout.store)
+        if old is None or old.keys.isdisjoint(keys):
+            return
+        _marks[layout.store] = _open_mark(layout, old.keys - keys)
+        old.path.unlink(missing_ok=True)
+        os.close(old.descriptor)
+
+
+def _is_alive(path: Path, descriptor: int) -> bool:
+    host, pid, _ = path.name.rsplit("-", 2)
+    locked = try_lock(descriptor)
+    if locked is False:
+        return True
+    if host != os.uname().nodename:
+        return time.time() - os.fstat(descriptor).st_mtime < _FOREIGN_SECONDS
+    return locked is None and os.path.exists(f"/proc/{pid}")
+
+
+def keys_in_use(layout: Layout) -> set[str]:
+    """The entries that some living process has loaded. Marks of dead processes are removed."""
+    found: set[str] = set()
+    for path in layout.files(_IN_USE):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # its process has just cleaned up
+        try:
+            if _is_alive(path, descriptor):
+                found.update(path.read_text().split())
+            else:
+                path.unlink()
+        except (OSError, ValueError):
+            continue  # removed meanwhile, or no mark of ours
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def touch(entry: str) -> None:
+    """Notes that the entry was used now, at most once an hour."""
+    path = f"{entry}/{LAST_USED}"
+    try:
+        if time.time() - os.stat(path).st_mtime < _TOUCH_SECONDS:
+            return
+        os.utime(path)
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return  # a store that cannot be written is not pruned either
+
+
+def last_used(entry: Path) -> float:
+    """When the entry was used last, in seconds since the epoch, to the hour."""
+    for name in (LAST_USED, LOG, ""):
+        with contextlib.suppress(OSError):
+            return (entry / name).stat().st_mtime
+    return 0.0
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of the files in a folder. Raises `OSError` when it is gone."""
+    with os.scandir(folder) as files:
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+
+
+class Sizes:
+    """How many bytes and entries a store holds, counted as they come and go."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    @contextlib.contextmanager
+    def _shard(self, name: str) -> Iterator[int]:
+        path = self._layout.folder(_SIZES) / name
+        with unwritable_is_told():
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                with contextlib.suppress(OSError):  # without locks the numbers are estimates
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    @staticmethod
+    def _parse(content: bytes) -> tuple[int, int]:
+        try:
+            size, entries = map(int, content.split())
+        except ValueError:
+            return 0, 0
+        return size, entries
+
+    @staticmethod
+    def _write(descriptor: int, size: int, entries: int) -> None:
+        # Always as long: what is there before is overwritten whole.
+        os.pwrite(descriptor, b"%20d %20d\n" % (max(size, 0), max(entries, 0)), 0)
+
+    def add(self, key: str, size: int, entries: int) -> None:
+        """Counts an entry that came, or one that went (negative). Raises
+        `StoreUnwritableError`.
+        """
+        with self._shard(key[:1]) as descriptor:
+            known = self._parse(os.pread(descriptor, 64, 0))
+            self._write(descriptor, known[0] + size, known[1] + entries)
+
+    def total(self) -> tuple[int, int]:
+        """Bytes and entries, as counted."""
+        sizes, entries = 0, 0
+        for path in self._layout.files(_SIZES):
+            with contextlib.suppress(OSError):
+                size, count = self._parse(path.read_bytes())
+                sizes += size
+                entries += count
+        return sizes, entries
+
+    def correct(self, found: dict[str, tuple[int, int]]) -> None:
+        """Sets the counters to what a scan has found, by the first digit of the keys. Raises
+        `StoreUnwritableError`.
+        """
+        for digit in "0123456789abcdef":
+            with self._shard(digit) as descriptor:
+                self._write(descriptor, *found.get(digit, (0, 0)))

@@ -1,0 +1,5 @@
+"""A binary on disk becomes a kernel of this process.
+
+`binary`: loading and unloading. `prebuilt`: libraries that somebody else has built. `cuda_kernel`:
+device code on a GPU.
+"""

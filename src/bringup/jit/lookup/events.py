@@ -1,0 +1,144 @@
+"""What happens while kernels are found and built, for whoever wants to know: progress, recordings,
+diagnostics.
+
+Owns the list of listeners and the events. Emitting costs one look at an empty tuple when nobody
+listens.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from bringup import settings
+
+if TYPE_CHECKING:
+    from bringup.jit.builder.build import Request
+
+__all__ = [
+    "Asked",
+    "CompileFailed",
+    "CompileFinished",
+    "CompileStarted",
+    "Event",
+    "Listener",
+    "Waiting",
+    "emit",
+    "is_heard",
+    "subscribe",
+]
+
+_log = settings.logger("jit")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Somebody asked for a kernel, wherever it will come from. Emitted once a call of `compile`."""
+
+    request: Request
+
+
+@dataclass(frozen=True)
+class CompileStarted:
+    """The compiler is about to run in this process. `key` is the request key."""
+
+    request: Request
+    key: str
+
+
+@dataclass(frozen=True)
+class CompileFinished:
+    """The compiler built what `CompileStarted` announced, and it is published."""
+
+    request: Request
+    key: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompileFailed:
+    """What `CompileStarted` announced did not come about."""
+
+    request: Request
+    key: str
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Another process builds this request, and this one has waited for `seconds` so far. Emitted
+    again every few seconds.
+
+    Attributes:
+        pid: who builds, where the lock says so.
+        since: when that began, in seconds since the epoch, where the lock says so.
+    """
+
+    request: Request
+    key: str
+    seconds: float
+    pid: int | None = None
+    since: float | None = None
+
+
+Event: TypeAlias = Asked | CompileStarted | CompileFinished | CompileFailed | Waiting
+Listener: TypeAlias = Callable[[Event], None]
+_KINDS: tuple[type[Event], ...] = (Asked, CompileStarted, CompileFinished, CompileFailed, Waiting)
+
+
+# Each entry is an object of its own: the same listener may be there twice.
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    listener: Listener
+    kinds: tuple[type[Event], ...]
+
+
+_listeners: tuple[_Entry, ...] = ()
+_changing = threading.Lock()
+
+
+def _reset_lock() -> None:
+    """A forked child must not wait for a thread that only its parent has."""
+    global _changing
+    _changing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_lock)
+
+
+def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
+    """From now on `listener` is called with every event of these kinds (without any: of all), on
+    the thread where it happens. Returns what ends that.
+
+    A listener may not raise: what it raises is logged and does not disturb the build.
+    """
+    global _listeners
+    entry = _Entry(listener, kinds or _KINDS)
+    with _changing:
+        _listeners = (*_listeners, entry)
+
+    def unsubscribe() -> None:
+        global _listeners
+        with _changing:
+            _listeners = tuple(known for known in _listeners if known is not entry)
+
+    return unsubscribe
+
+
+def is_heard(kind: type[Event]) -> bool:
+    """Whether an event of this kind would reach anybody: ask before making one on a hot path."""
+    return any(kind in entry.kinds for entry in _listeners)
+
+
+def emit(event: Event) -> None:
+    """Tells every listener."""
+    for entry in _listeners:
+        if type(event) not in entry.kinds:
+            continue
+        try:
+            entry.listener(event)
+        except Exception:
+            _log.exception("a listener of jit events failed on %s", type(event).__name__)

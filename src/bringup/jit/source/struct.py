@@ -1,0 +1,152 @@
+"""What the text of a source says of its parameter struct and of its optional functions, and what
+its symbols say of these.
+
+The struct is read for C, and for entries that take `const void*`: there the compiler cannot hold it
+against `params=`. In C++ with a pointer to the struct, include/bringup/glue.h does. Read is what is
+written plainly; a type behind a typedef or a macro is taken for right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from bringup.jit.language.items import Item
+from bringup.jit.source.declaration import declaration_in, functions_in
+from bringup.jit.source.lexer import code_of
+
+__all__ = ["check_args_symbols", "check_args_text", "check_text"]
+
+_HOOKS = ("can_implement", "workspace_size")
+_ARGS_HOOK = "bringup_can_implement"
+_ARGS_FORM = (
+    f'with abi="args" the optional function is `BRINGUP_EXPORT const char* {_ARGS_HOOK}(void** '
+    "args, int32_t n, const bringup_ctx* ctx)`"
+)
+_DIRECTIVE = "\1"  # stands for one that lies between the members
+_STRUCT = re.compile(r"\bstruct\b\s*\w*\s*\{\s*(?:struct\s+)?bringup_params\s+\w+\s*;([^{}]*)\}")
+_DECLARATION = re.compile(
+    r"\s*((?:[A-Za-z_][\w:]*[\s*]+)+?[\s*]*)((?:\**\s*\w+\s*,\s*)*\**\s*\w+)\s*\Z"
+)
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|restrict|__restrict__|__restrict)\b|\bstd::")
+_NUMBER = re.compile(r"(u?int64_t|(unsigned )?long( long)?( int)?|size_t|ptrdiff_t|u?intptr_t)\Z")
+_NARROW = re.compile(r"(float|(unsigned )?(int|short|char)|unsigned|bool|_Bool|u?int(32|16|8)_t)\Z")
+_SHOWN: Mapping[str, str] = {
+    "void*": "a pointer",
+    "const char*": "a pointer",
+    "int64_t": "an int64_t",
+    "double": "a double",
+}
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> tuple[tuple[tuple[str, str], ...] | None, tuple[str, ...]]:
+    """The members of the parameter struct as pairs of type and name, or None when the text does not
+    show one; and the functions that are defined and never used.
+    """
+    plain = code_of(text, _DIRECTIVE)
+    bodies = [found[1] for found in _STRUCT.finditer(plain)]
+    members = _members(bodies[0]) if len(bodies) == 1 and _DIRECTIVE not in bodies[0] else None
+    unused = [name for name in functions_in(text) if len(re.findall(rf"\b{name}\b", plain)) == 1]
+    return members, tuple(unused)
+
+
+def _members(body: str) -> tuple[tuple[str, str], ...] | None:
+    members = []
+    for part in filter(str.strip, body.split(";")):
+        found = _DECLARATION.match(part)
+        if found is None:
+            return None  # an array, a bit field, a default: more than is read here
+        for name in found[2].split(","):
+            kind = found[1] + name
+            stars = kind.count("*")
+            plain = " ".join(_QUALIFIERS.sub(" ", found[1].replace("*", " ")).split())
+            members.append(("*" if stars else plain, name.strip("* \t\n")))
+    return tuple(members)
+
+
+def check_text(text: str, entry: str, items: Sequence[Item]) -> str:
+    """Why the source does not fit the items of `params=`, or ""."""
+    members, unused = _read(text)
+    for name in unused:
+        for near in difflib.get_close_matches(name, _HOOKS, 1, 0.85):
+            if name not in (*_HOOKS, entry):
+                return f"it defines {name}, which nobody calls; the optional function is {near}"
+    if members is None or not _is_untyped(text, entry):
+        return ""
+    if len(members) != len(items):
+        return (
+            f"its parameter struct has {len(members)} fields after bringup_params, params= has "
+            f"{len(items)}: {', '.join(item.text for item in items)}"
+        )
+    names = [name for _, name in members]
+    for i, (item, (kind, name)) in enumerate(zip(items, members, strict=True)):
+        if reason := _misplaced(i, names, items):
+            return reason
+        if not _fits(kind, item.c_type):
+            return (
+                f"field {i + 1} of its parameter struct is {'a pointer' if kind == '*' else kind} "
+                f"({name}), and params= has {item.text} there, which is {_SHOWN[item.c_type]}"
+            )
+    return ""
+
+
+def check_args_text(text: str, entry: str) -> str:
+    """Why an optional function of a source with `abi="args"` would never be called, or ""."""
+    if "can_impl" not in text:  # which is most sources, and reading them takes time
+        return ""
+    for name in _read(text)[1]:
+        near = difflib.get_close_matches(name, (_HOOKS[0], _ARGS_HOOK), 1, 0.85)
+        if near and name not in (_ARGS_HOOK, entry):
+            return f"it defines {name}, which nobody calls; {_ARGS_FORM}"
+    declared = declaration_in(text, _ARGS_HOOK)
+    if declared is None:
+        return ""
+    stars = [one.text.count("*") + one.text.count("[") for one in declared]
+    return "" if stars == [2, 0, 1] else f"it defines {_ARGS_HOOK} in another form; {_ARGS_FORM}"
+
+
+def check_args_symbols(exported: Iterable[str]) -> str:
+    """The same for the symbols of what was built, wherever its functions were written."""
+    mangled = f"{len(_ARGS_HOOK)}{_ARGS_HOOK}"
+    names = set(exported)
+    found = [name for name in names if name.startswith("_Z") and mangled in name]
+    if not found or _ARGS_HOOK in names:
+        return ""
+    return f"it defines {_ARGS_HOOK} in another form ({min(found)}); {_ARGS_FORM}"
+
+
+def _misplaced(i: int, names: Sequence[str], items: Sequence[Item]) -> str:
+    """Why the names of the fields do not fit item `i`, or ""."""
+    item = items[i]
+    if item.member:
+        wanted = item.member
+        there = f"has {names[i]} as field {i + 1}, params= calls it {wanted}"
+        return "" if names[i] == wanted else f"its parameter struct {there}"
+    wanted = item.argument_name
+    named = {other.member for other in items} | {other.argument_name for other in items[:i]}
+    if wanted not in names or names[i] == wanted or wanted in named:
+        return ""
+    return (
+        f"its parameter struct has {wanted} as field {names.index(wanted) + 1}, params= as "
+        f"{i + 1}; the order has to be the same"
+    )
+
+
+def _is_untyped(text: str, entry: str) -> bool:
+    """Whether the compiler cannot tell which struct the entry gets."""
+    declared = declaration_in(text, entry)
+    return declared is not None and "void" in declared[-1].text
+
+
+def _fits(kind: str, c_type: str) -> bool:
+    """Whether a field of this type takes such a value; a type that is not known here does."""
+    if _NARROW.match(kind):
+        return False
+    if kind == "*":
+        return c_type.endswith("*")
+    if kind == "double":
+        return c_type == "double"
+    return not _NUMBER.match(kind) or c_type == "int64_t" or (c_type == "void*" and kind[0] == "u")

@@ -1,0 +1,520 @@
+"""The store on disk: one folder per build, published by one rename, verified before it is used.
+
+    <root>/v1/<ab>/<key>/        kernel.so, meta.json, build.log, source
+    <root>/v1/.manifests/        request key -> builds, and the headers that each of them read
+    <root>/v1/.portable/         the same for whoever has no compiler
+    <root>/v1/.calls/            what calls of `compile` were answered with, by stamps
+    <root>/v1/.toolchains/       what compilers answered
+    <root>/v1/.failed/           what did not compile
+    <root>/v1/.locks/ .staging/ .quarantine/ .inuse/ .sizes/
+
+Readers take no lock. An entry that is not what its meta.json says is put aside and built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bringup import settings
+from bringup.errors import BundleError
+from bringup.jit.builder.key import Record, key_of
+from bringup.jit.files.headers import Header, PortableHeader, Searched
+from bringup.jit.files.identity import bytes_digest, quick_digest, read_bytes
+from bringup.jit.files.layout import (
+    BINARY,
+    LAST_USED,
+    META,
+    Layout,
+    StoreUnwritableError,
+    replace_file,
+    sync,
+    unwritable_is_told,
+    write_durably,
+)
+from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, touch
+from bringup.jit.load.binary import Unloaded, unload
+from bringup.jit.store import bundle, prune
+from bringup.jit.store.calls import CallIndex, RecordedBuild
+from bringup.jit.store.index import PortableIndex, PortableVariant, RequestIndex, Variant
+from bringup.jit.store.prune import QUARANTINE, STAGING, Pruned
+from bringup.jit.target.machine import misfit
+
+__all__ = ["Cache", "Entry", "Hit", "Origin"]
+
+_FACTS = ("name", "command", "compiler", "seconds")  # of meta.json, beside what the store needs
+_OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+
+_log = settings.logger("jit")
+_serial = itertools.count()
+
+
+class Hit(NamedTuple):
+    """A verified entry, and what has to stay the same for it to hold."""
+
+    path: Path
+    key: str
+    headers: tuple[Header, ...]
+    searched: Searched = Searched()
+    sha256: str = ""  # of the binary, where headers and searched are all that it was built from
+
+
+class Origin(NamedTuple):
+    """How an entry is found without its compiler."""
+
+    key: str
+    machine: str
+    requires: tuple[str, ...]
+    headers: tuple[PortableHeader, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One build in the cache.
+
+    Attributes:
+        key: its build key.
+        name: the source's name.
+        bytes: what its folder holds.
+        path: its folder.
+        last_used: when it was used last, in seconds since the epoch, to the hour.
+        in_use: whether a living process has loaded it.
+    """
+
+    key: str
+    name: str
+    bytes: int
+    path: Path
+    last_used: float = 0.0
+    in_use: bool = False
+
+    def meta(self) -> dict[str, Any]:
+        """What its meta.json says: key record, command, compiler, headers, files. Raises `OSError`
+        or `ValueError` when that cannot be read.
+        """
+        found: dict[str, Any] = json.loads((self.path / META).read_bytes())
+        if lacking := {"key", "record", "headers", "files", *_FACTS} - found.keys():
+            raise ValueError(
+                f"{self.path / META} is damaged: it lacks {', '.join(sorted(lacking))}. The entry "
+                "is put aside and built again when the kernel is next asked for"
+            )
+        return found
+
+
+class Cache:
+    """The kernel cache under one root. `jit.cache()` gives the one in use."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.layout = Layout(root)
+        self._requests = RequestIndex(self.layout)
+        self._portables = PortableIndex(self.layout)
+        self._calls = CallIndex(self.layout)
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.root)!r})"
+
+    def distrust(self) -> str:
+        """Why nothing may be loaded from here, or ""."""
+        return self.layout.distrust()
+
+    def entries(self) -> list[Entry]:
+        """Every entry with a readable meta.json, by name and key."""
+        found = []
+        in_use = keys_in_use(self.layout)
+        for folder in self.layout.entry_folders():
+            try:
+                name = str(json.loads((folder / META).read_bytes())["name"])
+                size = folder_size(folder)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # removed meanwhile, or damaged: a lookup puts it aside
+            used, key = last_used(folder), folder.name
+            found.append(Entry(key, name, size, folder, used, key in in_use))
+        return sorted(found, key=lambda entry: (entry.name, entry.key))
+
+    def prune(self, max_bytes: float | None = None, max_entries: int | None = None) -> Pruned:
+        """Removes the entries used longest ago until both bounds hold, and whatever is stale.
+
+        What a living process has loaded stays. A cache is pruned by itself when it grows beyond its
+        bounds; this is for other bounds, or for now.
+
+        Args:
+            max_bytes: what all entries may hold; by default `BRINGUP_CACHE_MAX_BYTES`.
+            max_entries: how many there may be; by default `BRINGUP_CACHE_MAX_ENTRIES`.
+
+        Raises:
+            ValueError: a bound is negative.
+            OSError: the cache cannot be written.
+        """
+        bounds = []
+        for name, bound, default in (
+            ("max_bytes", max_bytes, settings.cache_max_bytes()),
+            ("max_entries", max_entries, settings.cache_max_entries()),
+        ):
+            if bound is not None and bound < 0:
+                raise ValueError(f"prune({name}={bound}): expected a number that is not negative")
+            bounds.append(default if bound is None else bound)
+        with self._unwritable_is_an_error("pruned"):
+            return prune.prune(self.layout, *bounds)
+
+    def clear(self) -> Pruned:
+        """Removes everything but what living processes have loaded; `unload` first lets go of what
+        only this process holds. Raises `OSError` when the cache cannot be written.
+        """
+        with self._unwritable_is_an_error("cleared"):
+            return prune.clear(self.layout)
+
+    def unload(self) -> Unloaded:
+        """Closes the libraries of this process's kernels, wherever they lie, that nothing holds:
+        an operator, a graph or a running launch keeps its kernel, and says so in the result. What
+        was closed is loaded again when it is next used.
+        """
+        return unload()
+
+    def find(self, key: str) -> Entry:
+        """The entry whose key begins so. Raises `LookupError` when there is none, or several."""
+        found = [entry for entry in self.entries() if entry.key.startswith(key)]
+        if len(found) != 1 or not key:
+            several = ", ".join(f"{entry.key[:12]} ({entry.name})" for entry in found[:8])
+            raise LookupError(
+                f"{len(found)} entries of the cache at {self.root} begin with {key!r}"
+                + (f": {several}; give more digits" if found else "; `bringup cache ls` lists them")
+            )
+        return found[0]
+
+    def export_bundle(
+        self, path: str | os.PathLike[str], keys: Iterable[str] | None = None
+    ) -> list[Entry]:
+        """Writes entries into one file, which `import_bundle` takes on machines without a compiler.
+
+        Args:
+            path: the file; one that is there is replaced.
+            keys: which entries, by the first digits of their keys; all of them by default.
+
+        Returns:
+            The entries that are in the bundle.
+
+        Raises:
+            LookupError: a key names no entry, or several, or the cache is empty.
+            BundleError: an entry that is named is damaged; without `keys` it is put aside, with a
+                line in the log, and left out.
+            OSError: the file cannot be written.
+        """
+        if isinstance(keys, str):
+            raise TypeError(f"export_bundle(keys={keys!r}): expected a list of keys")
+        chosen = self.entries() if keys is None else dict.fromkeys(map(self.find, keys))
+        packed: dict[Entry, bundle.Packed] = {}
+        for entry in chosen:
+            try:
+                packed[entry] = bundle.pack_entry(entry.path)
+            except BundleError as error:
+                self._quarantine(entry.path, str(error))
+                if keys is not None:
+                    raise
+        if not packed:
+            raise LookupError(f"the kernel cache at {self.root} has nothing to export")
+        bundle.write_whole(Path(path), bundle.write_bundle(packed.values()))
+        return list(packed)
+
+    def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
+        """Takes the entries of a bundle, so that what they were built for needs no compiler here.
+
+        All of them are checked before any is taken. Entries for other machines are left out with a
+        warning that names what is missing. Code is imported: take bundles only from people whose
+        programs you would run.
+
+        Returns:
+            The entries that this machine can use.
+
+        Raises:
+            BundleError: it is no bundle, it is damaged, or no entry of it fits this machine.
+            OSError: it cannot be read, or the cache cannot be written.
+        """
+        packed = bundle.read_bundle(Path(path).read_bytes(), str(path))
+        fitting = [entry for entry in packed if not entry.misfit]
+        if refused := [entry for entry in packed if entry.misfit]:
+            reason = f"{refused[0].meta['name']} ({refused[0].key[:12]}): {refused[0].misfit}"
+            if not fitting:
+                raise BundleError(f"nothing in the bundle {path} is for this machine: {reason}")
+            _log.warning(
+                "%d entries of %s are not for this machine: %s", len(refused), path, reason
+            )
+        with self._unwritable_is_an_error("written"):
+            for entry in fitting:
+                self.take(entry)
+                self._let_find(entry)
+            self.make_room()
+        keys = {entry.key for entry in fitting}
+        return [entry for entry in self.entries() if entry.key in keys]
+
+    def take(self, packed: bundle.Packed) -> None:
+        """Makes a packed entry one of this cache. Raises `StoreUnwritableError`."""
+        staged = self.stage()
+        try:
+            with unwritable_is_told():
+                for name, content in packed.files.items():
+                    write_durably(staged / name, content)
+                sync(staged)
+                self._commit(staged, packed.key, packed.meta["files"][BINARY])
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def _let_find(self, packed: bundle.Packed) -> None:
+        origin, binary = packed.meta["origin"], packed.meta["files"][BINARY]
+        headers = tuple(PortableHeader(*header) for header in origin["headers"])
+        found = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
+        self.add_portable(found, packed.key, binary["size"], binary["sha256"], imported=True)
+
+    def make_room(self, *keep: str) -> None:
+        """After entries came: prunes others if the cache has grown beyond its bounds."""
+        with contextlib.suppress(StoreUnwritableError):
+            prune.prune_when_full(
+                self.layout, settings.cache_max_bytes(), settings.cache_max_entries(), keep
+            )
+
+    @contextlib.contextmanager
+    def _unwritable_is_an_error(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnwritableError as error:
+            raise PermissionError(
+                f"the kernel cache at {self.root} cannot be {done}: {error}"
+            ) from error
+
+    def recall(self, name: str) -> bytes | None:
+        """What a compiler answered in another process, or None."""
+        try:
+            return read_bytes(f"{self.layout.prefix}.toolchains/{name}")
+        except OSError:
+            return None
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keeps what a compiler answered for other processes, if this cache can be written."""
+        with contextlib.suppress(StoreUnwritableError):
+            replace_file(self.layout.folder(".toolchains") / name, content)
+
+    def lookup(self, request_key: str) -> Hit | None:
+        """The verified entry for a request whose headers are as they were, or None."""
+        for variant in self._requests.variants(request_key):
+            if variant.holds() and self._intact(variant):
+                return self._used(self._hit(variant))
+        return None
+
+    def lookup_portable(
+        self, portable_key: str, roots: Sequence[tuple[str, str]], *, compiler_is_missing: bool
+    ) -> tuple[Hit | None, list[str]]:
+        """The verified entry for what was asked for, whatever compiler built it, and why others
+        were refused. Where there is a compiler, only builds that were imported count.
+        """
+        refused = []
+        for variant in self._portables.variants(portable_key):
+            if not (variant.imported or compiler_is_missing):
+                continue
+            if reason := misfit(variant.machine, variant.requires):
+                refused.append(reason)
+            elif all(header.holds(roots, system=False) for header in variant.headers):
+                if self._intact(variant):
+                    found = _found(variant.headers, roots)
+                    path = Path(self._binary(variant.key))
+                    hit = Hit(path, variant.key, found, _searched(variant.headers, roots))
+                    return self._used(hit), refused
+            else:
+                refused.append("it was built from other headers")
+        return None, refused
+
+    def recall_call(self, name: str, *, again: bool) -> RecordedBuild | None:
+        """The build that a call of this name was answered with, if all that the answer depends on
+        is untouched; `again` as in `CallIndex.find`.
+        """
+        return self._calls.find(name, again=again)
+
+    def verified_hit(self, build: RecordedBuild) -> Hit | None:
+        """The verified entry of a build, or None when its binary is gone or another one."""
+        path = self._binary(build.key)
+        try:
+            intact = quick_digest(read_bytes(path)) == build.digest
+        except OSError:
+            return None
+        return self._used(Hit(Path(path), build.key, ())) if intact else None
+
+    def note_call(self, name: str, record: bytes) -> None:
+        """Lets other processes recall what a call was answered with, if this cache can be written:
+        without a record they look for themselves.
+        """
+        with contextlib.suppress(StoreUnwritableError, OSError):
+            self._calls.add(name, record)
+
+    def _hit(self, variant: Variant) -> Hit:
+        key, _, sha256, headers, searched = variant
+        return Hit(Path(self._binary(key)), key, headers, searched, sha256)
+
+    def _used(self, hit: Hit) -> Hit:
+        touch(f"{self.layout.prefix}{hit.key[:2]}/{hit.key}")
+        return hit
+
+    def _binary(self, key: str) -> str:
+        return f"{self.layout.prefix}{key[:2]}/{key}/{BINARY}"
+
+    def publish(
+        self,
+        staged: Path,
+        request_key: str,
+        record: Record,
+        headers: Sequence[Header],
+        searched: Searched,
+        origin: Origin,
+        facts: Mapping[str, object],
+    ) -> Hit:
+        """Makes the staged folder an entry, whole or not at all; when another process was first,
+        its entry counts.
+
+        Raises `StoreUnwritableError`.
+        """
+        key = key_of(record)
+        with unwritable_is_told():
+            files = {path.name: path.read_bytes() for path in sorted(staged.iterdir())}
+            manifest = {
+                name: {"size": len(content), "sha256": bytes_digest(content)}
+                for name, content in files.items()
+            }
+            meta = {
+                **facts,
+                "key": key,
+                "record": record,
+                "headers": [header.path for header in headers],
+                "origin": origin._asdict(),
+                "files": manifest,
+            }
+            (staged / META).write_text(json.dumps(meta))
+            sync(staged / BINARY, staged / META, staged)
+            size, sha256 = self._commit(staged, key, manifest[BINARY])
+            variant = Variant(key, size, sha256, tuple(headers), searched)
+            self._requests.add(request_key, variant)
+            self.add_portable(origin, key, size, sha256)
+        return self._used(self._hit(variant))
+
+    def add_portable(
+        self, origin: Origin, key: str, size: int, sha256: str, *, imported: bool = False
+    ) -> None:
+        """Lets an entry be found without its compiler. Raises `StoreUnwritableError`."""
+        variant = PortableVariant(key, size, sha256, *origin[1:], imported)
+        self._portables.add(origin.key, variant)
+
+    def _commit(self, staged: Path, key: str, ours: Mapping[str, Any]) -> tuple[int, str]:
+        """Size and digest of the binary that is now under `key`; `ours` has those of the staged
+        one.
+        """
+        final = self.layout.entry(key)
+        final.parent.mkdir(exist_ok=True, mode=0o700)
+        size = folder_size(staged)
+        for _ in range(3):
+            if winner := self.verified(key):
+                return winner
+            try:
+                staged.rename(final)  # what is lost with a name that the disk had not yet: a build
+            except OSError as error:
+                if error.errno not in _OCCUPIED:
+                    raise
+            else:
+                Sizes(self.layout).add(key, size, 1)
+                return ours["size"], ours["sha256"]
+        raise StoreUnwritableError(f"{final} holds something that cannot be put aside")
+
+    def _intact(self, variant: Variant | PortableVariant) -> bool:
+        """Whether the binary is what the index, or at least its own meta.json, says."""
+        try:
+            content = read_bytes(self._binary(variant.key))
+        except OSError:
+            content = b""
+        if len(content) == variant.size and bytes_digest(content) == variant.sha256:
+            return True
+        return self.verified(variant.key) is not None
+
+    def verified(self, key: str) -> tuple[int, str] | None:
+        """Size and digest of a binary that is what its meta.json says. Puts another aside."""
+        entry = self.layout.entry(key)
+        try:
+            meta: dict[str, Any] = json.loads((entry / META).read_bytes())
+            size, sha256 = meta["files"][BINARY]["size"], meta["files"][BINARY]["sha256"]
+            content = (entry / BINARY).read_bytes()
+            if meta["key"] != key:
+                problem = f"it is entry {str(meta['key'])[:12]}"
+            elif len(content) != size:
+                problem = f"{BINARY} has {len(content)} bytes instead of {size}"
+            elif bytes_digest(content) != sha256:
+                problem = f"the content of {BINARY} has changed"
+            else:
+                return size, sha256
+        except FileNotFoundError as error:
+            if not os.path.lexists(entry):
+                return None
+            problem = f"{Path(error.filename).name} is missing"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"{META} cannot be read ({error!r})"
+        self._quarantine(entry, problem)
+        return None
+
+    def _quarantine(self, entry: Path, problem: str) -> None:
+        try:
+            aside = self.layout.folder(QUARANTINE) / entry.name
+            shutil.rmtree(aside, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                aside.unlink()  # a file, put aside by the same name before
+            entry.rename(aside)
+            done = f"moved to {aside} and built again"
+        except FileNotFoundError:
+            return  # somebody else put it aside
+        except (OSError, StoreUnwritableError) as error:
+            done = f"not used (it cannot be put aside: {error})"
+        _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)
+
+    def stage(self) -> Path:
+        """A new empty folder to build in, on the store's file system. Raises
+        `StoreUnwritableError`.
+        """
+        staging = self.layout.folder(STAGING)
+        folder = staging / f"{os.getpid()}-{next(_serial)}-{time.time_ns()}"
+        with unwritable_is_told():
+            folder.mkdir(mode=0o700)
+        return folder
+
+    def adopt(self, staged: Path) -> Path:
+        """A copy of another cache's staged folder. Raises `StoreUnwritableError`."""
+        folder = self.stage()
+        with unwritable_is_told():
+            for file in staged.iterdir():
+                if file.name not in (META, LAST_USED):
+                    shutil.copyfile(file, folder / file.name)
+        return folder
+
+
+def _found(
+    headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]
+) -> tuple[Header, ...]:
+    """Where the headers of the request lie here."""
+    folders = dict(roots)
+    return tuple(
+        Header(os.path.join(folders[header.root], header.path), header.digest, None)
+        for header in headers
+        if header.root and not header.is_place
+    )
+
+
+def _searched(headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]) -> Searched:
+    """Where files were looked for in the folders of the request."""
+    folders = dict(roots)
+    paths: dict[bool, list[str]] = {False: [], True: []}
+    for header in headers:
+        if header.is_place:
+            path = os.path.join(folders[header.root], header.path)
+            paths[header.says_present].append(path)
+    return Searched.of(paths[False], paths[True])

@@ -1,0 +1,52 @@
+"""What was asked for in terms that need no compiler: the portable key, and the folders of a
+request by name.
+
+The compiler, its version and the instruction set are not in this key: they are checked on the entry
+that is found.
+"""
+
+from __future__ import annotations
+
+from bringup.jit.builder.build import Request
+from bringup.jit.builder.key import (
+    KERNEL_ABI,
+    SCHEMA,
+    include_directories,
+    key_of,
+    library_directories,
+    without_folders,
+)
+from bringup.jit.target.toolchain import bringup_includes
+
+__all__ = ["portable_key", "portable_roots"]
+
+
+def portable_key(request: Request, source_digest: str) -> str:
+    """Names what was asked for on every machine. Folders do not count: what is in them does."""
+    source = request.source
+    return key_of(
+        {
+            "schema": (SCHEMA,),
+            "source": (source_digest,),
+            "language": (source.language,),
+            "entry": (source.symbol,),
+            "abi": (source.abi, str(KERNEL_ABI)),
+            "kind": (source.kind,),
+            "macros": request.macros,
+            "target": (request.target,),
+            "flags": [without_folders(flag) for flag in request.flags],
+            "debug": request.debug.words,
+        }
+    )
+
+
+def portable_roots(request: Request) -> list[tuple[str, str]]:
+    """The folders that a request reads from, by names that are the same everywhere."""
+    (own,) = bringup_includes()
+    named = [("source", request.source.directory), ("bringup", own)]
+    for name, folders in (
+        ("include", include_directories(request.flags)),
+        ("library", library_directories(request.flags)),
+    ):
+        named += [(f"{name}{i}", folder) for i, folder in enumerate(folders)]
+    return named

@@ -1,0 +1,65 @@
+"""Which cache is in use: the user's, or one for this process alone where that cannot be."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import cache as memoised
+from pathlib import Path
+
+from bringup import settings
+from bringup.jit.store.cache import Cache
+
+__all__ = ["cache", "made_private_cache", "private_cache", "warn_private"]
+
+_log = settings.logger("jit")
+
+
+@memoised
+def private_cache() -> Cache:
+    """A cache for this process alone, gone when it ends."""
+    owner = os.getpid()
+    root = Path(tempfile.mkdtemp(prefix="bringup-"))
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(root, ignore_errors=True)
+
+    atexit.register(remove)
+    return Cache(root)
+
+
+os.register_at_fork(after_in_child=private_cache.cache_clear)
+
+
+def made_private_cache() -> Cache | None:
+    """The private cache, if there was a reason to make one."""
+    return private_cache() if private_cache.cache_info().currsize else None
+
+
+@memoised
+def warn_private(reason: str) -> None:
+    """Says once why kernels are kept elsewhere."""
+    _log.warning(
+        "the kernel cache cannot be used: %s. Kernels built now are kept in a private temporary "
+        "folder until this process ends; set BRINGUP_CACHE_DIR to a folder of your own",
+        reason,
+    )
+
+
+@memoised
+def _cache_at(root: Path) -> Cache:
+    return Cache(root)
+
+
+def cache() -> Cache:
+    """The kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others may
+    write that.
+    """
+    found = _cache_at(settings.cache_dir())
+    if reason := found.distrust():
+        warn_private(reason)
+        return private_cache()
+    return found

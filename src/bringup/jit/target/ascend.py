@@ -1,0 +1,130 @@
+"""The target of Huawei's Ascend NPUs: AscendC sources, built by the compiler of the CANN toolkit.
+
+The command is the one that the toolkit documents for a shared library of a `.cpp` file. There is no
+such compiler and no such NPU where bringup is tested: its tests run a stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bringup import settings
+from bringup.errors import MissingCompilerError
+from bringup.jit.source.source import Kind
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.target import Job, Target, register_target
+from bringup.jit.target.toolchain import (
+    Memo,
+    Toolchain,
+    ask,
+    bringup_includes,
+    build_environment,
+    content_of,
+    libraries_of,
+    on_path,
+    stamps_of,
+)
+
+__all__ = ["AscendTarget"]
+
+_GET = (
+    "install the CANN toolkit and source its set_env.sh, which sets ASCEND_HOME_PATH and puts "
+    "bisheng on PATH; without it ops.ascendc_load builds for the simulated NPU"
+)
+_ARCHITECTURE = re.compile(r"dav-[a-z0-9]+\Z")
+_DEFAULT = "dav-2201"
+_HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+_FOLDERS = ("bin", "compiler/ccec_compiler/bin")
+_FLAGS = ("-x", "asc", "-std=c++17", "-O2", "-shared", "-fPIC")
+
+
+class AscendTarget(Target):
+    """`ascend` for Atlas A2 and A3 (dav-2201), or for another architecture: `ascend:dav-3510`."""
+
+    languages: Mapping[str, str] = MappingProxyType({".cpp": "c++"})
+    variables = (*_HOMES, "ASCEND_OPP_PATH")
+
+    def __init__(self, name: str = "ascend", architecture: str = _DEFAULT) -> None:
+        self.name = name
+        self._architecture = architecture
+        self._known: tuple[object, Toolchain] | None = None
+
+    def variant(self, text: str) -> Target:
+        """The same for another architecture."""
+        if not _ARCHITECTURE.match(text):
+            raise ValueError(
+                f"target '{self.name}:{text}': expected an architecture like {_DEFAULT} after the "
+                "colon"
+            )
+        if text == self._architecture:
+            return self  # one name for one thing: the name belongs to the key
+        return AscendTarget(f"{self.name}:{text}", text)
+
+    def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
+        """The toolkit's compiler as it is now. Raises `MissingCompilerError`."""
+        asked_for = settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables)
+        if self._known is not None and self._known[0] == asked_for:
+            known = self._known[1]
+            if known.untouched():
+                return known
+        found = self._query(_find())
+        self._known = (asked_for, found)
+        return found
+
+    def _query(self, compiler: str) -> Toolchain:
+        version = ask(compiler, "--version", get=_GET, variables=self.variables)
+        libraries = libraries_of(compiler)
+        return Toolchain(
+            compiler=compiler,
+            version=version.partition("\n")[0],
+            family="bisheng",
+            machine=self._architecture,
+            isa=(self._architecture,),
+            identity=content_of(version, (compiler, *libraries)),
+            fingerprint="",
+            tools=stamps_of([compiler]),
+            parts=stamps_of(libraries),
+            environment=build_environment(self.variables),
+            include_directories=bringup_includes(),
+        ).fingerprinted()
+
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """A shared library for the architecture of the name."""
+        if debug.sanitizers:
+            raise ValueError(
+                f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "
+                "the host; build for the simulated NPU, or run under the toolkit's mssanitizer"
+            )
+        inside = ("-g",) if debug.line_info else ()
+        return (*_FLAGS, f"--npu-arch={self._architecture}", *inside)
+
+    def command(self, job: Job) -> list[str]:
+        """The command line of the toolkit's compiler, which is called like clang."""
+        toolchain = job.toolchain
+        return [
+            toolchain.compiler,
+            *self.flags(toolchain, "c++", job.debug),
+            *(f"-D{macro}" for macro in job.macros),
+            *(f"-I{directory}" for directory in toolchain.include_directories),
+            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            job.file,
+            *job.flags,
+        ]
+
+
+def _find() -> str:
+    homes = [home for home in settings.inherited(*_HOMES).values() if home]
+    folders = [os.path.join(home, folder) for home in homes for folder in _FOLDERS]
+    found = on_path("bisheng", folders)
+    if found is None:
+        raise MissingCompilerError(
+            f"no bisheng for target 'ascend': it is not on PATH, and {_HOMES[0]} is "
+            f"{homes[0] if homes else 'not set'}. To get it: {_GET}"
+        )
+    return found
+
+
+register_target(AscendTarget())

@@ -1,0 +1,263 @@
+"""The target of NVIDIA GPUs. Host entries (`.cu` files with `<<<>>>`) are built by nvcc into a
+library that launches for itself; device code is built by NVRTC into a cubin.
+
+Nothing here needs a GPU: kernels are built for the architectures that the target's name says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from bringup import settings
+from bringup.errors import MissingCompilerError, TargetError
+from bringup.jit.builder.key import include_directories
+from bringup.jit.files.elf import DEVICE_CODE, machine_of, this_machine
+from bringup.jit.source.source import Kind
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.gnu import GnuTarget
+from bringup.jit.target.nvrtc import Nvrtc
+from bringup.jit.target.run import Finished
+from bringup.jit.target.target import Job, Target, find_target, register_target
+from bringup.jit.target.toolchain import (
+    Memo,
+    Toolchain,
+    ask,
+    bringup_includes,
+    content_of,
+    digest_of,
+    on_path,
+    recall,
+    remember,
+    stamps_of,
+)
+
+__all__ = ["CudaTarget"]
+
+_GET_NVCC = (
+    "install NVIDIA's CUDA toolkit and put nvcc on PATH or set CUDA_HOME; device code "
+    "(jit.Source(kind='device')) needs no nvcc, only: pip install 'bringup[cuda]'"
+)
+_ARCHITECTURES = re.compile(r"sm_\d+[af]?(\+sm_\d+[af]?)*\Z")
+_DEFAULT = "sm_90"
+_FLAGS = ("-x", "cu", "-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
+# nvcc runs its parts through a shell: with file, -I and -D in double quotes, all else as it is.
+_ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\n]')
+_ACTIVE = re.compile(r"[^\w@%+=:,./-]")
+_QUOTED_FLAG = re.compile(r"-[ID]")
+_PROGRAMS = ("nvcc", "nvcc.profile", "cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c")
+
+
+class CudaTarget(Target):
+    """`cuda`, or for other architectures than `sm_90`: `cuda:sm_80`, `cuda:sm_80+sm_90`."""
+
+    languages: Mapping[str, str] = MappingProxyType({".cu": "cuda"})
+
+    def __init__(self, name: str = "cuda", architectures: tuple[str, ...] = (_DEFAULT,)) -> None:
+        self.name = name
+        self._architectures = architectures
+        self._nvrtc = Nvrtc(name, architectures)
+        self._known: tuple[object, Toolchain] | None = None
+
+    def variant(self, text: str) -> Target:
+        """The same for other architectures, joined by `+`."""
+        if not _ARCHITECTURES.match(text):
+            raise ValueError(
+                f"target '{self.name}:{text}': expected architectures like sm_90 or sm_80+sm_90 "
+                "after the colon"
+            )
+        architectures = tuple(dict.fromkeys(text.split("+")))
+        if architectures == self._architectures:
+            return self  # one name for one thing: the name belongs to the key
+        return CudaTarget(f"{self.name}:{text}", architectures)
+
+    def check_loadable(self, path: Path, debug: Debug) -> None:
+        """Raises `TargetError` for device code, which only a GPU loads."""
+        if machine_of(path) == DEVICE_CODE:
+            raise TargetError(
+                f"{path} is device code for {DEVICE_CODE} ({self.name}), not for this machine "
+                f"({this_machine()}): start it with jit.CudaKernel(binary).launch(grid, block, ...)"
+            )
+        super().check_loadable(path, debug)
+
+    def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
+        """nvcc with the host's compiler, or NVRTC for device code."""
+        if kind == "device":
+            return self._nvrtc.toolchain(memo)
+        host = self._host().toolchain(memo)
+        asked_for = (
+            host.fingerprint,
+            settings.inherited("CUDA_HOME", "PATH", "LD_LIBRARY_PATH"),
+            bringup_includes(),  # another installation may share the cache
+        )
+        if self._known is not None and self._known[0] == asked_for:
+            known = self._known[1]
+            if known.untouched():
+                return known
+        nvcc = _find_nvcc()
+        name = f"{digest_of(nvcc, self.name, repr(asked_for))}.json"
+        found = recall(memo.recall(name))
+        if found is None:
+            found = self._query(nvcc, host)
+            memo.keep(name, remember(found))
+        self._known = (asked_for, found)
+        return found
+
+    def _host(self) -> GnuTarget:
+        host = find_target("cpu")
+        assert isinstance(host, GnuTarget)  # registered by us; replacing it is for hosts, too
+        return host
+
+    def _query(self, nvcc: str, host: Toolchain) -> Toolchain:
+        version = ask(nvcc, "--version", get=_GET_NVCC)
+        files = _files_of(nvcc)
+        release = next((line for line in version.splitlines() if "release" in line), version)
+        return Toolchain(
+            compiler=nvcc,
+            version=release.strip(),
+            family="nvcc",
+            machine=host.machine,
+            isa=self._architectures,
+            identity=content_of(version + host.identity, files),
+            assembler=host.assembler,
+            linker=host.linker,
+            runtime=host.runtime,
+            fingerprint="",
+            tools=(*stamps_of(files), *host.tools),
+            parts=host.parts,
+            linked=host.linked,
+            environment=host.environment,
+            include_directories=bringup_includes(),
+            host=host.compiler,
+        ).fingerprinted()
+
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """Code for every architecture of the name, and PTX of the newest for GPUs to come."""
+        if debug.sanitizers:
+            raise ValueError(
+                f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "
+                "the host; run the program under compute-sanitizer instead"
+            )
+        if toolchain.family == "nvrtc":
+            return self._nvrtc.flags(debug)
+        numbers = [name.removeprefix("sm_") for name in self._architectures]
+        inside = ("-lineinfo", "-Xcompiler=-g") if debug.line_info else ("-Xlinker=-s",)
+        return (
+            *_FLAGS,
+            *(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
+            f"-gencode=arch=compute_{numbers[-1]},code=compute_{numbers[-1]}",
+            "-Xlinker=-Bsymbolic,-z,defs,--as-needed",
+            *inside,
+        )
+
+    def command(self, job: Job) -> list[str]:
+        """nvcc's command line, or for NVRTC its options as if they were one."""
+        if job.toolchain.family == "nvrtc":
+            return self._nvrtc.command(job, self.flags(job.toolchain, "cuda", job.debug))
+        _check_for_shell(job)
+        linking = f"--require-defined={job.source.symbol},--dependency-file={job.linked}"
+        return [
+            *self._compile_command(job, self.flags(job.toolchain, "cuda", job.debug)),
+            f"-Xlinker={linking}",
+            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            job.file,
+            *job.flags,
+        ]
+
+    def _compile_command(self, job: Job, flags: Sequence[str]) -> list[str]:
+        toolchain = job.toolchain
+        searched = [*toolchain.include_directories, *include_directories(job.flags)]
+        mapped = [
+            (str(job.folder), "."),
+            (job.source.directory, "."),
+            *((directory, "include") for directory in searched),
+        ]
+        return [
+            toolchain.compiler,
+            f"-ccbin={toolchain.host}",
+            *flags,
+            # A folder whose name nvcc would not pass on as it is shows in the binary.
+            *(
+                f"-Xcompiler=-ffile-prefix-map={directory}={shown}"
+                for directory, shown in mapped
+                if directory and "," not in directory and not _ACTIVE.search(directory)
+            ),
+            *(f"-D{macro}" for macro in job.macros),
+            *(f"-I{directory}" for directory in toolchain.include_directories),
+        ]
+
+    def run(self, job: Job, command: Sequence[str]) -> Finished:
+        """Runs nvcc under the limits of the settings; NVRTC works in this process, without them."""
+        if job.toolchain.family == "nvrtc":
+            return self._nvrtc.run(job, command)
+        return super().run(job, command)
+
+    def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
+        """`kernel.ptx` of the first architecture and `kernel.ii`, as wanted."""
+        if job.toolchain.family == "nvrtc":
+            return {}  # NVRTC writes its PTX in the run itself
+        flags = ("-x", "cu", "-std=c++17", "-O3", f"-arch={self._architectures[0]}")
+        command, given = self._compile_command(job, flags), _compile_flags(job.flags)
+        wanted: dict[str, Sequence[str]] = {}
+        if job.debug.assembly:
+            wanted["kernel.ptx"] = [*command, "-ptx", "-o", "kernel.ptx", job.file, *given]
+        if job.debug.preprocessed:
+            wanted["kernel.ii"] = [*command, "-E", "-o", "kernel.ii", job.file, *given]
+        return wanted
+
+
+def _check_for_shell(job: Job) -> None:
+    """Raises `ValueError` for what the shell behind nvcc would take for more than a word."""
+    for flag in job.flags:
+        active = _ACTIVE_IN_QUOTES if _QUOTED_FLAG.match(flag) else _ACTIVE
+        if found := active.search(flag):
+            raise ValueError(
+                f"flag {flag!r}: nvcc runs its parts through a shell, which would take "
+                f"{found[0]!r} for its own"
+            )
+    for path in (job.file, str(job.folder), *job.toolchain.include_directories):
+        if found := _ACTIVE_IN_QUOTES.search(path):
+            raise ValueError(
+                f"{path}: nvcc runs its parts through a shell, which would take {found[0]!r} in "
+                "the name for its own; use a folder without it"
+            )
+
+
+def _compile_flags(flags: Sequence[str]) -> list[str]:
+    return [flag for flag in flags if not flag.startswith(("-l", "-L", "-Xlinker", "-Wl,"))]
+
+
+def _find_nvcc() -> str:
+    home = settings.inherited("CUDA_HOME").get("CUDA_HOME", "")
+    folders = [os.path.join(home, "bin")] if home else []
+    found = on_path("nvcc", (*folders, "/usr/local/cuda/bin"))
+    if found is None:
+        raise MissingCompilerError(
+            "no nvcc for target 'cuda': it is not on PATH, CUDA_HOME is "
+            f"{home or 'not set'}, and /usr/local/cuda/bin has none. To get it: {_GET_NVCC}"
+        )
+    return found
+
+
+def _files_of(nvcc: str) -> list[str]:
+    """What takes part in a build: nvcc may be a wrapper, so it is asked where the others are."""
+    plan = ask(nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, get=_GET_NVCC, said_on_stderr=True)
+    places: dict[str, str] = dict(re.findall(r"^#\$ (\w+)=(.*?)\s*$", plan, re.MULTILINE))
+    folder, library = places.get("_HERE_", ""), places.get("NVVMIR_LIBRARY_DIR", "")
+    files = [
+        nvcc,
+        *(os.path.join(folder, name) for name in _PROGRAMS),
+        os.path.join(places.get("CICC_PATH", folder), "cicc"),
+        *(f"{library}/{name}" for name in sorted(_listed(library))),
+    ]
+    return [path for path in files if os.path.isfile(path)]
+
+
+def _listed(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+register_target(CudaTarget())

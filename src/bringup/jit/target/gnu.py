@@ -1,0 +1,511 @@
+"""Targets whose compiler is called like GCC: the host's own g++ or clang++, and cross compilers.
+
+Owns their options, and asking them which programs and files take part in a build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bringup import settings
+from bringup.errors import MissingCompilerError, TargetError
+from bringup.jit.builder.key import include_directories
+from bringup.jit.files.depfile import read_depfile
+from bringup.jit.files.elf import this_machine
+from bringup.jit.files.identity import bytes_digest
+from bringup.jit.source.source import Kind
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.run import Finished
+from bringup.jit.target.target import Job, Target, register_target
+from bringup.jit.target.toolchain import (
+    Memo,
+    Toolchain,
+    ask,
+    bringup_includes,
+    build_environment,
+    candidates,
+    content_of,
+    libraries_of,
+    on_path,
+    recall,
+    remember,
+    stamps_of,
+)
+
+__all__ = ["GnuTarget"]
+
+# A header that is read before any other: gcc takes a precompiled one (`x.h.gch`) only in the first
+# place, does not say so, and never compares it with its header. And the time of a file is not its
+# content.
+_SAME_EVERYWHERE = (
+    "-include/dev/null",
+    "-Wno-builtin-macro-redefined",
+    '-D__TIMESTAMP__="Thu Jan  1 00:00:00 1970"',
+)
+# No errno and no trapping arithmetic: neither changes a value, both keep loops from being
+# vectorised. No contraction, so that `a * b + c` is what C and torch say it is, on every processor;
+# a kernel that wants fused roundings asks for them by a flag of its own. Interposition off: a
+# kernel's own functions are inlined, and a symbol of the same name in the process cannot take their
+# place.
+_COMPILE_FLAGS = (
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-pipe",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fno-semantic-interposition",
+)
+_LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"
+_LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
+_ONLY_LIBC = ("-nostdlib", "-lm", "-lc", "-lgcc")
+_NEEDS_MORE = re.compile(r"undefined (reference|symbol)|cannot find -l|unable to find library")
+_CPP_HEADER = re.compile(rb"^\s*#\s*include\s*<(?!c)[a-z_]+>", re.MULTILINE)
+_SANITIZERS = {
+    ("gcc", "address"): "libasan.so",
+    ("gcc", "undefined"): "libubsan.so",
+    ("clang", "address"): "libclang_rt.asan-{}.so",
+    ("clang", "undefined"): "libclang_rt.ubsan_standalone-{}.so",
+}
+# Flags that say nothing about linking.
+_COMPILES_ONLY = re.compile(r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))")
+# These change no folder in which headers are looked for.
+_KEEPS_FOLDERS = re.compile(
+    r"-(D|U|I|iquote|isystem|idirafter|include|imacros|O|W|l|L|g|std=|march=|mtune=|pthread"
+    r"|m(no-)?(avx|sse|fma|f16c|bmi|prefer)|f(?!sanitize))"
+)
+_MISSING_FOLDER = re.compile(r'^ignoring nonexistent directory "(.+)"$', re.MULTILINE)
+_SEARCHED_FOLDER = re.compile(r"^ (/.+)$", re.MULTILINE)  # of `-v`: one a line, indented
+_LINKS = re.compile(r"-(l|L|Wl,|m|f|static|nostdlib|nodefaultlibs|-sysroot)")
+_NAMES_LIBRARY = re.compile(r"-l|--library")
+_ATTEMPT = re.compile(r"^attempt to open (/.+) failed$", re.MULTILINE)
+# These choose the programs that take part in a build.
+_CHOOSES_PROGRAMS = re.compile(r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z")
+
+
+class GnuTarget(Target):
+    """A target whose compiler is called like GCC.
+
+    Args:
+        name: the target's name.
+        compilers: what to look for on PATH, best first.
+        march: the value of `-march`; a variant of the target (`name:march`) has another.
+        get: how to get the compiler, for the message when there is none.
+        chosen: the compiler that a setting names, or "".
+        setting: the name of that setting.
+        runs_here: whether what it builds is meant for this machine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compilers: Sequence[str],
+        *,
+        march: str,
+        get: str,
+        chosen: Callable[[], str] = str,
+        setting: str = "",
+        runs_here: bool = False,
+    ) -> None:
+        self.name = name
+        self._compilers = tuple(compilers)
+        self._march = march
+        self._get = get
+        self._chosen = chosen
+        self._setting = setting
+        self._runs_here = runs_here
+        self._known: Toolchain | None = None
+        self._known_for: object = None
+        self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+    def variant(self, text: str) -> Target:
+        """The same compiler with another `-march`."""
+        if not re.match(r"[A-Za-z0-9][A-Za-z0-9.+_-]*\Z", text):
+            raise ValueError(
+                f"target '{self.name}:{text}': expected a value for -march after the colon"
+            )
+        made = GnuTarget.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.name, made._march, made._known = f"{self.name}:{text}", text, None
+        return made
+
+    def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
+        """The compiler as it is now; the same for every kind of source."""
+        asked_for = self._asked_for()
+        known = self._known
+        if known is not None and self._known_for == asked_for and known.untouched():
+            return known
+        compiler = self._find()
+        name = f"{bytes_digest(repr((compiler, self._march, asked_for)).encode())}.json"
+        toolchain = recall(memo.recall(name))
+        if toolchain is None:
+            toolchain = self._query(compiler)
+            memo.keep(name, remember(toolchain))
+        self._known, self._known_for = toolchain, asked_for
+        return toolchain
+
+    def _asked_for(self) -> tuple[object, ...]:
+        return (
+            self._chosen(),
+            settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables),
+            bringup_includes(),  # another installation may share the cache
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        """The programs that are looked for, best first."""
+        wanted = self._chosen()
+        return (os.path.expanduser(wanted),) if wanted else self._compilers
+
+    def found_by(self, language: str) -> tuple[object, ...] | None:
+        """The settings, the names and the options; None for a subclass, which may ask for more."""
+        if type(self) is not GnuTarget:
+            return None
+        of_language = (_LANGUAGE_FLAGS[language], _SAME_EVERYWHERE)
+        options = (of_language, self._march, _COMPILE_FLAGS, _LINK_FLAG)
+        return (*self._asked_for(), self._names(), self._runs_here, options)
+
+    def passed_over(self, compiler: str) -> list[str] | None:
+        """The places on PATH that come before the compiler's; None with folders that depend on
+        where the process is.
+        """
+        passed: list[str] = []
+        for candidate in itertools.chain.from_iterable(map(candidates, self._names())):
+            if candidate == compiler:
+                return passed
+            if not os.path.isabs(candidate):
+                return None
+            passed.append(candidate)
+        return None
+
+    def _find(self) -> str:
+        for name in self._names():
+            if found := on_path(name):
+                return found
+        wanted, looked_for = self._chosen(), ", ".join(self._compilers)
+        if wanted:
+            raise MissingCompilerError(
+                f"no compiler for target {self.name!r}: {self._setting} is {wanted!r}, and there "
+                f"is no such program. Unset it to use the first of {looked_for} on PATH, or get "
+                f"one with: {self._get}"
+            )
+        unset = f"{self._setting} is not set, and " if self._setting else ""
+        raise MissingCompilerError(
+            f"no compiler for target {self.name!r}: {unset}none of {looked_for} is on PATH. Get "
+            f"one with: {self._get}"
+        )
+
+    @property
+    def _advice(self) -> str:
+        named = f"Set {self._setting} to a working C++ compiler" if self._setting else "Mend it"
+        return f"{named}, or get one with: {self._get}"
+
+    def _ask(self, compiler: str, *arguments: str, said_on_stderr: bool = False) -> str:
+        return ask(
+            compiler,
+            *arguments,
+            get=self._advice,
+            said_on_stderr=said_on_stderr,
+            variables=self.variables,
+        )
+
+    def _query(self, compiler: str) -> Toolchain:
+        version = self._ask(compiler, "--version")
+        baseline = self._predefined(compiler)
+        try:
+            isa = self._predefined(compiler, f"-march={self._march}")
+        except MissingCompilerError as error:  # it has answered a moment ago
+            raise ValueError(
+                f"target {self.name!r}: {version.partition(chr(10))[0]} does not know "
+                f"-march={self._march}; {error}"
+            ) from error
+        here = self._predefined(compiler, "-march=native") if self._runs_here else isa
+        programs = _Programs.of(compiler, self._ask)
+        linked = self._linked_by_default(compiler)
+        files = (programs.compiler, programs.assembler, programs.linker)
+        libraries = [
+            [library for program in part for library in libraries_of(program)] for part in files
+        ]
+        identity, assembler, linker = (
+            content_of(version, (*part, *dict.fromkeys(also)))
+            for part, also in zip(files, libraries, strict=True)
+        )
+        found = Toolchain(
+            compiler=compiler,
+            version=version.partition("\n")[0],
+            family="clang" if "__clang__ 1" in baseline else "gcc",
+            machine=self._ask(compiler, "-dumpmachine").strip(),
+            isa=tuple(sorted(isa - baseline)),
+            identity=identity,
+            assembler=assembler,
+            linker=linker,
+            runtime=content_of("", linked),
+            fingerprint="",
+            tools=stamps_of(programs.compiler),
+            parts=stamps_of(
+                (*programs.assembler, *programs.linker, *itertools.chain(*libraries), *linked)
+            ),
+            linked=tuple(linked),
+            lacking=tuple(sorted(isa - here - baseline)) if self._runs_here else (),
+            environment=build_environment(self.variables),
+            include_directories=bringup_includes(),
+            c_folders=self._header_folders(compiler, "c"),
+            cxx_folders=self._header_folders(compiler, "c++"),
+        )
+        return found.fingerprinted()
+
+    def _header_folders(self, compiler: str, language: str, *flags: str) -> tuple[str, ...]:
+        """The compiler's own folders for headers; first those that it would search if they were
+        there.
+        """
+        question = (*flags, "-E", "-v", "-x", language, os.devnull)
+        said = self._ask(compiler, *question, said_on_stderr=True)
+        listed = said.partition("search starts here:")[2].partition("End of search list")[0]
+        return (*_MISSING_FOLDER.findall(said), *_SEARCHED_FOLDER.findall(listed))
+
+    def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
+        """The compiler's own folders; it is asked again for flags that may change them."""
+        asked = tuple(flag for flag in flags if not _KEEPS_FOLDERS.match(flag))
+        if not asked:
+            return toolchain.c_folders if language == "c" else toolchain.cxx_folders
+        known = (toolchain.fingerprint, language, asked)
+        if known not in self._folders:
+            self._folders[known] = self._header_folders(toolchain.compiler, language, *asked)
+        return self._folders[known]
+
+    def passed_by_linker(self, job: Job) -> Sequence[str]:
+        """What GNU ld says that it tried; an empty library is linked for it."""
+        naming = [flag for flag in job.flags if _LINKS.match(flag)]
+        if not any(_NAMES_LIBRARY.search(flag) for flag in naming):
+            return ()
+        output = job.folder / "passed.so"
+        command = (job.toolchain.compiler, "-shared", "-fPIC", "-x", "c++", os.devnull)
+        done = super().run(job, [*command, f"-o{output}", *naming, "-Wl,--verbose"])
+        output.unlink(missing_ok=True)
+        return _ATTEMPT.findall(done.output)
+
+    def _predefined(self, compiler: str, *flags: str) -> set[str]:
+        lines = self._ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
+        return {line.removeprefix("#define ") for line in lines}
+
+    def _linked_by_default(self, compiler: str) -> list[str]:
+        """The files that the linker reads for an empty library."""
+        with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+            output, linked = f"{folder}/empty.so", f"{folder}/link.d"
+            arguments = ("-shared", "-fPIC", "-x", "c++", os.devnull, f"-o{output}")
+            self._ask(compiler, *arguments, f"-Wl,--dependency-file={linked}")
+            try:
+                return [path for path in read_depfile(linked) if os.path.isfile(path)]
+            except FileNotFoundError:
+                raise MissingCompilerError(
+                    f"no compiler for target {self.name!r}: {compiler} linked nothing, or its "
+                    f"linker knows no --dependency-file (GNU ld has it since 2.35). {self._advice}"
+                ) from None
+
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """Optimised for the target's `-march`, stripped unless somebody wants to look inside."""
+        inside = debug.line_info or debug.sanitizers
+        return (
+            *_LANGUAGE_FLAGS[language],
+            *_SAME_EVERYWHERE,
+            f"-march={self._march}",
+            *_COMPILE_FLAGS,
+            _LINK_FLAG if inside else f"{_LINK_FLAG},-s",
+            *_debug_flags(toolchain, debug),
+        )
+
+    def command(self, job: Job) -> list[str]:
+        """The command line, with everything that keeps folders out of the binary."""
+        return [
+            *self._compile_command(job),
+            *(f"-Wl,--require-defined={job.source.symbol}", f"-Wl,--dependency-file={job.linked}"),
+            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
+            *([f"-Wa,--MD,{job.assembled}"] if job.toolchain.family == "gcc" else []),
+            *self._sanitizer_folders(job),
+            job.file,
+            *job.flags,
+        ]
+
+    def _compile_command(self, job: Job) -> list[str]:
+        toolchain, source = job.toolchain, job.source
+        searched = [*toolchain.include_directories, *include_directories(job.flags)]
+        # Where the sources lie must not show in the binary: the same key is the same content.
+        mapped = [
+            (str(job.folder), "."),
+            (source.directory, "."),
+            *((directory, "include") for directory in searched),
+        ]
+        return [
+            toolchain.compiler,
+            *self.flags(toolchain, source.language, job.debug),
+            *(f"-ffile-prefix-map={directory}={shown}" for directory, shown in mapped if directory),
+            *(f"-D{macro}" for macro in job.macros),
+            *(f"-I{directory}" for directory in toolchain.include_directories),
+        ]
+
+    def _sanitizer(self, toolchain: Toolchain, name: str) -> str:
+        """The path of a sanitizer's runtime."""
+        library = _SANITIZERS[toolchain.family, name].format(toolchain.machine.partition("-")[0])
+        return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
+
+    def _sanitizer_folders(self, job: Job) -> list[str]:
+        """Where the loader has to look for runtimes: clang's lie in a folder of its own."""
+        if job.toolchain.family != "clang":
+            return []
+        paths = [self._sanitizer(job.toolchain, name) for name in job.debug.sanitizers]
+        return [f"-Wl,-rpath,{os.path.dirname(path)}" for path in paths]
+
+    def run(self, job: Job, command: Sequence[str]) -> Finished:
+        """Runs the compiler; at first without what most kernels do not need.
+
+        Reading libstdc++ and the start-up files costs the linker a fifth of a small kernel's build,
+        and `--as-needed` drops them again. What does need them says so, and is linked with them.
+        """
+        if _may_need_only_libc(job):
+            done = super().run(job, [*command, *_ONLY_LIBC])
+            if done.status == 0 or not _NEEDS_MORE.search(done.output):
+                return done
+        return super().run(job, command)
+
+    def tools(self, job: Job) -> list[str]:
+        """The programs that flags of this job bring into play, beyond the toolchain's own."""
+        choosing = [flag for flag in job.flags if _CHOOSES_PROGRAMS.match(flag)]
+        if not choosing:
+            return []
+        programs = _Programs.of(job.toolchain.compiler, self._ask, choosing)
+        known = {path for path, _ in (*job.toolchain.tools, *job.toolchain.parts)}
+        return [path for path in programs.all if path not in known]
+
+    def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
+        """`kernel.s` and `kernel.ii`, as wanted."""
+        command = [flag for flag in self._compile_command(job) if not flag.startswith("-Wl,")]
+        compile_flags = [flag for flag in job.flags if not flag.startswith(("-Wl,", "-l", "-L"))]
+        wanted = {}
+        if job.debug.assembly:
+            annotated = ("-S", "-fverbose-asm", "-o", "kernel.s")
+            wanted["kernel.s"] = [*command, *annotated, job.file, *compile_flags]
+        if job.debug.preprocessed:
+            wanted["kernel.ii"] = [*command, "-E", "-o", "kernel.ii", job.file, *compile_flags]
+        return wanted
+
+    def check_loadable(self, path: Path, debug: Debug) -> None:
+        """Raises `TargetError` for another machine, for instructions that this one lacks, and
+        without the runtime of a sanitizer.
+        """
+        super().check_loadable(path, debug)
+        lacking = self._known.lacking if self._known is not None else ()
+        if lacking:
+            features = ", ".join(macro.partition(" ")[0] for macro in lacking)
+            raise TargetError(
+                f"{path} was built by target {self.name!r} for instructions that this machine "
+                f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
+            )
+        if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
+            known = self._known
+            library = self._sanitizer(known, "address") if known is not None else "libasan.so"
+            raise TargetError(
+                f"{path} was built with sanitize='address', whose runtime has to be in the process "
+                f"from its start: run Python with LD_PRELOAD={library}"
+            )
+
+
+def _may_need_only_libc(job: Job) -> bool:
+    return (
+        not job.debug.sanitizers
+        and all(map(_COMPILES_ONLY.match, job.flags))
+        and not _CPP_HEADER.search(job.source.content())
+    )
+
+
+def _is_loaded(symbol: str) -> bool:
+    return hasattr(ctypes.CDLL(None), symbol)
+
+
+def _debug_flags(toolchain: Toolchain, debug: Debug) -> tuple[str, ...]:
+    flags = ["-g"] if debug.line_info or debug.sanitizers else []
+    if debug.sanitizers:
+        flags += [f"-fsanitize={','.join(debug.sanitizers)}", "-fno-omit-frame-pointer"]
+        if toolchain.family == "clang":
+            flags.append("-shared-libsan")
+    return tuple(flags)
+
+
+class _Programs:
+    """The programs that a compiler's driver starts, by their part in a build."""
+
+    def __init__(self, compiler: list[str], assembler: list[str], linker: list[str]) -> None:
+        self.compiler = tuple(dict.fromkeys(compiler))
+        self.assembler = tuple(dict.fromkeys(assembler))
+        self.linker = tuple(dict.fromkeys(linker))
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.compiler, *self.assembler, *self.linker)
+
+    @classmethod
+    def of(cls, driver: str, query: Callable[..., str], flags: Iterable[str] = ()) -> _Programs:
+        """Asks the driver what it would start for C and for C++."""
+        compiler, assembler, linker = [driver], [], []
+        for language in ("c", "c++"):
+            dry_run = query(
+                driver, "-###", "-shared", "-x", language, os.devnull, *flags,
+                said_on_stderr=True,
+            )  # fmt: skip
+            for words in map(shlex.split, filter(_starts_program, dry_run.splitlines())):
+                program = _located(words[0], driver, query)
+                name = os.path.basename(program)
+                if "-cc1" in words or name.startswith("cc1"):
+                    compiler.append(program)
+                elif name == "as" or name.endswith("-as"):
+                    assembler.append(program)
+                else:
+                    linker.append(program)
+        if any(os.path.basename(program) == "collect2" for program in linker):
+            chosen = next((f[9:] for f in flags if f.startswith("-fuse-ld=")), "")
+            linker.append(_located(f"ld.{chosen}" if chosen else "ld", driver, query))
+        if any(flag.startswith("-flto") for flag in flags):
+            compiler.append(_located("lto1", driver, query))
+        return cls(*(list(filter(os.path.isfile, part)) for part in (compiler, assembler, linker)))
+
+
+def _starts_program(line: str) -> bool:
+    return line.startswith(" ") and not line.startswith(" (")
+
+
+def _located(program: str, driver: str, query: Callable[..., str]) -> str:
+    """The path of a program that a driver starts by name."""
+    if os.path.isabs(program):
+        return program
+    said = query(driver, f"-print-prog-name={program}").strip()
+    return said if os.path.isabs(said) else on_path(said) or said
+
+
+_HOST = ("c++", "g++", "clang++")
+
+for _name in ("cpu", "sim"):
+    register_target(
+        GnuTarget(
+            _name,
+            _HOST,
+            march="native",
+            get="apt-get install g++",
+            chosen=settings.jit_cxx,
+            setting="BRINGUP_JIT_CXX",
+            runs_here=True,
+        )
+    )
+register_target(
+    GnuTarget(
+        "aarch64",
+        ("aarch64-linux-gnu-g++",),
+        march="armv8-a",
+        get="apt-get install g++-aarch64-linux-gnu",
+    )
+)

@@ -1,0 +1,240 @@
+"""What kernels are built for. A vendor's compiler is one class here: a `Target` that finds it, asks
+it what it is, and says how it is called. Everything else (key, store, races, limits, errors) is the
+same for all of them.
+
+Owns the interface and the targets there are.
+"""
+
+from __future__ import annotations
+
+import abc
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from bringup.errors import TargetError
+from bringup.jit.files.elf import machine_of, this_machine
+from bringup.jit.source.source import Kind, Source, add_languages
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.run import Finished, run
+from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
+
+__all__ = ["Job", "Target", "find_target", "register_target", "targets"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a target's compiler, in a folder of its own.
+
+    Attributes:
+        source: what is compiled.
+        file: where it lies: an absolute path, or the name of a file in `folder`.
+        output: the file in `folder` that the binary has to be.
+        macros: `NAME=value`, sorted.
+        flags: the caller's options, in order; folders in them are absolute.
+        debug: what to add for somebody who looks for a mistake.
+        toolchain: what runs.
+        folder: where it runs. `headers` and `linked` are written there.
+        headers: the depfile, in make's syntax: which headers were read.
+        linked: the same for what the linker read; a target that links nothing leaves it out.
+        assembled: the same for what the assembler read; where it is left out, sources with
+            `.incbin` have to name their files by literal absolute paths.
+    """
+
+    source: Source
+    file: str
+    output: str
+    macros: tuple[str, ...]
+    flags: tuple[str, ...]
+    debug: Debug
+    toolchain: Toolchain
+    folder: Path
+    headers: str = "kernel.d"
+    linked: str = "link.d"
+    assembled: str = "assemble.d"
+
+
+class Target(abc.ABC):
+    """Something that kernels are built for, with the compiler that does it.
+
+    Attributes:
+        name: what `jit.compile(target=)` calls it.
+        languages: file suffix -> language, for the sources it builds.
+        variables: environment variables that its compiler needs and that can change what it
+            builds; their values belong to the key.
+    """
+
+    name: str
+    languages: Mapping[str, str] = MappingProxyType(
+        {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
+    )
+    variables: tuple[str, ...] = ()
+
+    @property
+    def main_language(self) -> str:
+        """The language that `bringup doctor` shows the options of."""
+        known = tuple(self.languages.values())
+        return "c++" if "c++" in known else known[0]
+
+    @abc.abstractmethod
+    def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
+        """The compiler for sources of this kind, as it is now.
+
+        Called for every `jit.compile`, so the answer is worth keeping while nothing has changed.
+        Raises `MissingCompilerError` saying how to get one.
+        """
+
+    def found_by(self, language: str) -> tuple[object, ...] | None:
+        """All that decides which compiler `toolchain` finds and which options a build in this
+        language has when nothing is debugged, apart from the content of files; None when it cannot
+        be said so. Then every process asks `toolchain` before it loads a kernel.
+        """
+        return None
+
+    def passed_over(self, compiler: str) -> list[str] | None:
+        """The files that `toolchain` would find before `compiler` if they were there; None when
+        that cannot be said.
+        """
+        return None
+
+    @abc.abstractmethod
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """The options of every build, before the caller's. They belong to the key: no names of
+        folders in them.
+
+        Raises `ValueError` for a debug build that this target does not have.
+        """
+
+    @abc.abstractmethod
+    def command(self, job: Job) -> list[str]:
+        """The command line that makes `job.output`, `job.headers` and `job.linked` of
+        `job.file`.
+        """
+
+    def run(self, job: Job, command: Sequence[str]) -> Finished:
+        """Runs the compiler once, under the limits of the settings. A target whose compiler is a
+        library does its work here.
+        """
+        return run(command, job.folder, compiler_environment(self.variables))
+
+    def tools(self, job: Job) -> Sequence[str]:
+        """Programs that flags of this job bring into play, beyond those of the toolchain."""
+        return ()
+
+    def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
+        """The folders in which the compiler looks for headers after those that the flags name, in
+        order; nothing where that is not known. Then a header of the system that turns up before
+        another one of the system is not noticed.
+        """
+        return ()
+
+    def passed_by_linker(self, job: Job) -> Sequence[str]:
+        """The files that the linker would have taken for libraries of this job's flags, had they
+        been there.
+        """
+        return ()
+
+    def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
+        """The commands that write what `job.debug` wants beside the binary, by file name."""
+        return {}
+
+    def check_loadable(self, path: Path, debug: Debug) -> None:
+        """Raises `TargetError` when a binary of this target cannot be loaded into this process."""
+        built_for = machine_of(path)
+        if built_for and built_for != this_machine():
+            raise TargetError(
+                f"{path} was built by target {self.name!r} for {built_for}, and this machine is "
+                f"{this_machine()}: it can be stored and shipped, not loaded here. Load it on "
+                f"{built_for}, or compile for target 'cpu' to run it here"
+            )
+
+    def variant(self, text: str) -> Target:
+        """The target `name:text`: another model of the same machine. Raises `ValueError`."""
+        raise ValueError(f"target '{self.name}:{text}': {self.name!r} has no variants")
+
+    def check_language(self, source: Source) -> None:
+        """Raises `ValueError` when this target cannot build what the source is written in."""
+        if source.language not in self.languages.values():
+            builds = ", ".join(dict.fromkeys(self.languages.values()))
+            others = [name for name, other in targets().items() if _builds(other, source)]
+            hint = f"; {' and '.join(map(repr, others))} can" if others else ""
+            raise ValueError(
+                f"{source}: target {self.name!r} builds {builds}, not {source.language}{hint}"
+            )
+
+
+def _builds(target: Target, source: Source) -> bool:
+    return source.language in target.languages.values()
+
+
+@dataclass
+class _Registry:
+    """The targets by name, and the variants that were asked for."""
+
+    named: dict[str, Target] = field(default_factory=dict)
+    variants: dict[str, Target] = field(default_factory=dict)
+    changing: threading.Lock = field(default_factory=threading.Lock)
+
+
+_registry = _Registry()
+
+
+def register_target(target: Target, *, replace: bool = False) -> None:
+    """Makes a target known to `jit.compile` by its name.
+
+    Args:
+        target: an object of a class of yours.
+        replace: take the place of a target of the same name.
+
+    Raises:
+        TypeError: it is no `Target`.
+        ValueError: the name is taken, is empty or has a colon (which asks for a variant), or a
+            suffix of its languages is known as another language.
+    """
+    if not isinstance(target, Target):
+        raise TypeError(
+            f"jit.register_target: expected an object of a subclass of jit.Target, got "
+            f"{type(target).__name__} ({target!r})"
+        )
+    name = target.name
+    if not name or ":" in name or shlex.quote(name) != name:
+        raise ValueError(f"jit.register_target: {name!r} cannot name a target; expected one word")
+    with _registry.changing:
+        if name in _registry.named and not replace:
+            raise ValueError(
+                f"jit.register_target: there is a target {name!r} already "
+                f"({type(_registry.named[name]).__name__}); replace=True takes its place"
+            )
+        add_languages(target.languages)
+        _registry.named[name] = target
+        _registry.variants = {
+            full: made
+            for full, made in _registry.variants.items()
+            if full.partition(":")[0] != name
+        }
+
+
+def targets() -> Mapping[str, Target]:
+    """The targets by name, without their variants."""
+    return MappingProxyType(_registry.named)
+
+
+def find_target(name: str) -> Target:
+    """The target called `name`, or `name:variant`. Raises `ValueError` listing the targets there
+    are.
+    """
+    found = _registry.named.get(name) or _registry.variants.get(name)
+    if found is not None:
+        return found
+    family, colon, text = name.partition(":") if isinstance(name, str) else ("", "", "")
+    known = _registry.named.get(family)
+    if known is None or not colon:
+        raise ValueError(
+            f"target {name!r}: expected one of {', '.join(map(repr, _registry.named))}"
+        )
+    made = known.variant(text)
+    with _registry.changing:
+        return _registry.variants.setdefault(name, made)

@@ -1,0 +1,301 @@
+"""What is known of a compiler: where it is, and everything about it that can change a binary.
+
+Owns the environment that compilers run in, asking them, and finding them on PATH. Which compiler a
+target uses and how it is called is the target's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import resource
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from bringup import _native, settings
+from bringup.errors import MissingCompilerError
+from bringup.jit.files.identity import Stamp, as_stamp, bytes_digest, file_digest, read_bytes, stamp
+
+__all__ = [
+    "Memo",
+    "Toolchain",
+    "ToolchainInfo",
+    "ask",
+    "boot_id",
+    "bringup_includes",
+    "build_environment",
+    "candidates",
+    "compiler_environment",
+    "content_of",
+    "digest_of",
+    "include_flags",
+    "libraries_of",
+    "on_path",
+    "recall",
+    "remember",
+    "stamps_of",
+]
+
+_QUERY_SECONDS = 60
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_LOADED_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+# The same for everybody: what they say reaches binaries or messages.
+_FIXED = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+# Needed to run; what they lead to is identified by its content.
+_INHERITED = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler that was found and asked.
+
+    Attributes:
+        compiler: what is run.
+        version: first line of what it says of itself.
+        family: `"gcc"`, `"clang"`, or the vendor's own name for the dialect of its options.
+        machine: what it builds for: a target triple, or the vendor's name for it.
+        isa: the instruction set in explicit terms, whatever `-march=native` means here.
+        identity: digest over the version text and the content of the compiler's programs and of the
+            libraries they load.
+        assembler: the same for the assembler.
+        linker: the same for the linker.
+        runtime: digest over the files that are linked into every binary.
+        fingerprint: digest over all of that.
+        tools: the compiler's programs, with the stamps for which this holds. Looked at in every
+            call.
+        parts: the other files that were digested, with theirs. Looked at once in a process.
+        linked: the files behind `runtime`.
+        lacking: what of `isa` this machine cannot run.
+        environment: the variables that can change a binary, as `NAME=value`.
+        include_directories: where every build finds bringup's headers.
+        c_folders: the compiler's own folders for headers of C, in order; those that are not there
+            are among them.
+        cxx_folders: the same for C++.
+        host: the compiler of the host that this one uses, if it uses one.
+    """
+
+    compiler: str
+    version: str
+    machine: str
+    isa: tuple[str, ...]
+    identity: str
+    fingerprint: str
+    family: str = "gcc"
+    assembler: str = ""
+    linker: str = ""
+    runtime: str = ""
+    tools: tuple[tuple[str, Stamp], ...] = ()
+    parts: tuple[tuple[str, Stamp], ...] = ()
+    linked: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    include_directories: tuple[str, ...] = ()
+    c_folders: tuple[str, ...] = ()
+    cxx_folders: tuple[str, ...] = ()
+    host: str = ""
+
+    def untouched(self) -> bool:
+        """Whether the compiler's programs are the ones that were asked."""
+        return _same(self.tools)
+
+    def whole(self) -> bool:
+        """Whether everything that was digested is as it was."""
+        return _same(self.tools) and _same(self.parts)
+
+    def fingerprinted(self) -> Toolchain:
+        """This toolchain with the fingerprint that belongs to it."""
+        parts = (self.identity, self.assembler, self.linker, self.runtime, self.machine)
+        return dataclasses.replace(
+            self, fingerprint=digest_of(*parts, *self.isa, "\0", *self.environment)
+        )
+
+
+@dataclass(frozen=True)
+class ToolchainInfo:
+    """What `bringup doctor` shows of a target: its compiler, or the problem."""
+
+    target: str
+    path: Path | None = None
+    version: str = ""
+    flags: tuple[str, ...] = ()
+    isa: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Memo(Protocol):
+    """Where answers of compilers are kept between processes."""
+
+    def recall(self, name: str) -> bytes | None:
+        """What was kept under `name`, or None."""
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keeps `content` if it can."""
+
+
+def compiler_environment(variables: Iterable[str] = ()) -> dict[str, str]:
+    """What a compiler sees of the environment: enough to run, nothing that changes what it builds
+    but the `variables` that its target declares.
+    """
+    return {**settings.inherited(*_INHERITED, *variables), **_FIXED}
+
+
+def build_environment(variables: Iterable[str] = ()) -> tuple[str, ...]:
+    """The part of the environment that can change a binary, as `NAME=value`."""
+    seen = {**settings.inherited(*variables), **_FIXED}
+    return tuple(f"{name}={value}" for name, value in sorted(seen.items()))
+
+
+def ask(
+    compiler: str,
+    *arguments: str,
+    get: str,
+    said_on_stderr: bool = False,
+    variables: Iterable[str] = (),
+) -> str:
+    """What the compiler prints when it is run with these arguments.
+
+    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it, and
+    `variables` are those of the environment that it needs.
+    """
+    command = [compiler, *arguments]
+    try:
+        answer = subprocess.run(
+            command,
+            env=compiler_environment(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_QUERY_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise MissingCompilerError(
+            f"the compiler {compiler} does not work: `{' '.join(command)}` failed "
+            f"({said[0] if said else error}). {_limit_advice(said) or get}",
+            command=command,
+        ) from error
+    return answer.stderr if said_on_stderr else answer.stdout
+
+
+def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
+    """Where a program `name` is looked for: on PATH, then in the folders `also`."""
+    folders = settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep)
+    return (os.path.join(folder, name) for folder in (*folders, *also))
+
+
+def on_path(name: str, also: Iterable[str] = ()) -> str | None:
+    """The program `name` on PATH or in the folders `also`; the standard library's search costs
+    several times as much.
+    """
+    for candidate in candidates(name, also):
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+            return os.path.abspath(candidate)
+    return None
+
+
+def digest_of(*parts: str) -> str:
+    """One digest for several texts."""
+    return bytes_digest("\0".join(parts).encode(errors="surrogateescape"))
+
+
+def content_of(version: str, files: Iterable[str]) -> str:
+    """One digest for a version text and the contents of files, wherever they lie."""
+    return digest_of(version, *map(file_digest, files))
+
+
+def stamps_of(files: Iterable[str]) -> tuple[tuple[str, Stamp], ...]:
+    """The files with their stamps, each once."""
+    return tuple((path, stamp(path)) for path in dict.fromkeys(files))
+
+
+def libraries_of(program: str) -> list[str]:
+    """The shared libraries that the loader gives the program: a compiler may be mostly library.
+
+    Empty for one that is linked statically. The loader is asked, the program does not run.
+    """
+    answer = subprocess.run(
+        [program],
+        env={**compiler_environment(), "LD_TRACE_LOADED_OBJECTS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_QUERY_SECONDS,
+        check=False,
+    )
+    return sorted(path for path in _LOADED_LIBRARY.findall(answer.stdout) if os.path.isfile(path))
+
+
+def _limit_advice(said: Iterable[str]) -> str:
+    """What to do about a limit of this process on the size of files, if that may be the reason."""
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most == resource.RLIM_INFINITY:
+        return ""
+    if not any(re.search(r"File (size|too)|SIGXFSZ|signal|ld returned", line) for line in said):
+        return ""
+    return f"This process may write files of {most} bytes at most: raise `ulimit -f` and try again"
+
+
+def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
+    try:
+        return all(stamp(path) == seen for path, seen in stamps)
+    except OSError:
+        return False
+
+
+@cache
+def boot_id() -> str:
+    """Which boot of which machine this is: the same files on another machine are another ISA."""
+    try:
+        return read_bytes(_BOOT_ID).decode().strip()
+    except OSError:
+        return ""
+
+
+def remember(toolchain: Toolchain) -> bytes:
+    """The toolchain as text, for `recall` in another process, perhaps of another installation of
+    bringup, with headers of its own.
+    """
+    others = [path for path in toolchain.include_directories if path not in bringup_includes()]
+    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "boot": boot_id()}
+    return json.dumps(answers).encode()
+
+
+def recall(kept: bytes | None) -> Toolchain | None:
+    """The toolchain of answers that still hold. What cannot be read counts as not there."""
+    if kept is None:
+        return None
+    try:
+        answers: dict[str, Any] = json.loads(kept)
+        if answers.pop("boot") != boot_id():
+            return None
+        for name in ("tools", "parts"):
+            answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])
+        answers["include_directories"] = [*bringup_includes(), *answers["include_directories"]]
+        found = Toolchain(**{name: _frozen(value) for name, value in answers.items()})
+        return found if found.whole() else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def bringup_includes() -> tuple[str, ...]:
+    """Where bringup's headers are."""
+    return (str(_native.include_dir()),)
+
+
+def include_flags() -> tuple[str, ...]:
+    """What a compiler needs to find `bringup/kernel.h`."""
+    return tuple(f"-I{directory}" for directory in bringup_includes())

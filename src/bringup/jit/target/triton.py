@@ -1,0 +1,235 @@
+"""The target of Triton kernels: device code for NVIDIA's and AMD's GPUs, built by the triton
+package in this process. Nothing here needs a GPU.
+
+The source is a text that names a kernel and how it is specialised (`TritonKernel`): the kernel
+itself is Python. Owns that text and the compiler; what launches a kernel is somebody else's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from bringup.errors import MissingCompilerError, TargetError
+from bringup.jit.files.elf import this_machine
+from bringup.jit.source.source import Kind, Source
+from bringup.jit.target.debug import Debug
+from bringup.jit.target.run import Finished
+from bringup.jit.target.target import Job, Target, register_target
+from bringup.jit.target.toolchain import (
+    Memo,
+    Toolchain,
+    build_environment,
+    content_of,
+    digest_of,
+    recall,
+    remember,
+    stamps_of,
+)
+
+__all__ = ["TritonKernel", "TritonTarget"]
+
+_GET = "pip install 'bringup[triton]'"
+_DEFAULT = "sm_90"
+_NVIDIA = re.compile(r"sm_(\d+)[af]?\Z")
+_AMD = re.compile(r"gfx(\d+)[0-9a-f]{2}\Z")
+_BINARIES = ("cubin", "hsaco")
+_TEXTS = ("ptx", "amdgcn")
+
+# Kernels of this process by their content; another process imports them by name.
+_kernels: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A kernel with all that Triton specialises it by, as a text.
+
+    Attributes:
+        module: where the kernel can be imported from.
+        name: its name there.
+        content: what triton says of its source and of what it calls (`cache_key`).
+        signature: parameter -> `"*fp32"`, `"i32"`, ..., `"constexpr"`.
+        constants: constexpr parameter -> value.
+        options: of triton's compiler: `num_warps`, `num_stages`, ...
+    """
+
+    module: str
+    name: str
+    content: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Any,
+        signature: Mapping[str, str],
+        constants: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> TritonKernel:
+        """A `triton.jit` function, which this process keeps for its compiler."""
+        _kernels[kernel.cache_key] = kernel
+        return cls(
+            kernel.fn.__module__,
+            kernel.fn.__qualname__,
+            kernel.cache_key,
+            dict(signature),
+            dict(constants),
+            dict(options),
+        )
+
+    def source(self) -> Source:
+        """What `jit.compile` takes. Raises `TypeError` for a constant that no text can say."""
+        entry = self.name.rpartition(".")[2]
+        text = json.dumps(asdict(self), sort_keys=True, indent=1)
+        return Source(text=text, name=f"{entry}.triton", entry=entry, kind="device")
+
+    def find(self) -> Any:
+        """The kernel itself. Raises `LookupError` when it is not what it was."""
+        known = _kernels.get(self.content)
+        if known is not None:
+            return known
+        found: Any = importlib.import_module(self.module)
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        while not hasattr(found, "cache_key") and hasattr(found, "fn"):
+            found = found.fn
+        if found.cache_key != self.content:
+            raise LookupError(f"{self.module}.{self.name} is another kernel than when it was asked")
+        return found
+
+
+class TritonTarget(Target):
+    """`triton`, or for other GPUs than `sm_90`: `triton:sm_80`, `triton:gfx942`."""
+
+    languages: Mapping[str, str] = MappingProxyType({".triton": "triton"})
+
+    def __init__(self, name: str = "triton", architecture: str = _DEFAULT) -> None:
+        self.name = name
+        self._architecture = architecture
+        self._known: Toolchain | None = None
+
+    def variant(self, text: str) -> Target:
+        """The same for another GPU."""
+        if not (_NVIDIA.match(text) or _AMD.match(text)):
+            raise ValueError(
+                f"target '{self.name}:{text}': expected an architecture like sm_90 or gfx942 after "
+                "the colon"
+            )
+        return self if text == self._architecture else TritonTarget(f"{self.name}:{text}", text)
+
+    def check_loadable(self, path: Path, debug: Debug) -> None:
+        """Raises `TargetError`: only a GPU loads it."""
+        raise TargetError(
+            f"{path} is device code for {self._architecture} ({self.name}), not for this machine "
+            f"({this_machine()}); on a GPU triton loads its own build of the kernel"
+        )
+
+    def toolchain(self, memo: Memo, kind: Kind = "device") -> Toolchain:
+        """The installed triton. Raises `MissingCompilerError` saying how to get it."""
+        known = self._known
+        if known is not None and known.untouched():
+            return known
+        version, library = _installed()
+        name = f"{digest_of('triton', self.name, version, library)}.json"
+        found = recall(memo.recall(name))
+        if found is None:
+            found = Toolchain(
+                compiler=library,
+                version=f"triton {version}",
+                family="triton",
+                machine="nvidia" if _NVIDIA.match(self._architecture) else "amd",
+                isa=(self._architecture,),
+                identity=content_of(version, [library]),
+                fingerprint="",
+                tools=stamps_of([library]),
+                environment=build_environment(self.variables),
+            ).fingerprinted()
+            memo.keep(name, remember(found))
+        self._known = found
+        return found
+
+    def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
+        """None: what Triton is told stands in the source."""
+        if debug.sanitizers:
+            raise ValueError(f"target {self.name!r}: there are no sanitizers for device code")
+        return ()
+
+    def command(self, job: Job) -> list[str]:
+        """What Triton is told, in the form of a command line."""
+        return ["triton", f"--target={self._architecture}", job.file]
+
+    def run(self, job: Job, command: Sequence[str]) -> Finished:
+        """Compiles into `job.output`, beside it the assembly and what a launch needs to know."""
+        content = json.loads((job.folder / job.file).read_bytes())
+        try:
+            compiled = self._compile(TritonKernel(**content))
+        except Exception as error:
+            last = traceback.format_exception_only(error)[-1].strip()
+            text = f"{job.source.file_name}: error: {last}"
+            return Finished(1, text, tuple(command))
+        for kind in _BINARIES:
+            if kind in compiled.asm:
+                (job.folder / job.output).write_bytes(compiled.asm[kind])
+        for kind in _TEXTS:
+            if kind in compiled.asm:
+                (job.folder / f"kernel.{kind}").write_text(compiled.asm[kind])
+        facts = {
+            name: value
+            for name, value in compiled.metadata._asdict().items()
+            if isinstance(value, (str, int, float, bool))
+        }
+        (job.folder / "kernel.json").write_text(json.dumps(facts, indent=1, sort_keys=True))
+        (job.folder / job.headers).write_text("kernel: source\n")
+        return Finished(0, "", tuple(command))
+
+    def _compile(self, kernel: TritonKernel) -> Any:
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+        from triton.compiler import compile as compile_kernel
+
+        source = ASTSource(
+            kernel.find(), signature=dict(kernel.signature), constexprs=dict(kernel.constants)
+        )
+        return compile_kernel(source, target=GPUTarget(*self._gpu()), options=dict(kernel.options))
+
+    def _gpu(self) -> tuple[str, int | str, int]:
+        """Triton's words for the architecture: backend, architecture, threads of a warp."""
+        nvidia = _NVIDIA.match(self._architecture)
+        if nvidia:
+            return "cuda", int(nvidia[1]), 32
+        amd = _AMD.match(self._architecture)
+        assert amd is not None
+        return "hip", self._architecture, 64 if int(amd[1]) < 10 else 32
+
+
+def _installed() -> tuple[str, str]:
+    """Version and native library of the installed triton, which is not imported for that."""
+    try:
+        spec = importlib.util.find_spec("triton")
+    except ValueError:
+        spec = None
+    libraries = (
+        sorted(Path(spec.origin).parent.glob("_C/libtriton*.so")) if spec and spec.origin else []
+    )
+    if not libraries:
+        raise MissingCompilerError(
+            f"no compiler for target 'triton': the triton package is not installed in "
+            f"{sys.prefix}. Get it with: {_GET}"
+        )
+    from importlib import metadata  # it loads the parser of mail headers
+
+    return metadata.version("triton"), str(libraries[0])
+
+
+register_target(TritonTarget())

@@ -1,0 +1,307 @@
+"""Generated entries: a few lines of C around a source make kernel.h's entry of any other form.
+
+So whatever starts kernels (calls, the simulator, graph nodes) knows one form, and a launch costs
+nothing more. Owns the text of these lines; what the pieces mean is in include/bringup/glue.h.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bringup.jit.language.c_call import Parameter, ValueKind
+from bringup.jit.language.items import Item
+from bringup.jit.source.source import Source
+
+__all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function"]
+
+ENTRY = "bringup_run"
+Form = Literal["params", "ascendc"]
+
+
+@dataclass(frozen=True)
+class Glued:
+    """A source with its generated entry, and the flags that it needs to be found."""
+
+    source: Source
+    flags: tuple[str, ...]
+
+
+def glue(source: Source, form: Form, items: Sequence[Item], blocks: str = "1") -> Glued:
+    """`source`, whose entry has the given form, as a source with an entry of kernel.h's form.
+
+    Args:
+        source: defines the entry: `run(block_num, stream, params)` for `"params"`,
+            `aclrtlaunch_<entry>(block_dim, stream, items...)` for `"ascendc"`. It is included, so
+            its own headers are found beside it.
+        form: which of these.
+        items: what the entry gets.
+        blocks: the C expression of block_num and block_dim.
+    """
+    if form == "ascendc":
+        return _glued(source, _dimensions(items), _ascendc_call(source.entry, items, blocks))
+    return _glued(
+        source,
+        _dimensions(items),
+        _CALL_PARAMS,
+        body=_parameters(source.entry, items, blocks),
+        refuse=_REFUSE_PARAMS,
+    )
+
+
+def glue_function(source: Source, parameters: Sequence[Parameter]) -> Glued:
+    """`source`, whose entry is any function, as a source with an entry of kernel.h's form that
+    calls it with these parameters. What it returns is a status, unless it returns nothing.
+    """
+    refusals = _dimensions([item for parameter in parameters for item in parameter.items])
+    refusals += "".join(map(_refusals, parameters))
+    lines = "".join(_variable(i, parameter) for i, parameter in enumerate(parameters))
+    given = ", ".join(_given(i, parameter) for i, parameter in enumerate(parameters))
+    call = f"{lines}  return BRINGUP_GLUE_STATUS({source.entry}({given}));\n"
+    return _glued(source, refusals, call)
+
+
+def _glued(source: Source, refusals: str, call: str, body: str = "", refuse: str = "") -> Glued:
+    text = _TEXT.format(
+        source=_included(source), refusals=refusals, body=body, refuse=refuse or _REFUSE, call=call
+    )
+    stem, suffix = os.path.splitext(source.file_name)
+    glued = Source(text=text, name=f"{stem}.entry{suffix}", entry=ENTRY, kind=source.kind)
+    return Glued(glued, (f"-iquote{source.directory}",) if source.path is not None else ())
+
+
+def _included(source: Source) -> str:
+    if source.path is not None:
+        return f'#include "{source.file_name}"'
+    return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'
+
+
+def _dimensions(items: Sequence[Item]) -> str:
+    """Refuses tensors without the dimensions that items name."""
+    lines = []
+    for item in items:
+        if item.index is None:
+            continue
+        check = f"bringup_glue_has_dimension(args[{item.argument}], {item.index})"
+        reason = f"the kernel takes {item.text}, a dimension that the tensor does not have"
+        lines.append(f'  if (!{check}) return "{reason}";\n')
+    return "".join(dict.fromkeys(lines))
+
+
+def _parameters(entry: str, items: Sequence[Item], blocks: str) -> str:
+    fields = "".join(f"  {item.c_type} field_{i};\n" for i, item in enumerate(items))
+    values = "".join(f"  p->field_{i} = {item.code};\n" for i, item in enumerate(items))
+    return _PARAMETERS.format(
+        fields=fields, values=values, entry=entry, blocks=blocks, checks=_checks(items)
+    )
+
+
+def _checks(items: Sequence[Item]) -> str:
+    """Refuses a parameter struct whose fields are not the items, as far as C++ tells: types in
+    order, and members that `params=` names or that are called as an argument is.
+    """
+    kinds = [_KINDS[item.c_type] for item in items]
+    lines = ""
+    for i, item in enumerate(items):
+        given = "".join(f", bringup::glue::{kind}" for kind in kinds[: i + 1])
+        words = f"field {i + 1} of the kernel's parameter struct is not {_SHOWN[kinds[i]]}"
+        lines += _TYPE_CHECK.format(
+            given=given, words=_c_text(f"{words}, as params= has there: {item.text}")
+        )
+    members = ""
+    for name, i in _places(items).items():
+        # What params= names has to be there; what is called as an argument is may be missing.
+        check = "BRINGUP_GLUE_HAS_AT" if items[i].member else "BRINGUP_GLUE_IS_AT"
+        words = f"the kernel's parameter struct has {name} in another place than params="
+        words += ", or not at all" if items[i].member else ""
+        members += _MEMBER.format(name=name)
+        lines += _PLACE_CHECK.format(
+            name=name, check=check, field=f"field_{i}", words=_c_text(words)
+        )
+    return _CHECKS.format(members=members, lines=lines)
+
+
+def _places(items: Sequence[Item]) -> dict[str, int]:
+    """The fields whose names are known, by those names."""
+    numbered = list(enumerate(items))
+    implied = {item.argument_name: i for i, item in numbered if not item.member}
+    named = {item.member: i for i, item in numbered}
+    return {name: i for name, i in (implied | named).items() if name and not _KEYWORD.match(name)}
+
+
+def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
+    given = [
+        f"BRINGUP_GLUE_ADDRESS({item.code})" if item.c_type == "void*" else item.code
+        for item in items
+    ]
+    given = [f"(uint32_t)({blocks})", "BRINGUP_GLUE_ADDRESS(ctx->stream)", *given]
+    return f"  return BRINGUP_GLUE_STATUS(aclrtlaunch_{entry}({', '.join(given)}));\n"
+
+
+def _refusals(parameter: Parameter) -> str:
+    """Refuses a value that the parameter cannot hold."""
+    shown, code = _c_text(parameter.text), parameter.code
+    lines = [
+        f"  if ({divisor} == 0) return {_c_text(f'{parameter.text} divides by zero')};\n"
+        for divisor in parameter.divisors
+    ]
+    if parameter.kind is ValueKind.FLOAT32:
+        refusal = f"bringup_glue_not_single({shown}, {code})"
+        lines.append(f"  if (!bringup_glue_fits_single({code})) return {refusal};\n")
+    if parameter.bounds is not None:
+        lowest, highest = (_c_number(bound) for bound in parameter.bounds)
+        refusal = f"bringup_glue_outside({shown}, {code}, {lowest}, {highest})"
+        lines.append(
+            f"  if ({code} < {lowest} || {code} > {highest}) {{\n    return {refusal};\n  }}\n"
+        )
+    return "".join(lines)
+
+
+def _variable(index: int, parameter: Parameter) -> str:
+    if parameter.is_workspace:
+        return (
+            f"  void* value_{index};\n"
+            f"  if (bringup_glue_scratch(ctx, {parameter.code}, &value_{index}) != 0) return 1;\n"
+        )
+    c_type = parameter.c_type
+    return f"  {c_type} value_{index} = ({c_type})({parameter.code});\n"
+
+
+def _given(index: int, parameter: Parameter) -> str:
+    if parameter.by_reference:
+        return f"BRINGUP_GLUE_ADDRESS((void*)&value_{index})"
+    value = f"value_{index}"
+    return f"BRINGUP_GLUE_ADDRESS({value})" if parameter.c_type == "void*" else value
+
+
+def _c_number(number: int) -> str:
+    # C has no literal for the lowest number of 64 bits.
+    return f"(INT64_C({number + 1}) - 1)" if number < 0 else f"INT64_C({number})"
+
+
+def _c_text(text: str) -> str:
+    escaped = text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
+    return f'"{escaped}"'
+
+
+_TEXT = """\
+#include "bringup/glue.h"
+{source}
+
+static const char* bringup_glue_refuse(void** args, const bringup_ctx* ctx) {{
+  (void)args;
+  (void)ctx;
+{refusals}  return NULL;
+}}
+{body}
+BRINGUP_GLUE_EXPORT const char* bringup_can_implement(void** args, int32_t n,
+                                                      const bringup_ctx* ctx) {{
+  (void)n;
+{refuse}}}
+
+BRINGUP_GLUE_EXPORT int32_t bringup_run(void** args, int32_t n, const bringup_ctx* ctx) {{
+  (void)args;
+  (void)n;
+  (void)ctx;
+{call}}}
+"""
+
+_KINDS = {"void*": "AnAddress", "int64_t": "ANumber", "double": "AFraction", "const char*": "AText"}
+_SHOWN = {
+    "AnAddress": "a pointer",
+    "ANumber": "an int64_t",
+    "AFraction": "a double",
+    "AText": "a const char*",
+}
+# No member can be called so.
+_KEYWORD = re.compile(
+    "(alignas|alignof|and|and_eq|asm|auto|bitand|bitor|bool|break|case|catch|char|char8_t|char16_t"
+    "|char32_t|class|compl|concept|const|const_cast|consteval|constexpr|constinit|continue"
+    "|co_await|co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|else|enum"
+    "|explicit|export|extern|false|float|for|friend|goto|if|inline|int|long|mutable|namespace|new"
+    "|noexcept|not|not_eq|nullptr|operator|or|or_eq|private|protected|public|register"
+    "|reinterpret_cast|requires|return|short|signed|sizeof|static|static_assert|static_cast"
+    "|struct|switch|template|this|thread_local|throw|true|try|typedef|typeid|typename|union"
+    r"|unsigned|using|virtual|void|volatile|wchar_t|while|xor|xor_eq)\Z"
+)
+
+_CHECKS = """
+#ifdef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+{members}extern "C++" {{
+namespace bringup {{
+namespace glue {{
+template <class Declared>
+struct Fits<Declared, bringup_glue_fields> {{
+  BRINGUP_GLUE_FITS_SIZE(Declared, bringup_glue_fields);
+{lines}}};
+template <>
+struct Fits<void, bringup_glue_fields> {{}};
+}}
+}}
+}}
+#pragma GCC diagnostic pop
+BRINGUP_GLUE_HOOK(can_implement);
+BRINGUP_GLUE_HOOK(workspace_size);
+#endif
+"""
+
+_MEMBER = """\
+#ifndef {name}
+extern "C++" {{
+BRINGUP_GLUE_MEMBER({name})
+}}
+#endif
+"""
+
+_TYPE_CHECK = """\
+  static_assert(bringup::glue::accepts<Declared{given}>(0), {words});
+"""
+
+_PLACE_CHECK = """\
+#ifndef {name}
+  static_assert({check}({name}, {field}), {words});
+#endif
+"""
+
+_PARAMETERS = """
+typedef struct bringup_glue_fields {{
+  bringup_params head;
+{fields}}} bringup_glue_fields;
+{checks}
+static void bringup_glue_fill(bringup_glue_fields* p, void** args, const bringup_ctx* ctx) {{
+  p->head.struct_size = sizeof *p;
+  p->head.version = BRINGUP_PARAMS_VERSION;
+  p->head.ctx = ctx;
+  p->head.workspace = NULL;
+  p->head.workspace_size = 0;
+{values}  bringup_glue_settle(p);
+}}
+
+#define BRINGUP_GLUE_RUN(ctx, p) \\
+  {entry}((uint32_t)({blocks}), BRINGUP_GLUE_ADDRESS((ctx)->stream), BRINGUP_GLUE_PARAMS(p))
+"""
+
+_REFUSE = """\
+  return bringup_glue_refuse(args, ctx);
+"""
+
+_REFUSE_PARAMS = """\
+  const char* reason = bringup_glue_refuse(args, ctx);
+  if (reason != NULL) return reason;
+  bringup_glue_fields fields;
+  bringup_glue_fill(&fields, args, ctx);
+  return BRINGUP_GLUE_CAN_IMPLEMENT(&fields);
+"""
+
+_CALL_PARAMS = """\
+  bringup_glue_fields fields;
+  bringup_glue_fill(&fields, args, ctx);
+  if (bringup_glue_workspace(&fields.head, BRINGUP_GLUE_WORKSPACE_SIZE(&fields)) != 0) return 1;
+  bringup_glue_settle(&fields);
+  return BRINGUP_GLUE_STATUS(BRINGUP_GLUE_RUN(ctx, &fields));
+"""
