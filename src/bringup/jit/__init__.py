@@ -5,11 +5,24 @@ In reading order: `Source` says what is compiled, `compile` makes a `Binary` of 
 `cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
 beforehand, `use_bundle` takes those that a package brings, `warmed_up` says that from now on none
-should be missing. What identifies a build is in `key`, how it is stored in `cache`.
+should be missing.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
 a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
 fastest, `tuned` looks that up.
+
+What is not named here is internal. Its packages, each knowing only those before it:
+
+- `files`: what identifies a file, the folders of a store, locks and marks
+- `language`: what says which arguments a kernel gets
+- `source`: what is compiled, and what its text says
+- `target`: compilers, one module for each vendor
+- `builder`: one build, its request and its key
+- `load`: a binary becomes a kernel of this process
+- `store`: builds on disk
+- `lookup`: `compile`, from memory to the compiler; events, specs
+- `template`: sources with macros, and what a call makes of them
+- `ahead`: kernels built, brought along and measured before they are needed
 """
 
 from __future__ import annotations
@@ -19,7 +32,6 @@ from bringup.jit.ahead.autotune import tune, tuned
 from bringup.jit.ahead.prebuild import Outcome, Report, prebuild
 from bringup.jit.ahead.use_bundle import use_bundle
 from bringup.jit.builder.diagnose import compiling_for
-from bringup.jit.builder.key import Macro
 from bringup.jit.language.signature import Argument, Layout, layout_of
 from bringup.jit.load.binary import Binary, Unloaded
 from bringup.jit.load.cuda_kernel import CudaKernel
@@ -33,6 +45,7 @@ from bringup.jit.store.prune import Pruned
 from bringup.jit.target.ascend import AscendTarget
 from bringup.jit.target.cuda import CudaTarget
 from bringup.jit.target.debug import Debug
+from bringup.jit.target.flags import Macro
 from bringup.jit.target.gnu import GnuTarget
 from bringup.jit.target.target import Job, Target, register_target, targets
 from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include_flags

@@ -16,9 +16,9 @@ from bringup._version import __version__
 from bringup.errors import BringupError, MissingCompilerError
 from bringup.jit.ahead.prebuild import prebuild
 from bringup.jit.ahead.tuning import Machine, Tuning, TuningFile
-from bringup.jit.builder.key import render_macros
 from bringup.jit.files.identity import bytes_digest
 from bringup.jit.lookup import compilation
+from bringup.jit.target.flags import render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.template.params import Params
 

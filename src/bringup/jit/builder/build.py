@@ -14,14 +14,7 @@ from typing import Any
 
 from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
-from bringup.jit.builder.key import (
-    Record,
-    build_record,
-    files_named,
-    include_directories,
-    library_directories,
-    request_key,
-)
+from bringup.jit.builder.key import Record, build_record, request_key
 from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import symbols_of
@@ -32,6 +25,7 @@ from bringup.jit.source.scan import mentions_of
 from bringup.jit.source.source import Source
 from bringup.jit.source.struct import check_args_symbols
 from bringup.jit.target.debug import NO_DEBUG, Debug
+from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, find_target
 from bringup.jit.target.toolchain import Toolchain

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bringup.jit.builder.key import include_directories
 from bringup.jit.files.headers import Searched, is_file
 from bringup.jit.source.scan import Asked, Untracked, mentions_of, probes_of
+from bringup.jit.target.flags import include_directories
 
 __all__ = ["Lookups", "SearchPath", "lookups_of", "places_before"]
 

@@ -146,7 +146,7 @@ class Binary:
         core = _native.core()
         kernel_id: int
         if self.prebuilt or self.binding is not None:
-            path = path_to_load(self) if path == str(self.path) else path
+            path = path_to_load(self.path) if path == str(self.path) else path
         if self.binding is not None:
             kernel_id = core.bind_c_function(path, self.entry, *self.binding.spec())
         else:

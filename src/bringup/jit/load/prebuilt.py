@@ -14,15 +14,11 @@ import os
 import threading
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bringup.errors import CompileError
 from bringup.jit.files.elf import Symbols, symbols_of
 from bringup.jit.files.identity import file_digest
 from bringup.jit.source.source import Source
-
-if TYPE_CHECKING:
-    from bringup.jit.load.binary import Binary
 
 __all__ = ["check_symbol", "library_key", "path_to_load"]
 
@@ -70,31 +66,31 @@ def _hint(source: Source, symbols: Symbols) -> str:
     return f"; did you mean {' or '.join(dict.fromkeys(map(repr, near)))}?"
 
 
-def path_to_load(binary: Binary) -> str:
-    """The path by which the binary's library is opened, once what it needs is there.
+def path_to_load(library: Path) -> str:
+    """The path by which a library is opened, once what it needs is there.
 
     The loader takes a path that it knows for the library that it has, so another build of the same
     file is opened by another spelling of its path.
 
     Raises `CompileError` when the file was changed in place under a library that is loaded.
     """
-    symbols = symbols_of(str(binary.path))
+    symbols = symbols_of(str(library))
     if symbols is not None and symbols.wants("TVMFFI", _TVM_LIBRARY):
-        _load_tvm_runtime(binary.path)
-    status = os.stat(binary.path)
-    identity, digest = (status.st_dev, status.st_ino), file_digest(str(binary.path))
+        _load_tvm_runtime(library)
+    status = os.stat(library)
+    identity, digest = (status.st_dev, status.st_ino), file_digest(str(library))
     with _loading:
-        known = _loaded.get(str(binary.path))
+        known = _loaded.get(str(library))
         spelling = 0
         if known is not None:
             if known[0] == identity and known[1] != digest:
                 raise CompileError(
-                    f"{binary.path} was written over while this process had it loaded, so its old "
+                    f"{library} was written over while this process had it loaded, so its old "
                     "code is still in use; put a new build there by renaming it, and start anew"
                 )
             spelling = known[2] + (known[1] != digest)
-        _loaded[str(binary.path)] = (identity, digest, spelling)
-    return f"{binary.path.parent}/{'./' * spelling}{binary.path.name}"
+        _loaded[str(library)] = (identity, digest, spelling)
+    return f"{library.parent}/{'./' * spelling}{library.name}"
 
 
 @cache

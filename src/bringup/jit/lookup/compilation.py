@@ -17,13 +17,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from bringup import settings
-from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
+from bringup.errors import CompileError, MissingCompilerError
 from bringup.jit.builder.build import Request, SourceChangedError
-from bringup.jit.builder.key import (
-    Macro,
-    render_flags,
-    render_macros,
-)
 from bringup.jit.files.headers import Header, Searched
 from bringup.jit.files.identity import file_digest
 from bringup.jit.load.binary import Binary
@@ -35,11 +30,14 @@ from bringup.jit.lookup.lookup_or_build import (
     find_shared,
     find_without_compiler,
 )
+from bringup.jit.lookup.warmup import missing_kernel
 from bringup.jit.source.source import Kind, Source
-from bringup.jit.store.cache import Cache, Hit
+from bringup.jit.store.cache import Cache
 from bringup.jit.store.calls import call_name, call_record, watched
+from bringup.jit.store.entries import Hit
 from bringup.jit.store.private import cache
 from bringup.jit.target.debug import Debug
+from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.target.toolchain import Toolchain, ToolchainInfo, bringup_includes, include_flags
 
@@ -183,7 +181,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
             hit = find_without_compiler(request, digest, store, missing)
         except MissingCompilerError as error:
             if _state.frozen:
-                raise _missing_kernel(request, digest, store) from error
+                raise missing_kernel(request, digest, store) from error
             raise
     binary = _binary(request, hit)
     headers = watched(request, hit.headers)
@@ -304,7 +302,7 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
     if _state.frozen:
         if hit := find_shared(request, source_digest, store):
             return hit
-        raise _missing_kernel(request, source_digest, store)
+        raise missing_kernel(request, source_digest, store)
     flight = (store.root, key)
     with _state.lock:
         running = _state.flights.get(flight)
@@ -332,12 +330,6 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
 def _end_flight(flight: tuple[Path, str]) -> None:
     with _state.lock:
         _state.flights.pop(flight, None)
-
-
-def _missing_kernel(request: Request, source_digest: str, store: Cache) -> MissingKernelError:
-    from bringup.jit.lookup.warmup import missing_kernel  # an import that a hit never needs
-
-    return missing_kernel(request, source_digest, store)
 
 
 def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:

@@ -32,7 +32,8 @@ from bringup.jit.files.layout import StoreUnwritableError, full_is_told, write_d
 from bringup.jit.files.locks import Owner, build_lock
 from bringup.jit.lookup import events
 from bringup.jit.store.bundle import pack_entry
-from bringup.jit.store.cache import Cache, Hit, Origin
+from bringup.jit.store.cache import Cache
+from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.failures import Failures
 from bringup.jit.store.portable import portable_key, portable_roots
 from bringup.jit.store.private import made_private_cache, private_cache, warn_private

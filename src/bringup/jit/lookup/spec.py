@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bringup.jit.builder.key import Macro, render_flags, render_macros
 from bringup.jit.lookup import events
 from bringup.jit.source.source import Source
 from bringup.jit.target.debug import Debug
+from bringup.jit.target.flags import Macro, render_flags, render_macros
 
 if TYPE_CHECKING:
     from bringup.jit.builder.build import Request

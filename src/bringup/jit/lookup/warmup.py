@@ -16,6 +16,7 @@ from bringup.jit.lookup import events
 from bringup.jit.lookup.difference import nearest
 from bringup.jit.lookup.spec import Spec, save_specs
 from bringup.jit.store.cache import Cache
+from bringup.jit.store.private import cache
 
 if TYPE_CHECKING:
     from bringup.jit.builder.build import Request
@@ -92,8 +93,6 @@ def warmed_up() -> None:
 
 def _report(event: events.Event) -> None:
     assert isinstance(event, events.CompileFinished)
-    from bringup.jit.lookup.compilation import cache
-
     store, request = cache(), event.request
     hit = store.lookup(event.key)
     _log.warning(

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bringup import settings
 from bringup.errors import BundleError
@@ -45,36 +45,18 @@ from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, 
 from bringup.jit.load.binary import Unloaded, unload
 from bringup.jit.store import bundle, prune
 from bringup.jit.store.calls import CallIndex, RecordedBuild
+from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.index import PortableIndex, PortableVariant, RequestIndex, Variant
 from bringup.jit.store.prune import QUARANTINE, STAGING, Pruned
 from bringup.jit.target.machine import misfit
 
-__all__ = ["Cache", "Entry", "Hit", "Origin"]
+__all__ = ["Cache", "Entry"]
 
 _FACTS = ("name", "command", "compiler", "seconds")  # of meta.json, beside what the store needs
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 _log = settings.logger("jit")
 _serial = itertools.count()
-
-
-class Hit(NamedTuple):
-    """A verified entry, and what has to stay the same for it to hold."""
-
-    path: Path
-    key: str
-    headers: tuple[Header, ...]
-    searched: Searched = Searched()
-    sha256: str = ""  # of the binary, where headers and searched are all that it was built from
-
-
-class Origin(NamedTuple):
-    """How an entry is found without its compiler."""
-
-    key: str
-    machine: str
-    requires: tuple[str, ...]
-    headers: tuple[PortableHeader, ...]
 
 
 @dataclass(frozen=True)

@@ -12,24 +12,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bringup import _native
 from bringup.jit.builder.build import Request
-from bringup.jit.builder.key import (
-    KERNEL_ABI,
-    SCHEMA,
-    files_named,
-    include_directories,
-    library_directories,
-)
+from bringup.jit.builder.key import KERNEL_ABI, SCHEMA
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import Stamp, bytes_digest, quick_digest, read_bytes
 from bringup.jit.files.layout import Layout, replace_file
+from bringup.jit.store.entries import Hit
+from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.toolchain import boot_id
-
-if TYPE_CHECKING:
-    from bringup.jit.store.cache import Hit
 
 __all__ = ["CallIndex", "RecordedBuild", "builds_named_in", "call_name", "call_record", "watched"]
 

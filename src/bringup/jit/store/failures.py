@@ -18,11 +18,11 @@ from pathlib import Path
 from bringup.errors import CompileError
 from bringup.jit.builder.build import Request, lookups_of_build, read_dependencies
 from bringup.jit.builder.diagnose import operator_prefix
-from bringup.jit.builder.key import include_directories
 from bringup.jit.files.headers import Header, Searched, read_header, unchanged
 from bringup.jit.files.identity import as_stamp, bytes_digest, read_bytes
 from bringup.jit.files.layout import Layout, StoreUnwritableError, replace_file
 from bringup.jit.store.prune import FAILED
+from bringup.jit.target.flags import include_directories
 from bringup.jit.target.toolchain import compiler_environment
 
 __all__ = ["Failures"]

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bringup.jit.builder.key import Macro, render_macros
 from bringup.jit.language.signature import Argument, Layout, c_type, layout_of, signature_of
 from bringup.jit.lookup.spec import Spec
-from bringup.jit.template.template import Template
-
-if TYPE_CHECKING:
-    from bringup.jit.template.template import BoundTemplate
+from bringup.jit.target.flags import Macro, render_macros
+from bringup.jit.template.template import BoundTemplate, Template
 
 __all__ = ["Field", "Params", "params"]
 

@@ -12,9 +12,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
-from bringup.jit.builder.key import Macro, render_flags, render_macros
 from bringup.jit.language.c_call import Binding, Parameter, parse_call
 from bringup.jit.language.items import Item, parse_items
 from bringup.jit.language.predicate import Predicate, parse_predicate
@@ -22,15 +21,14 @@ from bringup.jit.language.signature import Argument, Layout
 from bringup.jit.load.binary import Binary, RemovedError
 from bringup.jit.load.prebuilt import check_symbol
 from bringup.jit.lookup.compilation import compile as compile_source
+from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.declaration import as_declared
 from bringup.jit.source.source import Abi, Kind, Source
 from bringup.jit.source.struct import check_args_text, check_text
+from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.template.glue import Form, Glued, glue, glue_function
 
-if TYPE_CHECKING:
-    from bringup.jit.template.params import Params
-
-__all__ = ["BoundTemplate", "Choice", "KernelKind", "LayoutChoice", "Template"]
+__all__ = ["BoundTemplate", "Choice", "KernelKind", "LayoutChoice", "ParameterSet", "Template"]
 
 KernelKind = Literal["cube", "vector", "mix"]
 Value: TypeAlias = str | int | bool
@@ -38,6 +36,17 @@ Value: TypeAlias = str | int | bool
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PLAIN_LAYOUTS = (Layout.ROW, Layout.COLUMN, Layout.STRIDED)
 NONE_WORD = "none"  # what a str choice that is None is called
+
+
+class ParameterSet(Protocol):
+    """What a binary is chosen by: `params.Params`, as a template sees it."""
+
+    @property
+    def bound(self) -> BoundTemplate:
+        """The template, resolved against the kernel's arguments."""
+
+    def spec(self, target: str = "cpu") -> Spec:
+        """The kernel as a value."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +233,7 @@ class Template:
         """
         return BoundTemplate(self, tuple(signature))
 
-    def compile(self, params: Params, *, target: str = "cpu") -> Binary:
+    def compile(self, params: ParameterSet, *, target: str = "cpu") -> Binary:
         """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
         raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
         parameter struct that is not what `params=` says, and for an optional function that
@@ -243,7 +252,7 @@ class Template:
         binary = compile_source(spec.source, **spec.arguments)
         return replace(binary, binding=params.bound.binding)
 
-    def load(self, params: Params, *, target: str = "cpu") -> int:
+    def load(self, params: ParameterSet, *, target: str = "cpu") -> int:
         """The number in the native kernel table of the kernel for a parameter set. It is built
         again when somebody clears the cache between compile and load. Raises what `compile` and
         `Binary.kernel_id` raise.

@@ -12,16 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup import _native, jit
-from bringup.jit.builder.key import (
-    KERNEL_ABI,
-    Macro,
-    build_record,
-    key_of,
-    render_flags,
-    render_macros,
-    request_key,
-)
+from bringup.jit.builder.key import KERNEL_ABI, build_record, key_of, request_key
 from bringup.jit.target.debug import NO_DEBUG
+from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.toolchain import Toolchain
 
 SOURCE = jit.Source(text="int run(void) { return 0; }", name="k.c")

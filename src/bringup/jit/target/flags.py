@@ -1,0 +1,132 @@
+"""Macros and flags in their canonical form, and what flags name: folders and files."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+__all__ = [
+    "Macro",
+    "files_named",
+    "include_directories",
+    "library_directories",
+    "render_flags",
+    "render_macros",
+    "without_folders",
+]
+
+Macro: TypeAlias = str | int | float | bool
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Types, names, numbers, expressions and argument lists of C++; nothing that opens a string, a
+# comment, a directive or another statement.
+_TEXT = re.compile(r"[A-Za-z0-9_:<>,.()\[\]&*+\-|^~%!?= ]*\Z")
+_INCLUDE_FLAG = re.compile(r"(-I|-iquote|-isystem|-idirafter)(.+)\Z")
+_LIBRARY_FOLDER = re.compile(r"(-L)(.+)\Z")
+# These would move or rename what the build writes, compile something else than the source, or run
+# other programs than those that the key knows.
+_REFUSED_FLAG = re.compile(
+    r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*|B.*)\Z"
+)
+# These read files that nobody names to us: options in a file, folders of one program alone,
+# modules, profiles that are looked for in a folder.
+_HIDING_FLAG = re.compile(
+    r"-(W[lap],@.*|Xlinker=@.*|Wp,-[IiM].*|Wa,-(I|-MD).*|fmodule.*|fprofile-use=.*|fauto-profile=.*)\Z"
+)
+_PART = re.compile(r"[=,:]")
+_INT_LIMIT = 2**63
+
+
+def _render_macro(name: str, value: object) -> str:
+    where = f"macro {name!r}"
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, int):
+        if not -_INT_LIMIT < value < _INT_LIMIT:
+            raise ValueError(f"{where}: expected an integer of 64 bits, got {value}")
+        return str(int(value)) if value >= 0 else f"({int(value)})"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where}: expected a finite number, got {value}; pass it at run time")
+        return f"({float(value)!r})"
+    if isinstance(value, str):
+        if not _TEXT.match(value):
+            raise ValueError(
+                f"{where}: expected a type, a name or an expression of C++, got {value!r}; quotes, "
+                "slashes, backslashes, semicolons, braces, # and line ends are not allowed"
+            )
+        return value
+    raise TypeError(
+        f"{where}: expected str, int, float or bool, got {type(value).__name__} ({value!r})"
+    )
+
+
+def render_macros(macros: Mapping[str, Macro]) -> tuple[str, ...]:
+    """`NAME=value` for each macro, sorted. Raises `TypeError` or `ValueError` naming the macro."""
+    rendered = []
+    for name, value in macros.items():
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ValueError(f"macro {name!r}: expected the name of a C macro")
+        rendered.append(f"{name}={_render_macro(name, value)}")
+    return tuple(sorted(rendered))
+
+
+def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    """The flags in order, include directories made absolute. Raises `TypeError` or `ValueError`
+    naming the flag.
+    """
+    if isinstance(flags, str):
+        raise TypeError(f"flags={flags!r}: expected a sequence of flags, got one string")
+    rendered = []
+    for flag in flags:
+        if not isinstance(flag, str):
+            raise TypeError(f"flag {flag!r}: expected str, got {type(flag).__name__}")
+        if not flag.startswith("-") or "\n" in flag or "\0" in flag:
+            raise ValueError(
+                f"flag {flag!r}: expected one option joined with its value, as in '-I/path'"
+            )
+        if _REFUSED_FLAG.match(flag):
+            raise ValueError(
+                f"flag {flag!r}: it changes what is written or compiled; jit decides that"
+            )
+        if _HIDING_FLAG.match(flag) and not os.path.isfile(flag.partition("=")[2]):
+            raise ValueError(
+                f"flag {flag!r}: the files that it brings in could not be followed when they "
+                "change; name them one by one, by flags of their own"
+            )
+        folder = _INCLUDE_FLAG.match(flag) or _LIBRARY_FOLDER.match(flag)
+        rendered.append(folder[1] + os.path.abspath(folder[2]) if folder else flag)
+    return tuple(rendered)
+
+
+def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
+    """The directories that include flags name, in order; those of one kind of flag if that is
+    given (`-I`, `-iquote`, `-isystem`, `-idirafter`).
+    """
+    named = (found for flag in flags if (found := _INCLUDE_FLAG.match(flag)))
+    return [found[2] for found in named if kind in ("", found[1])]
+
+
+def library_directories(flags: Iterable[str]) -> list[str]:
+    """The directories that `-L` names, in order."""
+    return [found[2] for flag in flags if (found := _LIBRARY_FOLDER.match(flag))]
+
+
+def files_named(flags: Iterable[str]) -> list[str]:
+    """The files that flags name, whatever for: profiles, version scripts, forced includes."""
+    words = (flag[start:] for flag in flags for start in _starts(flag))
+    return [word for word in dict.fromkeys(words) if os.path.isabs(word) and os.path.isfile(word)]
+
+
+def _starts(flag: str) -> list[int]:
+    """Where a value may begin in a flag."""
+    slash = flag.find("/")
+    return [*([slash] if slash > 0 else []), *(found.end() for found in _PART.finditer(flag))]
+
+
+def without_folders(flag: str) -> str:
+    """The flag as the key has it: which folder is searched does not matter, only what is found."""
+    return _LIBRARY_FOLDER.sub(r"\1", _INCLUDE_FLAG.sub(r"\1", flag))
