@@ -28,6 +28,11 @@ What is not named here is internal. Its packages, each knowing only those before
 from __future__ import annotations
 
 from bringup.jit import platform  # noqa: F401 - first: it refuses what is not Linux
+from bringup.jit.target.cuda import CudaTarget
+from bringup.jit.target.gnu import GnuTarget
+
+# isort: split
+# The targets above come first where targets are listed.
 from bringup.jit.ahead.autotune import tune, tuned
 from bringup.jit.ahead.prebuild import Outcome, Report, prebuild
 from bringup.jit.ahead.use_bundle import use_bundle
@@ -43,10 +48,8 @@ from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.store.prune import Pruned
 from bringup.jit.target.ascend import AscendTarget
-from bringup.jit.target.cuda import CudaTarget
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro
-from bringup.jit.target.gnu import GnuTarget
 from bringup.jit.target.target import Job, Target, register_target, targets
 from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 from bringup.jit.target.triton import TritonTarget

@@ -211,8 +211,8 @@ def test_a_program_without_stderr_still_compiles(monkeypatch: pytest.MonkeyPatch
 ON_A_TERMINAL = """
 import sys, time
 from bringup import jit
-from bringup.jit import _progress
-_progress._PATIENCE_S = 0
+from bringup.jit.lookup import progress
+progress._PATIENCE_S = 0
 source = jit.Source(text=sys.argv[1], name="add.cpp")
 jit.compile(source)
 jit.prebuild([jit.Spec(source, {"N": n}) for n in (2, 3)])
