@@ -42,7 +42,8 @@ void append(std::string& bytes, const T& value) {
 
 // What the call of a compiled function with these arguments has in common with the calls that one
 // capture serves: shape, strides, dtype and device of every tensor, the address of those that stay
-// where they are, and every other value with its type.
+// where they are and how their content is read, and every other value with its type, numbers to the
+// bit: -0.0 is not 0.0, and nan is nan.
 nb::tuple call_kind(const nb::list& arguments, const std::vector<bool>& stays) {
   std::string tensors;
   nb::list others;
@@ -52,7 +53,11 @@ nb::tuple call_kind(const nb::list& arguments, const std::vector<bool>& stays) {
     append(tensors, is_tensor);
     if (!is_tensor) {
       others.append(item.type());
-      others.append(item);
+      const bool is_complex = PyComplex_Check(item.ptr());
+      const bool has_bits = is_complex || PyFloat_Check(item.ptr());
+      if (is_complex) append(tensors, PyComplex_AsCComplex(item.ptr()));
+      if (has_bits && !is_complex) append(tensors, PyFloat_AsDouble(item.ptr()));
+      others.append(has_bits ? nb::none() : nb::borrow(item));
       continue;
     }
     const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
@@ -62,7 +67,10 @@ nb::tuple call_kind(const nb::list& arguments, const std::vector<bool>& stays) {
     append(tensors, tensor.scalar_type());
     append(tensors, tensor.device().type());
     append(tensors, tensor.device().index());
-    if (stays.at(i)) append(tensors, tensor.const_data_ptr());
+    if (!stays.at(i)) continue;
+    append(tensors, tensor.const_data_ptr());
+    append(tensors, tensor.is_conj());
+    append(tensors, tensor.is_neg());
   }
   return nb::make_tuple(nb::bytes(tensors.data(), tensors.size()), nb::tuple(others));
 }

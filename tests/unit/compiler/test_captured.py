@@ -1,10 +1,13 @@
 """options={"capture": True}: one captured graph for each kind of call, results that are owned."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from bringup import compiler, ir, passes
+from bringup.compiler import captured
 from bringup.errors import BringupError, CaptureError
 
 CAPTURE = {"capture": True}
@@ -19,8 +22,6 @@ def _fresh():
 def count_captures(monkeypatch):
     """The number of captures made so far."""
     made = []
-    from bringup.compiler import captured
-
     original = captured._Captured.__init__
 
     def counting(self, *arguments):
@@ -176,6 +177,38 @@ def test_factories_of_random_numbers_draw_what_the_model_draws():
         torch.manual_seed(5)
         drawn[function] = [function(x) for _ in range(3)]
     assert all(map(torch.equal, drawn[noisy], drawn[compiled]))
+
+
+@pytest.mark.parametrize("view", [torch.conj, lambda w: torch._neg_view(w)], ids=["conj", "neg"])
+@torch.no_grad()
+def test_conjugated_or_negated_view_of_a_weight_is_another_kind_of_call(view):
+    x, weight = torch.ones(2, dtype=torch.complex64), torch.tensor([1 + 2j, 3 - 1j])
+    run = _captured(torch.mul, static={1})
+    for _ in range(2):
+        assert torch.equal(*run([x, weight]), weight)
+        assert torch.equal(*run([x, view(weight)]), view(weight))
+
+
+@torch.no_grad()
+def test_numbers_that_differ_in_one_bit_are_other_kinds_of_call(count_captures):
+    x = torch.ones(2)
+    numbers = [0.0, -0.0, math.nan, complex(1, 0.0), complex(1, -0.0), complex(-0.0, math.nan)]
+    numbers += [0, False]  # equal to 0.0, but of other types
+    run = _captured(lambda x, number: torch.full_like(x, number, dtype=torch.complex64))
+    for _ in range(2):
+        for number in numbers:
+            expected = torch.full_like(x, number, dtype=torch.complex64)
+            bits = torch.view_as_real(expected).view(torch.int32)
+            (result,) = run([x, number])
+            assert torch.equal(torch.view_as_real(result).view(torch.int32), bits), number
+    assert count_captures() == len(numbers)
+
+
+def _captured(function, static=()):
+    """A compiled graph of one operator, which captures itself."""
+    return captured.captured(
+        lambda arguments: [function(*arguments)], "f", frozenset(static), max_captures=9
+    )
 
 
 def test_graph_that_only_hands_its_inputs_on_is_not_captured():
