@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bringup import graphs
 from bringup.errors import CaptureError
+from bringup.graphs import _reachable
+from bringup.graphs._reachable import reachable
 
 
 class _Lazy(Mapping[str, Any]):
@@ -120,3 +124,51 @@ def test_a_tensor_over_the_limit_does_not_end_the_search(
     ):
         run(torch.ones(17), views, cache)
     assert cache.sum() == 0
+
+
+def names_of(**values: Any) -> list[str]:
+    return [name for name, _, _ in reachable(values)]
+
+
+def test_values_are_found_as_deep_as_the_limit_nearest_first() -> None:
+    end: Any = SimpleNamespace()
+    for _ in range(_reachable._DEEPEST + 1):
+        end = SimpleNamespace(a=end)
+    found = list(reachable({"x": end, "near": torch.ones(1)}))
+    deepest = "x" + ".a" * _reachable._DEEPEST
+    assert [name for name, _, _ in found][:3] == ["x", "near", "x.a"]
+    assert found[-1][0] == deepest
+    assert found[-1][2] == {}  # what it holds is not asked for
+    assert list(found[-2][2]) == [".a"]
+
+
+def test_as_many_values_as_the_limit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reachable, "_MOST_OBJECTS", 3)
+    values = {str(number): object() for number in range(5)}
+    assert names_of(**values) == ["0", "1", "2"]
+
+
+def test_numbers_strings_and_what_was_found_before_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_reachable, "_MOST_OBJECTS", 2)
+    shared = torch.ones(1)
+    plain = {"n": None, "i": 10**9, "f": 0.5, "s": "text", "t": True}
+    assert names_of(**plain, first=shared, again=shared, last=torch.ones(2)) == ["first", "last"]
+
+
+def test_what_a_function_and_a_partial_keep_is_found_one_level_deeper() -> None:
+    tensor, other = torch.ones(1), torch.ones(2)
+
+    def function(x: Tensor, default: Tensor = tensor, *, by_name: Tensor = other) -> Tensor:
+        return x + default + by_name
+
+    found = {id(value) for _, value, _ in reachable({"f": functools.partial(function)})}
+    assert {id(tensor), id(other)} <= found
+
+
+def test_a_set_is_looked_into_and_a_class_is_not() -> None:
+    tensor = torch.ones(1)
+    assert names_of(kept={tensor}) == ["kept", "kept"]
+    assert names_of(kept=frozenset({tensor})) == ["kept", "kept"]
+    assert names_of(kind=type("Kind", (), {"weight": tensor})) == ["kind"]
