@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from bringup.ops import _dtypes
+from bringup.ops.schema import dtypes
 
 __all__ = ["KINDS", "MACROS", "NOTE", "Kind", "base", "note"]
 
-_DTYPES = list(_dtypes.DTYPES.values())
+_DTYPES = list(dtypes.DTYPES.values())
 
 
 @dataclass(frozen=True)

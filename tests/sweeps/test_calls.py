@@ -21,7 +21,7 @@ from tests.sweeps.support import FULL, examples
 
 from bringup import jit, ops
 from bringup.errors import SchemaError
-from bringup.ops._defaults import default_of
+from bringup.ops.schema.defaults import default_of
 
 
 def kernel_of(kind: Kind, signature: str) -> Call:

@@ -14,7 +14,7 @@ from tests.sweeps.call_types import KINDS, Kind
 from tests.sweeps.support import FULL
 from tests.sweeps.test_calls import fake_note, forms, kernel_of, noting
 
-from bringup.ops._defaults import default_of
+from bringup.ops.schema.defaults import default_of
 
 _SLICE = ("int?", "int[2]", "str")
 

@@ -194,7 +194,8 @@ class OperatorBackward final : public Node {
 };
 
 // Stands where a gradient would be needed and none is defined: the forward call is fine, backward
-// is an error and not a gradient silently lost. src/bringup/ops/_autograd.py says the same.
+// is an error and not a gradient silently lost. src/bringup/ops/registration/autograd.py says the
+// same.
 class MissingBackward final : public Node {
  public:
   MissingBackward(const KernelOp& op, torch::autograd::edge_list&& next_edges)

@@ -22,7 +22,8 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-// The shapes in which _definition.py hands a definition over. Every name was checked there.
+// The shapes in which ops/kernel/kernel_op.py hands a definition over. Every name was checked
+// there.
 using ArgumentSpec = std::tuple<std::string, std::string, bool, bool, bool, bool, nb::object>;
 using Program = std::vector<std::tuple<int, int, int64_t>>;
 using DimensionSpec = std::tuple<std::string, Program, int, int64_t, int64_t>;

@@ -17,7 +17,7 @@
 namespace bringup::torch_ext {
 namespace {
 
-constexpr size_t kMaxDepth = 16;  // _expressions.py refuses deeper programs
+constexpr size_t kMaxDepth = 16;  // contract/expressions.py refuses deeper programs
 
 [[noreturn]] void contract_error(const Frame& frame, const std::string& what) {
   raise_error("ContractError", frame.op().name + ": " + what);

@@ -1,6 +1,6 @@
 // Output rules and the input contract, as this library evaluates them before a kernel runs.
-// src/bringup/ops/_rules.py writes them and evaluates the same program with SymInts for fake and
-// meta tensors.
+// src/bringup/ops/contract/constraints.py writes them and evaluates the same program with SymInts
+// for fake and meta tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

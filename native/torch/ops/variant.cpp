@@ -22,7 +22,7 @@ constexpr uint64_t kNoDtype = 127;  // of an argument that is None
 constexpr int64_t kBlock = 16;      // the sides of a block of NZ
 
 static_assert(static_cast<size_t>(at::ScalarType::NumOptions) < kNoDtype,
-              "a dtype has to fit into the 7 bits that _kernel_op.py gives it");
+              "a dtype has to fit into the 7 bits that kernel_op.py gives it");
 
 // Of all operators. Never destroyed: they may be called until the very end of the process.
 runtime::VariantTable& table() {

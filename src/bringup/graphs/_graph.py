@@ -20,7 +20,7 @@ from bringup.graphs._slots import (
     name_slots,
     resolve,
 )
-from bringup.ops._held import hold
+from bringup.ops.registration.handle_lifetime import hold
 
 __all__ = ["CapturedGraph", "Content", "Slot", "UpdateReport"]
 

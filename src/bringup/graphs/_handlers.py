@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-from bringup.ops._adopt import adopted_names
+from bringup.ops.integration.adopt import adopted_names
 
 __all__ = [
     "GraphOpHandler",

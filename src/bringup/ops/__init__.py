@@ -30,21 +30,33 @@ a function that launches them.
 
 Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
 offers an operator to transformers.
+
+What is not named here is internal. Its packages, each knowing only those before it:
+
+- `schema`: what an operator takes and gives, as text and as values
+- `contract`: sizes, `checks=` and `outputs=`
+- `registration`: what can be registered for any operator
+- `custom`: Python functions as operators, and registering by name
+- `kernel`: kernel files and libraries as operators
+- `launch`: kernels without an operator
+- `validation`: `check`
+- `integration`: operators, kernels, plugins and models of others
 """
 
 from __future__ import annotations
 
-from bringup.ops._adopt import AdoptedOperator, adopt
-from bringup.ops._ascendc import ascendc_load
-from bringup.ops._ascendc_op import ascendc_op
-from bringup.ops._attention import register_attention
-from bringup.ops._autotune import autotune
-from bringup.ops._check import CheckOutcome, CheckReport, CheckRow, check
-from bringup.ops._custom_op import CustomOperator, CustomOpHandle, custom_op
-from bringup.ops._infer import infer_schema
-from bringup.ops._kernel_op import KernelOperator, kernel_op
-from bringup.ops._launcher import KernelLauncher
-from bringup.ops._library import (
+from bringup.ops.contract.constraints import (
+    Check,
+    dtype,
+    kernel_checks,
+    rank,
+    same_dtype,
+    same_shape,
+    shape,
+)
+from bringup.ops.contract.outputs import OutputRule, at_most, empty, empty_like, promote
+from bringup.ops.custom.custom_op import CustomOperator, CustomOpHandle, custom_op
+from bringup.ops.custom.library import (
     Library,
     impl,
     register_autocast,
@@ -56,23 +68,22 @@ from bringup.ops._library import (
     register_sharding,
     register_vmap,
 )
-from bringup.ops._memory import alloc_like, tensor_ptr
-from bringup.ops._outputs import OutputRule, at_most, empty, empty_like, promote
-from bringup.ops._plugins import load_op_plugins, unload_op_plugins
-from bringup.ops._python_kernel import debugging
-from bringup.ops._replace import Replacement, replace
-from bringup.ops._rules import (
-    Check,
-    dtype,
-    kernel_checks,
-    rank,
-    same_dtype,
-    same_shape,
-    shape,
-)
-from bringup.ops._scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from bringup.ops._triton_op import TritonOperator, triton_op
-from bringup.ops._two_phase import TwoPhaseLauncher
+from bringup.ops.integration.adopt import AdoptedOperator, adopt
+from bringup.ops.integration.attention import register_attention
+from bringup.ops.integration.plugins import load_op_plugins, unload_op_plugins
+from bringup.ops.integration.replace import Replacement, replace
+from bringup.ops.integration.triton_op import TritonOperator, triton_op
+from bringup.ops.kernel.autotune import autotune
+from bringup.ops.kernel.kernel_op import KernelOperator, kernel_op
+from bringup.ops.launch.ascendc import ascendc_load
+from bringup.ops.launch.ascendc_op import ascendc_op
+from bringup.ops.launch.launcher import KernelLauncher
+from bringup.ops.launch.memory import alloc_like, tensor_ptr
+from bringup.ops.launch.scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from bringup.ops.launch.two_phase import TwoPhaseLauncher
+from bringup.ops.registration.python_kernel import debugging
+from bringup.ops.schema.infer import infer_schema
+from bringup.ops.validation.report import CheckOutcome, CheckReport, CheckRow, check
 
 __all__ = [
     "AdoptedOperator",

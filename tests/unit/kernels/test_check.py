@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bringup import devices, kernels, ops
-from bringup.ops._kernel_op import _definitions
+from bringup.ops.kernel.kernel_op import _definitions
 
 kernels.load()
 SHIPPED = sorted(name for name in _definitions if name.startswith("bringup::"))

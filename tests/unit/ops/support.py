@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bringup import jit, ops
 from bringup._native import has_torch_library, torch_library
-from bringup.ops._kernel_op import definition_of
+from bringup.ops.kernel.kernel_op import definition_of
 
 _PROLOGUE = """
 #include "bringup/kernel.h"

@@ -1,0 +1,296 @@
+"""The input contract of kernel operators: what `checks=` declares.
+
+Owns `same_shape`, `same_dtype` and the like, resolving a check against a schema, handing it to the
+native library, and evaluating it for fake and meta tensors with the same result and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from bringup.errors import ContractError, SchemaError
+from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
+from bringup.ops.schema.schema import Argument, Schema
+
+__all__ = [
+    "BoundCheck",
+    "Check",
+    "CheckKind",
+    "dtype",
+    "fixed_lengths",
+    "kernel_checks",
+    "rank",
+    "same_dtype",
+    "same_shape",
+    "shape",
+    "verify_devices",
+    "verify_texts",
+]
+
+Size = int | str
+
+
+class CheckKind(IntEnum):
+    """What a check compares; the numbers are those of rules.h. `KERNEL` never leaves Python."""
+
+    SAME_SHAPE = 0
+    SAME_DTYPE = 1
+    SHAPE = 2
+    DTYPE = 3
+    LENGTH = 4
+    RANK = 5
+    KERNEL = 6
+
+
+@dataclass(frozen=True)
+class Check:
+    """One item of an operator's input contract. Made by the functions below; arguments that are
+    None are left out.
+    """
+
+    kind: CheckKind
+    names: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+
+    def bind(self, schema: Schema, where: str) -> BoundCheck:
+        """The check with argument names resolved. Raises `SchemaError` starting with `where`."""
+        return BoundCheck(
+            self.kind,
+            tuple(self._index(schema, name, where) for name in self.names),
+            tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes),
+            self.dtypes,
+        )
+
+    def _index(self, schema: Schema, name: str, where: str) -> int:
+        index = schema.index.get(name)
+        if self.kind is CheckKind.DTYPE and index is not None and is_dtype(schema, index):
+            return index
+        return _tensors_index(schema, name, where)
+
+
+def same_shape(*names: str) -> Check:
+    """The named tensors must have the same shape."""
+    _at_least_two("same_shape", names)
+    return Check(CheckKind.SAME_SHAPE, names)
+
+
+def same_dtype(*names: str) -> Check:
+    """The named tensors must have the same dtype."""
+    _at_least_two("same_dtype", names)
+    return Check(CheckKind.SAME_DTYPE, names)
+
+
+def shape(name: str, *sizes: Size) -> Check:
+    """The named tensor must have exactly these sizes; sizes are written as for `empty`."""
+    return Check(CheckKind.SHAPE, (name,), sizes)
+
+
+def dtype(name: str, *dtypes: torch.dtype) -> Check:
+    """The named tensor must have one of these dtypes, or the named ScalarType argument be one."""
+    if not dtypes or not all(isinstance(d, torch.dtype) for d in dtypes):
+        raise SchemaError(
+            f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
+        )
+    return Check(CheckKind.DTYPE, (name,), (), dtypes)
+
+
+def rank(name: str, dimensions: int) -> Check:
+    """The named tensor must have this many dimensions."""
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or dimensions < 0:
+        raise SchemaError(
+            f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"
+        )
+    return Check(CheckKind.RANK, (name,), (dimensions,))
+
+
+def fixed_lengths(schema: Schema) -> tuple[BoundCheck, ...]:
+    """The checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
+    return tuple(
+        BoundCheck(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
+        for i, a in enumerate(schema.arguments)
+        if a.length
+    )
+
+
+def kernel_checks() -> Check:
+    """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
+    ctx->set_error.
+    """
+    return Check(CheckKind.KERNEL)
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A check over argument indices."""
+
+    kind: CheckKind
+    indices: tuple[int, ...]
+    dimensions: tuple[Dimension, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def spec(self) -> tuple[object, ...]:
+        """What the native library takes."""
+        dimensions = [dimension_spec(d) for d in self.dimensions]
+        return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
+
+    def verify(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+        """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
+        check.
+        """
+        tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
+        if self.kind is CheckKind.SAME_SHAPE:
+            self._verify_same_shape(tensors, arguments)
+        elif self.kind is CheckKind.SAME_DTYPE:
+            if any(t.dtype != tensors[0][1].dtype for _, t in tensors):
+                got = ", ".join(f"{name}: {t.dtype}" for name, t in tensors)
+                raise ContractError(
+                    f"{self._names(arguments)} must have the same dtype, got {got}; convert with "
+                    ".to()"
+                )
+        elif self.kind is CheckKind.SHAPE:
+            for name, tensor in tensors:
+                self._verify_shape(name, tensor, evaluate(self.dimensions, values, arguments))
+        elif self.kind is CheckKind.DTYPE:
+            self._verify_dtype(tensors)
+        else:
+            self._verify_number(values, arguments)
+
+    def _verify_number(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+        """Of elements, or of dimensions."""
+        (index,) = self.indices
+        (expected,) = evaluate(self.dimensions, values, arguments)
+        name, value = arguments[index].name, values[index]
+        if self.kind is CheckKind.LENGTH:
+            if value is not None and len(value) != expected:
+                raise ContractError(f"{name} must have {expected} elements, got {len(value)}")
+            return
+        for tensor in tensors_in(value):
+            if tensor.dim() != expected:
+                raise ContractError(
+                    f"{name} must have {expected} dimensions, got shape {shape_text(tensor.shape)}"
+                )
+
+    def _verify_dtype(self, given: list[tuple[str, Any]]) -> None:
+        allowed = " or ".join(str(d) for d in self.dtypes)
+        for name, value in given:
+            if isinstance(value, torch.dtype):
+                dtype, hint = value, ""
+            else:
+                dtype, hint = value.dtype, "; convert with .to()"
+            if dtype not in self.dtypes:
+                raise ContractError(f"{name} must be {allowed}, got {dtype}{hint}")
+
+    def _names(self, arguments: Sequence[Argument]) -> str:
+        names = [arguments[i].name for i in self.indices]
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+
+    def _verify_same_shape(
+        self, tensors: list[tuple[str, Any]], arguments: Sequence[Argument]
+    ) -> None:
+        if any(_differ(t.shape, tensors[0][1].shape) for _, t in tensors):
+            got = ", ".join(f"{name}: {shape_text(t.shape)}" for name, t in tensors)
+            raise ContractError(f"{self._names(arguments)} must have the same shape, got {got}")
+
+    def _verify_shape(self, name: str, tensor: Any, expected: list[Any]) -> None:
+        if _differ(tensor.shape, expected):
+            raise ContractError(
+                f"{name} must have shape {shape_text(expected)} "
+                f"{dimensions_text(self.dimensions)}, "
+                f"got {shape_text(tensor.shape)}"
+            )
+
+
+def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
+    """The one device of all tensors; `ContractError` when there are several."""
+    tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in tensors_in(values[i])]
+    device = values[first_tensor(schema.arguments)].device
+    if any(t.device != device for _, t in tensors):
+        got = ", ".join(f"{name}: {t.device}" for name, t in tensors)
+        raise ContractError(f"all tensors must be on one device, got {got}; move them with .to()")
+    return device
+
+
+def verify_texts(values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+    """`ContractError` for a text that a kernel would take to end too early (Frame::load_string)."""
+    for value, argument in zip(values, arguments, strict=True):
+        if argument.type != "str" or value is None or "\0" not in value:
+            continue
+        text = value.encode()
+        raise ContractError(
+            f"{argument.name} has a NUL at byte {text.index(0)} of {len(text)}, where a kernel "
+            "would take its text to end; remove it"
+        )
+
+
+def tensors_in(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def evaluate(
+    dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[Argument]
+) -> list[Any]:
+    return [size for item in dimensions for size in item.evaluate(values, arguments)]
+
+
+def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) != len(right) or any(surely(a != b) for a, b in zip(left, right, strict=True))
+
+
+def surely(condition: Any) -> bool:
+    """The truth of a comparison. One that hangs on data (an unbacked size) is left to the real
+    call's check.
+    """
+    if isinstance(condition, bool):
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
+def dimension_spec(dimension: Dimension) -> tuple[object, ...]:
+    program = [tuple(map(int, step)) for step in dimension.size.program]
+    return (dimension.size.text, program, dimension.sliced, dimension.start, dimension.stop)
+
+
+def dimensions_text(dimensions: Sequence[Dimension]) -> str:
+    return f"({', '.join(d.size.text for d in dimensions)})"
+
+
+def _at_least_two(function: str, names: Sequence[str]) -> None:
+    if len(names) < 2:
+        raise SchemaError(f"ops.{function} compares two arguments or more, got {list(names)}")
+
+
+def is_dtype(schema: Schema, index: int) -> bool:
+    return schema.arguments[index].type == "ScalarType"
+
+
+def _tensors_index(schema: Schema, name: str, where: str) -> int:
+    index = schema.index.get(name)
+    if index is None or index not in schema.tensors:
+        known = ", ".join(schema.arguments[i].name for i in schema.tensors)
+        raise SchemaError(f"{where}: there is no tensor argument {name!r} (there are {known})")
+    return index
+
+
+def tensor_index(schema: Schema, name: str, where: str) -> int:
+    index = _tensors_index(schema, name, where)
+    argument = schema.arguments[index]
+    if argument.type != "Tensor" or argument.optional:
+        raise SchemaError(
+            f"{where}: {name!r} may be None or is a list; expected an argument of type Tensor"
+        )
+    return index
+
+
+def first_tensor(arguments: Sequence[Argument]) -> int:
+    """The argument that says on which device to run."""
+    return next(i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional)

@@ -1,0 +1,422 @@
+"""Output rules of kernel operators: what `outputs=` declares.
+
+Owns `empty_like`, `empty` and what they take, resolving a rule against a schema, handing it to the
+native library, and evaluating it for fake and meta tensors with the same result and words.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bringup.errors import ContractError, KernelError, SchemaError
+from bringup.ops.contract.constraints import (
+    Size,
+    dimension_spec,
+    dimensions_text,
+    evaluate,
+    first_tensor,
+    is_dtype,
+    surely,
+    tensor_index,
+    tensors_in,
+)
+from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
+from bringup.ops.schema.schema import Argument, Schema
+
+__all__ = [
+    "BoundOutput",
+    "Counted",
+    "OutputRule",
+    "Promotion",
+    "at_most",
+    "cut",
+    "empty",
+    "empty_like",
+    "promote",
+]
+
+_FORMATS = (  # numbered as c10::MemoryFormat
+    torch.contiguous_format,
+    torch.preserve_format,
+    torch.channels_last,
+    torch.channels_last_3d,
+)
+_RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+_FLAG = re.compile(r"(\w+)(?:\[(\d+)\])?")
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """The dtype to which several arguments are promoted. Made by `promote`."""
+
+    names: tuple[str, ...]
+
+
+def promote(*names: str) -> Promotion:
+    """The dtype that torch promotes the named arguments to, for `dtype=` of an output rule.
+
+    They are tensors, lists of tensors, or int, float and bool arguments; those that are None are
+    left out. As in `torch.result_type`, tensors without dimensions and numbers count only where
+    they are of a higher kind (integer, floating-point) than the rest.
+    """
+    if not names or not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"ops.promote(*{names!r}): expected the names of one argument or more")
+    return Promotion(names)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A size that the kernel finds out. Made by `at_most`."""
+
+    bound: Size
+    name: str
+
+
+def at_most(bound: Size, *, name: str = "count") -> Counted:
+    """The first size of an output, where only the data say how many rows there are.
+
+    The output is allocated with `bound` rows and cut to what the kernel has counted. Behind its
+    outputs the kernel gets one more, `counts`: an int64 tensor with an element for each `name`, in
+    the order in which they appear in `outputs=`. It writes there how many rows it has filled.
+
+    Args:
+        bound: how many rows there can be, written like other sizes.
+        name: outputs with the same name have one count.
+    """
+    return Counted(bound, name)
+
+
+@dataclass(frozen=True)
+class OutputRule:
+    """How an operator's output is allocated, on the device of the inputs.
+
+    Made by `empty_like` and `empty`. Serves the allocation before the kernel runs, fake tensors and
+    meta tensors.
+    """
+
+    like: str | None
+    sizes: tuple[Size | Counted, ...]
+    dtype: str | torch.dtype | Promotion | None
+    memory_format: torch.memory_format = torch.contiguous_format
+    when: str | None = None
+
+    def bind(self, schema: Schema, number: int, counts: dict[Counted, int]) -> BoundOutput:
+        """The rule with argument names resolved, for output `number`.
+
+        `counts` numbers what the kernel counts, for all outputs of an operator; this adds to it.
+        Raises `SchemaError`.
+        """
+        return _Binder(schema, f"{schema.qualified_name}: output {number}: {self!r}").bind(
+            self, schema.return_lists[number], counts
+        )
+
+
+def empty_like(
+    name: str,
+    *,
+    dtype: str | torch.dtype | Promotion | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    when: str | None = None,
+) -> OutputRule:
+    """An output with the sizes and the dtype of the tensor argument `name`.
+
+    For a return of type `Tensor[]`, `name` is a `Tensor[]` argument: one contiguous output for each
+    of its tensors.
+
+    Args:
+        name: the argument.
+        dtype: another dtype: a `torch.dtype`, the name of the argument that gives it, or
+            `promote(...)`.
+        memory_format: `torch.preserve_format` for the strides that `torch.empty_like` gives, which
+            takes an argument that the kernel sees with its strides; `torch.channels_last` or
+            `torch.channels_last_3d`. Otherwise the output is contiguous, whatever the argument is.
+        when: the name of a bool argument, or an element of a `bool[]` one, `"mask[0]"`: where it is
+            False the output has shape [0], and the kernel leaves it alone.
+    """
+    return OutputRule(name, (), dtype, memory_format, when)
+
+
+def empty(
+    *sizes: Size | Counted,
+    dtype: str | torch.dtype | Promotion | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    when: str | None = None,
+) -> OutputRule:
+    """An output of the given sizes.
+
+    Args:
+        sizes: integers, or expressions over the arguments: `"x.shape[0]"`, `"x.numel() // 2"`, `"n
+            + 1"`, `"x.dim()"`, `"len(lengths)"`. `"*x.shape[:-1]"` puts several sizes, `"*sizes"`
+            those of an `int[]` argument. The first may be `at_most(...)`: the kernel counts it.
+        dtype: a `torch.dtype`, `promote(...)`, or the name of the argument that gives it: a Tensor,
+            or a ScalarType (where that is None, the first Tensor that cannot be None gives it); by
+            default that tensor.
+        memory_format: `torch.channels_last` or `torch.channels_last_3d`; contiguous by default.
+        when: as for `empty_like`.
+    """
+    return OutputRule(None, sizes, dtype, memory_format, when)
+
+
+class _Binder:
+    """Resolves the names of one output rule; every refusal goes through `error`."""
+
+    def __init__(self, schema: Schema, where: str) -> None:
+        self._schema = schema
+        self._where = where
+
+    def error(self, reason: str) -> SchemaError:
+        return SchemaError(f"{self._where}: {reason}")
+
+    def bind(self, rule: OutputRule, is_list: bool, counts: dict[Counted, int]) -> BoundOutput:
+        if is_list:
+            return self._bind_list(rule)
+        like = -1 if rule.like is None else tensor_index(self._schema, rule.like, self._where)
+        sizes, count = self._sizes(rule, counts)
+        dtype_of, promoted, dtype = self._dtype(rule)
+        when, element = self._when(rule.when)
+        return BoundOutput(
+            like=like,
+            dimensions=tuple(
+                parse_dimension(s, self._schema.arguments, self._where) for s in sizes
+            ),
+            dtype_of=dtype_of,
+            dtype=dtype,
+            promoted=promoted,
+            memory_format=self._format(rule),
+            count=count,
+            when=when,
+            when_element=element,
+        )
+
+    def _bind_list(self, rule: OutputRule) -> BoundOutput:
+        index = -1 if rule.like is None else self._schema.index.get(rule.like, -1)
+        if index < 0 or self._schema.arguments[index].type != "Tensor[]":
+            raise self.error("a return of type Tensor[] is ops.empty_like of a Tensor[] argument")
+        if rule != OutputRule(rule.like, (), None):
+            raise self.error(
+                "the tensors of a list are like those of its argument, without options"
+            )
+        return BoundOutput(like=index, dimensions=(), dtype_of=-1, dtype=torch.float32, list=True)
+
+    def _sizes(self, rule: OutputRule, counts: dict[Counted, int]) -> tuple[tuple[Size, ...], int]:
+        plain = tuple(size for size in rule.sizes if not isinstance(size, Counted))
+        if len(plain) == len(rule.sizes):
+            return plain, -1
+        counted = rule.sizes[0]
+        if not isinstance(counted, Counted) or len(plain) + 1 < len(rule.sizes):
+            raise self.error("only the first size can be ops.at_most(...)")
+        if any(known.name == counted.name and known != counted for known in counts):
+            raise self.error(f"the count {counted.name!r} has another bound in an output before")
+        if rule.memory_format is not torch.contiguous_format or rule.when is not None:
+            raise self.error("an output that is cut to a count has no memory_format= or when=")
+        count = counts.setdefault(counted, len(counts))
+        return (counted.bound, *plain), count
+
+    def _dtype(self, rule: OutputRule) -> tuple[int, tuple[int, ...], torch.dtype]:
+        """`dtype_of`, `promoted` and `dtype` of the bound rule."""
+        source = rule.dtype if rule.dtype is not None else rule.like
+        if isinstance(source, torch.dtype):
+            return -1, (), source
+        if isinstance(source, Promotion):
+            return -1, tuple(self._promotable(name) for name in source.names), torch.float32
+        if source is None:
+            source = self._schema.arguments[first_tensor(self._schema.arguments)].name
+        if not isinstance(source, str):
+            raise self.error(
+                f"dtype={source!r}: expected a torch.dtype, an argument's name or ops.promote(...)"
+            )
+        index = self._schema.index.get(source)
+        if index is None or not is_dtype(self._schema, index):
+            index = tensor_index(self._schema, source, self._where)
+        return index, (), torch.float32
+
+    def _promotable(self, name: str) -> int:
+        index = self._schema.index.get(name)
+        kinds = {"Tensor", "Tensor[]", "int", "float", "bool"}
+        if index is None or self._schema.arguments[index].type not in kinds:
+            raise self.error(f"{name!r} is no tensor, list of tensors, int, float or bool argument")
+        return index
+
+    def _format(self, rule: OutputRule) -> torch.memory_format:
+        if rule.memory_format not in _FORMATS:
+            raise self.error(
+                f"memory_format={rule.memory_format!r}: expected one of "
+                f"{', '.join(map(str, _FORMATS))}"
+            )
+        if rule.memory_format is torch.preserve_format and rule.like is None:
+            raise self.error("torch.preserve_format keeps the strides of an argument: name it")
+        return rule.memory_format
+
+    def _when(self, text: str | None) -> tuple[int, int]:
+        """The argument and, of a list, the element."""
+        if text is None:
+            return -1, -1
+        match = _FLAG.fullmatch(text)
+        index = self._schema.index.get(match[1], -1) if match else -1
+        wanted = "bool[]" if match and match[2] else "bool"
+        if match is None or index < 0 or self._schema.arguments[index].type != wanted:
+            raise self.error(
+                f"when={text!r}: expected a bool argument, or an element of a bool[] one such as "
+                "'mask[0]'"
+            )
+        return index, int(match[2] or -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOutput:
+    """An output rule over argument indices; those that are unused are -1. `dtype_of` is a Tensor
+    or a ScalarType argument; `list` says that `like` is a Tensor[]; `count` numbers the kernel's
+    counts.
+    """
+
+    like: int
+    dimensions: tuple[Dimension, ...]
+    dtype_of: int
+    dtype: torch.dtype
+    promoted: tuple[int, ...] = ()
+    list: bool = False
+    memory_format: torch.memory_format = torch.contiguous_format
+    count: int = -1
+    when: int = -1
+    when_element: int = -1
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the output can have a gradient."""
+        return self.dtype_of >= 0 or bool(self.promoted) or bool(self.dtype.is_floating_point)
+
+    def spec(self) -> tuple[object, ...]:
+        """What the native library takes."""
+        return (
+            self.like,
+            self.list,
+            [dimension_spec(d) for d in self.dimensions],
+            self.dtype_of,
+            [*self.promoted],
+            self.dtype,
+            _FORMATS.index(self.memory_format),
+            self.count,
+            self.when,
+            self.when_element,
+        )
+
+    def fake(
+        self,
+        number: int,
+        values: Sequence[Any],
+        arguments: Sequence[Argument],
+        device: Any,
+        count: Callable[[int, Any], Any] | None = None,
+    ) -> Any:
+        """What the rule gives for fake and meta inputs: an empty tensor, or a list of them.
+
+        `count(number, bound)` gives a size that the kernel counts; without it, it is the bound.
+        """
+        if self.list:
+            return [torch.empty(t.shape, dtype=t.dtype, device=device) for t in values[self.like]]
+        dtype = self._dtype(values, arguments)
+        if not self._is_wanted(values, arguments):
+            return torch.empty(0, dtype=dtype, device=device)
+        if self.memory_format is torch.preserve_format:
+            return torch.empty_like(values[self.like], dtype=dtype, device=device)
+        sizes = self._sizes(number, values, arguments)
+        if self.count >= 0 and count is not None:
+            sizes[0] = count(self.count, sizes[0])
+        rank = _RANKS.get(self.memory_format, len(sizes))
+        if rank != len(sizes):
+            raise ContractError(
+                f"output {number} must have {rank} dimensions for its memory format, got "
+                f"{shape_text(sizes)}"
+            )
+        return torch.empty(sizes, dtype=dtype, device=device, memory_format=self.memory_format)
+
+    def _sizes(self, number: int, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+        if self.like >= 0:
+            return [*values[self.like].shape]
+        sizes = evaluate(self.dimensions, values, arguments)
+        if any(surely(size < 0) for size in sizes):
+            raise ContractError(
+                f"output {number} would have the negative shape {shape_text(sizes)} "
+                f"{dimensions_text(self.dimensions)}"
+            )
+        return sizes
+
+    def _is_wanted(self, values: Sequence[Any], arguments: Sequence[Argument]) -> bool:
+        flag = values[self.when] if self.when >= 0 else None
+        if flag is None:
+            return True
+        if self.when_element < 0:
+            return bool(flag)
+        if self.when_element >= len(flag):
+            raise ContractError(
+                f"{arguments[self.when].name} must have at least {self.when_element + 1} elements, "
+                f"got {len(flag)}"
+            )
+        return bool(flag[self.when_element])
+
+    def _dtype(self, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+        if self.promoted:
+            return _promoted([values[i] for i in self.promoted])
+        if self.dtype_of < 0:
+            return self.dtype
+        given = values[self.dtype_of]
+        if isinstance(given, torch.dtype):
+            return given
+        return (values[first_tensor(arguments)] if given is None else given).dtype
+
+
+def cut(name: str, number: int, output: torch.Tensor, count: int) -> torch.Tensor:
+    """An output at its upper bound with as many rows as the kernel counted; `KernelError` for a
+    count that cannot be (settle_counts of native/torch/ops/run.cpp).
+    """
+    if not 0 <= count <= output.shape[0]:
+        got = "it wrote none" if count == -1 else f"it wrote {count}"
+        raise KernelError(
+            f"{name}: the kernel must write the count of output {number}, between 0 and "
+            f"{output.shape[0]}; {got}"
+        )
+    # No view: autograd would take it for one of the whole output.
+    return output.new_empty(0).set_(
+        output.untyped_storage(), 0, (count, *output.shape[1:]), output.stride()
+    )
+
+
+def _promoted(values: Sequence[Any]) -> torch.dtype:
+    """What `at::native::result_type` gives. Tensors without dimensions and numbers come after
+    tensors with some, each kind promoted among itself before.
+    """
+    given = [item for value in values for item in tensors_in(value)]
+    kinds: list[list[torch.dtype]] = [[], [], []]
+    for item in given:
+        if isinstance(item, torch.Tensor):
+            kinds[0 if item.dim() > 0 else 1].append(item.dtype)
+        else:
+            kinds[2].append(_number_dtype(item))
+    result: torch.dtype | None = None
+    for kind in reversed(kinds):
+        if kind:
+            own = functools.reduce(torch.promote_types, kind)
+            result = own if result is None else _combined(own, result)
+    if result is None:
+        raise ContractError("no argument is there whose dtype could be promoted")
+    return result
+
+
+def _combined(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    """The dtype of `higher`, unless `lower` is of a higher kind."""
+    with_size, without = torch.empty(1, dtype=higher, device="meta"), torch.empty((), dtype=lower)
+    return torch.result_type(with_size, without)
+
+
+def _number_dtype(number: Any) -> torch.dtype:
+    if isinstance(number, (bool, torch.SymBool)):
+        return torch.bool
+    if isinstance(number, (int, torch.SymInt)):
+        return torch.int64
+    return torch.get_default_dtype()

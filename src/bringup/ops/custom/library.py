@@ -1,0 +1,341 @@
+"""`Library`, and the functions that register for an operator by its name, whoever defined it."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+
+from bringup.errors import SchemaError
+from bringup.ops.custom.custom_op import find_custom_operator
+from bringup.ops.registration.handle_lifetime import hold_for_keepers
+from bringup.ops.registration.methods import Function, Verbs
+from bringup.ops.registration.vmap import GeneratedRule
+from bringup.ops.schema import keys
+from bringup.ops.schema.facts import find_overload, is_defined
+from bringup.ops.schema.infer import registered_text
+from bringup.ops.schema.keys import AUTOGRAD_KEYS
+
+__all__ = [
+    "Library",
+    "forget",
+    "impl",
+    "register_autocast",
+    "register_autograd",
+    "register_effect",
+    "register_fake",
+    "register_jvp",
+    "register_kernel",
+    "register_sharding",
+    "register_vmap",
+    "remember",
+]
+
+_kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
+_defined: weakref.WeakValueDictionary[str, _Defined] = weakref.WeakValueDictionary()
+_others: dict[str, Verbs] = {}
+
+
+class _Defined(Verbs):
+    """An operator of a `Library`, and the autograd kernel that it gets unless it brings its own."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__(operator, _fragment(operator.namespace))
+        self._brings_autograd = False
+
+    def prepare(self, key: str) -> None:
+        """Makes room for a kernel at `key`: a backward that nobody defined raises, and one that
+        somebody defines is not in the way of ours.
+        """
+        if key in {"Autograd", "CompositeImplicitAutograd"}:
+            self._brings_autograd = True
+            self._drop_autograd()
+        elif key not in AUTOGRAD_KEYS and not self._brings_autograd:
+            self._install_autograd()
+
+    def with_lengths(self, function: Callable[..., Any], with_keyset: bool) -> Callable[..., Any]:
+        """`function`, refusing lists whose length is not the schema's."""
+        facts = self.facts
+        if not facts.lengths or function is torch.library.fallthrough_kernel:
+            return function
+
+        @functools.wraps(function, updated=())
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            facts.check_lengths(facts.values(args[1:] if with_keyset else args, kwargs))
+            return function(*args, **kwargs)
+
+        return checked
+
+    def _install_autograd(self) -> None:
+        if self._node is None:
+            self._autograd_library = _fragment(self._library.ns)
+        super()._install_autograd()
+
+    def _drop_autograd(self) -> None:
+        if self._node is not None:
+            self._node = None
+            self._autograd_library._destroy()
+
+    def destroy(self) -> None:
+        """Removes all that was registered for the operator after its definition."""
+        self._drop_autograd()
+        super().destroy()
+
+
+class Library(torch.library.Library):  # type: ignore[misc]
+    """`torch.library.Library`, with every dispatch key by the name that people use for it.
+
+    `define` takes schemas written with `int` (registered as `SymInt`) and `Tensor!`; `impl` is also
+    a decorator. Backward through an operator that has no gradient raises and names it, and
+    arguments that an operator writes get a new version. The registrations live as long as this
+    object.
+
+    Args:
+        ns: the namespace.
+        kind: "DEF" (one a namespace), "FRAGMENT" (adds to a namespace) or "IMPL" (defines nothing).
+        dispatch_key: key of `impl` calls that name none.
+
+    Raises:
+        SchemaError: the kind or key is unknown, or the namespace is taken.
+    """
+
+    def __init__(self, ns: str, kind: str = "FRAGMENT", dispatch_key: str = "") -> None:
+        self._operators: dict[str, _Defined] = {}
+        if kind not in ("DEF", "FRAGMENT", "IMPL"):
+            raise SchemaError(
+                f"Library({ns!r}, {kind!r}): expected 'DEF', 'FRAGMENT' or 'IMPL' as its kind"
+            )
+        key = dispatch_key and keys.dispatch_key(dispatch_key)
+        try:
+            super().__init__(ns, kind, key)
+        except RuntimeError as error:
+            raise SchemaError(
+                f"there is a 'DEF' library for the namespace {ns!r} already; open it with "
+                "'FRAGMENT' to add to it"
+            ) from error
+
+    def define(
+        self, schema: str, alias_analysis: str = "", *, tags: Sequence[torch.Tag] | torch.Tag = ()
+    ) -> str:
+        """Defines an operator, `"name(Tensor x, int n=1) -> Tensor"`, and gives its name.
+
+        Raises:
+            SchemaError: the text is no schema, the name is taken, or this library's kind is "IMPL".
+        """
+        if self.kind == "IMPL":
+            raise SchemaError(
+                f"a library of kind 'IMPL' defines no operators: open one for {self.ns!r} with "
+                "'FRAGMENT'"
+            )
+        try:
+            name = super().define(registered_text(schema), alias_analysis, tags=tags)
+        except RuntimeError as error:
+            reason = next(iter(str(error).strip().splitlines()), "")
+            what = "is defined already" if "multiple times" in reason else "is not a schema"
+            raise SchemaError(f"{self.ns}: {schema!r} {what}: {reason}") from error
+        qualified = name if "::" in name else f"{self.ns}::{name}"
+        operator = self._operators[qualified] = _Defined(find_overload(qualified))
+        _defined[operator.qualified_name] = operator
+        operator._install_versions()
+        operator.install_functionalization(registered_text(schema))
+        return str(name)
+
+    def impl(
+        self,
+        op_name: Any,
+        fn: Callable[..., Any] | None = None,
+        dispatch_key: str = "",
+        *,
+        with_keyset: bool = False,
+        allow_override: bool = True,
+    ) -> Any:
+        """Registers `fn` for an operator of this namespace at a dispatch key; also a decorator.
+
+        Args:
+            op_name: the operator's name, with or without namespace, or an `OpOverload`.
+            fn: the implementation.
+            dispatch_key: "CPU", "NPU", "Meta", "Autograd", ...; by default the library's, else
+                "CompositeImplicitAutograd".
+            with_keyset: whether `fn` gets the key set as its first argument.
+            allow_override: False to refuse where Python has registered one already.
+
+        Raises:
+            SchemaError: the key is unknown.
+            RuntimeError: there is no such operator.
+        """
+        key = keys.dispatch_key(dispatch_key) if dispatch_key else self.dispatch_key
+        if fn is None:
+
+            def decorate(function: Function) -> Function:
+                self.impl(
+                    op_name, function, key, with_keyset=with_keyset, allow_override=allow_override
+                )
+                return function
+
+            return decorate
+        name = self._qualified(op_name)
+        if not is_defined(name):
+            raise RuntimeError(
+                f"{name} cannot have an implementation for {key or 'all devices'}: there is no "
+                "such operator; define it first"
+            )
+        operator = _defined.get(name)
+        kernel = fn
+        if operator is not None:
+            operator.prepare(key or "CompositeImplicitAutograd")
+            kernel = operator.with_lengths(fn, with_keyset)
+        super().impl(op_name, kernel, key, with_keyset=with_keyset, allow_override=allow_override)
+        return fn
+
+    def _qualified(self, op_name: Any) -> str:
+        if not isinstance(op_name, str):
+            return str(op_name.name()).removesuffix(".default")
+        return op_name if "::" in op_name else f"{self.ns}::{op_name}"
+
+    def _destroy(self) -> None:
+        for operator in self._operators.values():
+            operator.destroy()
+        self._operators.clear()
+        for name in self._op_defs:
+            hold_for_keepers(name)
+        super()._destroy()
+
+
+def impl(
+    name: str,
+    keys: str | Sequence[str],
+    function: Callable[..., Any] | None = None,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Registers an implementation of any operator, `"namespace::name"`; also a decorator.
+
+    Args:
+        name: the operator.
+        keys: dispatch keys ("CPU", "NPU", "AutogradNPU") or device types ("cpu", "npu"), one or
+            several; "default" for all devices.
+        function: the implementation.
+        lib: a library that keeps the registration; by default it is kept for good.
+
+    Raises:
+        SchemaError: a key is unknown.
+        RuntimeError: there is no such operator.
+    """
+    if function is None:
+        return lambda given: impl(name, keys, given, lib=lib)
+    chosen = [_key_of(key) for key in ((keys,) if isinstance(keys, str) else keys)]
+    library = _keep(name) if lib is None else lib
+    for key in chosen:
+        library.impl(name, function, key)
+    return function
+
+
+def _key_of(name: str) -> str:
+    if name == "default":
+        return "CompositeExplicitAutograd"
+    return keys.dispatch_key(name) if name[:1].isupper() else keys.device_key(name)
+
+
+def _fragment(namespace: str) -> torch.library.Library:
+    return torch.library.Library(namespace, "FRAGMENT")
+
+
+def _keep(name: str) -> Library:
+    library = Library(name.partition("::")[0], "IMPL")
+    _kept.append(library)
+    return library
+
+
+def _verbs(operator: Any) -> Verbs:
+    """The verbs of an operator, given by name, as an `OpOverload`, or by its callable."""
+    if isinstance(operator, Verbs):
+        return operator
+    name = operator
+    if isinstance(operator, torch._ops.OpOverload):
+        name = operator.name().removesuffix(".default")
+    elif not isinstance(operator, str):
+        name = getattr(operator, "qualified_name", operator)
+    if not isinstance(name, str):
+        raise SchemaError(f"{operator!r} is no operator; expected 'namespace::name' or a callable")
+    overload = find_overload(name)
+    known = find_custom_operator(name) or _defined.get(name) or _others.get(name)
+    if known is not None and known.overload is overload:
+        return known
+    forget(name)  # an operator of this name that was removed without telling
+    _others[name] = Verbs(overload, _fragment(overload.namespace))
+    return _others[name]
+
+
+def remember(name: str, verbs: Verbs) -> None:
+    """Lets the functions of this module find the verbs of an operator by its name."""
+    _others[name] = verbs
+
+
+def forget(name: str) -> None:
+    """Removes what was registered by name for an operator that is about to be removed."""
+    known = _others.pop(name, None)
+    if known is not None:
+        known.destroy()
+
+
+def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
+    """Registers the fake of any operator; also a decorator. See `Verbs.register_fake`."""
+    if function is None:
+        return lambda given: register_fake(operator, given)
+    return _verbs(operator).register_fake(function)
+
+
+def register_kernel(
+    operator: Any, device: str | Sequence[str], function: Callable[..., Any] | None = None
+) -> Any:
+    """Registers a kernel of any operator; also a decorator. See `Verbs.register_kernel`."""
+    return _verbs(operator).register_kernel(device, function)
+
+
+def register_autograd(
+    operator: Any,
+    backward: Callable[..., Any],
+    /,
+    *,
+    setup_context: Callable[..., Any] | None = None,
+) -> None:
+    """Registers the gradient of any operator. See `Verbs.register_autograd`."""
+    _verbs(operator).register_autograd(backward, setup_context=setup_context)
+
+
+def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
+    """Registers the forward-mode derivative of any operator; also a decorator. See
+    `Verbs.register_jvp`.
+    """
+    if jvp is None:
+        return lambda given: register_jvp(operator, given)
+    return _verbs(operator).register_jvp(jvp)
+
+
+def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
+    """Registers the batching rule of any operator; also a decorator. See `Verbs.register_vmap`."""
+    if rule is None:
+        return lambda given: register_vmap(operator, given)
+    return _verbs(operator).register_vmap(rule)
+
+
+def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
+    """Registers the autocast rule of any operator. See `Verbs.register_autocast`."""
+    _verbs(operator).register_autocast(device, dtype)
+
+
+def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
+    """Declares the effect of any operator. See `Verbs.register_effect`."""
+    _verbs(operator).register_effect(effect)
+
+
+def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
+    """Registers the sharding rule of any operator; also a decorator. See
+    `Verbs.register_sharding`.
+    """
+    if strategy is None:
+        return lambda given: register_sharding(operator, given)
+    return _verbs(operator).register_sharding(strategy)

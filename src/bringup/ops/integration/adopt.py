@@ -1,0 +1,401 @@
+"""`adopt`: a handle on an operator that somebody else has registered.
+
+Owns the handle, what it refuses to take the place of, and a backward that is another operator.
+What is registered through it is in `methods`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from bringup._native import has_torch_library, torch_library
+from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.ops.contract.outputs import BoundOutput
+from bringup.ops.custom.custom_op import find_custom_operator
+from bringup.ops.kernel.backward import formula_of, match
+from bringup.ops.kernel.kernel_op import definition_of
+from bringup.ops.registration.autograd import autograd_kernel
+from bringup.ops.registration.definitions import note
+from bringup.ops.registration.handle_lifetime import hold
+from bringup.ops.registration.methods import Verbs
+from bringup.ops.registration.vmap import GeneratedRule
+from bringup.ops.schema.facts import find_overload, is_dispatched
+from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_key
+from bringup.ops.schema.schema import Argument, Schema
+
+__all__ = ["AdoptedOperator", "adopt", "adopted_names"]
+
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_is_compiling = torch.compiler.is_compiling
+_registered = torch.library._impls
+_COMPOSITE = "CompositeImplicitAutograd"
+
+_handles: weakref.WeakValueDictionary[str, AdoptedOperator] = weakref.WeakValueDictionary()
+
+
+class AdoptedOperator(Verbs):
+    """What `adopt` returns: call it like the operator, and register what it lacks.
+
+    Each `register_` function refuses to take the place of what the operator has, unless `override`
+    is true; what the handle itself has registered may be replaced at any time. All of it goes with
+    the handle: with `undefine()`, or when nobody holds it any more. The operator is then as it was.
+
+    A call does what a call of the overload in `torch.ops` does. It goes to the dispatcher without
+    Python in between where the arguments have the schema's own types (exact tensors, numbers,
+    strings, lists of these), and calls the overload in every other case, in a torch-function mode
+    and without the native library.
+
+    Attributes:
+        schema: the schema as registered.
+        qualified_name: `namespace::name`, with `.overload` where there is one.
+        overload: the operator in `torch.ops`.
+    """
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__(operator, torch.library.Library(operator.namespace, "FRAGMENT"))
+        self.schema = str(operator._schema)
+        self.__name__ = self._bare
+        self._held = hold(self.qualified_name)  # else the call could lead anywhere
+        self._call = operator._op  # what the overload calls; Dynamo knows the overload only
+        self._ours: set[str] = set()
+        self._former: set[str] = set()
+        self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs the operator. `ExpiredHandleError` when nobody defines it any more."""
+        if _is_compiling():
+            return self.overload(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(error, ExpiredHandleError) or is_dispatched(self.qualified_name):
+                raise
+            raise ExpiredHandleError(
+                f"{self.qualified_name} was removed by whoever had defined it; define it again, "
+                "and adopt that"
+            ) from None
+
+    def __reduce__(self) -> Any:
+        """A copy is the handle itself; another process unpickles a handle on its own operator."""
+        return adopt, (self.qualified_name,)
+
+    def __repr__(self) -> str:
+        return f"<adopted operator {self.qualified_name}>"
+
+    def register_kernel(
+        self,
+        device: str | Sequence[str],
+        function: Any = None,
+        *,
+        override: bool = False,
+    ) -> Any:
+        """See `Verbs.register_kernel`. `SchemaError` when the operator has one for the device."""
+        if function is None:
+            return lambda given: self.register_kernel(device, given, override=override)
+        devices = (device,) if isinstance(device, str) else device
+        keys = [device_key(name) for name in devices]
+        with self._taking("a kernel", keys, override):
+            return super().register_kernel(device, function)
+
+    def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
+        """See `Verbs.register_fake`. `SchemaError` when the operator has a fake or a Meta kernel,
+        or is made of operators that have one.
+        """
+        if function is None:
+            return lambda given: self.register_fake(given, override=override)
+        with self._taking("a fake", ["Meta"], override):
+            return super().register_fake(function)
+
+    def register_autograd(
+        self,
+        backward: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+        override: bool = False,
+    ) -> None:
+        """See `Verbs.register_autograd`. `SchemaError` when the operator has a gradient."""
+        with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
+            super().register_autograd(backward, setup_context=setup_context)
+
+    def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
+        """See `Verbs.register_jvp`. `SchemaError` when the operator has a gradient of its own."""
+        if jvp is None:
+            return lambda given: self.register_jvp(given, override=override)
+        with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
+            return super().register_jvp(jvp)
+
+    def register_backward(
+        self,
+        operator: str,
+        *,
+        save: Sequence[str] = (),
+        gradients: Sequence[str] | None = None,
+        override: bool = False,
+    ) -> None:
+        """Makes another operator the backward of this one, as `KernelOperator.register_backward`
+        does; a gradient that nobody needs is zeros for it.
+
+        Raises:
+            SchemaError: the two operators do not fit together, or this one has a gradient.
+        """
+        schema = _schema_of(self.overload._schema)
+        rule = BoundOutput(like=-1, dimensions=(), dtype_of=0, dtype=torch.float32)
+        outputs = [rule for _ in self.facts.returns]
+        backward, setup_context = formula_of(
+            schema, match(schema, outputs, operator, save, gradients)
+        )
+        if self.facts.positional < len(self.facts.names):
+
+            def with_keywords(ctx: Any, inputs: Any, keywords: Any, output: Any) -> None:
+                setup_context(ctx, inputs, keywords, output)
+
+            self.register_autograd(backward, setup_context=with_keywords, override=override)
+        else:
+            self.register_autograd(backward, setup_context=setup_context, override=override)
+
+    def register_vmap(
+        self, rule: Callable[..., Any] | GeneratedRule | None = None, *, override: bool = False
+    ) -> Any:
+        """See `Verbs.register_vmap`. `SchemaError` when the operator has a batching rule."""
+        if rule is None:
+            return lambda given: self.register_vmap(given, override=override)
+        with self._taking("a batching rule", ["FuncTorchBatched"], override):
+            return super().register_vmap(rule)
+
+    def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
+        """See `Verbs.register_autocast`. `SchemaError` when the operator has a rule for it."""
+        with self._taking("an autocast rule", [autocast_key(device)], override):
+            super().register_autocast(device, dtype)
+
+    def undefine(self) -> None:
+        """Takes back what was registered through this handle. Calls of it raise from then on; the
+        operator itself stays.
+        """
+        if _handles.get(self.qualified_name) is self:
+            del _handles[self.qualified_name]
+        self.overload = self._call = _Expired(self.qualified_name)
+        self._finalizer()
+
+    @contextmanager
+    def _taking(self, what: str, keys: Sequence[str], override: bool) -> Iterator[None]:
+        """Around a registration at these keys, of which one may be somebody else's."""
+        if isinstance(self.overload, _Expired):
+            self.overload()
+        present = [key for key in keys if self._is_others(key)]
+        if _has_kernel(self.qualified_name, _COMPOSITE) and what in ("a fake", "a gradient"):
+            present.append(_COMPOSITE)
+        if present and not override and not self._is_placeholder(what):
+            why = (
+                "it is made of operators that have one"
+                if present == [_COMPOSITE]
+                else f"at {', '.join(present)}"
+            )
+            raise SchemaError(
+                f"{self.qualified_name} has {what} already ({why}); override=True takes its place "
+                "as long as this handle is held"
+            )
+        mine = self._library._op_impls
+        self._former |= {f"{self._book_name}/{key}" for key in keys} & (_registered - mine)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a kernel is overridden, as asked
+            with self._overriding(bool(present)):
+                yield
+            if what == "a gradient" and present:
+                self._cover(present)
+        self._ours.update(keys)
+
+    def _is_placeholder(self, what: str) -> bool:
+        """Whether what is there belongs to a `torch.library.custom_op` that was given none: it only
+        raises.
+        """
+        member = {"a fake": "_abstract_fn", "a gradient": "_backward_fn"}.get(what)
+        known = torch._library.custom_ops.OPDEFS.get(self.qualified_name)
+        return known is not None and member is not None and getattr(known, member) is None
+
+    @property
+    def _book_name(self) -> str:
+        """What torch's book of Python registrations calls the operator."""
+        return self.qualified_name.replace("::", "/")
+
+    def _is_others(self, key: str) -> bool:
+        return key not in self._ours and bool(_has_kernel(self.qualified_name, key))
+
+    @contextmanager
+    def _overriding(self, override: bool) -> Iterator[None]:
+        """Lets the library take keys that a Python registration holds."""
+        if not override:
+            yield
+            return
+        library, plain = self._library, self._library.impl
+
+        def impl(*args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **{**kwargs, "allow_override": True})
+
+        library.impl = impl
+        try:
+            yield
+        finally:
+            del library.impl
+
+    def _cover(self, keys: Sequence[str]) -> None:
+        """Puts the autograd kernel where one of somebody else's comes before the alias."""
+        kernel = autograd_kernel(self.facts, self.overload, self._node)
+        backends = [key for key in keys if key not in ("Autograd", _COMPOSITE)]
+        if _COMPOSITE in keys:
+            backends = sorted(AUTOGRAD_KEYS - {"Autograd", "AutogradNestedTensor"})
+        for key in backends:
+            if key not in self._ours:
+                self._library.m.impl(self._bare, key, kernel, True)
+
+
+def _give_back(library: torch.library.Library, former: set[str]) -> None:
+    """Takes back what a handle has registered, and puts what it took the place of back into torch's
+    book of Python registrations.
+    """
+    library._destroy()
+    library._op_impls.clear()  # torch strikes these out of its book once more later
+    _registered.update(former)
+
+
+class _Expired:
+    """What stands for the operator of a handle that was given back."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        raise ExpiredHandleError(
+            f"the handle on {self._name} was given back by undefine(); adopt the operator again"
+        )
+
+
+def adopt(operator: str | Any) -> AdoptedOperator:
+    """A handle on an operator that somebody else has registered, in C++ or in Python.
+
+    It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the verbs of our
+    own operators, and its host arguments become slots of captured graphs. Keep the handle: what it
+    has registered goes with it. A second `adopt` gives the same handle.
+
+    Args:
+        operator: `"namespace::name"`, `"namespace::name.overload"`, or the operator of `torch.ops`.
+
+    Raises:
+        SchemaError: there is no such operator, or it is one of `kernel_op` or `custom_op`, whose
+            callable has these verbs.
+    """
+    name = operator
+    if isinstance(operator, torch._ops.OpOverload):
+        name = operator.name().removesuffix(".default")
+    elif isinstance(operator, torch._ops.OpOverloadPacket):
+        name = operator._qualified_op_name
+    if not isinstance(name, str):
+        raise SchemaError(
+            f"ops.adopt({operator!r}): expected 'namespace::name' or an operator of torch.ops, got "
+            f"{type(operator).__name__}"
+        )
+    name = name.removesuffix(".default")
+    _check_known(name)
+    known = _handles.get(name)
+    if known is not None and known.overload is find_overload(name):
+        return known
+    handle = _handle_type()(find_overload(name))
+    _handles[name] = handle
+    note(handle)
+    return handle
+
+
+@functools.cache
+def _handle_type() -> type[AdoptedOperator]:
+    """`AdoptedOperator`, with native calls where the library is there."""
+    if not has_torch_library():
+        return AdoptedOperator
+    base: Any = torch_library().ops.AdoptedCall
+
+    class NativelyAdopted(AdoptedOperator, base):  # type: ignore[misc]
+        """A handle whose calls begin in C++; Dynamo traces `__call__` instead."""
+
+        def __init__(self, operator: Any) -> None:
+            super().__init__(operator)
+            self._open(operator._schema.name, operator._schema.overload_name)
+
+        def undefine(self) -> None:
+            self._close()
+            super().undefine()
+
+    return NativelyAdopted
+
+
+def adopted_names() -> list[str]:
+    """The operators that there are handles on."""
+    return list(_handles)
+
+
+def _check_known(name: str) -> None:
+    if "::" not in name:
+        raise SchemaError(f"ops.adopt({name!r}): expected 'namespace::name'")
+    if definition_of(name) is not None or find_custom_operator(name) is not None:
+        raise SchemaError(
+            f"ops.adopt({name!r}): it is an operator of bringup; its callable has these verbs"
+        )
+    if is_dispatched(name):
+        return
+    raise SchemaError(f"ops.adopt({name!r}): there is no such operator{_near(name)}")
+
+
+def _near(name: str) -> str:
+    known = [full.removesuffix(".default") for full in torch._C._dispatch_get_all_op_names()]
+    known = [full for full in known if full != name]  # registered for, but not defined
+    overloads = [full for full in known if full.startswith(f"{name}.")]
+    if overloads:
+        return f"; its overloads are {', '.join(sorted(overloads))}"
+    namespace, _, bare = name.partition("::")
+    beside = sorted(full for full in known if full.startswith(f"{namespace}::"))
+    if not beside:
+        same = [full for full in known if full.partition("::")[2] == bare]
+        hint = f" (there is {' and '.join(sorted(same)[:3])})" if same else ""
+        return (
+            f"; nothing is registered in {namespace!r}, so import or load what registers it "
+            f"first{hint}"
+        )
+    names = [full.partition("::")[2] for full in beside]
+    near = [f"{namespace}::{found}" for found in difflib.get_close_matches(bare, names, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; {namespace} has {', '.join(beside[:8])}"
+
+
+def _schema_of(parsed: Any) -> Schema:
+    """The parts of a schema that matching a backward looks at; its types may be any."""
+    facts_types = [_plain_type(str(a.real_type)) for a in parsed.arguments]
+    arguments = tuple(
+        Argument(a.name, type_text, optional, a.kwarg_only, a.is_write)
+        for a, (type_text, optional) in zip(parsed.arguments, facts_types, strict=True)
+    )
+    return Schema(
+        text=str(parsed),
+        name=parsed.name,
+        overload=parsed.overload_name,
+        arguments=arguments,
+        returns=tuple(-1 for _ in parsed.returns),
+        return_names=tuple(r.name for r in parsed.returns),
+        return_lists=tuple("List[" in str(r.type) for r in parsed.returns),
+        index={a.name: i for i, a in enumerate(arguments)},
+    )
+
+
+def _plain_type(text: str) -> tuple[str, bool]:
+    optional = text.startswith("Optional[")
+    if optional:
+        text = text[len("Optional[") : -1]
+    if text.startswith("List["):
+        text = f"{text[len('List[') : -1]}[]"
+    return text, optional

@@ -1,0 +1,7 @@
+"""Kernel files and libraries as operators. The call itself is native (native/torch/ops).
+
+`kernel_op`: the definition. `methods`: what can be registered later. `kernel_source`, `variants`:
+which binary. `c_function`: functions as they are. `backward`: backward operators. `dynamo`: what
+torch.compile sees. `autotune`: tile sizes measured on calls. `python_fallback`, `host_frame`: calls
+without the library that links libtorch.
+"""

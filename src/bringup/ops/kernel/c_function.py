@@ -1,0 +1,225 @@
+"""Functions as they are behind an operator: what `entry=`, `args=` and `returns=` of `kernel_op`
+mean, which dtype stands behind an address, and how many dimensions a function knows of.
+
+Reading `args=` and calling the function is jit's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from bringup import jit
+from bringup.errors import SchemaError
+from bringup.ops.contract.constraints import BoundCheck, CheckKind
+from bringup.ops.contract.expressions import parse_dimension
+from bringup.ops.contract.outputs import BoundOutput
+from bringup.ops.schema.schema import Schema
+
+__all__ = ["CFunction", "implied_ranks", "with_dtypes"]
+
+_TVM_FFI = "tvm_ffi:"
+_DTYPE_ITEMS = ("dtype", "dtype_code", "dtype_bits")
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """The options of `kernel_op` that say how a function is called."""
+
+    entry: str | None
+    args: str | None
+    returns: Literal["status", "void"] | None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options by name."""
+        return {"entry": self.entry, "args": self.args, "returns": self.returns}
+
+    def of(self, source: jit.Source) -> jit.Source:
+        """`source` with the entry and the form that the options ask for. Raises `TypeError` or
+        `ValueError` for options that cannot be.
+        """
+        for option, value in self.options.items():
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{option}={value!r}: expected a text, got {type(value).__name__}")
+        entry = source.entry if self.entry is None else self.entry
+        abi = source.abi if self.args is None else "function"
+        if entry.startswith(_TVM_FFI):
+            entry, abi = entry.removeprefix(_TVM_FFI), "tvm_ffi"
+        if abi == "args" and self.returns is not None:
+            raise ValueError(
+                f"returns={self.returns!r}: is for a function with args=; kernel.h's entry returns "
+                "a status"
+            )
+        if abi == "function" and not (self.args or "").strip():
+            raise ValueError(
+                "args=: say what the function gets, as in args='ptr(out), ptr(x), numel(x)'"
+            )
+        if (entry, abi) == (source.entry, source.abi):
+            return source
+        return replace(source, entry=entry, abi=abi)
+
+
+def with_dtypes(
+    schema: Schema,
+    bound: jit.BoundTemplate,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> tuple[BoundCheck, ...]:
+    """The contract with a check for each dtype that the function's parameters tell.
+
+    Raises `SchemaError` for a tensor whose address is passed while nothing says which dtype it must
+    have, and for an output that is allocated with another one.
+    """
+    required = _required(schema, bound, outputs)
+    made = [
+        BoundCheck(CheckKind.DTYPE, (index,), (), (dtype,))
+        for index, dtype in sorted(required.items())
+    ]
+    complete = (*checks, *made)
+    if not any(check.kind is CheckKind.KERNEL for check in checks):
+        _require_known(schema, bound, outputs, complete)
+    return complete
+
+
+def _required(
+    schema: Schema, bound: jit.BoundTemplate, outputs: Sequence[BoundOutput]
+) -> dict[int, torch.dtype]:
+    """The dtypes of inputs that parameters tell, also through an output that takes after one."""
+    found: dict[int, torch.dtype] = {}
+    inputs = len(schema.arguments)
+    for parameter in bound.parameters:
+        index = parameter.address_of
+        if index < 0 or not parameter.dtype:
+            continue
+        dtype = getattr(torch, parameter.dtype)
+        name = bound.signature[index].name
+        if index >= inputs:
+            if index - inputs == len(outputs):  # the counts
+                continue
+            output = outputs[index - inputs]
+            if output.promoted:
+                raise SchemaError(
+                    f"{schema.qualified_name}: output {name} is allocated as what arguments are "
+                    f"promoted to, and the function takes {dtype}"
+                )
+            if output.dtype_of < 0 and output.dtype != dtype:
+                raise SchemaError(
+                    f"{schema.qualified_name}: output {name} is allocated as {output.dtype}, and "
+                    f"the function takes {dtype}"
+                )
+            index = output.dtype_of
+        if found.get(index, dtype) != dtype:
+            raise SchemaError(
+                f"{schema.qualified_name}: the function takes {name} as {dtype}, and as "
+                f"{found[index]}"
+            )
+        if index >= 0:
+            found[index] = dtype
+    return found
+
+
+def _require_known(
+    schema: Schema,
+    bound: jit.BoundTemplate,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> None:
+    known = {index for check in checks if check.kind is CheckKind.DTYPE for index in check.indices}
+    known |= {index for _, index in bound.dtypes}
+    for parameter in bound.parameters:
+        known |= {item.argument for item in parameter.items if item.function in _DTYPE_ITEMS}
+    _spread(known, [check.indices for check in checks if check.kind is CheckKind.SAME_DTYPE])
+    inputs = len(schema.arguments)
+    known.add(inputs + len(outputs))  # the counts
+    for number, output in enumerate(outputs):
+        needed = {*output.promoted} if output.promoted else {output.dtype_of} - {-1}
+        if needed <= known:
+            known.add(inputs + number)
+    for parameter in bound.parameters:
+        index = parameter.address_of
+        if index < 0 or index in known:
+            continue
+        name = bound.signature[index].name
+        raise SchemaError(
+            f"{schema.qualified_name}: args= passes the address of {name}, and nothing says which "
+            f"dtype the function takes there: write ptr({name}, float32), or checks="
+            f"ops.dtype(...), or pass dtype({name}) as well; checks=ops.kernel_checks() when it "
+            "takes every dtype"
+        )
+
+
+def implied_ranks(
+    schema: Schema,
+    bound: jit.BoundTemplate,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> tuple[BoundCheck, ...]:
+    """A check for each shape whose sizes the function gets one by one, and behind one of whose
+    addresses it reads or writes: it knows of no more dimensions than `args=` names, and would leave
+    out what lies in another.
+
+    None where a check says the shape or the rank, or where the function gets `numel` or `ndim` of
+    a tensor of that shape. Raises `SchemaError` where the named axes are not all that there are:
+    those of an output that is allocated with others, and `size(x,1)` without `size(x,0)`.
+    """
+    inputs, known = len(schema.arguments), len(schema.arguments) + len(outputs)
+    groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]
+    groups += [(inputs + n, output.like) for n, output in enumerate(outputs) if output.like >= 0]
+    addressed = {parameter.address_of for parameter in bound.parameters}
+    told = (CheckKind.SHAPE, CheckKind.RANK)
+    free = {index for check in checks if check.kind in told for index in check.indices}
+    axes: dict[tuple[int, ...], set[int]] = {}
+    for item in (item for parameter in bound.parameters for item in parameter.items):
+        if not 0 <= item.argument < known:
+            continue
+        alike = {item.argument}
+        _spread(alike, groups)
+        if item.function in ("numel", "ndim"):
+            free |= alike
+        elif item.function == "size" and item.index is not None and addressed & alike:
+            axes.setdefault(tuple(sorted(alike)), set()).add(item.index)
+    kernel_checks = any(check.kind is CheckKind.KERNEL for check in checks)
+    found = []
+    for group, named in sorted(axes.items()):
+        if free.intersection(group):
+            continue
+        index, rank = group[0], _rank_of(named)
+        allocated = len(outputs[index - inputs].dimensions) if index >= inputs else rank
+        if not rank or rank != allocated:
+            if kernel_checks:
+                continue
+            raise SchemaError(_not_all(schema, bound.signature[index].name, named, allocated))
+        if index < inputs:
+            expected = (parse_dimension(rank, (), ""),)
+            found.append(BoundCheck(CheckKind.RANK, (index,), expected, ()))
+    return tuple(found)
+
+
+def _not_all(schema: Schema, name: str, named: set[int], allocated: int) -> str:
+    given = ", ".join(f"size({name},{axis})" for axis in sorted(named))
+    has = f"; it is allocated with {allocated} dimensions" if allocated else ""
+    return (
+        f"{schema.qualified_name}: args= passes {given}, which are not all sizes of a tensor{has}, "
+        f"so the function would leave out the rest: pass those of every dimension, or "
+        f"numel({name}), or say in checks= what there is, e.g. ops.rank('{name}', 2); checks="
+        "ops.kernel_checks() when the function knows the others"
+    )
+
+
+def _rank_of(axes: set[int]) -> int:
+    """How many dimensions there are when these are all; 0 where they may be some of more."""
+    front, back = sum(axis >= 0 for axis in axes), sum(axis < 0 for axis in axes)
+    complete = axes == {*range(front), *range(-back, 0)}
+    return front + back if front > 0 and complete else 0
+
+
+def _spread(known: set[int], groups: Sequence[Sequence[int]]) -> None:
+    """Makes every member of a group known of which one is."""
+    for _ in groups:
+        for group in groups:
+            if known.intersection(group):
+                known.update(group)

@@ -1,0 +1,572 @@
+"""`kernel_op`: a C-ABI kernel file becomes a torch operator.
+
+Owns checking a definition, registering it (schema, kernels, fake, Dynamo), choosing macros for
+dtypes and compiling on first use, and backward operators. The call itself is native
+(native/torch/ops).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from bringup import devices, jit, settings
+from bringup._native import has_torch_library, torch_library
+from bringup.errors import (
+    ContractError,
+    DeviceError,
+    MissingKernelError,
+    SchemaError,
+)
+from bringup.ops.contract.constraints import (
+    BoundCheck,
+    Check,
+    CheckKind,
+    fixed_lengths,
+    verify_devices,
+    verify_texts,
+)
+from bringup.ops.contract.expressions import Expression, parse_expression
+from bringup.ops.contract.outputs import BoundOutput, Counted, OutputRule
+from bringup.ops.custom.library import forget, remember
+from bringup.ops.kernel.c_function import CFunction, implied_ranks, with_dtypes
+from bringup.ops.kernel.dynamo import substitute
+from bringup.ops.kernel.kernel_source import template_for
+from bringup.ops.kernel.methods import KernelOperator, KernelVerbs
+from bringup.ops.kernel.python_fallback import PythonOperator
+from bringup.ops.kernel.variants import Variants
+from bringup.ops.registration.definitions import note, rehearsed
+from bringup.ops.registration.functionalize import refuse_taken_name
+from bringup.ops.registration.handle_lifetime import hold_for_keepers
+from bringup.ops.registration.pickling import find_operator_by, reduced
+from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
+
+__all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op"]
+
+_NO_MACROS: Mapping[str, jit.Macro] = {}
+
+_RELEASE_GIL: Mapping[Any, int] = {"auto": 0, True: 1, False: 2}  # numbered as in record.h
+_VERBS = (
+    "register_kernel",
+    "register_fake",
+    "register_autograd",
+    "register_backward",
+    "register_jvp",
+    "register_vmap",
+    "register_autocast",
+    "register_effect",
+    "register_sharding",
+)
+
+_definitions: dict[str, _Definition] = {}
+_candidates = itertools.count()
+
+
+@dataclass
+class _Definition:
+    """One operator: all that was declared, and what it registered."""
+
+    schema: Schema
+    template: jit.Template
+    variants: Variants
+    outputs: tuple[BoundOutput, ...]
+    checks: tuple[BoundCheck, ...]
+    grid: Expression | None
+    strided: tuple[int, ...]
+    release_gil: Literal["auto"] | bool
+    where: str
+    module: str
+    library: Any = field(default=None, repr=False)
+    function: Any = field(default=None, repr=False)
+    python: PythonOperator | None = field(default=None, repr=False)
+    kernels: dict[tuple[str, tuple[Any, ...]], int] = field(default_factory=dict, repr=False)
+    verbs: Any = field(default=None, repr=False)
+
+    def register(self) -> KernelOperator:
+        """Puts the operator into the dispatcher, so that it is found; leaves no trace when that
+        fails.
+        """
+        self._register()
+        _definitions[self.schema.qualified_name] = self
+        remember(self.schema.qualified_name, self.verbs)
+        if self.python is None:
+            substitute(self.function)
+        operator: KernelOperator = self.function
+        note(operator)
+        return operator
+
+    def register_instead_of(self, known: _Definition) -> KernelOperator:
+        """The same, instead of `known`. It is registered under another name first: what fails does
+        so while `known` is still there, which torch cannot have twice.
+        """
+        name = self.schema.qualified_name
+        text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
+        trial = replace(self, schema=parse_schema(text), kernels={})
+        trial._register()
+        try:
+            refuse_taken_name(name, trial.verbs.facts, known.verbs.facts)
+        finally:
+            trial._remove()
+        known.undefine()
+        return self.register()
+
+    def _register(self) -> None:
+        name = self.schema.qualified_name
+        namespace, _, bare = name.partition("::")
+        self.library = torch.library.Library(namespace, "FRAGMENT")
+        self.function = self.verbs = self.python = None
+        try:
+            self.library.define(self.schema.text.partition("::")[2], tags=self._tags())
+            torch.library.register_fake(name, self.fake, lib=self.library)
+            packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
+            self._make_callable(getattr(packet, self.schema.overload or "default"))
+            self._add_verbs()
+            self.verbs.install_functionalization(self.schema.text, self.function)
+        except BaseException as error:
+            self._remove()
+            if isinstance(error, RuntimeError) and "multiple times" in str(error):
+                raise SchemaError(
+                    f"{name} is defined already, by somebody else: {error}"
+                ) from error
+            raise
+
+    def replaces(self, known: _Definition) -> bool:
+        """Whether it is the definition of `known` run again, as a notebook does."""
+        return self._declared() == known._declared()
+
+    def _declared(self) -> tuple[object, ...]:
+        """What decides what a call computes and refuses, to compare; what is in a file may
+        differ.
+        """
+        template = repr(self.template)  # which tells macros of 1 and True apart
+        return self.schema.text, template, self.outputs, self.checks, self.grid, self.strided
+
+    def _tags(self) -> tuple[torch.Tag, ...]:
+        tags = [torch.Tag.pt2_compliant_tag]
+        if not self.strided and not self.template.layouts:
+            tags.append(torch.Tag.needs_contiguous_strides)
+        if any(output.count >= 0 for output in self.outputs):
+            tags.append(torch.Tag.dynamic_output_shape)
+        return tuple(tags)
+
+    def _make_callable(self, overload: Any) -> None:
+        schema = self.schema
+        if not has_torch_library():
+            self.python = PythonOperator(self, overload)
+            self.function = self.python.function
+        else:
+            self.function = self._define_natively(overload)
+        self.function.__doc__ = schema.text
+        self.function.schema = schema.text
+        self.function.qualified_name = schema.qualified_name
+        self.function.overload = overload
+        self.function.undefine = self.undefine
+        self.function.params = self.params
+        copyreg.pickle(type(self.function), _reduce)
+
+    def _define_natively(self, overload: Any) -> Any:
+        schema = self.schema
+        name = schema.name.partition("::")[2]
+        _set_output_pool()
+        return torch_library().ops.define(
+            schema.name,
+            schema.overload,
+            [
+                (a.name, a.type, a.optional, a.keyword_only, a.mutated, a.required, a.default)
+                for a in schema.arguments
+            ],
+            list(schema.returns),
+            [output.spec() for output in self.outputs],
+            [check.spec() for check in self.checks if check.kind is not CheckKind.KERNEL],
+            self.variants.specs(),
+            [*self.strided],
+            _RELEASE_GIL[self.release_gil],
+            self.template.kind == "device",
+            (self.grid.text, [tuple(step) for step in self.grid.program])
+            if self.grid
+            else ("1", []),
+            name,
+            f"{name}{schema.signature()}\n--\n\n{schema.text}",
+            overload,
+            self.compile,
+        )
+
+    def _add_verbs(self) -> None:
+        self.verbs = KernelVerbs(
+            self.schema, self.outputs, self.function, self.library, self.python
+        )
+        for verb in _VERBS:
+            setattr(self.function, verb, getattr(self.verbs, verb))
+
+    def compile(self, device: str, values: Sequence[Any]) -> int:
+        """The kernel's number for a device type and what a call's key holds. Called natively."""
+        name = self.schema.qualified_name
+        tuning = self.tuning(device)
+        params = jit.tuned(self.variants.params_of_key(values), **tuning)
+        try:
+            with jit.compiling_for(name):
+                return self.template.load(params, target=tuning["target"])
+        except MissingKernelError as error:
+            raise MissingKernelError(
+                f"{name}: {error}", spec=error.spec, command=error.command
+            ) from None
+
+    def kernel_for(self, device: str, values: Sequence[Any], *, again: bool = False) -> int:
+        """The kernel's number for a call with these values; loaded anew with `again`."""
+        key = self.variants.key_of_call(values, self.outputs, self.strided)
+        if again or (device, key) not in self.kernels:
+            self.kernels[device, key] = self.compile(device, key)
+        return self.kernels[device, key]
+
+    def tuning(self, device: str) -> dict[str, Any]:
+        """What measured tile sizes are kept under besides a call's parameter set: the arguments of
+        `jit.tune`.
+        """
+        arch = ""
+        if device != "cpu" and devices.loaded() is not None:
+            arch = str(torch.get_device_module(device).get_device_properties().arch)
+        return {
+            "name": self.schema.qualified_name,
+            "target": self._target(device),
+            "threads": torch.get_num_threads(),
+            "device": arch,
+        }
+
+    def candidate(self, tile: int) -> KernelOperator:
+        """An operator of its own that does the same with this one set of tile sizes."""
+        schema = self.schema
+        name = f"bringup_tune::{schema.qualified_name.replace('::', '_').replace('.', '_')}"
+        text = f"{name}_{next(_candidates)}{schema.text[schema.text.index('(') :]}"
+        template = replace(self.template, tiles=(self.template.tiles[tile],))
+        renamed = parse_schema(text)
+        variants = Variants(template, renamed)
+        return replace(
+            self, schema=renamed, template=template, variants=variants, kernels={}
+        ).register()
+
+    def params(self, *args: Any, **kwargs: Any) -> jit.Params:
+        """See `KernelOperator.params`."""
+        values = self.schema.bind(args, kwargs)
+        try:
+            return self.variants.params_of_call(values, self.outputs, self.strided)
+        except ContractError as error:
+            raise ContractError(f"{self.schema.qualified_name}: {error}") from None
+
+    def _target(self, device: str) -> str:
+        """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+        if device == "cpu":
+            return "cpu"
+        if devices.loaded() is None:
+            raise DeviceError(
+                f"{self.schema.qualified_name}: bringup has no driver for device {device!r}; a "
+                "kernel operator runs on cpu, or on the device of devices.load_driver()"
+            )
+        if self.template.kind == "host":
+            return "cpu"
+        properties = torch.get_device_module(device).get_device_properties()
+        return str(properties.arch).partition("-")[0]
+
+    def fake(self, *args: Any, **kwargs: Any) -> Any:
+        """The operator on fake or meta tensors: same contract, same outputs, nothing computed."""
+        values = self.schema.bind(args, kwargs)
+        arguments = self.schema.arguments
+        try:
+            device = self.verify(values)
+            count = _Counts()
+            results = tuple(
+                rule.fake(i, values, arguments, device, count)
+                for i, rule in enumerate(self.outputs)
+            )
+        except ContractError as error:
+            raise ContractError(f"{self.schema.qualified_name}: {error}") from None
+        if not results:
+            results = tuple(values[index] for index in self.schema.returns)
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else results
+
+    def verify(self, values: Sequence[Any]) -> Any:
+        """Checks the input contract; the one device of all tensors. Raises `ContractError` without
+        the operator's name.
+        """
+        arguments = self.schema.arguments
+        device = verify_devices(values, self.schema)
+        verify_texts(values, arguments)
+        for check in self.checks:
+            if check.kind is not CheckKind.KERNEL:
+                check.verify(values, arguments)
+        self.variants.verify(values)
+        return device
+
+    def undefine(self) -> None:
+        """See `KernelOperator.undefine`."""
+        if _definitions.get(self.schema.qualified_name) is not self:
+            return
+        del _definitions[self.schema.qualified_name]
+        forget(self.schema.qualified_name)
+        hold_for_keepers(self.schema.qualified_name)
+        self._remove()
+
+    def _remove(self) -> None:
+        """Takes what was registered out of the dispatcher, the definition last."""
+        if self.verbs is not None:
+            self.verbs.destroy()
+        if self.python is not None:
+            self.python.close()
+        elif self.function is not None:
+            torch_library().ops.close(self.function)
+        self.library._destroy()
+
+
+@functools.cache
+def _set_output_pool() -> None:
+    torch_library().ops.set_output_pool(settings.ops_pool())
+
+
+class _Counts:
+    """The sizes that a kernel would find out, for one call with fake tensors."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, Any] = {}
+
+    def __call__(self, number: int, bound: Any) -> Any:
+        if number not in self._sizes:
+            try:
+                size = torch.library.get_ctx().new_dynamic_size(min=0)
+            except RuntimeError as error:
+                if "get_ctx" not in str(error):
+                    raise
+                raise ContractError(
+                    "the size of an output depends on data, which meta tensors do not have"
+                ) from error
+            torch._check(size <= bound)
+            self._sizes[number] = size
+        return self._sizes[number]
+
+
+def _callable_of(name: str) -> KernelOperator | None:
+    definition = _definitions.get(name)
+    return None if definition is None else definition.function
+
+
+def _reduce(function: Any) -> tuple[Any, ...]:
+    """How a callable is pickled and copied; its type is native."""
+    name = function.qualified_name
+    return reduced(name, definition.module if (definition := _definitions.get(name)) else "")
+
+
+find_operator_by(_callable_of)
+
+
+def definition_of(qualified_name: str) -> _Definition | None:
+    """The definition of a kernel operator, or None when it is somebody else's."""
+    return _definitions.get(qualified_name)
+
+
+def kernel_op(
+    schema: str,
+    *,
+    source: str | os.PathLike[str] | jit.Source | jit.Template,
+    outputs: OutputRule | Sequence[OutputRule] = (),
+    checks: Check | Sequence[Check] = (),
+    dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
+    layout: Literal["contiguous", "strided"] = "contiguous",
+    entry: str | None = None,
+    args: str | None = None,
+    returns: Literal["status", "void"] | None = None,
+    strided: Sequence[str] = (),
+    kind: Literal["host", "device"] | None = None,
+    grid: int | str | None = None,
+    flags: Sequence[str] = (),
+    macros: Mapping[str, jit.Macro] = _NO_MACROS,
+    release_gil: Literal["auto"] | bool = "auto",
+    redefine: bool = False,
+) -> KernelOperator:
+    """Defines a torch operator whose implementation is a kernel file with the C ABI of
+    `bringup/kernel.h`.
+
+    The kernel gets the inputs in schema order, then the outputs. It is compiled on first use, once
+    for each device and each choice of the dtypes in `dtypes`.
+
+    Args:
+        schema: `"namespace::name(Tensor x, float eps=1e-6) -> Tensor"`. Types: Tensor, int, float,
+            bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
+            but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them. New
+            results are Tensor or Tensor[].
+        source: the kernel: a path (looked up beside the calling file, then in the current folder),
+            or a `jit.Source`; a shared library (`.so`) is taken as it is, without a compiler. Or a
+            `jit.Template`, which has the macros and flags of its own; `dtypes`, `macros` and
+            `flags` are not given then.
+        outputs: how each return that is not a written argument is allocated, e.g.
+            `ops.empty_like("x")`.
+        checks: the input contract; required with two or more tensor arguments. That all tensors are
+            on one device is checked always.
+        dtypes: macros that hold the C type of a tensor argument's dtype, or of an output's:
+            `{"T": "x"}`. Outputs are called like their returns, otherwise `out`, or `out0`, ...
+        layout: "contiguous": the kernel sees contiguous inputs (others are copied; a written
+            argument must be contiguous). "strided": it sees the strides as they are.
+        entry: the function to start, where it is not `run`; `"tvm_ffi:name"` for what tvm-ffi
+            exports as `__tvm_ffi_name`.
+        args: what a function gets that is not of kernel.h's form: `"ptr(out), ptr(x), size(x,0),
+            eps, stream"` (docs/ops/c-function.md lists all of it). A tvm-ffi export gets all
+            arguments, outputs last, unless this says otherwise.
+        returns: what a function of a library returns: "status", an int that is 0 when all went
+            well (the default), or "void". A source says so itself.
+        strided: the tensor arguments whose strides the kernel sees as they are, the others being
+            contiguous.
+        kind: "host": the entry runs on the host and launches for itself; "device": device code,
+            started by the driver over `grid`. On cpu both are a plain call. By default what the
+            source says.
+        grid: number of blocks of device code, an integer or an expression over the arguments.
+        flags: more compiler options.
+        macros: more macros, the same for every call.
+        release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
+            many elements that it is worth it; True or False: always or never. A call through
+            `torch.ops` always lets them run.
+        redefine: replaces an operator of this name that was defined otherwise (`release_gil`
+            apart); the same definition replaces it anyway, as when a notebook runs a cell again or
+            the source file has changed. Calls of the earlier callable raise from then on.
+
+    Returns:
+        A callable; the operator is also `torch.ops.namespace.name`.
+
+    Raises:
+        SchemaError: the definition is wrong, or the name is taken. Nothing is registered then,
+            and an earlier operator stays.
+        FileNotFoundError: there is no such source file.
+    """
+    caller = sys._getframe(1)
+    parsed = parse_schema(schema)
+    if layout not in {"contiguous", "strided"}:
+        raise SchemaError(
+            f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
+        )
+    function = CFunction(entry, args, returns)
+    template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function)
+    if release_gil not in _RELEASE_GIL:
+        raise SchemaError(
+            f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
+        )
+    rules = bound_outputs(parsed, outputs)
+    variants = Variants(template, parsed, counts=any(rule.count >= 0 for rule in rules))
+    definition = _Definition(
+        schema=parsed,
+        template=template,
+        variants=variants,
+        outputs=rules,
+        checks=_contract(parsed, variants, rules, bound_checks(parsed, checks)),
+        grid=_grid(parsed, grid),
+        strided=_strided(parsed, layout, strided, rules),
+        release_gil=release_gil,
+        where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
+        module=caller.f_globals.get("__name__", ""),
+    )
+    known = _definitions.get(parsed.qualified_name)
+    if known is not None:
+        if not redefine and not definition.replaces(known):
+            raise SchemaError(
+                f"{parsed.qualified_name} is defined already, at {known.where}; choose another "
+                "name, pass redefine=True to replace it, or call undefine() on it first"
+            )
+        return definition.register_instead_of(known)
+    return definition.register()
+
+
+def bound_outputs(
+    schema: Schema, outputs: OutputRule | Sequence[OutputRule]
+) -> tuple[BoundOutput, ...]:
+    """The output rules of a definition. Raises `SchemaError` for what does not fit the schema."""
+    name = schema.qualified_name
+    rules = _listed(outputs, OutputRule)
+    if not all(isinstance(rule, OutputRule) for rule in rules):
+        raise SchemaError(
+            f"{name}: outputs={outputs!r}: expected rules such as ops.empty_like('x')"
+        )
+    if len(rules) != schema.fresh_outputs:
+        raise SchemaError(
+            f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
+            f"has {len(rules)} rules; give one for each, e.g. outputs=ops.empty_like('x')"
+        )
+    counts: dict[Counted, int] = {}
+    bound = tuple(rule.bind(schema, i, counts) for i, rule in enumerate(rules))
+    if counts and len(schema.arguments) + len(bound) >= MAX_ARGUMENTS:
+        raise SchemaError(
+            f"{name}: arguments, outputs and the counts are more than the {MAX_ARGUMENTS} that a "
+            "kernel call carries"
+        )
+    return bound
+
+
+def _listed(given: Any, kind: type) -> tuple[Any, ...]:
+    """One thing or several; whether they are of `kind` is for the caller to say."""
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, kind) else (given,)
+
+
+def _strided(
+    schema: Schema,
+    layout: Literal["contiguous", "strided"],
+    strided: Sequence[str],
+    outputs: Sequence[BoundOutput],
+) -> tuple[int, ...]:
+    """The arguments that the kernel takes as they lie in memory."""
+    name = schema.qualified_name
+    known = {schema.arguments[i].name: i for i in schema.tensors}
+    if isinstance(strided, str) or not set(strided) <= set(known):
+        raise SchemaError(
+            f"{name}: strided={strided!r}: expected names of tensor arguments ({', '.join(known)})"
+        )
+    chosen = tuple(known.values() if layout == "strided" else (known[n] for n in strided))
+    for number, output in enumerate(outputs):
+        if output.memory_format is not torch.preserve_format:
+            continue
+        argument = schema.arguments[output.like].name
+        if output.like not in chosen:
+            raise SchemaError(
+                f"{name}: output {number} keeps the strides of {argument!r}, which the kernel gets "
+                f"contiguous; pass strided=({argument!r},)"
+            )
+    return chosen
+
+
+def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
+    """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
+    name = schema.qualified_name
+    contract = _listed(checks, Check)
+    if not all(isinstance(check, Check) for check in contract):
+        raise SchemaError(
+            f"{name}: checks={checks!r}: expected checks such as ops.same_shape('x', 'y')"
+        )
+    if len(schema.tensors) > 1 and not contract:
+        tensors = ", ".join(schema.arguments[i].name for i in schema.tensors)
+        raise SchemaError(
+            f"{name}: checks= is required with two or more tensor arguments ({tensors}): say what "
+            "must fit, e.g. ops.same_shape(...), or ops.kernel_checks() when the kernel itself "
+            "refuses"
+        )
+    return tuple(check.bind(schema, f"{name}: {check!r}") for check in contract)
+
+
+def _contract(
+    schema: Schema,
+    variants: Variants,
+    outputs: Sequence[BoundOutput],
+    checks: Sequence[BoundCheck],
+) -> tuple[BoundCheck, ...]:
+    """What is declared, and what the schema and the function's parameters imply."""
+    implied = implied_ranks(schema, variants.bound, outputs, checks)
+    complete = (*fixed_lengths(schema), *implied, *checks)
+    return with_dtypes(schema, variants.bound, outputs, complete)
+
+
+def _grid(schema: Schema, grid: int | str | None) -> Expression | None:
+    if grid is None:
+        return None
+    return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")

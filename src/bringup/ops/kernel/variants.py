@@ -1,0 +1,233 @@
+"""What chooses the binary of an operator: the template behind it, and how a call's dtypes, layouts,
+choices and buckets are handed to the native library.
+
+Owns the widths of the fields in a variant's key (native/torch/ops/variant.h). A plain source is a
+template of the entry form "args".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Literal
+
+import torch
+
+from bringup import jit
+from bringup.errors import ContractError, SchemaError
+from bringup.ops.contract.outputs import BoundOutput
+from bringup.ops.schema.schema import Schema
+
+__all__ = ["KEY_BITS", "Variants", "output_names", "template_of"]
+
+KEY_BITS = 88  # variant_field_bits() of variant.cpp
+_DTYPE_BITS = 7  # kNoDtype of variant.cpp
+_LAYOUT_BITS = 2
+
+
+class _Kind(IntEnum):
+    """What a field of a key is; the numbers are those of KeyField::Kind."""
+
+    DTYPE = 0
+    LAYOUT = 1
+    CHOICE = 2
+    BUCKET = 3
+
+
+def output_names(schema: Schema) -> tuple[str, ...]:
+    """The names of fresh outputs: those of the returns, otherwise `out`, or `out0`, `out1`, ...
+    where there are several or an argument is called `out`.
+    """
+    if schema.fresh_outputs == 0:
+        return ()
+    several = schema.fresh_outputs > 1 or "out" in schema.index
+    return tuple(
+        name or (f"out{i}" if several else "out") for i, name in enumerate(schema.return_names)
+    )
+
+
+def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argument, ...]:
+    """The arguments of a schema's kernel."""
+    inputs = [jit.Argument(a.name, a.type, a.optional) for a in schema.arguments]
+    outputs = [
+        jit.Argument(name, "Tensor[]" if is_list else "Tensor")
+        for name, is_list in zip(output_names(schema), schema.return_lists, strict=False)
+    ]
+    return (*inputs, *outputs, *((jit.Argument("counts", "Tensor"),) if counts else ()))
+
+
+class Variants:
+    """The binaries of one operator.
+
+    Attributes:
+        bound: the template, resolved against the operator's arguments and outputs.
+    """
+
+    def __init__(self, template: jit.Template, schema: Schema, *, counts: bool = False) -> None:
+        """`counts`: the kernel gets the tensor of its counts behind the outputs. Raises
+        `SchemaError` when the template does not fit the schema.
+        """
+        self._schema = schema
+        try:
+            self.bound = template.bind(signature_of_schema(schema, counts))
+        except ValueError as error:
+            raise SchemaError(f"{schema.qualified_name}: {error}") from None
+        self._check_layouts()
+        bits = sum(spec[2] for spec in self.specs())
+        if bits > KEY_BITS:
+            raise SchemaError(
+                f"{schema.qualified_name}: what chooses the binary takes {bits} bits, at most "
+                f"{KEY_BITS} are there: a dtype takes {_DTYPE_BITS}, a layout "
+                f"{_LAYOUT_BITS}, a bucket 1, a choice as many as number its values"
+            )
+
+    def _check_layouts(self) -> None:
+        inputs = len(self._schema.arguments)
+        seen: set[int] = set()
+        for choice in self.bound.layouts:
+            where = f"{self._schema.qualified_name}: layouts[{choice.macro!r}]"
+            if choice.argument >= inputs:
+                raise SchemaError(f"{where}: an output is always allocated contiguous, in rows")
+            if choice.argument in seen:
+                name = self._schema.arguments[choice.argument].name
+                raise SchemaError(f"{where}: the layout of {name} is a macro already")
+            seen.add(choice.argument)
+
+    def specs(self) -> list[tuple[Any, ...]]:
+        """The fields of a variant's key, as the native library takes them."""
+        nothing: tuple[str, list[Any]] = ("", [])
+        specs: list[tuple[Any, ...]] = [
+            (_Kind.DTYPE, index, _DTYPE_BITS, 0, [], [], nothing) for _, index in self.bound.dtypes
+        ]
+        for layout in self.bound.layouts:
+            mask = sum(1 << one for one in layout.allowed)
+            specs.append((_Kind.LAYOUT, layout.argument, _LAYOUT_BITS, mask, [], [], nothing))
+        for choice in self.bound.choices:
+            words = [value for value in choice.allowed if isinstance(value, str)]
+            numbers = [int(value) for value in choice.allowed if not isinstance(value, str)]
+            bits = max(1, (len(choice.allowed) - 1).bit_length())
+            specs.append((_Kind.CHOICE, choice.argument, bits, 0, words, numbers, nothing))
+        for _, predicate in self.bound.buckets:
+            program = (predicate.text, [tuple(map(int, step)) for step in predicate.program])
+            specs.append((_Kind.BUCKET, -1, 1, 0, [], [], program))
+        return [(int(spec[0]), *spec[1:]) for spec in specs]
+
+    def params_of_key(self, values: Sequence[Any]) -> jit.Params:
+        """The parameter set for the fields of a key. Raises `ContractError` for a dtype without a C
+        type.
+        """
+        rest = iter(values)
+        parts = [
+            [next(rest) for _ in declared]
+            for declared in (
+                self.bound.dtypes,
+                self.bound.layouts,
+                self.bound.choices,
+                self.bound.buckets,
+            )
+        ]
+        try:
+            return jit.Params.of_key(self.bound, *parts)
+        except ValueError as error:
+            raise ContractError(f"{self._schema.qualified_name}: {error}") from None
+
+    def params_of_call(
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
+    ) -> jit.Params:
+        """The parameter set of a call with these values in schema order; `strided` are the
+        arguments that the kernel takes in any layout. Raises `ContractError`
+        (without the operator's name) for values that no binary can be for.
+        """
+        self.verify(values)
+        try:
+            return jit.Params.of_call(self.bound, self._as_passed(values, outputs, strided))
+        except ValueError as error:
+            raise ContractError(str(error)) from None
+
+    def key_of_call(
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
+    ) -> tuple[Any, ...]:
+        """The fields of the key of a call whose values were verified, for `params_of_key`. Raises
+        `ContractError` (without the operator's name) for values that no binary can be for.
+        """
+        passed = self._as_passed(values, outputs, strided)
+        try:
+            return self._key_of(passed)
+        except ValueError as error:
+            raise ContractError(str(error)) from None
+
+    def _key_of(self, passed: Sequence[Any]) -> tuple[Any, ...]:
+        bound = self.bound
+        return (
+            *(
+                given.dtype if isinstance(given, torch.Tensor) else given
+                for given in (passed[index] for _, index in bound.dtypes)
+            ),
+            *(int(jit.layout_of(passed[c.argument], c.allowed)) for c in bound.layouts),
+            *(c.number_of(passed[c.argument], "") for c in bound.choices),
+            *(int(predicate.holds(passed)) for _, predicate in bound.buckets),
+        )
+
+    def _as_passed(
+        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
+    ) -> list[Any]:
+        """What the kernel gets: without memory where an argument is copied, and for outputs."""
+        arguments = self._schema.arguments
+        results = [rule.fake(i, values, arguments, "meta") for i, rule in enumerate(outputs)]
+
+        def as_passed(index: int, value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and not self.takes(index, value, strided):
+                return torch.empty(value.shape, dtype=value.dtype, device="meta")
+            return value
+
+        return [*(as_passed(i, value) for i, value in enumerate(values)), *results]
+
+    def takes(self, index: int, tensor: torch.Tensor, strided: Sequence[int]) -> bool:
+        """Whether the kernel takes a tensor as it lies in memory; those in `strided` it does."""
+        layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
+        return _taken(tensor, layouts.get(index), index not in strided)
+
+    def verify(self, values: Sequence[Any]) -> None:
+        """Raises `ContractError` (without the operator's name) for a value that no choice
+        allows.
+        """
+        for choice in self.bound.choices:
+            name = self._schema.arguments[choice.argument].name
+            try:
+                choice.number_of(values[choice.argument], name)
+            except ValueError as error:
+                raise ContractError(str(error)) from None
+
+
+def _taken(tensor: torch.Tensor, allowed: Sequence[jit.Layout] | None, contiguous: bool) -> bool:
+    """Whether a kernel takes the tensor as it lies in memory (takes_layout of kernel_op.cpp)."""
+    if allowed is None:
+        return not contiguous or tensor.is_contiguous()
+    everything = [one for one in jit.Layout if one is not jit.Layout.NZ or one in allowed]
+    return jit.layout_of(tensor, everything) in allowed
+
+
+def template_of(
+    source: jit.Source,
+    dtypes: Mapping[str, str],
+    macros: Mapping[str, jit.Macro],
+    flags: Sequence[str],
+    params: str = "",
+    returns: Literal["status", "void"] | None = None,
+) -> jit.Template:
+    """A plain source as a template. Raises `TypeError` or `ValueError` for macros or flags that
+    cannot be.
+    """
+    return jit.Template(
+        source.path,
+        text=source.text,
+        name=source.name,
+        entry=source.entry,
+        abi=source.abi,
+        kind=source.kind,
+        dtypes=dtypes,
+        macros=macros,
+        flags=flags,
+        params=params,
+        returns=returns,
+    )

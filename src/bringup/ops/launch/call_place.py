@@ -1,0 +1,268 @@
+"""Where a function of somebody's library is called: the device, its stream, and in which order.
+
+Owns what `KernelLauncher` and `TwoPhaseLauncher` have in common: turning Python arguments into C
+ones, finding symbols, and the order between a direct call and what a stream still has to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from bringup import devices
+from bringup.errors import ContractError, DeviceError, KernelError
+from bringup.ops.launch.memory import Address
+
+__all__ = ["Libraries", "Place", "StreamLike", "c_arguments", "host_code_driver", "place_of"]
+
+StreamLike: TypeAlias = torch.Stream | int | None
+
+_DRIVER_ABI = 1
+_HANDLES = ("npu_stream", "cuda_stream", "native_handle")  # what backends call the native stream
+_C_VALUES = (
+    ctypes._SimpleCData,
+    ctypes.Structure,
+    ctypes.Union,
+    ctypes.Array,
+    ctypes._Pointer,
+)
+
+
+class Libraries:
+    """Shared libraries in which symbols are looked up, in order; what was found is kept.
+
+    Raises `FileNotFoundError` for a path that is not there, `KernelError` for what does not load.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        if not paths:
+            raise TypeError("expected the path of at least one shared library")
+        self.paths = tuple(Path(os.fspath(path)).expanduser().absolute() for path in paths)
+        self._handles = tuple(map(_load, self.paths))
+        self._found: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.paths))
+
+    def find(self, symbol: str) -> Any:
+        """The function `symbol`, which returns an int32; None when no library exports it."""
+        if symbol not in self._found:
+            for handle in self._handles:
+                if hasattr(handle, symbol):
+                    function = getattr(handle, symbol)
+                    function.restype = ctypes.c_int32
+                    self._found[symbol] = (function, handle)
+                    break
+            else:
+                return None
+        return self._found[symbol][0]
+
+    def get(self, symbol: str) -> Any:
+        """The same; `KernelError` when no library exports it."""
+        function = self.find(symbol)
+        if function is None:
+            raise KernelError(
+                f"Symbol {symbol!r} not found in {self}; `nm -D` shows what a library exports"
+            )
+        return function
+
+    def beside(self, symbol: str, other: str) -> Any:
+        """The function `other` of the library that has `symbol`, or None."""
+        self.get(symbol)
+        return getattr(self._found[symbol][1], other, None)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    if not path.is_file():
+        raise FileNotFoundError(
+            2, "no such kernel library; build it, or use ops.ascendc_load", str(path)
+        )
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelError(f"the kernel library {path} cannot be loaded: {error}") from error
+
+
+def c_arguments(where: str, args: Sequence[Any], tensor: Callable[[Any], Any]) -> list[Any]:
+    """What a C function gets for these arguments; `tensor` says what it gets for a tensor.
+
+    Raises `TypeError` or `OverflowError` naming the argument.
+    """
+    values: list[Any] = []
+    for index, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            values.append(tensor(value))
+        elif isinstance(value, int):
+            if not -(2**63) <= value < 2**64:
+                raise OverflowError(f"{where}: argument {index} is {value}, beyond 64 bits")
+            values.append(ctypes.c_uint64(value))
+        elif isinstance(value, float):
+            values.append(ctypes.c_double(value))
+        elif value is None:
+            values.append(ctypes.c_void_p(None))
+        elif isinstance(value, _C_VALUES):
+            values.append(value)
+        else:
+            raise TypeError(
+                f"{where}: argument {index} is a {type(value).__name__} ({value!r}); expected a "
+                "tensor, an int, a float, None, a typed number such as ops.i32(n), or a value of "
+                "ctypes"
+            )
+    return values
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one call goes.
+
+    Attributes:
+        device: of the tensors; cpu when there is neither a tensor nor a driver.
+        stream: the native handle; 0 is the default stream, or none at all on cpu.
+        torch_stream: the same as an object, where there is one.
+        queued: the driver's function table when it runs host code, else None: the call belongs into
+            the stream, behind what is there.
+    """
+
+    device: torch.device
+    stream: int
+    torch_stream: torch.Stream | None
+    queued: int | None
+
+    def settle(self, where: str) -> None:
+        """Makes a direct call of host code safe: waits for what the stream still has to do.
+
+        Raises `DeviceError` when the host cannot see the device's memory.
+        """
+        info = devices.loaded()
+        if self.queued is None or info is None:
+            return
+        if not info.host_visible:
+            raise DeviceError(
+                f"{where}: the library runs on the host, which cannot see the memory of device "
+                f"'{self.device}'; build the kernel with ops.ascendc_load"
+            )
+        if self.torch_stream is not None:
+            self.torch_stream.synchronize()
+        else:
+            torch.accelerator.synchronize(self.device)
+
+    def keep(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Keeps memory from being used again before a stream other than the current one is done."""
+        stream = self.torch_stream
+        if stream is None or self.device.type == "cpu":
+            return
+        if stream != torch.accelerator.current_stream(self.device):
+            for tensor in tensors:
+                tensor.record_stream(stream)
+
+
+def place_of(where: str, args: Sequence[Any], stream: StreamLike) -> Place:
+    """Where a call with these arguments goes: the one device of its tensors and addresses, and the
+    stream that was given or is current there.
+
+    Raises `ContractError` for several devices, or a stream of another device.
+    """
+    device = _device_of(where, args)
+    info = devices.loaded()
+    ours = info is not None and device.type == info.device_name
+    torch_stream = _as_stream(where, device, stream)
+    if isinstance(stream, int):
+        handle = stream
+    else:
+        handle = 0 if torch_stream is None else _handle_of(torch_stream)
+    queued = host_code_driver(info.path) if ours and info is not None else None
+    return Place(device, handle, torch_stream, queued)
+
+
+def _device_of(where: str, args: Sequence[Any]) -> torch.device:
+    found: dict[torch.device, int] = {}
+    for index, value in enumerate(args):
+        if isinstance(value, (torch.Tensor, Address)):
+            found.setdefault(value.device, index)
+    if len(found) > 1:
+        places = ", ".join(f"argument {index} on {device}" for device, index in found.items())
+        raise ContractError(f"{where}: tensors must be on one device, got {places}")
+    for device in found:
+        return device
+    info = devices.loaded()
+    if info is None:
+        return torch.device("cpu")
+    return torch.device(info.device_name, torch.accelerator.current_device_index())
+
+
+def _as_stream(where: str, device: torch.device, stream: StreamLike) -> torch.Stream | None:
+    if isinstance(stream, torch.Stream):
+        if stream.device != device:
+            raise ContractError(
+                f"{where}: the tensors are on {device}, the stream is of {stream.device}"
+            )
+        return stream
+    if stream is None:
+        return None if device.type == "cpu" else torch.accelerator.current_stream(device)
+    if isinstance(stream, int):
+        return None
+    raise TypeError(
+        f"{where}: stream is a {type(stream).__name__} ({stream!r}); expected a torch.Stream, a "
+        "native handle as an int, or None for the current stream"
+    )
+
+
+def _handle_of(stream: torch.Stream) -> int:
+    for name in _HANDLES:
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(handle)
+    raise AssertionError("torch.Stream has a native_handle")
+
+
+class _DeviceProps(ctypes.Structure):
+    """bringup_device_props of driver.h."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("name", ctypes.c_char * 64),
+        ("arch", ctypes.c_char * 32),
+        ("total_memory", ctypes.c_uint64),
+        ("core_count", ctypes.c_uint32),
+        ("supports_float64", ctypes.c_uint32),
+        ("supports_int64", ctypes.c_uint32),
+        ("host_visible_memory", ctypes.c_uint32),
+        ("runs_host_code", ctypes.c_uint32),
+    )
+
+
+class _DriverHead(ctypes.Structure):
+    """The beginning of bringup_driver of driver.h."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("abi_version", ctypes.c_uint32),
+        ("device_name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("device_count", ctypes.c_void_p),
+        (
+            "device_props",
+            ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_DeviceProps)),
+        ),
+    )
+
+
+@cache
+def host_code_driver(path: Path) -> int | None:
+    """The function table of the loaded driver at `path` when what it runs is host code."""
+    get = ctypes.CDLL(str(path)).bringup_driver_get
+    get.restype = ctypes.c_void_p
+    address: int | None = get(ctypes.c_uint32(_DRIVER_ABI))
+    if address is None:
+        return None
+    props = _DeviceProps(struct_size=ctypes.sizeof(_DeviceProps))
+    if _DriverHead.from_address(address).device_props(0, ctypes.byref(props)) != 0:
+        return None
+    return address if props.runs_host_code else None

@@ -1,0 +1,428 @@
+"""Gradients of operators that are written in Python: the kernel at the Autograd key.
+
+Owns the node (a ctx-style `torch.autograd.Function`, which costs a third of the setup_context
+style), forward-mode tangents, lists and keyword-only tensors, and the node that raises where no
+formula is registered. It is below functorch's layers like torch's own autograd kernels, so
+`torch.func` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from bringup.errors import SchemaError
+from bringup.ops.schema.facts import Facts
+
+__all__ = [
+    "Formula",
+    "autograd_kernel",
+    "below_autograd",
+    "call_boxed",
+    "direct_node_class",
+    "no_jvp",
+    "node_class",
+    "runner_below_autograd",
+]
+
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+call_boxed = torch._C._dispatch_call_boxed
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
+_after_autograd = torch._C._after_autograd_keyset
+_any_requires_grad = torch._C._any_requires_grad
+_in_functorch = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
+_SETUP_NAMES = ("ctx", "inputs", "keyword_only_inputs", "output")
+
+
+@dataclass
+class Formula:
+    """What is registered for an operator's gradient. Changing it changes the next call."""
+
+    backward: Callable[..., Any] | None = None
+    setup_context: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+
+    def set_backward(
+        self, facts: Facts, backward: Callable[..., Any], setup_context: Callable[..., Any] | None
+    ) -> None:
+        """Registers a backward; `SchemaError` where the operator cannot have it."""
+        if facts.written or not facts.returns:
+            what = (
+                f"writes its argument '{facts.names[facts.written[0]]}'"
+                if facts.written
+                else "returns nothing"
+            )
+            raise SchemaError(
+                f"{facts.name} {what}; only an operator that returns new tensors can have a "
+                "backward: define one that does, and write its result where it belongs"
+            )
+        self.backward = backward
+        self.setup_context = setup_context and _positional_setup(facts, setup_context)
+
+
+def _positional_setup(facts: Facts, setup: Callable[..., Any]) -> Callable[..., Any]:
+    """`setup` called as (ctx, inputs, output) or (ctx, inputs, keyword_only_inputs, output)."""
+    has_keywords = facts.positional < len(facts.names)
+    wanted = [n for n in _SETUP_NAMES if has_keywords or n != "keyword_only_inputs"]
+    try:
+        names = list(inspect.signature(setup).parameters)
+    except ValueError:  # a builtin that does not tell
+        return setup
+    if len(names) != len(wanted):
+        raise SchemaError(
+            f"{facts.name}: setup_context takes ({', '.join(names)}), expected "
+            f"({', '.join(wanted)}){', because some arguments are keyword-only' * has_keywords}"
+        )
+    if names != wanted and set(names) == set(wanted):  # the usual names in another order
+        return lambda *values: setup(**dict(zip(wanted, values, strict=True)))
+    return setup
+
+
+def below_autograd(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs `call` as autograd kernels run what is below them.
+
+    torch's own guard is an object to make and two calls, four times as much.
+    """
+    if _is_excluded(_AUTOGRAD):
+        return call(*args, **kwargs)
+    _set_excluded(_AUTOGRAD, True)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        _set_excluded(_AUTOGRAD, False)
+
+
+def runner_below_autograd(overload: Any) -> Callable[..., Any]:
+    """`below_autograd` of one operator, for callers that know that they are not there yet, and that
+    no argument overrides torch's functions, which this does not look for again.
+    """
+    handle = overload._handle
+
+    def run(*args: Any) -> Any:
+        _set_excluded(_AUTOGRAD, True)
+        try:
+            return call_boxed(handle, *args)
+        finally:
+            _set_excluded(_AUTOGRAD, False)
+
+    return run
+
+
+def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
+    """The autograd function of an operator.
+
+    `apply(*values, run)` records what `run(*values)` does, which runs the operator below autograd.
+    `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
+    of tensors among them are taken apart by it. Nodes are called `name`, and "Backward".
+    """
+    members = _simple_members(facts, formula) if facts.simple else _general_members(facts, formula)
+    return _function(facts, members, name)
+
+
+def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -> Any:
+    """The same for a simple operator outside of forward mode: `apply(*values)` records `run`."""
+
+    def forward(ctx: Any, *values: Any) -> Any:
+        result = run(*values)
+        setup = formula.setup_context
+        if setup is not None:
+            setup(ctx, values, result)
+        return result
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise NotImplementedError(_no_backward(facts))
+        return _gradients(facts, formula.backward(ctx, *grads))
+
+    return _function(facts, {"forward": forward, "backward": backward})
+
+
+def _function(facts: Facts, members: dict[str, Callable[..., Any]], name: str = "") -> Any:
+    name = name or facts.name.partition("::")[2].replace(".", "_")
+    static = {key: staticmethod(member) for key, member in members.items()}
+    return type(
+        name, (_SingleLevelFunction,), {**static, "_compiled_autograd_key": staticmethod(_key)}
+    )
+
+
+def _simple_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., Any]]:
+    count = len(facts.names)
+
+    def forward(ctx: Any, *packed: Any) -> Any:
+        values = packed[:count]
+        result = packed[count](*values)
+        setup = formula.setup_context
+        if setup is not None:
+            ctx.needs_input_grad = ctx.needs_input_grad[:count]
+            setup(ctx, values, result)
+            if formula.jvp is not None:
+                _save_for_jvp(ctx)
+        return result
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise NotImplementedError(_no_backward(facts))
+        ctx.needs_input_grad = ctx.needs_input_grad[:count]
+        return (*_gradients(facts, formula.backward(ctx, *grads)), None)
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        if formula.jvp is None:
+            raise NotImplementedError(no_jvp(facts))
+        return formula.jvp(ctx, *tangents[:count])
+
+    return {"forward": forward, "backward": backward, "jvp": jvp}
+
+
+def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., Any]]:
+    def forward(ctx: Any, *packed: Any) -> Any:
+        call: _Call = packed[-1]
+        values = packed[:-1]
+        result = call(*values)
+        ctx.bringup_call = call
+        ctx.needs_input_grad = tuple(call.rebuild(ctx.needs_input_grad))
+        inputs = call.rebuild(values)
+        if formula.setup_context is not None:
+            args, kwargs = facts.split(inputs)
+            formula.setup_context(ctx, args, *((kwargs,) if kwargs else ()), result)
+            if formula.jvp is not None:
+                _save_for_jvp(ctx)
+        return call.outputs(ctx, inputs, result)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if formula.backward is None:
+            raise NotImplementedError(_no_backward(facts))
+        call = ctx.bringup_call
+        ctx.written_gradients = grads[call.output_count :]
+        result = _gradients(facts, formula.backward(ctx, *call.pack(grads)))
+        return (*call.flatten_gradients(result), None)
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        if formula.jvp is None:
+            raise NotImplementedError(no_jvp(facts))
+        call = ctx.bringup_call
+        return call.flatten_outputs(formula.jvp(ctx, *call.rebuild(tangents[:-1])))
+
+    return {"forward": forward, "backward": backward, "jvp": jvp}
+
+
+def _key(ctx: Any) -> tuple[int, ...]:
+    return (ctx._autograd_function_id,)
+
+
+def _save_for_jvp(ctx: Any) -> None:
+    """Lets `jvp` read `ctx.saved_tensors` after a mere `save_for_backward`."""
+    saved = ctx.to_save
+    if saved is not None and ctx.saved_for_forward is None:
+        ctx.save_for_forward(*saved)
+
+
+def no_jvp(facts: Facts) -> str:
+    """The words of refuse_tangents in native/torch/ops/boxed.cpp."""
+    return (
+        f"{facts.name} has no forward-mode derivative, but an input has a tangent; give it one "
+        "with register_jvp(jvp), or detach the input"
+    )
+
+
+def _gradients(facts: Facts, result: Any) -> tuple[Any, ...]:
+    """What a backward returned, one gradient an argument."""
+    gradients = result if isinstance(result, tuple) else (result,)
+    missing = len(facts.names) - len(gradients)
+    if missing == 0:
+        return gradients
+    if len(gradients) == facts.positional:
+        return (*gradients, *[None] * missing)
+    raise RuntimeError(
+        f"the backward of {facts.name} returned {len(gradients)} gradients; expected one for each "
+        f"of its arguments ({', '.join(facts.names)}), None where there is none"
+    )
+
+
+def _no_backward(facts: Facts) -> str:
+    """The words of MissingBackward in native/torch/ops/autograd.cpp."""
+    return f"{facts.name} has no backward, but a gradient through it was asked for; " + (
+        "it writes its arguments: call it on detached tensors, or on clones under torch.no_grad()"
+        if facts.written
+        else "give it one with register_autograd(), or call it under torch.no_grad()"
+    )
+
+
+class _Call:
+    """One recorded call of an operator with lists, keyword-only or written arguments."""
+
+    def __init__(self, facts: Facts, run: Callable[..., Any], values: Sequence[Any]) -> None:
+        self._facts = facts
+        self._run = run
+        # only these: a recorded call keeps no input alive that was not saved
+        self._written = tuple(values[i] for i in facts.returned) if facts.returns_written else ()
+        self._sizes = {
+            i: len(values[i]) for i in facts.lists if isinstance(values[i], (list, tuple))
+        }
+        self._spec: list[int | None] = []  # for each output the length of its list, or None
+        self._is_tuple = False
+
+    def flatten(self, values: Sequence[Any]) -> list[Any]:
+        """All arguments, lists of tensors taken apart: what autograd sees."""
+        flat: list[Any] = []
+        for index, value in enumerate(values):
+            if index in self._sizes:
+                flat += value
+            else:
+                flat.append(value)
+        return flat
+
+    def rebuild(self, flat: Sequence[Any]) -> list[Any]:
+        """The arguments in schema order, or what stands for them (tangents, flags)."""
+        stream = iter(flat)
+        return [
+            [next(stream) for _ in range(self._sizes[i])] if i in self._sizes else next(stream)
+            for i in range(len(self._facts.names))
+        ]
+
+    def __call__(self, *flat: Any) -> Any:
+        args, kwargs = self._facts.split(self.rebuild(flat))
+        return self._run(*args, **kwargs)
+
+    def outputs(self, ctx: Any, inputs: Sequence[Any], result: Any) -> Any:
+        """What the node returns: the operator's outputs, then the tensors that it wrote."""
+        self._is_tuple = isinstance(result, tuple)
+        parts = self._parts(result)
+        self._spec = [len(p) if isinstance(p, list) else None for p in parts]
+        outputs = self.flatten_outputs(result)
+        written = [t for _, t in self._facts.tensors_of(inputs, self._facts.written)]
+        if written:
+            ctx.mark_dirty(*written)
+        return (*outputs, *(t for t in written if not any(t is o for o in outputs)))
+
+    @property
+    def output_count(self) -> int:
+        """How many tensors the operator returned, lists taken apart; written ones come after."""
+        return sum(1 if size is None else size for size in self._spec)
+
+    def flatten_outputs(self, result: Any) -> tuple[Any, ...]:
+        """Outputs, or their tangents, with lists taken apart."""
+        return tuple(
+            item
+            for part in self._parts(result)
+            for item in (part if isinstance(part, list) else (part,))
+        )
+
+    def _parts(self, result: Any) -> tuple[Any, ...]:
+        if not self._facts.returns or self._facts.returns_written:
+            return ()
+        return result if isinstance(result, tuple) else (result,)
+
+    def pack(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs, or their gradients, as the operator returns them."""
+        stream = iter(flat)
+        return tuple(
+            next(stream) if size is None else [next(stream) for _ in range(size)]
+            for size in self._spec
+        )
+
+    def result(self, flat: Sequence[Any]) -> Any:
+        """What the operator returned, recorded."""
+        if self._facts.returns_written:
+            return self._written[0] if len(self._written) == 1 else self._written
+        packed = self.pack(flat)
+        if self._is_tuple or not packed:
+            return packed or None
+        return packed[0]
+
+    def flatten_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients in the order of `flatten`."""
+        flat: list[Any] = []
+        for index, gradient in enumerate(gradients):
+            size = self._sizes.get(index)
+            if size is None:
+                flat.append(gradient)
+            elif gradient is None:
+                flat += [None] * size
+            elif len(gradient) == size:
+                flat += gradient
+            else:
+                raise RuntimeError(
+                    f"the backward of {self._facts.name} returned {len(gradient)} gradients for "
+                    f"the list '{self._facts.names[index]}' of {size} tensors"
+                )
+        return flat
+
+
+def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any]:
+    """The kernel at the Autograd key; registered with the key set as its first argument."""
+    redispatch = overload._handle.redispatch_boxed
+    record = _record_simple if facts.simple else _record_general
+    any_requires_grad = _any_in_lists_requires_grad if facts.lists else _any_requires_grad
+    apply = node.apply
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0 or (
+            _is_grad_enabled() and any_requires_grad(*args, **kwargs)
+        ):
+            run = partial(below_autograd, redispatch, keyset & _after_autograd)
+            if not _in_functorch():
+                return record(facts, apply, run, args, kwargs)
+            with enable_single_level_autograd_function():
+                return record(facts, apply, _in_forward_mode_of_now(run), args, kwargs)
+        return below_autograd(redispatch, keyset & _after_autograd, *args, **kwargs)
+
+    return kernel
+
+
+def _in_forward_mode_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which `apply` calls with forward mode off, for the transforms below this one: a jvp
+    around a grad would lose its tangents silently.
+    """
+    enabled = torch._C._is_fwd_grad_enabled()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with forward_ad._set_fwd_grad_enabled(enabled):
+            return run(*args, **kwargs)
+
+    return call
+
+
+def _any_in_lists_requires_grad(*args: Any, **kwargs: Any) -> bool:
+    """torch's own function passes over a list that has a None in it."""
+    values = (*args, *kwargs.values())
+    lists = [item for value in values if isinstance(value, (list, tuple)) for item in value]
+    return bool(_any_requires_grad(*values, *lists))
+
+
+def _record_simple(
+    facts: Facts, apply: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    return apply(*args, *facts.defaults[len(args) :], run)
+
+
+def _record_general(
+    facts: Facts, apply: Callable[..., Any], run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    values = facts.values(args, kwargs)
+    if _is_grad_enabled():
+        _refuse_leaves(facts, values)
+    call = _Call(facts, run, values)
+    return call.result(apply(*call.flatten(values), call))
+
+
+def _refuse_leaves(facts: Facts, values: Sequence[Any]) -> None:
+    for name, tensor in facts.tensors_of(values, facts.written):
+        if not tensor.requires_grad:
+            continue
+        base = tensor._base if tensor._is_view() else tensor
+        if base is not None and base.is_leaf:
+            what = "is a view of a leaf" if tensor._is_view() else "is a leaf"
+            raise RuntimeError(
+                f"{facts.name} writes its argument '{name}', which {what} tensor that requires "
+                "grad; call it under torch.no_grad(), or on a clone"
+            )

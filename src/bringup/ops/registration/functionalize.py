@@ -1,0 +1,140 @@
+"""Functionalization of operators that return what they write: `Tensor(a!) -> Tensor(a!)`.
+
+torch 2.13 functionalizes two such forms, by tag, and Inductor then gives the memory of the argument
+away while the return is still in use: wrong numbers. So a second operator with the same arguments
+and no returns stands for it in functional graphs, which torch functionalizes soundly. The result of
+a call is then the written argument itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bringup._native import has_torch_library, torch_library
+from bringup.errors import SchemaError
+from bringup.ops.schema.facts import Facts, find_overload, is_defined
+
+__all__ = ["install", "refuse_taken_name"]
+
+_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+
+
+def install(
+    overload: Any, facts: Facts, text: str, library: torch.library.Library, function: Any = None
+) -> Any:
+    """Makes an operator that returns written arguments, and nothing else, functionalizable. Does
+    nothing for others.
+
+    Args:
+        overload: the operator in `torch.ops`.
+        facts: of its schema.
+        text: its schema, with or without a name.
+        library: keeps the registrations.
+        function: its callable, where it is a kernel operator of the native library.
+
+    Returns:
+        What has to be kept as long as the library.
+    """
+    if not facts.returns_written:
+        return None
+    operator = facts.name.partition("::")[2]
+    bare = _name_without_returns(operator)
+    arguments = text[text.index("(") :].rpartition("->")[0]
+    library.define(f"{bare}{arguments}-> ()", tags=(torch.Tag.pt2_compliant_tag,))
+    name = f"{library.ns}::{bare}"
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        overload(*args, **kwargs)
+
+    torch.library.register_fake(name, run, lib=library)
+    library.impl(operator, _kernel(facts, find_overload(name)), "Functionalize")
+    if not has_torch_library():
+        library.impl(bare, run, "CompositeExplicitAutograd")
+        return None
+    schema = overload._schema
+    return torch_library().ops.run_without_returns(
+        schema.name, schema.overload_name, name, function
+    )
+
+
+def refuse_taken_name(name: str, facts: Facts, known: Facts) -> None:
+    """Raises `SchemaError` when an operator `name` of this schema would need a second name that
+    somebody else has; `known` is the operator that it is to replace.
+    """
+    second = _name_without_returns(name)
+    if facts.returns_written and not known.returns_written and is_defined(second):
+        raise SchemaError(
+            f"{name} returns what it writes, which needs an operator {second}; somebody else has "
+            "defined one of that name. Choose another name"
+        )
+
+
+def _name_without_returns(name: str) -> str:
+    return f"{name.replace('.', '_')}_without_returns"
+
+
+def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:
+    """The operator on functional tensors: what it would write becomes their new value."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values = facts.values(args, kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE):
+            written = _run(facts, without_returns, [_below(value) for value in values])
+        for index, new in zip(facts.written, written, strict=True):
+            _update(facts.names[index], values[index], new)
+        returned = tuple(values[index] for index in facts.returned)
+        return returned[0] if len(returned) == 1 else returned
+
+    return kernel
+
+
+def _run(facts: Facts, without_returns: Any, values: list[Any]) -> Sequence[Any]:
+    """What the written arguments hold after the operator."""
+    if torch._C._are_functorch_transforms_active():  # where auto_functionalized is not known
+        for index in facts.written:
+            values[index] = _clone(values[index])
+        args, kwargs = facts.split(values)
+        without_returns(*args, **kwargs)
+        return [values[index] for index in facts.written]
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized
+
+    given = dict(zip(facts.names, values, strict=True))
+    results: Sequence[Any] = auto_functionalized(without_returns, **given)
+    return results[-len(facts.written) :]
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_clone(item) for item in value]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _below(value: Any) -> Any:
+    """The argument without functionalization, as it is now."""
+    if isinstance(value, (list, tuple)):
+        return [_below(item) for item in value]
+    if not isinstance(value, torch.Tensor) or not torch._is_functional_tensor(value):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value)
+
+
+def _update(name: str, given: Any, result: Any) -> None:
+    """Gives a functional tensor, or a list of them, new values."""
+    pairs: Sequence[tuple[Any, Any]] = [(given, result)]
+    if isinstance(given, (list, tuple)):
+        pairs = list(zip(given, result, strict=True))
+    for tensor, new in pairs:
+        if tensor is None:
+            continue
+        if not torch._is_functional_tensor(tensor):
+            raise RuntimeError(
+                f"the argument '{name}' is written, but was not made inside the function that is "
+                "functionalized; pass it as an argument of that"
+            )
+        torch._functionalize_replace(tensor, new)
+        torch._functionalize_commit_update(tensor)
+        torch._functionalize_sync(tensor)

@@ -1,0 +1,305 @@
+"""The verbs that every operator of this package has: what can be registered after its definition.
+
+`Verbs` is a mixin over an operator in `torch.ops` and a `torch.library.Library` that keeps its
+registrations. Every registration can be repeated; the last one counts.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from bringup.errors import SchemaError
+from bringup.ops.registration import functionalize
+from bringup.ops.registration.autograd import Formula, autograd_kernel, node_class
+from bringup.ops.registration.python_kernel import Slot, python_kernel
+from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_for
+from bringup.ops.schema.facts import Facts, facts_of
+from bringup.ops.schema.keys import autocast_key, device_key, device_type
+
+__all__ = ["Verbs"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Verbs:
+    """What can be registered for an operator.
+
+    Attributes:
+        overload: the operator in `torch.ops`.
+        qualified_name: `namespace::name`, with `.overload` where there is one.
+    """
+
+    overload: Any
+    qualified_name: str
+    facts: Facts
+
+    def __init__(self, operator: Any, library: torch.library.Library) -> None:
+        self.overload = operator
+        self.facts = facts_of(operator)
+        self.qualified_name = self.facts.name
+        self._library = library
+        self._autograd_library = library
+        self._bare = self.facts.name.partition("::")[2]
+        self._kernels: dict[str, Slot] = {}
+        self._casts: dict[str, torch.dtype] = {}
+        self._fake: Slot | None = None
+        self._batching: Slot | None = None
+        self._formula = Formula()
+        self._node: Any = None
+        self._functionalized: Any = None
+
+    def destroy(self) -> None:
+        """Removes all that was registered for the operator after its definition."""
+        self._functionalized = None
+        self._library._destroy()
+
+    @typing.overload
+    def register_kernel(self, device: str | Sequence[str], function: Function) -> Function: ...
+    @typing.overload
+    def register_kernel(
+        self, device: str | Sequence[str], function: None = None
+    ) -> Callable[[Function], Function]: ...
+    def register_kernel(self, device: str | Sequence[str], function: Any = None) -> Any:
+        """Registers the Python implementation for one device type or several; also a decorator.
+
+        A later one replaces an earlier one, however either was given. "npu" is PrivateUse1.
+
+        Raises:
+            SchemaError: there is no such device type, or the operator has neither a tensor nor a
+                `device` argument that could say where to run.
+        """
+        if function is None:
+            return lambda given: self.register_kernel(device, given)
+        for name in (device,) if isinstance(device, str) else device:
+            self._put_kernel(device_key(name), function)
+        if not self.facts.tensors and not self.facts.lists:
+            self._select_by_device()
+        return function
+
+    def _put_kernel(self, key: str, function: Callable[..., Any]) -> None:
+        adapted = self._adapt(function)
+        slot = self._kernels.get(key)
+        if slot is not None:
+            slot.function = adapted
+            return
+        slot = self._kernels[key] = Slot(adapted)
+        self._library.impl(self._bare, python_kernel(self.facts, slot), key)
+
+    def _adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as the dispatcher calls it: with the schema's arguments."""
+        return function
+
+    def _select_by_device(self) -> None:
+        """Dispatches an operator without tensors by its `device` argument."""
+        arguments = self.overload._schema.arguments
+        index = next((i for i, a in enumerate(arguments) if str(a.type) == "Device"), None)
+        if index is None:
+            raise SchemaError(
+                f"{self.qualified_name} has no tensor argument, so kernels for devices need an "
+                "argument `device: torch.device`"
+            )
+        facts, redispatch = self.facts, self.overload._handle.redispatch_boxed
+
+        def select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            device = facts.values(args, kwargs)[index]
+            key = getattr(torch._C.DispatchKey, device_key(device.type))
+            return redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+
+        if "BackendSelect" not in self._kernels:
+            self._kernels["BackendSelect"] = Slot(select)
+            self._library.impl(self._bare, select, "BackendSelect", with_keyset=True)
+
+    def register_fake(self, function: Function) -> Function:
+        """Registers what the operator does on fake and meta tensors; usable as a decorator.
+
+        The function gets the operator's arguments and returns tensors of the right shape, dtype and
+        strides. `torch.library.get_ctx().new_dynamic_size()` gives a size that depends on data.
+        """
+        adapted = self._adapt(function)
+        if self._fake is None:
+            slot, facts = Slot(adapted), self.facts
+            self._fake = slot
+
+            def fake(*args: Any, **kwargs: Any) -> Any:
+                values = facts.values(args, kwargs)
+                facts.check_lengths(values)
+                positional, keywords = facts.split(values)
+                return slot.function(*positional, **keywords)
+
+            torch.library.register_fake(
+                self.qualified_name, fake, lib=self._library, allow_override=True
+            )
+        self._fake.function = adapted
+        return function
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """Registers a gradient formula written in Python.
+
+        Args:
+            backward: `backward(ctx, *grads)` gets one gradient for each output and returns one for
+                each argument, None for those that have none; for a list of tensors, a list.
+            setup_context: `setup_context(ctx, inputs, output)`, or `(ctx, inputs,
+                keyword_only_inputs, output)` for an operator with keyword-only arguments, stores
+                on `ctx` what `backward` needs. `inputs` has every argument, defaults included.
+                `ctx` is that of `torch.autograd.Function`: `save_for_backward`,
+                `needs_input_grad`, `mark_non_differentiable`, `set_materialize_grads`.
+
+        Raises:
+            SchemaError: the operator writes an argument or returns nothing, or `setup_context`
+                takes other arguments.
+        """
+        self._formula.set_backward(self.facts, backward, setup_context)
+        self._install_autograd()
+
+    def register_jvp(self, jvp: Function) -> Function:
+        """Registers the forward-mode derivative; usable as a decorator.
+
+        `jvp(ctx, *tangents)` gets one tangent for each argument (None for those without one) and
+        the `ctx` that `setup_context` filled, and returns one tangent for each output.
+        """
+        self._formula.jvp = jvp
+        self._install_autograd()
+        return jvp
+
+    def _install_autograd(self) -> None:
+        """Puts the autograd kernel in place, once. Without a formula its node raises."""
+        if self._node is not None:
+            return
+        self._node = node_class(self.facts, self._formula)
+        kernel = autograd_kernel(self.facts, self.overload, self._node)
+        # Not by Library.impl: its book of names then shows whether somebody else has put a kernel
+        # there, which the callable has to respect.
+        self._autograd_library.m.impl(self._bare, "Autograd", kernel, True)
+
+    def _install_versions(self) -> None:
+        """Tracks what the operator's schema says of its memory: views, and version counters of
+        arguments that it writes.
+        """
+        facts, overload = self.facts, self.overload
+        if overload._schema._is_view_op():
+            self._library.m.register_ad_inplace_or_view_fallback(self._bare)
+            return
+        if not facts.written:
+            return
+        redispatch = overload._handle.redispatch_boxed
+        after = torch._C._after_ADInplaceOrView_keyset
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            values = facts.values(args, kwargs)
+            result = redispatch(keyset & after, *args, **kwargs)
+            for _, tensor in facts.tensors_of(values, facts.written):
+                torch.autograd.graph.increment_version(tensor)
+            return result
+
+        self._library.impl(self._bare, kernel, "ADInplaceOrView", with_keyset=True)
+
+    def install_functionalization(self, text: str, function: Any = None) -> None:
+        """Lets compilers trace an operator of this schema that returns what it writes."""
+        self._functionalized = functionalize.install(
+            self.overload, self.facts, text, self._library, function
+        )
+
+    def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
+        """Registers how the operator runs under `torch.vmap`; usable as a decorator.
+
+        Args:
+            rule: `rule(info, in_dims, *args)` returns the batched result and its batch dimensions,
+                as for `torch.library.register_vmap`; `in_dims` has an entry for every argument,
+                keyword-only ones last. Or "pointwise" for an operator that works element by
+                element, called once with the batch in front and ranks aligned; or "loop" for one
+                call a sample, which is what a `custom_op` does unless told otherwise. For an empty
+                batch it asks the fake, and runs nothing.
+        """
+        function = rule_for(self.overload, self.facts, rule)
+        if self._batching is None:
+            self._batching = Slot(function)
+            kernel = batching_kernel(self.overload, self.facts, self._batching)
+            self._library.impl(self._bare, kernel, "FuncTorchBatched", with_keyset=True)
+        self._batching.function = function
+        return rule
+
+    def register_autocast(self, device: str, dtype: torch.dtype) -> None:
+        """Makes the operator run in `dtype` inside `torch.autocast(device)`.
+
+        Floating-point tensors of that device, float64 excepted, are cast, also in lists and
+        keyword arguments. Another call for the same device replaces the dtype.
+
+        Raises:
+            SchemaError: the device has no autocast, or `dtype` is no floating-point dtype.
+        """
+        key = autocast_key(device)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise SchemaError(
+                f"{self.qualified_name}: register_autocast(dtype={dtype!r}): expected a "
+                "floating-point torch.dtype such as torch.bfloat16"
+            )
+        known = key in self._casts
+        self._casts[key] = dtype
+        if known:
+            return
+        outside = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        casts, call = self._casts, self.overload
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            type_, target = device_type(device), casts[key]
+            with torch._C._ExcludeDispatchKeyGuard(outside):
+                return call(
+                    *(_cast(value, type_, target) for value in args),
+                    **{name: _cast(value, type_, target) for name, value in kwargs.items()},
+                )
+
+        self._library.impl(self._bare, kernel, key)
+
+    def register_effect(self, effect: Literal["ordered"] | None) -> None:
+        """Says whether calls have an effect that their results do not show.
+
+        "ordered": a compiler keeps every call and their order. None: a call whose result is not
+        used may go. An operator that neither returns nor writes anything is "ordered" unless this
+        says otherwise.
+        """
+        from torch._library.effects import EffectType
+
+        if effect not in ("ordered", None):
+            raise SchemaError(
+                f"{self.qualified_name}: register_effect({effect!r}): expected 'ordered' or None"
+            )
+        self._library._register_effectful_op(
+            self.qualified_name, EffectType.ORDERED if effect else None
+        )
+
+    def register_sharding(self, strategy: Function) -> Function:
+        """Registers how the operator runs on `DTensor`s; usable as a decorator.
+
+        `strategy(*args)` gets `DTensorSpec`s for tensors and returns the acceptable placements, as
+        for `torch.distributed.tensor.experimental.register_sharding`, to which this is handed on.
+
+        Raises:
+            SchemaError: this torch was built without `torch.distributed`.
+        """
+        if not torch.distributed.is_available():
+            raise SchemaError(
+                f"{self.qualified_name}: a sharding rule needs a torch built with torch.distributed"
+            )
+        from torch.distributed.tensor.experimental import register_sharding
+
+        register_sharding(self.overload)(strategy)
+        return strategy
+
+
+def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        eligible = (
+            value.is_floating_point()
+            and value.device.type == device
+            and value.dtype is not torch.float64
+        )
+        return value.to(dtype) if eligible else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast(item, device, dtype) for item in value)
+    return value

@@ -1,0 +1,49 @@
+"""Defaults of schemas as Python writes them: torch gives dtypes, layouts and memory formats as
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bringup.ops.schema.dtypes import dtype_of_number
+
+__all__ = ["default_of"]
+
+# In the order of c10::Layout and c10::MemoryFormat.
+_LAYOUTS = (
+    torch.strided,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch._mkldnn,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+    torch.jagged,
+)
+_MEMORY_FORMATS = (
+    torch.contiguous_format,
+    torch.preserve_format,
+    torch.channels_last,
+    torch.channels_last_3d,
+)
+_READ: dict[str, Callable[[Any], Any]] = {
+    "ScalarType": dtype_of_number,
+    "Layout": _LAYOUTS.__getitem__,
+    "MemoryFormat": _MEMORY_FORMATS.__getitem__,
+}
+
+
+def default_of(argument: Any) -> Any:
+    """The default of an argument of a `torch.FunctionSchema`; None where there is none."""
+    if not argument.has_default_value():
+        return None
+    value = argument.default_value
+    kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+    read = _READ.get(kind)
+    if read is None or not isinstance(value, int):
+        return value
+    return read(value)

@@ -1,0 +1,166 @@
+"""What the Python side needs to know of a registered operator, read once from its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bringup.errors import ContractError, SchemaError
+from bringup.ops.schema.defaults import default_of
+
+__all__ = ["Facts", "facts_of", "find_overload", "is_defined", "is_dispatched"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An operator's schema, as calls of it need it.
+
+    Attributes:
+        name: `namespace::name`, with `.overload` where there is one.
+        names: of all arguments, in schema order.
+        defaults: of all arguments; None where there is none.
+        positional: how many arguments are not keyword-only; they come first.
+        tensors: indices of the arguments that are tensors.
+        lists: indices of the arguments that are lists of tensors.
+        written: indices of the arguments that the operator writes.
+        returns: the types of what it returns.
+        returns_lists: whether a return is a list of tensors.
+        returns_aliases: whether a return is declared to be, or to be a view of, an argument.
+        returned: for each return the index of the written argument that it is, or -1.
+        lengths: index and length of the lists of fixed length, `int[2]`.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    positional: int
+    tensors: tuple[int, ...]
+    lists: tuple[int, ...]
+    written: tuple[int, ...]
+    returns: tuple[str, ...]
+    returns_lists: bool
+    returns_aliases: bool
+    returned: tuple[int, ...]
+    lengths: tuple[tuple[int, int], ...]
+
+    @property
+    def simple(self) -> bool:
+        """Whether a call's arguments are its values: no keyword-only ones, no lists of tensors."""
+        return not (
+            self.lists
+            or self.written
+            or self.returns_lists
+            or self.returns_aliases
+            or self.positional < len(self.names)
+        )
+
+    @property
+    def returns_written(self) -> bool:
+        """Whether it returns what it writes, and nothing else."""
+        return bool(self.returned) and all(index >= 0 for index in self.returned)
+
+    @property
+    def pure_without_result(self) -> bool:
+        """Whether a compiler would find nothing to keep: it returns and writes nothing."""
+        return not self.returns and not self.written
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """All arguments in schema order, defaults filled in."""
+        values = [*args, *self.defaults[len(args) :]]
+        for name, value in kwargs.items():
+            values[self.names.index(name)] = value
+        return values
+
+    def check_lengths(self, values: Sequence[Any]) -> None:
+        """`ContractError` for a list that has not the length its schema says; torch only looks at
+        the elements.
+        """
+        for index, length in self.lengths:
+            value = values[index]
+            if value is not None and len(value) != length:
+                raise ContractError(
+                    f"{self.name}: {self.names[index]} must have {length} elements, got "
+                    f"{len(value)}"
+                )
+
+    def split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`values` as positional and keyword arguments of a call."""
+        keywords = dict(zip(self.names[self.positional :], values[self.positional :], strict=True))
+        return tuple(values[: self.positional]), keywords
+
+    def tensors_of(
+        self, values: Sequence[Any], indices: Sequence[int]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor among the arguments `indices`, with its argument's name."""
+        for index in indices:
+            value = values[index]
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, torch.Tensor):
+                    yield self.names[index], item
+
+
+def is_defined(name: str) -> bool:
+    """Whether the dispatcher knows an operator of this name (`ns::name` or `ns::name.overload`)."""
+    return torch._C._get_operation_overload(*_parts(name)) is not None
+
+
+def is_dispatched(name: str) -> bool:
+    """The same, for a name that TorchScript may know without the dispatcher (`aten::add`)."""
+    try:
+        torch._C._dispatch_find_schema_or_throw(*_parts(name))
+    except RuntimeError:
+        return False
+    return True
+
+
+def find_overload(name: str) -> Any:
+    """The operator `ns::name` or `ns::name.overload`; `SchemaError` if there is none."""
+    namespace, separator, rest = name.partition("::")
+    if not separator or not rest:
+        raise SchemaError(f"{name!r} is not an operator name; expected 'namespace::name'")
+    bare, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), bare), overload or "default")
+    except AttributeError as error:
+        raise SchemaError(
+            f"there is no operator {name}; define it first, or import what defines it"
+        ) from error
+
+
+def facts_of(overload: Any) -> Facts:
+    """Reads an operator's schema."""
+    schema = overload._schema
+    arguments = schema.arguments
+    kinds = [str(a.type) for a in arguments]
+    return Facts(
+        name=f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name,
+        names=tuple(a.name for a in arguments),
+        defaults=tuple(map(default_of, arguments)),
+        positional=sum(not a.kwarg_only for a in arguments),
+        tensors=tuple(i for i, k in enumerate(kinds) if k in {"Tensor", "Optional[Tensor]"}),
+        lists=tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k),
+        written=tuple(i for i, a in enumerate(arguments) if a.is_write),
+        returns=tuple(str(r.type) for r in schema.returns),
+        returns_lists=any("List[" in str(r.type) for r in schema.returns),
+        returns_aliases=any(r.alias_info is not None for r in schema.returns),
+        returned=tuple(_returned(schema, r) for r in schema.returns),
+        lengths=tuple((i, a.N) for i, a in enumerate(arguments) if a.N),
+    )
+
+
+def _returned(schema: Any, returned: Any) -> int:
+    """The written argument that a return is, or -1."""
+    alias = returned.alias_info
+    if alias is None or not alias.is_write:
+        return -1
+    sets = [a.alias_info and a.alias_info.before_set for a in schema.arguments]
+    return sets.index(alias.before_set) if alias.before_set in sets else -1
+
+
+def _parts(name: str) -> tuple[str, str]:
+    namespace, _, rest = name.partition("::")
+    bare, _, overload = rest.partition(".")
+    return f"{namespace}::{bare}", overload

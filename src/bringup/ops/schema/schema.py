@@ -1,0 +1,271 @@
+"""Operator schemas: what the kernel ABI can carry, and how a call is bound to it.
+
+Owns parsing a schema text, refusing what no kernel can take, and filling in defaults. Does not know
+the dispatcher.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bringup.errors import SchemaError
+from bringup.ops.schema.defaults import default_of
+
+__all__ = ["Argument", "Schema", "parse_schema", "read_schema", "with_symbolic_ints"]
+
+MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
+
+_CARRIED = frozenset(
+    (
+        "Tensor",
+        "Tensor[]",
+        "int",
+        "float",
+        "bool",
+        "str",
+        "ScalarType",
+        "int[]",
+        "float[]",
+        "bool[]",
+    )
+)
+_LIST = re.compile(r"List\[(.*)\]")
+_OPTIONAL = re.compile(r"Optional\[(.*)\]")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+# `int` as the type of an argument, or a quoted default, which is left alone. Not `int[2]`: torch
+# takes one number for such a list, but not for `SymInt[2]`. So each length of such a list compiles
+# anew; who writes `SymInt[2]` has one compilation for all, and no single number for a list.
+_INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\])?\??\s+[A-Za-z_])")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an operator.
+
+    Attributes:
+        name: as in the schema.
+        type: its schema type without `?` and without a list's fixed length: "Tensor", "int[]", ...
+        optional: whether None is allowed.
+        keyword_only: whether it stands behind `*`.
+        mutated: whether the operator writes it (`Tensor(a!)`).
+        required: whether it has no default.
+        default: the default, a `torch.dtype` for a ScalarType; None where there is none.
+        length: of a list of fixed length, `int[2]`; 0 for any other argument.
+    """
+
+    name: str
+    type: str
+    optional: bool = False
+    keyword_only: bool = False
+    mutated: bool = False
+    required: bool = True
+    default: Any = None
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A parsed schema.
+
+    Attributes:
+        text: as registered: with `SymInt` for `int`.
+        name: "namespace::name".
+        overload: the overload's name, or "".
+        arguments: in schema order.
+        returns: for each the index of the written argument it is, or -1 for a fresh output.
+        return_names: the returns' names, "" where they have none.
+        return_lists: which returns are lists of tensors.
+    """
+
+    text: str
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[int, ...]
+    return_names: tuple[str, ...]
+    return_lists: tuple[bool, ...]
+    index: Mapping[str, int] = field(repr=False)
+
+    @property
+    def qualified_name(self) -> str:
+        """`namespace::name`, or `namespace::name.overload`."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+    @property
+    def fresh_outputs(self) -> int:
+        """How many returns the operator allocates."""
+        return sum(alias < 0 for alias in self.returns)
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """The indices of the arguments that are or hold tensors."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The indices of the arguments that the operator writes."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The values of all arguments in schema order, for a call that fits the schema."""
+        values = [argument.default for argument in self.arguments]
+        values[: len(args)] = args
+        for name, value in kwargs.items():
+            values[self.index[name]] = value
+        for index, argument in enumerate(self.arguments):
+            if argument.length and isinstance(values[index], (bool, int, float)):
+                values[index] = [values[index]] * argument.length
+        return values
+
+    def signature(self) -> str:
+        """The signature as Python writes it."""
+        parts: list[str] = []
+        for argument in self.arguments:
+            if argument.keyword_only and "*" not in parts:
+                parts.append("*")
+            parts.append(
+                argument.name if argument.required else f"{argument.name}={argument.default!r}"
+            )
+        return f"({', '.join(parts)})"
+
+
+def with_symbolic_ints(arguments: str) -> str:
+    """The arguments of a schema text with `SymInt` where people write `int`."""
+    return _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], arguments)
+
+
+def read_schema(text: str, shown: str) -> Any:
+    """torch's reading of a schema. `SchemaError` that shows it as `shown` for what is none, for two
+    arguments of one name and for a variable number of arguments.
+    """
+    try:
+        parsed = torch._C.parse_schema(text)
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"{shown!r} is not a schema: names are made of ASCII letters, digits and _"
+        ) from error
+    except RuntimeError as error:
+        raise SchemaError(f"{shown!r} is not a schema: {_reason(error)}") from error
+    names = [argument.name for argument in parsed.arguments]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SchemaError(f"{shown!r}: two arguments are called '{twice[0]}'")
+    if "..." in _QUOTED.sub("", text):
+        raise SchemaError(f"{shown!r}: '...' is not supported; name every argument")
+    return parsed
+
+
+def _reason(error: RuntimeError) -> str:
+    """What torch's parser says, and where: it points at the place with a line of its own."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason = lines[0].rstrip(":. ")
+    for line, marker in itertools.pairwise(lines):
+        if "<--- HERE" in marker:
+            return f"{reason} at {line[marker.index('~') :]!r}"
+    return reason
+
+
+def parse_schema(text: str) -> Schema:
+    """Parses `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
+
+    Raises `SchemaError` for a text that is no schema, for a type that no kernel can take, and for
+    returns that are not tensors.
+    """
+    if not isinstance(text, str):
+        raise SchemaError(
+            "a kernel operator's schema is a text such as 'mylib::f(Tensor x) -> Tensor', got "
+            f"{text!r}"
+        )
+    head, arrow, tail = text.partition("->")
+    registered = with_symbolic_ints(head) + arrow + tail
+    parsed = read_schema(registered, text)
+    if "::" not in parsed.name:
+        raise SchemaError(f"{text!r} has no namespace: write 'mylib::{parsed.name}(...) -> ...'")
+    arguments = tuple(_argument(parsed.name, a) for a in parsed.arguments)
+    returns = tuple(_return(parsed, r) for r in parsed.returns)
+    schema = Schema(
+        text=registered.strip(),
+        name=parsed.name,
+        overload=parsed.overload_name,
+        arguments=arguments,
+        returns=returns,
+        return_names=tuple(r.name for r in parsed.returns),
+        return_lists=tuple(str(r.type) != "Tensor" for r in parsed.returns),
+        index={a.name: i for i, a in enumerate(arguments)},
+    )
+    _check(schema)
+    return schema
+
+
+def _argument(operator: str, parsed: Any) -> Argument:
+    alias = parsed.alias_info
+    if alias is not None and not alias.is_write:
+        raise SchemaError(
+            f"{operator}: argument '{parsed.name}' is aliased without being written; a kernel "
+            "operator cannot "
+            "return a view, write 'Tensor' or 'Tensor(a!)'"
+        )
+    type_text = str(parsed.real_type)
+    optional = _OPTIONAL.fullmatch(type_text)
+    if optional:
+        type_text = optional[1]
+    type_text = _LIST.sub(r"\1[]", type_text)
+    if type_text not in _CARRIED:
+        raise SchemaError(
+            f"{operator}: argument '{parsed.name}' has type {parsed.real_type}, which the kernel "
+            "ABI cannot carry; "
+            f"it carries {', '.join(sorted(_CARRIED))} and their optional forms"
+        )
+    return Argument(
+        name=parsed.name,
+        type=type_text,
+        optional=optional is not None,
+        keyword_only=parsed.kwarg_only,
+        mutated=alias is not None,
+        required=not parsed.has_default_value(),
+        default=default_of(parsed),
+        length=parsed.N or 0,
+    )
+
+
+def _return(parsed: Any, returned: Any) -> int:
+    if str(returned.type) not in {"Tensor", "List[Tensor]"}:
+        raise SchemaError(
+            f"{parsed.name}: a kernel operator returns tensors, got a return of type "
+            f"{returned.type}"
+        )
+    if returned.alias_info is None:
+        return -1
+    for index, argument in enumerate(parsed.arguments):
+        info = argument.alias_info
+        if info is not None and info.before_set == returned.alias_info.before_set:
+            return index
+    raise SchemaError(f"{parsed.name}: a return aliases no argument")
+
+
+def _check(schema: Schema) -> None:
+    if schema.fresh_outputs + len(schema.arguments) > MAX_ARGUMENTS:
+        raise SchemaError(
+            f"{schema.name}: {len(schema.arguments)} arguments and {schema.fresh_outputs} outputs "
+            "are more than "
+            f"the {MAX_ARGUMENTS} that a kernel call carries"
+        )
+    if not any(a.type == "Tensor" and not a.optional for a in schema.arguments):
+        raise SchemaError(
+            f"{schema.name}: a kernel operator needs at least one Tensor argument that is not "
+            "optional: it says on which device to run"
+        )
+    if 0 < schema.fresh_outputs < len(schema.returns):
+        raise SchemaError(
+            f"{schema.name}: the returns must be all new tensors or all written arguments; a "
+            "written argument need not be returned"
+        )
+    if not schema.returns and not schema.written:
+        raise SchemaError(
+            f"{schema.name}: the operator returns nothing and writes no argument 'Tensor(a!)'"
+        )

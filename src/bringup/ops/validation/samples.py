@@ -1,0 +1,229 @@
+"""Arguments to check an operator with: reading what a caller gives, changing the layout, the sizes
+or the dtype of a sample, and making samples from the schema and the contract of a kernel operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from bringup.errors import BringupError, ContractError
+from bringup.ops.contract.constraints import CheckKind
+from bringup.ops.kernel.kernel_op import definition_of
+from bringup.ops.schema.facts import Facts
+from bringup.ops.schema.schema import Argument
+
+__all__ = ["Sample", "Samples", "generate", "read"]
+
+_SIZES = (2, 3, 4, 5)
+_RANKS = (2, 1, 3, 4)
+_SCALARS: Mapping[str, Any] = {
+    "int": 1,
+    "float": 0.5,
+    "bool": False,
+    "int[]": [1, 1],
+    "float[]": [0.5, 0.5],
+    "bool[]": [True, False],
+    "ScalarType": torch.float32,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments of one call. The tensors are never given to an operator, only copies of them."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+        """The sample with every tensor changed."""
+        args, kwargs = _pytree.tree_map_only(torch.Tensor, change, (self.args, dict(self.kwargs)))
+        return Sample(args, kwargs)
+
+    def mapped_inputs(self, facts: Facts, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+        """The sample with every tensor changed that the operator only reads."""
+        written = {id(tensor) for tensor in self.written(facts)}
+        return self.mapped(lambda tensor: tensor if id(tensor) in written else change(tensor))
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors, those in lists too."""
+        leaves = _pytree.tree_leaves((self.args, dict(self.kwargs)))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def written(self, facts: Facts) -> list[torch.Tensor]:
+        """The tensors that the operator declares to write."""
+        values = facts.values(self.args, self.kwargs)
+        leaves = _pytree.tree_leaves([values[index] for index in facts.written])
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def copied(self) -> Sample:
+        """New tensors with the same values, strides and offset, without autograd history."""
+        return self.mapped(_copy)
+
+
+Samples = Iterable[Any] | Callable[[], Iterable[Any]]
+
+
+def read(operator: str, samples: Samples) -> list[Sample]:
+    """What a caller gave as samples. Raises `ValueError` where that is none or no arguments."""
+    given = list(samples() if callable(samples) else samples)
+    if not given:
+        raise ValueError(f"{operator}: samples is empty; give the arguments of one call or more")
+    return [_read_one(operator, index, item) for index, item in enumerate(given)]
+
+
+def _read_one(operator: str, index: int, item: Any) -> Sample:
+    if not isinstance(item, tuple):
+        raise ValueError(
+            f"{operator}: sample {index}: expected a tuple of arguments, or (args, kwargs), got "
+            f"{type(item).__name__}; write (x,) for one argument"
+        )
+    if len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], Mapping):
+        return Sample(item[0], dict(item[1]))
+    return Sample(item, {})
+
+
+def generate(operator: str) -> list[Sample]:
+    """Samples from the schema and the contract of a kernel operator: without its optional tensors,
+    and with them. Raises `ValueError` where that is not possible.
+    """
+    definition = definition_of(operator)
+    if definition is None:
+        raise ValueError(
+            f"{operator} declares no contract to make samples from (it is no kernel operator); "
+            "give samples=[(x, ...), ...], the arguments of one call or more"
+        )
+    reason = "there is no tensor among its arguments"
+    optional = any(a.type == "Tensor" and a.optional for a in definition.schema.arguments)
+    for rank in _RANKS:
+        try:
+            return [
+                _fitting(definition, rank, with_optional=given)
+                for given in ((False, True) if optional else (False,))
+            ]
+        except (BringupError, IndexError, RuntimeError, TypeError) as error:
+            reason = str(error)
+    raise ValueError(
+        f"{operator}: no arguments that its contract and its kernel take could be made from the "
+        f"schema ({reason}); give samples=[(x, ...), ...], the arguments of one call or more"
+    )
+
+
+def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
+    """Arguments that the operator takes; raises what its contract or its kernel raises."""
+    arguments = definition.schema.arguments
+    dtypes = _dtypes(definition.checks, arguments)
+    values = [_value(a, dtypes[i], rank, with_optional) for i, a in enumerate(arguments)]
+    for _ in arguments:  # a shape may hang on another one
+        for check in definition.checks:
+            _fit(check, values, arguments)
+    definition.fake(*_call(arguments, values)[0], **_call(arguments, values)[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sample = Sample(*_call(arguments, values)).mapped(_filled)
+    copy = sample.copied()
+    definition.function.overload(*copy.args, **copy.kwargs)
+    return sample
+
+
+def _call(
+    arguments: Sequence[Argument], values: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    pairs = list(zip(arguments, values, strict=True))
+    positional = tuple(value for argument, value in pairs if not argument.keyword_only)
+    return positional, {a.name: value for a, value in pairs if a.keyword_only}
+
+
+def _dtypes(checks: Sequence[Any], arguments: Sequence[Argument]) -> list[torch.dtype]:
+    dtypes = [torch.float32] * len(arguments)
+    for check in checks:
+        if check.kind is CheckKind.DTYPE and torch.float32 not in check.dtypes:
+            for index in check.indices:
+                dtypes[index] = check.dtypes[0]
+    for check in checks:
+        if check.kind is CheckKind.SAME_DTYPE:
+            for index in check.indices:
+                dtypes[index] = dtypes[check.indices[0]]
+    return dtypes
+
+
+def _value(argument: Argument, dtype: torch.dtype, rank: int, with_optional: bool) -> Any:
+    """A first value; tensors are on meta, their shapes still to be fitted."""
+    if argument.type in {"Tensor", "Tensor[]"}:
+        if argument.optional and not with_optional:
+            return None
+        tensor = torch.empty(_SIZES[:rank], dtype=dtype, device="meta")
+        return tensor if argument.type == "Tensor" else [tensor, torch.empty_like(tensor)]
+    if not argument.required or argument.optional:
+        return argument.default
+    if argument.type not in _SCALARS:
+        raise ContractError(f"{argument.name} is a {argument.type} without a default")
+    return dtype if argument.type == "ScalarType" else _SCALARS[argument.type]
+
+
+def _fit(check: Any, values: list[Any], arguments: Sequence[Argument]) -> None:
+    """Gives the tensors of a check the shapes that it asks for."""
+    targets = [i for i in check.indices if isinstance(values[i], torch.Tensor)]
+    if check.kind is CheckKind.SAME_SHAPE and targets:
+        for index in targets[1:]:
+            values[index] = _resized(values[index], values[targets[0]].shape)
+    elif check.kind is CheckKind.SHAPE:
+        for index in targets:
+            if values[index].dim() < len(check.dimensions):  # its own sizes may be among them
+                values[index] = _resized(values[index], _SIZES[: len(check.dimensions)])
+            sizes = [n for d in check.dimensions for n in d.evaluate(values, arguments)]
+            values[index] = _resized(values[index], sizes)
+
+
+def _resized(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    return torch.empty(tuple(sizes), dtype=tensor.dtype, device="meta")
+
+
+def _filled(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return torch.randn(tensor.shape, dtype=torch.float32).to(tensor.dtype)
+    return torch.randint(0, 2, tensor.shape).to(tensor.dtype)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Also of an expanded or offset tensor: the whole storage is copied."""
+    plain = tensor.detach()
+    if plain.layout is not torch.strided or plain.device.type == "meta":
+        return plain.clone()
+    storage = plain.untyped_storage().clone()
+    copy = torch.empty(0, dtype=plain.dtype, device=plain.device)
+    return copy.set_(storage, plain.storage_offset(), plain.shape, plain.stride())
+
+
+def sizes_of(sample: Sample) -> list[int]:
+    """Every size among the sample's tensors, once."""
+    return sorted({size for tensor in sample.tensors() for size in tensor.shape if size})
+
+
+def emptied(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The sample with zero in place of one size, wherever that stands, for each size."""
+    for size in sizes_of(sample):
+        yield (
+            f"with size 0 in place of {size}",
+            sample.mapped(lambda tensor, n=size: _with_size(tensor, n, 0)),  # type: ignore[misc]
+        )
+
+
+def doubled(sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """The sample with one size doubled, wherever that stands, for each size."""
+    for size in sizes_of(sample):
+        yield (
+            f"with size {2 * size} in place of {size}",
+            sample.mapped(lambda tensor, n=size: _with_size(tensor, n, 2 * n)),  # type: ignore[misc]
+        )
+
+
+def _with_size(tensor: torch.Tensor, old: int, new: int) -> torch.Tensor:
+    for dim, size in enumerate(tensor.shape):
+        if size == old:
+            tensor = tensor.narrow(dim, 0, 0) if new == 0 else torch.cat([tensor, tensor], dim)
+    return tensor.detach().contiguous()
