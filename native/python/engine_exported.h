@@ -1,5 +1,5 @@
-// Graphs and patterns that a library made, as plain Python: `bringup.passes.native` builds them
-// again through the dialect of the graph that is being rewritten.
+// Graphs and patterns that a library made, as plain Python: `bringup.passes.registry.native` builds
+// them again through the dialect of the graph that is being rewritten.
 #pragma once
 
 #include <nanobind/nanobind.h>

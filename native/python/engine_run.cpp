@@ -59,7 +59,7 @@ en::RegistrationPtr pass_of(nb::handle descriptor) {
   return registration_of(descriptor).registration;
 }
 
-// The steps of a session, which are methods of a bringup.passes.session.Session.
+// The steps of a session, which are methods of a bringup.passes.run.session.Session.
 class PythonSession : public en::SessionSteps {
  public:
   //
@@ -170,7 +170,7 @@ nb::dict fields_of(const en::PassResult& result) {
   return all;
 }
 
-// The steps of a run, which are methods of a bringup.passes.executor.Run.
+// The steps of a run, which are methods of a bringup.passes.run.executor.Run.
 class PythonRun : public en::RunSteps {
  public:
   //

@@ -2,6 +2,18 @@
 
 In reading order: the pass kinds (`FusionBasePass`, `PatternFusionPass`, `DecomposePass`),
 registering them, patterns and matches, plugins, running passes and what they report.
+
+What is not named here is internal (but for `bootstrap`, whose name is GE's). Its packages, each
+knowing only those before it:
+
+- `patterns`: patterns, and what a match of one tells
+- `definition`: what an author of a pass writes
+- `rewrite`: putting something where a match was
+- `reference`: the matcher in plain Python, the oracle of the native one
+- `matching`: finding a pattern with the native engine
+- `registry`: which passes there are, and which of them run
+- `run`: running them; `report` is what came of it
+- `mining`: what repeats in a graph
 """
 
 from bringup.errors import (
@@ -11,11 +23,11 @@ from bringup.errors import (
     PassSkipException,
     WrongRewriteError,
 )
-from bringup.passes.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
-from bringup.passes.context import PassContext
-from bringup.passes.controls import RewriteLimit, limit_rewrites
-from bringup.passes.descriptor import ErrorPolicy, PassDescriptor
-from bringup.passes.elements import (
+from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
+from bringup.passes.definition.context import PassContext
+from bringup.passes.definition.stages import PassStage
+from bringup.passes.mining.mining import Mined, Repeat, mine
+from bringup.passes.patterns.elements import (
     AnyValue,
     ArgumentPattern,
     Constant,
@@ -26,48 +38,48 @@ from bringup.passes.elements import (
     optional,
     variadic,
 )
-from bringup.passes.events import EventKind, PassEvent, listening, profile_with
-from bringup.passes.executor import run_passes
-from bringup.passes.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
-from bringup.passes.loader import (
-    PluginReport,
-    load_pass_plugins,
-    shutdown,
-    unload_pass_plugins,
-)
-from bringup.passes.match import MatchResult
-from bringup.passes.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
-from bringup.passes.mining import Mined, Repeat, mine
-from bringup.passes.patterns import (
+from bringup.passes.patterns.match import MatchResult
+from bringup.passes.patterns.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
+from bringup.passes.patterns.pattern import (
     NodeIo,
     Pattern,
     PatternInputs,
     capture_tensor,
     create_pattern,
 )
-from bringup.passes.registering import (
+from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.registry.loader import (
+    PluginReport,
+    load_pass_plugins,
+    shutdown,
+    unload_pass_plugins,
+)
+from bringup.passes.registry.registering import (
     register_custom_pass,
     register_decompose_pass,
     register_fusion_pass,
 )
-from bringup.passes.registry import (
+from bringup.passes.registry.registry import (
     clear_registered_passes,
     get_registered_pass_by_descriptor_key,
     get_registered_pass_dicts,
     get_registered_passes,
     unregister_pass,
 )
+from bringup.passes.registry.selection import is_switched_on, select_passes
 from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
-from bringup.passes.rewriter import create_replacement
-from bringup.passes.selection import is_switched_on, select_passes
-from bringup.passes.shapes import infer_shape
-from bringup.passes.stages import PassStage
-from bringup.passes.subgraph import (
+from bringup.passes.rewrite.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
+from bringup.passes.rewrite.rewriter import create_replacement
+from bringup.passes.rewrite.shapes import infer_shape
+from bringup.passes.rewrite.subgraph import (
     SubgraphBoundary,
     SubgraphInput,
     SubgraphOutput,
     SubgraphRewriter,
 )
+from bringup.passes.run.controls import RewriteLimit, limit_rewrites
+from bringup.passes.run.events import EventKind, PassEvent, listening, profile_with
+from bringup.passes.run.executor import run_passes
 
 __all__ = [
     "AnyValue",

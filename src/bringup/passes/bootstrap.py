@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bringup.passes.loader import load_pass_plugins
-from bringup.passes.registry import get_registered_pass_dicts as get_registered_passes
+from bringup.passes.registry.loader import load_pass_plugins
+from bringup.passes.registry.registry import get_registered_pass_dicts as get_registered_passes
 
 __all__ = ["ENV_PY_PASS_PATH", "get_registered_passes", "load_pass_plugins"]
 

@@ -7,8 +7,8 @@ whose names end in a number have that many outputs (`t::split2`).
 import struct
 
 from bringup import ir, passes
-from bringup.passes.matcher import Matcher
-from bringup.passes.native_matcher import NativeMatcher
+from bringup.passes.matching.native_matcher import NativeMatcher
+from bringup.passes.reference.matcher import Matcher
 
 
 class PlainDialect:

@@ -9,7 +9,7 @@ from bringup.kernels.patterns._support import (
     refuse_writers,
     require,
 )
-from bringup.passes.folding import fold_constants
+from bringup.passes.run.folding import fold_constants
 
 __all__ = ["DropCopies", "FoldFactories"]
 

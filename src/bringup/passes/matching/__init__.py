@@ -1,0 +1,4 @@
+"""Finding a pattern with the native engine.
+
+`native_matcher`: the search. `program`: a pattern made ready for it.
+"""

@@ -1,0 +1,140 @@
+"""Whether what was matched can be taken out of the graph, and where its replacement would stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bringup import ir
+from bringup.ir import Node, Value
+from bringup.passes.patterns.bindings import Bindings, resolve
+from bringup.passes.patterns.match import MatchResult
+from bringup.passes.reference.linking import reads_through, stated_edges
+from bringup.passes.rewrite.placement import Part, Refusal, stand
+
+__all__ = ["RETURNS_INPUT", "Candidate", "accept"]
+
+RETURNS_INPUT = (
+    "the pattern returns its own input here: only what an operator computes can be replaced"
+)
+
+_Refuse = Callable[[Node, str], None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
+
+    result: MatchResult
+    before: Node
+    hoist: tuple[Node, ...]
+
+
+def accept(bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> Candidate | None:
+    """The candidate that the bindings make; None after `refuse` was told why there is none."""
+    return _Boundary(bound, storages, refuse).accept()
+
+
+class _Boundary:
+    def __init__(self, bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> None:
+        self._bound = bound
+        self._storages = storages
+        self._refuse = refuse
+        self._matched = frozenset(bound.taken)
+        self._in_order = _sorted(self._matched)
+        found = (resolve(bound.root, value) for value in bound.root.pattern.graph.outputs)
+        self._outputs = [value for value in found if value is not None]
+        self._taken_in = _values_taken_in(bound)
+
+    def accept(self) -> Candidate | None:
+        if not (
+            self._is_computed_inside()
+            and self._is_self_contained()
+            and self._is_ordered_as_stated()
+            and self._is_unwritten()
+        ):
+            return None
+        place = stand(Part(self._matched, self._taken_in, self._outputs), self._storages)
+        if isinstance(place, Refusal):
+            self._refuse(place.node, place.reason)
+            return None
+        return Candidate(MatchResult(self._bound.root), place.before, place.hoist)
+
+    def _is_computed_inside(self) -> bool:
+        """Whether every output is computed by a matched node: an input of the pattern that it
+        returns, always or because an optional part is absent, is not.
+        """
+        for value in self._outputs:
+            if value.node not in self._matched:
+                self._refuse(value.node, RETURNS_INPUT)
+                return False
+        return True
+
+    def _is_self_contained(self) -> bool:
+        returned = frozenset(self._outputs)
+        for target in self._in_order:
+            if target.op_type == ir.CONSTANT:
+                continue
+            for index, value in enumerate(target.outputs):
+                if value in returned:
+                    continue
+                outside = next((user for user in value.users if user not in self._matched), None)
+                if outside is not None:
+                    self._refuse(
+                        target,
+                        f"its output {index} is used outside of the match by {outside.name!r}; "
+                        "make it an output of the pattern",
+                    )
+                    return False
+        for value in self._taken_in:
+            if value.node in self._matched and value.node.op_type != ir.CONSTANT:
+                self._refuse(
+                    value.node, "an input of the pattern would be computed inside the match"
+                )
+                return False
+        return True
+
+    def _is_ordered_as_stated(self) -> bool:
+        """Whether an edge between matched nodes is one of the pattern, or says no more than what
+        they read: otherwise what must run after the one would no longer run after what the other
+        waits for.
+        """
+        stated = stated_edges(self._bound)
+        for node in self._in_order:
+            for source in node.control_inputs:
+                if source not in self._matched or (source, node) in stated:
+                    continue
+                if not reads_through(node, source, self._matched):
+                    self._refuse(
+                        node,
+                        f"it runs after {source.name!r} by a control edge that the pattern does "
+                        "not have",
+                    )
+                    return False
+        return True
+
+    def _is_unwritten(self) -> bool:
+        for value in self._outputs:
+            writer = self._storages.writer_of(value)
+            if writer is not None:
+                self._refuse(
+                    value.node, f"its memory is written by {writer.name!r}, so it is not replaced"
+                )
+                return False
+        return True
+
+
+def _values_taken_in(bound: Bindings) -> list[Value]:
+    """What the replacement may read: inputs of the pattern, and values in captured arguments."""
+    taken_in: dict[Value, None] = {}
+    for frame in bound.root.frames():
+        for value in frame.pattern.graph.inputs:
+            if value in frame.inputs:
+                taken_in[frame.inputs[value]] = None
+        for name in sorted(frame.names):
+            taken_in.update(dict.fromkeys(ir.values_in(frame.names[name])))
+    return list(taken_in)
+
+
+def _sorted(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: node.order)

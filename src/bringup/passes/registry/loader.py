@@ -1,0 +1,100 @@
+"""Loading pass plugins from the pass path, from entry points and explicitly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bringup import plugins, settings
+from bringup.passes.engine import PassRegistration, native
+from bringup.passes.registry import registry
+from bringup.passes.registry.native import load_library, unload_library
+from bringup.plugins import PluginReport
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "PluginReport",
+    "load_pass_plugins",
+    "shutdown",
+    "unload_pass_plugins",
+]
+
+ENTRY_POINT_GROUP = "bringup.passes"
+GE_ENTRY_POINT_GROUP = "ge.passes.plugins"
+
+_registered: dict[str, PassRegistration] = {}
+
+
+@contextmanager
+def _whole_or_nothing() -> Iterator[list[str]]:
+    labels: list[str] = []
+    with registry.collecting() as registrations:
+        yield labels
+    for registration in registrations:
+        _registered[registration.label] = registration
+        labels.append(registration.label)
+
+
+def _forget(label: str) -> None:
+    registration = _registered.pop(label, None)
+    if registration is not None:
+        native.forget_passes([registration])
+
+
+def _open_library(path: Path) -> Callable[[], None]:
+    registry.note(load_library(path))
+    return lambda: unload_library(path)
+
+
+def _library() -> dict[str, str]:
+    """The passes that bringup ships: `kernels` is above `passes`, so they are a plugin like any."""
+    return (
+        {"library": "bringup.kernels.patterns:register_patterns"} if settings.pass_library() else {}
+    )
+
+
+# The loader's own lock is not the registry's: who registers passes never waits for a plugin.
+_loader = plugins.PluginLoader(
+    (ENTRY_POINT_GROUP, GE_ENTRY_POINT_GROUP),
+    settings.pass_path,
+    transaction=_whole_or_nothing,
+    forget=_forget,
+    open_library=_open_library,
+    built_in=_library,
+)
+
+
+def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
+    """Bring the registry in line with the shipped library, the pass path and the entry points.
+
+    The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
+    0; its passes run after those of priority 0, so that passes of your own see the graph first.
+
+    Entry points are those of the groups `bringup.passes` and `ge.passes.plugins`. After
+    `clear_registered_passes` every plugin is loaded anew.
+
+    The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a
+    file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone
+    is unloaded. `places` are more files, folders and packages; they come first and stay until
+    `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
+    report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
+    """
+    if registry.take_cleared():
+        _loader.load_again()
+    return _loader.load(places)
+
+
+def unload_pass_plugins(*, keep_libraries: bool = False) -> None:
+    """Forget all passes that came from plugins, and the modules that brought them.
+
+    With `keep_libraries` passes of C and C++ libraries stay.
+    """
+    _loader.unload(keep_libraries=keep_libraries)
+
+
+def shutdown() -> None:
+    """Forget all passes, those of plugins with their modules. Harmless when called again."""
+    unload_pass_plugins()
+    registry.clear_registered_passes()

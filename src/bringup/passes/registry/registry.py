@@ -1,0 +1,162 @@
+"""Which passes there are: the engine's registry, as Python sees it.
+
+Passes of C and C++ libraries stand in it beside those of Python, under the same rules.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from bringup.passes.definition.stages import PassStage
+from bringup.passes.engine import PassBatch, PassRegistration, native
+from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
+from bringup.passes.registry.native import native_pass_class
+
+__all__ = [
+    "add",
+    "clear_registered_passes",
+    "collecting",
+    "descriptors_of",
+    "get_registered_pass_by_descriptor_key",
+    "get_registered_pass_dicts",
+    "get_registered_passes",
+    "note",
+    "unregister_pass",
+]
+
+_KNOWN: WeakValueDictionary[int, PassDescriptor] = WeakValueDictionary()
+"""By the address of the registration, which the descriptor keeps."""
+_NOTED: ContextVar[list[PassRegistration] | None] = ContextVar("bringup_noted_passes", default=None)
+
+
+def get_registered_passes() -> tuple[PassDescriptor, ...]:
+    """All registered passes, every version of each, by stage, priority, name, newest first.
+
+    They run in this order, except that `requires` and `after` come first.
+    """
+    return descriptors_of(native.registered_passes())
+
+
+def get_registered_pass_dicts() -> list[dict[str, object]]:
+    """The same as plain values, for JSON."""
+    return [descriptor.as_dict() for descriptor in get_registered_passes()]
+
+
+def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) -> PassDescriptor:
+    """The pass with this `descriptor_key`, its newest version unless one is named.
+
+    Raises `KeyError` that lists the keys when there is none.
+    """
+    found = native.find_pass(key, _checked(version))
+    if found is None:
+        known = [f"{item.descriptor_key} {item.version}" for item in get_registered_passes()]
+        asked = key if version is None else f"{key} {version}"
+        raise KeyError(f"no pass is registered as {asked!r}; there are {known}")
+    return _descriptor_of(found)
+
+
+def unregister_pass(name: str, version: str | None = None) -> None:
+    """Forget a pass, in all versions or in one; `KeyError` when there is none."""
+    if not native.remove_passes(name, _checked(version)):
+        asked = name if version is None else f"{name}@{version}"
+        known = sorted({item.pass_name for item in get_registered_passes()})
+        raise KeyError(f"no pass named {asked!r} is registered; there are {known}")
+
+
+def clear_registered_passes() -> None:
+    """Forget all passes. Plugins are loaded again when they are looked for the next time."""
+    _CLEARED.append(True)
+    native.clear_passes()
+
+
+_CLEARED: list[bool] = []
+
+
+def take_cleared() -> bool:
+    """Whether all passes were forgotten since this was asked last."""
+    was_cleared = bool(_CLEARED)
+    _CLEARED.clear()
+    return was_cleared
+
+
+atexit.register(clear_registered_passes)  # their classes belong to an interpreter that ends
+
+
+def add(descriptor: PassDescriptor) -> None:
+    """Register a pass. The same class of the same file again changes nothing.
+
+    Raises `ValueError` when name and version are taken by another; the first stays.
+    """
+    digest = _source_digest(descriptor.pass_class)
+    registration = PassRegistration(dataclasses.replace(descriptor, source_digest=digest))
+    native.register_pass(registration)
+
+
+def note(registrations: Iterable[PassRegistration]) -> None:
+    """Let `collecting` list passes that a library registered in its block."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted.extend(registrations)
+
+
+@contextmanager
+def collecting() -> Iterator[list[PassRegistration]]:
+    """Collects what is registered in this block by this thread, and makes it visible at its end,
+    all at once; an exception leaves nothing of it.
+
+    No lock is held meanwhile: the block may import modules that register passes themselves.
+    """
+    noted: list[PassRegistration] = []
+    token = _NOTED.set(noted)
+    try:
+        with PassBatch() as batch:
+            yield noted
+            noted.extend(batch.commit())
+    finally:
+        _NOTED.reset(token)
+
+
+def descriptors_of(registrations: Iterable[PassRegistration]) -> tuple[PassDescriptor, ...]:
+    """What Python knows about registered passes."""
+    return tuple(_descriptor_of(item) for item in registrations)
+
+
+def _descriptor_of(registration: PassRegistration) -> PassDescriptor:
+    known = _KNOWN.get(registration.address)
+    if known is None:
+        known = _KNOWN.setdefault(registration.address, _made(registration))
+    return known
+
+
+def _made(registration: PassRegistration) -> PassDescriptor:
+    facts = registration.describe()
+    facts["stage"] = PassStage(facts["stage"])
+    facts["on_error"] = ErrorPolicy(facts["on_error"])
+    return PassDescriptor(
+        **facts,
+        pass_class=registration.pass_class or native_pass_class(registration),
+        registration=registration,
+    )
+
+
+def _checked(version: str | None) -> str:
+    """A version as the registry takes it; `ValueError` when it is none."""
+    if version is None:
+        return ""
+    native.version_of(version)
+    return version
+
+
+def _source_digest(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if file is None or not Path(file).is_file():
+        return ""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()

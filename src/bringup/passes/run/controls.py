@@ -1,0 +1,99 @@
+"""What a run of passes is asked to do besides rewriting: verify, dump, stop early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bringup import settings
+from bringup.passes.run.dump import prepare
+
+__all__ = ["Controls", "RewriteLimit", "limit_rewrites"]
+
+
+@dataclass
+class RewriteLimit:
+    """Lets only so many rewrites happen, in the order in which they come: to find a wrong one.
+
+    Attributes:
+        most: how many may happen; None for all.
+        log: every rewrite that happened, as text. A graph pass counts as one where it changed
+            something.
+    """
+
+    most: int | None
+    log: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def take(self, pass_name: str, graph: str, nodes: Sequence[str]) -> bool:
+        """Whether one more may happen; if so it is counted."""
+        with self._lock:
+            if self.most is not None and len(self.log) >= self.most:
+                return False
+            where = f" at {', '.join(nodes)}" if nodes else ""
+            self.log.append(f"{pass_name} on {graph}{where}")
+            return True
+
+    def give_back(self, pass_name: str, graph: str) -> None:
+        """Forget that a graph pass was counted: it changed nothing."""
+        with self._lock:
+            self.log.remove(f"{pass_name} on {graph}")
+
+
+_LIMITS: list[RewriteLimit] = []
+_OF_ENVIRONMENT: dict[int, RewriteLimit] = {}
+
+
+@contextmanager
+def limit_rewrites(most: int | None) -> Iterator[RewriteLimit]:
+    """Let at most `most` rewrites happen in this block, in all threads; None only counts them."""
+    limit = RewriteLimit(most)
+    _LIMITS.append(limit)
+    try:
+        yield limit
+    finally:
+        _LIMITS.remove(limit)
+
+
+def _active_limit() -> RewriteLimit | None:
+    if _LIMITS:
+        return _LIMITS[-1]
+    most = settings.pass_limit()
+    return None if most is None else _OF_ENVIRONMENT.setdefault(most, RewriteLimit(most))
+
+
+@dataclass(frozen=True)
+class Controls:
+    """How passes run.
+
+    Attributes:
+        verify: whether every rewrite is run against what it replaces.
+        dump: the folder for the graphs before and after every pass that changed one.
+        limit: how many rewrites may happen.
+        quiet: whether nobody is told: for trying a pass out.
+    """
+
+    verify: bool = False
+    dump: Path | None = None
+    limit: RewriteLimit | None = None
+    quiet: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, object]) -> Controls:
+        """From the options `verify` and `dump_passes`, else from the settings.
+
+        Raises `TypeError` when an option has a value that it cannot take, and `BringupError` when
+        nothing can be written to the folder.
+        """
+        verify, dump = options.get("verify"), options.get("dump_passes")
+        if verify is not None and not isinstance(verify, bool):
+            raise TypeError(f"option 'verify' must be True or False, got {verify!r}")
+        if dump is not None and not isinstance(dump, (str, Path)):
+            raise TypeError(f"option 'dump_passes' must be the path of a folder, got {dump!r}")
+        folder = settings.pass_dump() if dump is None else Path(dump)
+        if folder is not None:
+            prepare(folder)
+        return cls(settings.pass_verify() if verify is None else verify, folder, _active_limit())

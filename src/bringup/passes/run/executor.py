@@ -1,0 +1,180 @@
+"""Running passes over a graph and its subgraphs, and what is raised in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from bringup import ir, settings
+from bringup.errors import PassError, PassFatalError, WrongRewriteError
+from bringup.passes.engine import native
+from bringup.passes.registry.descriptor import PassDescriptor
+from bringup.passes.report import PassStatus, Report
+from bringup.passes.run.controls import Controls
+from bringup.passes.run.events import is_wanted
+from bringup.passes.run.folding import fold_constants
+from bringup.passes.run.session import Session, result_of
+
+__all__ = ["Run", "run_passes"]
+
+_LOG = settings.logger("passes")
+
+
+def run_passes(
+    graph: ir.Graph,
+    selected: Sequence[PassDescriptor],
+    *,
+    options: Mapping[str, object] | None = None,
+    commit: ir.Committer | None = None,
+    fold: bool = False,
+) -> Report:
+    """Run passes over `graph` and its subgraphs, stage by stage.
+
+    A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised
+    for the stage (at once for `PassFatalError`), unless the pass was registered with
+    `on_error="skip"` or `"rollback"`. The error's `report` attribute has all results, its `status`
+    is that of the first failure. Edits of passes that succeeded stay.
+
+    Arguments:
+        graph: edited in place.
+        selected: the passes, in running order.
+        options: what passes may read with `context.get_option_value`. `verify` runs every rewrite
+            against what it replaces, `dump_passes` names a folder for the graphs before and after.
+        commit: called with the edits of every pass that succeeded.
+        fold: whether operators on constants are computed once, before the last stage.
+    """
+    run = Run(graph, options or {}, commit, fold)
+    with _not_within_itself(selected, run.report):
+        native.run_passes(run, selected)
+    if run.failures:
+        raise _combined(run.report, run.failures)
+    return run.report
+
+
+_SELECTED: ContextVar[frozenset[str]] = ContextVar("bringup_running_passes", default=frozenset())
+
+
+@contextmanager
+def _not_within_itself(selected: Sequence[PassDescriptor], report: Report) -> Iterator[None]:
+    """Refuse a pass that runs passes among which it is: that would have no end."""
+    names = frozenset(item.pass_name for item in selected)
+    again = sorted(_SELECTED.get() & names)
+    if again:
+        error = PassError(
+            f"a hook runs passes over a graph while {again} run, and they are among them: name "
+            "others (passes=[...])"
+        )
+        error.report = report  # type: ignore[attr-defined]
+        raise error
+    token = _SELECTED.set(_SELECTED.get() | names)
+    try:
+        yield
+    finally:
+        _SELECTED.reset(token)
+
+
+class Run:
+    """The steps of one call of `run_passes`, which the engine calls; it has the flow: stages,
+    policies, what a failure ends (`native/engine/executor.cpp`).
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        options: Mapping[str, object],
+        commit: ir.Committer | None,
+        fold: bool,
+    ) -> None:
+        self.report = Report(graph.name)
+        self.failures: list[Exception] = []
+        self._graph = graph
+        self._options = options
+        self._controls = Controls.of(options)
+        self._is_heard = is_wanted() and not self._controls.quiet
+        self._commit = commit
+        self._fold = fold
+        self._session: Session | None = None
+
+    def graphs(self) -> list[ir.Graph]:
+        """The graph, then its subgraphs at any depth that a node still calls."""
+        return list(_with_subgraphs(self._graph))
+
+    def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
+        """A session of a pass on one of these graphs."""
+        commit = self._commit if graph is self._graph else None
+        self._session = Session(
+            graph, descriptor, self._options, self._controls, commit, is_heard=self._is_heard
+        )
+        return self._session
+
+    def tell(self, facts: dict[str, Any], graph: ir.Graph) -> None:
+        """Take a result: of the session that was opened last, or of a pass that did not run."""
+        result = result_of(facts, graph)
+        self.report.results.append(result)
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.finish(result)
+        if result.failures:
+            miss = next((item for item in result.near_misses if "failed: " in item.reason), None)
+            _LOG.warning(
+                "pass %r failed at %d matches, which were left alone%s",
+                result.name,
+                result.failures,
+                f": {miss}" if miss is not None else "",
+            )
+        if result.tolerated:
+            _LOG.warning("pass %r failed and was undone: %s", result.name, result.message)
+        elif result.status is PassStatus.FAILED:
+            assert session.error is not None, "a failure was described"
+            self.failures.append(session.error)
+
+    def infer_shapes(self) -> None:
+        """The step between the first two stages, for graphs that do not have their shapes yet."""
+        for graph in self.graphs():
+            if not ir.needs_shapes(graph):
+                continue
+            try:
+                ir.infer_shapes(graph)
+            except PassError as error:
+                error.report = self.report  # type: ignore[attr-defined]
+                raise
+
+    def fold(self) -> None:
+        """The step before the last stage: compute once what depends on constants only."""
+        if not self._fold:
+            return
+        with self._graph.transaction("fold_constants") as edits:
+            self.report.folded = fold_constants(self._graph)
+            if self._commit is not None:
+                self._commit(edits)
+
+
+def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """The graph, then its subgraphs at any depth that belong to a node that is still there."""
+    yield graph
+    for subgraph in graph.get_all_subgraphs():
+        if subgraph.get_parent_node() is not None:
+            yield from _with_subgraphs(subgraph)
+
+
+def _combined(report: Report, failures: list[Exception]) -> PassError:
+    failed = [
+        result
+        for result in report.results
+        if result.status is PassStatus.FAILED and not result.tolerated
+    ]
+    text = "; ".join(f"pass {result.name!r} failed: {result.message}" for result in failed)
+    kind = (
+        PassFatalError
+        if any(isinstance(error, PassFatalError) for error in failures)
+        else PassError
+    )
+    if any(isinstance(error, WrongRewriteError) for error in failures):
+        kind = WrongRewriteError
+    combined = kind(f"{text}. Its edits were undone.", status=failed[0].code)
+    combined.report = report  # type: ignore[attr-defined]
+    combined.__cause__ = failures[0]
+    return combined

@@ -1,0 +1,180 @@
+"""What a pattern or decompose pass may rewrite in one graph: matches, or nodes of some types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bringup import ir
+from bringup.errors import PassError
+from bringup.passes.definition.base import PatternFusionPass, pattern_methods
+from bringup.passes.definition.expressions import configure, pattern_of
+from bringup.passes.matching.native_matcher import make_matcher
+from bringup.passes.patterns.match import MatchResult
+from bringup.passes.patterns.pattern import Pattern
+from bringup.passes.reference.matcher import Candidate
+from bringup.passes.report import NearMiss
+
+__all__ = ["NodeTargets", "PatternTargets", "Target"]
+
+
+@dataclass(slots=True)
+class Target:
+    """One candidate.
+
+    Attributes:
+        subject: what hooks are given.
+        pattern: what reports call it.
+        nodes: what is replaced.
+        before: the replacement stands in front of it.
+        hoist: these must move there first.
+    """
+
+    subject: MatchResult | ir.Node
+    pattern: str
+    nodes: tuple[ir.Node, ...]
+    before: ir.Node
+    hoist: Sequence[ir.Node] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """What the nodes are called, or were before they were replaced."""
+        return [node._name for node in self.nodes]
+
+    @property
+    def inputs(self) -> Sequence[ir.Value | None]:
+        """What the replacement's inputs stand for; None where an optional part is absent."""
+        if isinstance(self.subject, MatchResult):
+            return self.subject.inputs
+        return list(dict.fromkeys(self.subject.inputs))
+
+    @property
+    def captures(self) -> list[str]:
+        """What the captured values of a match are called; those of absent parts are left out."""
+        if not isinstance(self.subject, MatchResult):
+            return []
+        return [value.name for value in self.subject.captured()]
+
+    def outputs(self, wanted: int) -> Sequence[ir.Value]:
+        """What a replacement with `wanted` outputs replaces: of a node those outputs that are read,
+        if it has as many, else all.
+        """
+        if isinstance(self.subject, MatchResult):
+            return self.subject.outputs
+        everything = list(self.subject.outputs)
+        used = [value for value in everything if value.users] or everything
+        return used if len(used) == wanted else everything
+
+
+class PatternTargets:
+    """The matches of a pass's patterns."""
+
+    def __init__(self, graph: ir.Graph, instance: PatternFusionPass) -> None:
+        self.storages = ir.Storages(graph)
+        self._graph = graph
+        self._patterns = _patterns_of(graph, instance)
+        self._match: MatchResult | None = None
+
+    @property
+    def count(self) -> int:
+        """How many patterns there are."""
+        return len(self._patterns)
+
+    def start(self, search: int) -> None:
+        """Look for pattern number `search`, from the first node on."""
+        self._matcher = make_matcher(self._patterns[search], self._graph, self.storages)
+        self._found: Iterator[Candidate] = self._matcher.matches()
+
+    def next(self) -> Target | None:
+        """The next match; the one before expires."""
+        self.end()
+        candidate = next(self._found, None)
+        if candidate is None:
+            return None
+        match = self._match = candidate.result
+        nodes = match.get_matched_nodes()
+        return Target(match, match.pattern_name, nodes, candidate.before, candidate.hoist)
+
+    def end(self) -> None:
+        """Let the match expire that was found last."""
+        if self._match is not None:
+            self._match.expire()
+        self._match = None
+
+    def refusal(self, target: Target) -> str | None:
+        """The matcher refuses what cannot be replaced."""
+        return None
+
+    def refuse(self, target: Target, reason: str) -> None:
+        """Note that a match was left alone."""
+        self._matcher.refuse(target.nodes[-1], reason)
+
+    @property
+    def near_miss(self) -> NearMiss | None:
+        """What came closest since `start`."""
+        return self._matcher.near_miss
+
+
+class NodeTargets:
+    """The nodes of the types that a decompose pass replaces."""
+
+    count = 1
+
+    def __init__(self, graph: ir.Graph, op_types: Sequence[str]) -> None:
+        self.storages = ir.Storages(graph)
+        self.near_miss: NearMiss | None = None
+        self._graph = graph
+        self._op_types = op_types
+
+    def start(self, search: int) -> None:
+        """Take the nodes that are there now, in their order."""
+        targets = [node for op_type in self._op_types for node in self._graph.find(op_type)]
+        self._found = iter(sorted(targets, key=lambda node: node.order))
+        wanted = ", ".join(self._op_types)
+        none = NearMiss(wanted, "", f"the graph has no {wanted}")
+        self.near_miss = None if targets else none
+
+    def next(self) -> Target | None:
+        """The next node that is still there."""
+        for node in self._found:
+            if self._graph.owns(node):
+                return Target(node, node.op_type, (node,), node)
+        return None
+
+    def end(self) -> None:
+        """Nodes expire by themselves."""
+
+    def refusal(self, target: Target) -> str | None:
+        """Why a node is not replaced, whatever the pass says."""
+        (node,) = target.nodes
+        if not node.pure:
+            return "the operator writes memory or is random, so it is never replaced"
+        for value in node.outputs:
+            writer = self.storages.writer_of(value)
+            if writer is not None:
+                return f"its memory is written by {writer.name!r}, so it is not replaced"
+        return None
+
+    def refuse(self, target: Target, reason: str) -> None:
+        """Note that a node was left alone."""
+        if self.near_miss is None:
+            self.near_miss = NearMiss(target.pattern, target.names[0], reason)
+
+
+def _patterns_of(graph: ir.Graph, instance: PatternFusionPass) -> list[Pattern]:
+    methods = pattern_methods(type(instance))
+    if methods:
+        return [pattern_of(instance, name, graph.dialect) for name in methods]
+    given = instance.patterns()
+    listed = given if isinstance(given, (tuple, list)) else [given]
+    patterns = [item if isinstance(item, Pattern) else Pattern(item) for item in listed]  # type: ignore[arg-type]
+    if not patterns:
+        raise PassError(f"{type(instance).__qualname__}.patterns() returned no pattern")
+    for pattern in patterns:
+        if not pattern.is_valid():
+            raise PassError(
+                f"{type(instance).__qualname__}.patterns() returned the pattern "
+                f"{pattern.name!r}, which was released"
+            )
+        configure(pattern, graph.dialect, instance.matcher_config)
+    return patterns
