@@ -31,12 +31,10 @@ from bringup.passes.patterns.elements import (
     AnyValue,
     ArgumentPattern,
     Constant,
-    Variadic,
     any_value,
     constant,
     one_of,
     optional,
-    variadic,
 )
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.matcher_config import PatternMatcherConfig, PatternMatcherConfigBuilder
@@ -44,8 +42,10 @@ from bringup.passes.patterns.pattern import (
     NodeIo,
     Pattern,
     PatternInputs,
+    Variadic,
     capture_tensor,
     create_pattern,
+    variadic,
 )
 from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
 from bringup.passes.registry.loader import (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from bringup import ir
+from bringup.passes.patterns.convert import as_graph
 from bringup.passes.patterns.pattern import Pattern, PatternInputs
-from bringup.passes.rewrite.rewriter import as_graph
 
 if TYPE_CHECKING:
     from bringup.passes.definition.base import PatternFusionPass

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bringup import ir
 from bringup.passes.engine import PatternCore, ProgramCore
-from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant, Variadic
-from bringup.passes.patterns.pattern import Pattern, argument_patterns
+from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
+from bringup.passes.patterns.pattern import Pattern, Variadic, argument_patterns
 
 __all__ = ["Program", "SubPattern", "program_of"]
 

@@ -1,5 +1,5 @@
-"""The pieces of a pattern besides operators: open arguments, constants, lists, parts that may be
-absent, alternatives.
+"""The pieces of a pattern besides operators: open arguments, constants, parts that may be absent,
+alternatives. Lists of open length are in `pattern`, for their items may be patterns.
 
 What only stands for an argument is an `ArgumentPattern`; alternatives are nodes of the pattern's
 graph (type `ir::one_of`), because they join values that the graph computes.
@@ -10,24 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bringup import ir
-from bringup.errors import PassError
-
-if TYPE_CHECKING:
-    from bringup.passes.patterns.pattern import Pattern
 
 __all__ = [
     "AnyValue",
     "ArgumentPattern",
     "Constant",
-    "Variadic",
     "any_value",
     "constant",
     "one_of",
     "optional",
-    "variadic",
 ]
 
 KINDS = ("bool", "int", "float", "str", "none", "list", "tensor")
@@ -108,32 +101,6 @@ class Constant(ArgumentPattern):
         return f"constant({', '.join(stated)})"
 
 
-@dataclass(frozen=True)
-class Variadic(ArgumentPattern):
-    """Matches a list of values of any length, or what a list has besides its other items.
-
-    Attributes:
-        name: what the values are captured as.
-        at_least, at_most: bounds of their number; None for no upper one.
-        each: the pattern that every value must be the output of; None for any value.
-    """
-
-    name: str
-    at_least: int = 0
-    at_most: int | None = None
-    each: Pattern | None = None
-
-    def __repr__(self) -> str:
-        stated = [repr(self.name)]
-        if self.at_least:
-            stated.append(f"at_least={self.at_least}")
-        if self.at_most is not None:
-            stated.append(f"at_most={self.at_most}")
-        if self.each is not None:
-            stated.append(f"each={self.each.name}")
-        return f"variadic({', '.join(stated)})"
-
-
 def any_value(
     name: str = "",
     *,
@@ -206,46 +173,6 @@ def _flatten(item: object, into: list[float]) -> tuple[int, ...]:
     if len(shapes) > 1:
         raise ValueError(f"constant: the rows of {item!r} differ in shape")
     return (len(item), *(shapes.pop() if shapes else ()))
-
-
-def variadic(
-    name: str,
-    *,
-    each: object = None,
-    at_least: int = 0,
-    at_most: int | None = None,
-) -> Variadic:
-    """A list of values of open length: `builder.op("aten::cat", passes.variadic("xs"), 1)`.
-
-    It stands for a whole list argument, or for one item in a list whose other items are given
-    (`[x, passes.variadic("rest")]`), and then for all that they leave.
-
-    Arguments:
-        name: what the values are captured as: `match_result["xs"]` is a tuple of values.
-        each: what every one of the values must be: a pattern or graph of one output, or a function
-            `(inputs) -> holder` like a `@pattern` method. `match_result.each("xs")` has a match for
-            each. Names in it hold within one item, unless the pattern around it has them too.
-        at_least, at_most: how many there may be.
-
-    Raises `TypeError` or `ValueError` for a name, pattern or number that cannot be meant.
-    """
-    from bringup.passes.patterns.pattern import as_pattern
-
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"variadic: the name must be a non-empty string, got {name!r}")
-    for bound in (at_least, 0 if at_most is None else at_most):
-        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
-            raise ValueError(
-                f"variadic {name!r}: a bound must be a number from 0 up, got {bound!r}"
-            )
-    if at_most is not None and at_most < at_least:
-        raise ValueError(f"variadic {name!r}: at_most {at_most} is less than at_least {at_least}")
-    item = None if each is None else as_pattern(each, name)
-    if item is not None and len(item.graph.outputs) != 1:
-        raise PassError(
-            f"variadic {name!r}: each must have one output, it has {len(item.graph.outputs)}"
-        )
-    return Variadic(name, at_least, at_most, item)
 
 
 def one_of(*alternatives: object, name: str = "") -> ir.TensorHolder:

@@ -1,4 +1,4 @@
-"""Patterns: graphs whose inputs are wildcards, and what to capture in them."""
+"""Patterns: graphs whose inputs are wildcards, lists of open length, and what to capture."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import cast, overload
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError, PassError
-from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant, Variadic
+from bringup.passes.patterns.convert import as_graph
+from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 
 __all__ = [
     "NodeIo",
     "Pattern",
     "PatternInputs",
+    "Variadic",
     "argument_patterns",
     "as_pattern",
     "capture_tensor",
     "create_pattern",
+    "variadic",
 ]
 
 
@@ -67,6 +70,32 @@ class PatternInputs:
     def made(self) -> tuple[ir.TensorHolder, ...]:
         """The inputs asked for so far."""
         return tuple(self._made)
+
+
+@dataclass(frozen=True)
+class Variadic(ArgumentPattern):
+    """Matches a list of values of any length, or what a list has besides its other items.
+
+    Attributes:
+        name: what the values are captured as.
+        at_least, at_most: bounds of their number; None for no upper one.
+        each: the pattern that every value must be the output of; None for any value.
+    """
+
+    name: str
+    at_least: int = 0
+    at_most: int | None = None
+    each: Pattern | None = None
+
+    def __repr__(self) -> str:
+        stated = [repr(self.name)]
+        if self.at_least:
+            stated.append(f"at_least={self.at_least}")
+        if self.at_most is not None:
+            stated.append(f"at_most={self.at_most}")
+        if self.each is not None:
+            stated.append(f"each={self.each.name}")
+        return f"variadic({', '.join(stated)})"
 
 
 class Pattern:
@@ -218,8 +247,6 @@ def as_pattern(given: object, name: str) -> Pattern:
 
     Raises `TypeError` for anything else.
     """
-    from bringup.passes.rewrite.rewriter import as_graph
-
     if isinstance(given, Pattern):
         return given
     if isinstance(given, ir.Graph):
@@ -230,6 +257,44 @@ def as_pattern(given: object, name: str) -> Pattern:
         )
     inputs = PatternInputs(ir.GraphBuilder(name))
     return Pattern(as_graph(given(inputs), name), name)
+
+
+def variadic(
+    name: str,
+    *,
+    each: object = None,
+    at_least: int = 0,
+    at_most: int | None = None,
+) -> Variadic:
+    """A list of values of open length: `builder.op("aten::cat", passes.variadic("xs"), 1)`.
+
+    It stands for a whole list argument, or for one item in a list whose other items are given
+    (`[x, passes.variadic("rest")]`), and then for all that they leave.
+
+    Arguments:
+        name: what the values are captured as: `match_result["xs"]` is a tuple of values.
+        each: what every one of the values must be: a pattern or graph of one output, or a function
+            `(inputs) -> holder` like a `@pattern` method. `match_result.each("xs")` has a match for
+            each. Names in it hold within one item, unless the pattern around it has them too.
+        at_least, at_most: how many there may be.
+
+    Raises `TypeError` or `ValueError` for a name, pattern or number that cannot be meant.
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"variadic: the name must be a non-empty string, got {name!r}")
+    for bound in (at_least, 0 if at_most is None else at_most):
+        if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
+            raise ValueError(
+                f"variadic {name!r}: a bound must be a number from 0 up, got {bound!r}"
+            )
+    if at_most is not None and at_most < at_least:
+        raise ValueError(f"variadic {name!r}: at_most {at_most} is less than at_least {at_least}")
+    item = None if each is None else as_pattern(each, name)
+    if item is not None and len(item.graph.outputs) != 1:
+        raise PassError(
+            f"variadic {name!r}: each must have one output, it has {len(item.graph.outputs)}"
+        )
+    return Variadic(name, at_least, at_most, item)
 
 
 def argument_patterns(graph: ir.Graph) -> Iterator[ArgumentPattern]:

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from bringup import ir
 from bringup.ir import Node, Value
-from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant, Variadic
-from bringup.passes.patterns.pattern import Pattern
+from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
+from bringup.passes.patterns.pattern import Pattern, Variadic
 from bringup.passes.reference.predicates import (
     any_value_refusal,
     constant_refusal,

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.patterns.bindings import Bindings, Frame, resolve
-from bringup.passes.patterns.elements import AnyValue, Constant, Variadic
-from bringup.passes.patterns.pattern import Pattern
+from bringup.passes.patterns.elements import AnyValue, Constant
+from bringup.passes.patterns.pattern import Pattern, Variadic
 from bringup.passes.reference.boundary import RETURNS_INPUT, Candidate, accept
 from bringup.passes.reference.linking import link_to_known, missing_edge, types_text
 from bringup.passes.reference.lookahead import Lookahead

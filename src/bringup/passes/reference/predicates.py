@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bringup import ir
-from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant, Variadic
+from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
+from bringup.passes.patterns.pattern import Variadic
 
 if TYPE_CHECKING:
     import numpy as np

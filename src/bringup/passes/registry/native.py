@@ -14,9 +14,9 @@ from bringup.errors import PassError, PluginError
 from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.engine import NativeInstance, PassRegistration, native
-from bringup.passes.patterns.elements import AnyValue, Constant, Variadic
+from bringup.passes.patterns.elements import AnyValue, Constant
 from bringup.passes.patterns.match import MatchResult
-from bringup.passes.patterns.pattern import Pattern
+from bringup.passes.patterns.pattern import Pattern, Variadic
 from bringup.passes.rewrite.rewriter import heritage
 
 __all__ = ["load_library", "native_pass_class", "unload_library"]

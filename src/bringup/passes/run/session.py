@@ -16,9 +16,10 @@ from bringup.passes.definition.base import DecomposePass, FusionBasePass, Patter
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.stages import PassStage
 from bringup.passes.engine import native
+from bringup.passes.patterns.convert import as_graph
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.report import NearMiss, PassResult, PassStatus
-from bringup.passes.rewrite.rewriter import as_graph, replace
+from bringup.passes.rewrite.rewriter import replace
 from bringup.passes.run.controls import Controls
 from bringup.passes.run.dump import dump
 from bringup.passes.run.events import EventKind, PassEvent, emit, profiled
