@@ -240,7 +240,7 @@ def entry_point_package(tmp_path, monkeypatch, text):
     monkeypatch.syspath_prepend(str(package.parent))
     from importlib.metadata import EntryPoint
 
-    entry = EntryPoint("vendor", "vendor_passes", passes.loader.ENTRY_POINT_GROUP)
+    entry = EntryPoint("vendor", "vendor_passes", passes.registry.loader.ENTRY_POINT_GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [entry])
 
 
