@@ -1,7 +1,7 @@
 #include "engine_exported.h"
 
-#include "engine/error.h"
-#include "engine/pieces.h"
+#include "engine/pattern/pattern_elements.h"
+#include "engine/util/error.h"
 #include "engine_handles.h"
 
 namespace nb = nanobind;

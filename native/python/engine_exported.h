@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/pattern.h"
+#include "engine/pattern/pattern.h"
 #include "engine_core.h"
 
 namespace bringup::python {

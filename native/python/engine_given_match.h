@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/match.h"
+#include "engine/match/match.h"
 #include "engine_core.h"
 
 namespace bringup::python {

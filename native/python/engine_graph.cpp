@@ -4,9 +4,9 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine/control.h"
-#include "engine/order.h"
-#include "engine/storages.h"
+#include "engine/analysis/alias_analysis.h"
+#include "engine/analysis/control.h"
+#include "engine/analysis/order.h"
 #include "python/engine_fx.h"
 #include "python/engine_handles.h"
 #include "python/engine_host.h"

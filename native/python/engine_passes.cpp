@@ -4,13 +4,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine/creation.h"
-#include "engine/handles.h"
-#include "engine/pass.h"
-#include "engine/plugin_loader.h"
-#include "engine/providers.h"
-#include "engine/session.h"
-#include "engine/status.h"
+#include "engine/capi/handles.h"
+#include "engine/capi/plugin_loader.h"
+#include "engine/graph/providers.h"
+#include "engine/run/creation.h"
+#include "engine/run/pass.h"
+#include "engine/run/session.h"
+#include "engine/run/status.h"
 #include "engine_exported.h"
 #include "engine_given_match.h"
 #include "engine_handles.h"

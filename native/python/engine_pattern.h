@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/matcher.h"
+#include "engine/match/matcher.h"
 #include "engine_core.h"
 
 namespace bringup::python {

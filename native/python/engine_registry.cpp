@@ -5,8 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "engine/error.h"
-#include "engine/registry.h"
+#include "engine/run/registry.h"
+#include "engine/util/error.h"
 
 namespace nb = nanobind;
 

@@ -4,8 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/creation.h"
-#include "engine/pass.h"
+#include "engine/run/creation.h"
+#include "engine/run/pass.h"
 
 namespace bringup::python {
 

@@ -6,8 +6,8 @@
 
 #include <unordered_map>
 
-#include "engine/error.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
+#include "engine/util/error.h"
 #include "engine_core.h"
 #include "engine_registry.h"
 

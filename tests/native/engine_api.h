@@ -6,7 +6,7 @@
 
 #include "bringup/engine.h"
 #include "check.h"
-#include "engine/api.h"
+#include "engine/capi/api.h"
 
 namespace engine_api {
 

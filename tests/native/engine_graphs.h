@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/graph.h"
+#include "engine/graph/graph.h"
 
 namespace engine_graphs {
 

@@ -1,7 +1,7 @@
 // Patterns for the tests of the matcher.
 #pragma once
 
-#include "engine/matcher.h"
+#include "engine/match/matcher.h"
 #include "engine_graphs.h"
 
 namespace engine_graphs {

@@ -1,8 +1,8 @@
 // Control edges of patterns, of what is replaced, and of replacements; through the C API too.
 #include "check.h"
-#include "engine/control.h"
-#include "engine/order.h"
-#include "engine/rewriter.h"
+#include "engine/analysis/control.h"
+#include "engine/analysis/order.h"
+#include "engine/rewrite/rewriter.h"
 #include "engine_pieces.h"
 #include "patterns.h"
 

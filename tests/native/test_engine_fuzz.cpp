@@ -6,7 +6,7 @@
 #include <random>
 
 #include "check.h"
-#include "engine/order.h"
+#include "engine/analysis/order.h"
 #include "engine_graphs.h"
 
 namespace {

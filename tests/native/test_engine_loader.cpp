@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/plugin_loader.h"
+#include "engine/capi/plugin_loader.h"
 #include "engine_api.h"
 
 using namespace engine_api;

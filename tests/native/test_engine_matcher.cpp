@@ -1,7 +1,7 @@
 // Matching without Python: what C and C++ passes use. The Python tests compare every answer with
 // the reference matcher; here is what they cannot reach.
 #include "check.h"
-#include "engine/text.h"
+#include "engine/graph/text.h"
 #include "patterns.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // Storages, hoisting and ordering in the engine.
 #include "check.h"
-#include "engine/order.h"
-#include "engine/storages.h"
+#include "engine/analysis/alias_analysis.h"
+#include "engine/analysis/order.h"
 #include "engine_graphs.h"
 
 namespace {

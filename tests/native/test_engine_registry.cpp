@@ -3,9 +3,9 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/error.h"
-#include "engine/pass.h"
-#include "engine/registry.h"
+#include "engine/run/pass.h"
+#include "engine/run/registry.h"
+#include "engine/util/error.h"
 
 using namespace bringup::engine;
 

@@ -1,6 +1,6 @@
 // Which results of a graph may share memory.
 #include "check.h"
-#include "engine/shared_outputs.h"
+#include "engine/analysis/shared_outputs.h"
 #include "engine_graphs.h"
 
 using namespace bringup::engine;

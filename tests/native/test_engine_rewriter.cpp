@@ -1,7 +1,7 @@
 // Putting replacements in place: rows RW1 to RW14 of the rewriter and SB of its boundaries.
 #include "check.h"
-#include "engine/native_host.h"
-#include "engine/rewriter.h"
+#include "engine/graph/native_host.h"
+#include "engine/rewrite/rewriter.h"
 #include "engine_graphs.h"
 
 using namespace bringup::engine;

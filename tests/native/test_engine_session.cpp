@@ -3,10 +3,10 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "engine/error.h"
-#include "engine/executor.h"
-#include "engine/native_host.h"
-#include "engine/session.h"
+#include "engine/graph/native_host.h"
+#include "engine/run/executor.h"
+#include "engine/run/session.h"
+#include "engine/util/error.h"
 
 using namespace bringup::engine;
 

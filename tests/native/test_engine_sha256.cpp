@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/sha256.h"
+#include "engine/util/sha256.h"
 
 using bringup::engine::Sha256;
 

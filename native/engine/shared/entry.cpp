@@ -1,5 +1,5 @@
 // libbringup_engine.so: the engine for C and C++ programs. Its only export is the C table.
-#include "engine/api.h"
+#include "engine/capi/api.h"
 
 extern "C" __attribute__((visibility("default"))) const bringup_engine_api* bringup_engine_get(
     uint32_t abi_version) {

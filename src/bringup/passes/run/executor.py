@@ -77,7 +77,7 @@ def _not_within_itself(selected: Sequence[PassDescriptor], report: Report) -> It
 
 class Run:
     """The steps of one call of `run_passes`, which the engine calls; it has the flow: stages,
-    policies, what a failure ends (`native/engine/executor.cpp`).
+    policies, what a failure ends (`native/engine/run/executor.cpp`).
     """
 
     def __init__(

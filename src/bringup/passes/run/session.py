@@ -1,6 +1,7 @@
 """One run of one pass on one graph, step by step; the engine decides which step comes next.
 
-`native/engine/session.cpp` has the flow: what a failure means, what is undone, how often is swept.
+`native/engine/run/session.cpp` has the flow: what a failure means, what is undone, how often is
+swept.
 """
 
 from __future__ import annotations

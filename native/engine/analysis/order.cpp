@@ -1,0 +1,99 @@
+#include "engine/analysis/order.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace bringup::engine {
+namespace {
+
+// What must have run before `node` runs.
+void add_producers(const Graph& graph, NodeId node, std::vector<NodeId>& found) {
+  for (const NodeId input : graph.control_inputs(node)) found.push_back(input);
+  for_each_value(graph.all_arguments(node), [&](ValueId value) { found.push_back(value.node); });
+}
+
+std::string described(const Graph& graph, NodeId node) {
+  return quoted(graph.name_text(node)) + " (" + std::string(Strings::text(graph.type(node))) + ")";
+}
+
+// Why `node` cannot run as early as `before`; empty when it can.
+std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Storages& storages) {
+  if (!graph.pure(node)) {
+    return described(graph, node) + " would have to run earlier, but it has side effects";
+  }
+  std::string reason;
+  for_each_value(graph.all_arguments(node), [&](ValueId value) {
+    const NodeId writer = reason.empty() ? storages.writer_between(value, before, node) : kNoNode;
+    if (writer == kNoNode) return;
+    reason = quoted(graph.name_text(node)) + " would have to run before " +
+             quoted(graph.name_text(writer)) + ", a writer of its input";
+  });
+  return reason;
+}
+
+}  // namespace
+
+std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
+                                                          std::vector<NodeId> needed, NodeId before,
+                                                          std::span<const NodeId> blocked,
+                                                          const Storages& storages) {
+  std::vector<NodeId> agenda = std::move(needed);
+  std::vector<NodeId> late;
+  std::unordered_set<NodeId> seen;
+  while (!agenda.empty()) {
+    const NodeId node = agenda.back();
+    agenda.pop_back();
+    if (graph.is_before(node, before) || seen.contains(node)) continue;
+    if (node == before || std::find(blocked.begin(), blocked.end(), node) != blocked.end()) {
+      return "it would make a cycle: what it needs depends on " + quoted(graph.name_text(node)) +
+             ", which needs it";
+    }
+    seen.insert(node);
+    late.push_back(node);
+    add_producers(graph, node, agenda);
+  }
+  for (const NodeId node : late) {
+    std::string reason = obstacle(graph, node, before, storages);
+    if (!reason.empty()) return reason;
+  }
+  std::sort(late.begin(), late.end(),
+            [&](NodeId one, NodeId other) { return graph.is_before(one, other); });
+  return late;
+}
+
+std::optional<OrderFailure> put_in_order(Graph& graph) {
+  std::vector<NodeId> early;
+  std::vector<NodeId> producers;
+  for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
+    producers.clear();
+    add_producers(graph, node, producers);
+    const bool waits = std::any_of(producers.begin(), producers.end(), [&](NodeId producer) {
+      return !graph.is_before(producer, node);
+    });
+    if (waits) early.push_back(node);
+  }
+  if (early.empty()) return std::nullopt;
+  const Storages storages(graph);
+  for (const NodeId node : early) {
+    producers.clear();
+    add_producers(graph, node, producers);
+    auto moves = hoist_plan(graph, producers, node, {}, storages);
+    if (auto* reason = std::get_if<std::string>(&moves)) return OrderFailure{node, *reason};
+    for (const NodeId producer : std::get<std::vector<NodeId>>(moves)) {
+      graph.move_before(producer, node);
+    }
+  }
+  return std::nullopt;
+}
+
+void check_has_no_cycle(Graph& graph, std::string_view what) {
+  if (!graph.has_control_edges()) return;
+  const std::optional<OrderFailure> failure = put_in_order(graph);
+  if (!failure) return;
+  throw EngineError(ErrorCode::kPass,
+                    std::string(what) + " " + quoted(graph.name()) + " cannot run: at " +
+                        quoted(graph.name_text(failure->node)) + " " + failure->reason);
+}
+
+}  // namespace bringup::engine

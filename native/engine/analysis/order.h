@@ -1,0 +1,36 @@
+// Keeping a graph in an order in which it can run, and saying so when none exists.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/analysis/alias_analysis.h"
+#include "engine/graph/graph.h"
+
+namespace bringup::engine {
+
+// The nodes that must move so that all of `needed` ran before the node `before` runs, in order; or
+// the reason why it cannot be done: a cycle through `before` or a node of `blocked`, or a node that
+// may not be moved. Visits only what they depend on and stands after `before`.
+std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
+                                                          std::vector<NodeId> needed, NodeId before,
+                                                          std::span<const NodeId> blocked,
+                                                          const Storages& storages);
+
+struct OrderFailure {
+  NodeId node;  // cannot have its inputs in time
+  std::string reason;
+};
+
+// Moves producers that come too late in front of their first reader. On failure the moves made so
+// far stay: use a transaction.
+std::optional<OrderFailure> put_in_order(Graph& graph);
+
+// Throws EngineError(kPass) when control edges make it impossible to put a graph, which is in order
+// otherwise, in order. `what` it is.
+void check_has_no_cycle(Graph& graph, std::string_view what);
+
+}  // namespace bringup::engine

@@ -1,0 +1,36 @@
+// Which results of a graph may share memory, with what the caller gave and with each other: a pass
+// must not let results share memory that did not before it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace bringup::engine {
+
+struct SharedOutputs {
+  // Position and node: which results may share memory with which input or constant.
+  std::set<std::pair<uint32_t, NodeId>> given;
+  // For each result the first one that it may share memory with, itself if there is none.
+  std::vector<uint32_t> first;
+};
+
+// The outputs of an operator that gives several views of one argument (split, unbind) are taken
+// for parts that do not overlap.
+SharedOutputs shared_outputs(const Graph& graph);
+
+// A result that must not stay as it is.
+struct NewlyShared {
+  uint32_t output = 0;  // its position
+  std::string reason;
+};
+
+// The first result that shares memory now and did not before.
+std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs& before);
+
+}  // namespace bringup::engine

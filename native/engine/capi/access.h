@@ -1,0 +1,57 @@
+// What the functions of the C API have in common when they use a graph.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/capi/handles.h"
+
+namespace bringup::engine {
+
+// The node lives; EngineError(kExpired) otherwise.
+inline NodeId living(const GraphEntry& entry, bringup_ir_node node) {
+  if (entry.graph->alive(node)) return node;
+  throw EngineError(ErrorCode::kExpired, "graph handle has expired: " + std::to_string(node) +
+                                             " is no node that lives in graph " +
+                                             quoted(entry.graph->name()));
+}
+
+inline ValueId living(const GraphEntry& entry, bringup_ir_value value) {
+  const ValueId found{living(entry, value.node), value.index};
+  if (entry.graph->has(found)) return found;
+  throw EngineError(ErrorCode::kInvalid,
+                    "node " + quoted(entry.graph->name_text(found.node)) + " has " +
+                        std::to_string(entry.graph->output_count(found.node)) +
+                        " outputs, there is no number " + std::to_string(value.index));
+}
+
+// The host of the graph knows every object that these arguments name.
+inline void check_objects(const GraphEntry& entry, ArgumentSpan arguments) {
+  Host* host = entry.graph->host();
+  for (const Argument& argument : arguments) {
+    if (argument.tag != Tag::kOpaque || host == nullptr) continue;
+    if (host->has_object(*entry.graph, argument.id)) continue;
+    throw EngineError(ErrorCode::kInvalid,
+                      "graph " + quoted(entry.graph->name()) + " has no such object");
+  }
+}
+
+inline void hand_out(GraphEntry& entry, const std::vector<NodeId>& found,
+                     const bringup_ir_node** nodes, uint32_t* count) {
+  auto* copy = entry.array<bringup_ir_node>(found.size());
+  std::copy(found.begin(), found.end(), copy);
+  given(nodes, "nodes") = copy;
+  given(count, "count") = static_cast<uint32_t>(found.size());
+}
+
+inline void hand_out(GraphEntry& entry, const std::vector<ValueId>& found,
+                     const bringup_ir_value** values, uint32_t* count) {
+  auto* copy = entry.array<bringup_ir_value>(found.size());
+  for (size_t index = 0; index < found.size(); ++index) {
+    copy[index] = {found[index].node, found[index].index};
+  }
+  given(values, "values") = copy;
+  given(count, "count") = static_cast<uint32_t>(found.size());
+}
+
+}  // namespace bringup::engine

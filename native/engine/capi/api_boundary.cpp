@@ -1,0 +1,115 @@
+// The C API: replacing a part of a graph that a pass picked by hand.
+#include "engine/capi/access.h"
+#include "engine/capi/api.h"
+#include "engine/capi/marshal.h"
+#include "engine/rewrite/rewriter.h"
+
+namespace bringup::engine {
+namespace {
+
+Boundary::Part part_of(const GraphEntry& entry, const bringup_boundary& given_boundary,
+                       const Storages& storages) {
+  Boundary boundary(*entry.graph);
+  if (given_boundary.input_count > 0) given(given_boundary.inputs, "the inputs of the boundary");
+  if (given_boundary.output_count > 0) given(given_boundary.outputs, "the outputs of the boundary");
+  for (uint32_t index = 0; index < given_boundary.input_count; ++index) {
+    boundary.add_input_value(index, living(entry, given_boundary.inputs[index]));
+  }
+  for (uint32_t index = 0; index < given_boundary.output_count; ++index) {
+    boundary.add_output(index, living(entry, given_boundary.outputs[index]));
+  }
+  return boundary.resolve(storages);
+}
+
+int32_t boundary_nodes(bringup_ir_graph graph, const bringup_boundary* boundary,
+                       const bringup_ir_node** nodes, uint32_t* count) {
+  return guarded([&] {
+    const auto entry = graph_of(graph);
+    const Storages storages(*entry->graph);
+    hand_out(*entry, part_of(*entry, whole(boundary, "boundary"), storages).nodes, nodes, count);
+  });
+}
+
+// Edits that stay only when `keep` is called: those of a transaction of its own, or of the open
+// one.
+class Edits {
+ public:
+  explicit Edits(Graph& graph)
+      : graph_(graph), is_inner_(graph.in_transaction()), mark_(graph.mark()) {
+    if (!is_inner_) graph.begin(kNoString);
+  }
+  ~Edits() {
+    if (kept_) return;
+    if (is_inner_) {
+      graph_.undo_to(mark_);
+    } else {
+      graph_.rollback();
+    }
+  }
+  Edits(const Edits&) = delete;
+  Edits& operator=(const Edits&) = delete;
+
+  void keep() {
+    if (!is_inner_) graph_.commit();
+    kept_ = true;
+  }
+
+ private:
+  Graph& graph_;
+  const bool is_inner_;
+  const Graph::Mark mark_;
+  bool kept_ = false;
+};
+
+void check_replacement(const GraphEntry& entry, const GraphEntry& replacement) {
+  if (replacement.lent || replacement.graph == entry.graph) {
+    throw EngineError(ErrorCode::kInvalid, "a graph cannot replace a part of itself");
+  }
+  check_has_no_pieces(*replacement.graph, "the replacement");
+}
+
+void check_inputs(const Graph& replacement, size_t inputs) {
+  const size_t own = replacement.inputs().size();
+  if (own == inputs) return;
+  throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement.name()) + " has " +
+                                          std::to_string(own) + " inputs, the boundary has " +
+                                          std::to_string(inputs));
+}
+
+// What leaves a match alone is a failure where a part was picked by hand.
+std::vector<NodeId> replaced(GraphEntry& entry, const Graph& replacement,
+                             const Boundary::Part& part, Storages& storages) {
+  try {
+    return replace(*entry.graph, replacement, part, storages, *entry.providers);
+  } catch (const SkipPass& skip) {
+    throw EngineError(ErrorCode::kPass, skip.what());
+  }
+}
+
+int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundary,
+                         bringup_ir_graph replacement, const bringup_ir_node** nodes,
+                         uint32_t* count) {
+  return guarded([&] {
+    const auto entry = graph_of(graph);
+    const auto made = graph_of(replacement);
+    check_replacement(*entry, *made);
+    if (nodes != nullptr) given(count, "count");
+    Storages storages(*entry->graph);
+    const Boundary::Part part = part_of(*entry, whole(boundary, "boundary"), storages);
+    check_inputs(*made->graph, part.inputs.size());
+    Edits edits(*entry->graph);
+    const std::vector<NodeId> added = replaced(*entry, *made->graph, part, storages);
+    if (nodes != nullptr) hand_out(*entry, added, nodes, count);
+    take_graph(replacement);
+    edits.keep();
+  });
+}
+
+}  // namespace
+
+void fill_boundary_functions(bringup_engine_api& table) {
+  table.boundary_nodes = boundary_nodes;
+  table.boundary_replace = boundary_replace;
+}
+
+}  // namespace bringup::engine

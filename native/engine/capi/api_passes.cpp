@@ -1,0 +1,172 @@
+// The C API: registering passes, and what a hook may ask its context.
+#include "engine/capi/api.h"
+#include "engine/capi/c_pass.h"
+#include "engine/capi/marshal.h"
+#include "engine/capi/plugin_loader.h"
+#include "engine/run/creation.h"
+#include "engine/run/registry.h"
+
+namespace bringup::engine {
+namespace {
+
+std::vector<std::string> names_of(const char* const* names, const char* what) {
+  constexpr size_t kMost = 4096;
+  std::vector<std::string> listed;
+  for (; names != nullptr && *names != nullptr; ++names) {
+    if (listed.size() == kMost) {
+      throw EngineError(ErrorCode::kInvalid, std::string(what) + " does not end with NULL");
+    }
+    listed.push_back(*names);
+  }
+  return listed;
+}
+
+template <class Enum>
+Enum chosen(int32_t given_number, int32_t count, const char* what) {
+  if (given_number < 0 || given_number >= count) {
+    throw EngineError(ErrorCode::kInvalid, std::string("there is no ") + what + " number " +
+                                               std::to_string(given_number));
+  }
+  return static_cast<Enum>(given_number);
+}
+
+PassKind kind_of(int32_t kind) {
+  constexpr PassKind kKinds[] = {PassKind::kFusionBase, PassKind::kPatternFusion,
+                                 PassKind::kDecompose};
+  return kKinds[chosen<uint32_t>(kind, 3, "kind of pass")];
+}
+
+PassDescriptor descriptor_of(const bringup_pass_definition& hooks) {
+  PassDescriptor made;
+  made.pass_name = text_given(hooks.name, "the name of a pass");
+  made.kind = kind_of(hooks.kind);
+  made.stage = chosen<Stage>(hooks.stage, kStageCount, "stage");
+  made.class_qualname = hooks.class_name != nullptr ? hooks.class_name : made.pass_name;
+  if (hooks.version != nullptr) made.version = hooks.version;
+  made.priority = hooks.priority;
+  made.policy = chosen<Policy>(hooks.policy, 3, "policy");
+  made.max_rewrites = hooks.max_rewrites;
+  made.repeat_until_stable = hooks.repeat_until_stable != 0;
+  made.op_types = names_of(hooks.op_types, "op_types");
+  made.requires_all = names_of(hooks.requires_all, "requires_all");
+  made.after = names_of(hooks.after, "after");
+  const Origin* origin = current_origin();
+  made.module_name = origin != nullptr ? origin->module_name : "program";
+  if (origin != nullptr) made.digest = origin->digest;
+  return made;
+}
+
+// A pass that lacks the hooks of its kind is refused now, not when it runs.
+void check_hooks(const PassDescriptor& descriptor, const bringup_pass_definition& hooks) {
+  const char* missing = nullptr;
+  if (descriptor.kind == PassKind::kFusionBase && hooks.run == nullptr) missing = "run";
+  if (descriptor.kind == PassKind::kPatternFusion && hooks.patterns == nullptr) {
+    missing = "patterns";
+  }
+  if (descriptor.kind == PassKind::kPatternFusion && hooks.replacement == nullptr) {
+    missing = "replacement";
+  }
+  if (descriptor.kind == PassKind::kDecompose && hooks.replace_node == nullptr) {
+    missing = "replace_node";
+  }
+  const bool is_driven = descriptor.kind != PassKind::kFusionBase;
+  if (missing == nullptr && !(is_driven && hooks.run != nullptr)) return;
+  throw EngineError(ErrorCode::kInvalid,
+                    "pass " + quoted(descriptor.pass_name) + " of kind " +
+                        std::string(name_of(descriptor.kind)) +
+                        (missing != nullptr ? std::string(" has no hook ") + missing
+                                            : " has a hook run: it is driven by its other hooks"));
+}
+
+int32_t register_pass(const bringup_pass_definition* definition) {
+  return guarded([&] {
+    const auto hooks = whole(definition, "definition");
+    Registration registration;
+    registration.descriptor = descriptor_of(hooks);
+    check_hooks(registration.descriptor, hooks);
+    registration.create = create_c_pass;
+    registration.definition = std::make_shared<PassDefinition>(PassDefinition{hooks});
+    if (const Origin* origin = current_origin()) registration.library = origin->library;
+    Registry::instance().add(std::move(registration));
+  });
+}
+
+int32_t unregister_pass(const char* name, const char* version) {
+  return guarded([&] {
+    const std::string_view meant = text_given(name, "name");
+    if (Registry::instance().remove(meant, version != nullptr ? version : "") > 0) return;
+    throw EngineError(ErrorCode::kMissing, "no pass named " + quoted(meant) + " is registered");
+  });
+}
+
+uint32_t pass_count() { return static_cast<uint32_t>(Registry::instance().all().size()); }
+
+int32_t pass_info(uint32_t index, bringup_pass_info* info) {
+  return guarded([&] {
+    whole(info, "info");
+    const std::vector<RegistrationPtr> all = Registry::instance().all();
+    if (index >= all.size()) {
+      throw EngineError(ErrorCode::kMissing, std::to_string(all.size()) +
+                                                 " passes are registered, there is no number " +
+                                                 std::to_string(index));
+    }
+    const PassDescriptor& descriptor = all[index]->descriptor;
+    bringup_pass_info filled{};
+    filled.kind = static_cast<int32_t>(descriptor.kind);
+    filled.stage = static_cast<int32_t>(descriptor.stage);
+    filled.priority = descriptor.priority;
+    filled.policy = static_cast<int32_t>(descriptor.policy);
+    filled.name = kept(descriptor.pass_name);
+    filled.version = kept(descriptor.version);
+    filled.module_name = kept(descriptor.module_name);
+    filled.class_name = kept(descriptor.class_qualname);
+    filled.descriptor_key = kept(descriptor.key());
+    hand_out(filled, info);
+  });
+}
+
+int32_t load_library(const char* path, uint32_t* count) {
+  return guarded([&] {
+    const auto passes = PluginLoader::instance().load(std::string(text_given(path, "path")));
+    if (count != nullptr) *count = static_cast<uint32_t>(passes.size());
+  });
+}
+
+int32_t unload_library(const char* path) {
+  return guarded([&] {
+    if (PluginLoader::instance().unload(std::string(text_given(path, "path")))) return;
+    throw EngineError(ErrorCode::kMissing, "library " + quoted(path) + " is not loaded");
+  });
+}
+
+int32_t context_pass_name(bringup_pass_context context, const char** name) {
+  return guarded(
+      [&] { given(name, "name") = kept(context_of(context)->context->descriptor.pass_name); });
+}
+
+int32_t context_instance_id(bringup_pass_context context, uint64_t* id) {
+  return guarded([&] { given(id, "id") = context_of(context)->context->instance_id; });
+}
+
+int32_t context_option(bringup_pass_context context, const char* key, bringup_argument* value) {
+  return guarded([&] {
+    const auto entry = context_of(context);
+    given(value, "value") = argument_of(entry->context->option(text_given(key, "key")));
+  });
+}
+
+}  // namespace
+
+void fill_pass_functions(bringup_engine_api& table) {
+  table.register_pass = register_pass;
+  table.unregister_pass = unregister_pass;
+  table.pass_count = pass_count;
+  table.pass_info = pass_info;
+  table.load_library = load_library;
+  table.unload_library = unload_library;
+  table.context_pass_name = context_pass_name;
+  table.context_instance_id = context_instance_id;
+  table.context_option = context_option;
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,126 @@
+// The C API: running passes, and what came of it.
+#include "engine/capi/api.h"
+#include "engine/capi/handles.h"
+#include "engine/capi/marshal.h"
+#include "engine/run/native_run.h"
+#include "engine/run/registry.h"
+#include "engine/run/status.h"
+
+namespace bringup::engine {
+namespace {
+
+Handles<const Report>& report_handles() {
+  static auto* const handles = new Handles<const Report>("report");
+  return *handles;
+}
+
+Options options_of(const bringup_option* options, uint32_t count, const char* what) {
+  if (count > 0) given(options, what);
+  Options made;
+  for (uint32_t index = 0; index < count; ++index) {
+    const std::string key(text_given(options[index].key, "the key of an option"));
+    made[key] = option_of(options[index].value);
+  }
+  return made;
+}
+
+Versions versions_of(const bringup_run_options& options) {
+  Versions versions;
+  for (const auto& [name, value] :
+       options_of(options.versions, options.version_count, "versions")) {
+    const std::string* version = std::get_if<std::string>(&value);
+    if (version == nullptr) {
+      throw EngineError(ErrorCode::kInvalid,
+                        "the version of pass " + quoted(name) + " must be a STRING");
+    }
+    versions[name] = *version;
+  }
+  return versions;
+}
+
+std::vector<RegistrationPtr> select(const bringup_run_options& options) {
+  Selection selection;
+  selection.versions = versions_of(options);
+  if (options.names != nullptr) selection.names.emplace();
+  for (uint32_t index = 0; options.names != nullptr && index < options.name_count; ++index) {
+    selection.names->emplace_back(text_given(options.names[index], "the name of a pass"));
+  }
+  return Registry::instance().select(selection);
+}
+
+int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_options,
+                      bringup_run_report* report) {
+  return guarded([&] {
+    given(report, "report");
+    const auto entry = graph_of(graph);
+    if (entry->lent) {
+      throw EngineError(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
+    }
+    check_has_no_pieces(*entry->graph, "graph");
+    check_has_no_outer(*entry->graph, "graph");
+    bringup_run_options options{};
+    if (given_options != nullptr) options = whole(given_options, "options");
+    RunSettings settings;
+    settings.options = options_of(options.options, options.option_count, "options");
+    settings.providers = *entry->providers;
+    settings.infer_shapes = options.infer_shapes != 0;
+    settings.fold = options.fold != 0;
+    auto done =
+        std::make_shared<const Report>(run_passes(*entry->graph, select(options), settings));
+    *report = report_handles().add(done);
+    if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);
+  });
+}
+
+int32_t report_count(bringup_run_report report, uint32_t* count) {
+  return guarded([&] {
+    given(count, "count") = static_cast<uint32_t>(report_handles().get(report)->results.size());
+  });
+}
+
+int32_t report_result(bringup_run_report report, uint32_t index, bringup_pass_result* out) {
+  return guarded([&] {
+    const auto done = report_handles().get(report);
+    whole(out, "result");
+    if (index >= done->results.size()) {
+      throw EngineError(ErrorCode::kMissing, std::to_string(done->results.size()) +
+                                                 " passes ran, there is no number " +
+                                                 std::to_string(index));
+    }
+    const PassResult& result = done->results[index];
+    bringup_pass_result filled{};
+    filled.outcome = static_cast<int32_t>(result.outcome);
+    filled.stage = static_cast<int32_t>(result.stage);
+    filled.status = static_cast<int32_t>(result.status);
+    filled.matches = result.matches;
+    filled.refused = result.refused;
+    filled.edits = result.edits;
+    filled.instance_id = result.instance_id;
+    filled.seconds = result.seconds;
+    filled.name = kept(result.name);
+    filled.message = result.message.c_str();
+    filled.near_miss = result.near_misses.empty() ? "" : kept(result.near_misses.front().text());
+    hand_out(filled, out);
+  });
+}
+
+int32_t report_failure(bringup_run_report report, const char** message) {
+  return guarded(
+      [&] { given(message, "message") = report_handles().get(report)->failure.c_str(); });
+}
+
+int32_t report_release(bringup_run_report report) {
+  return guarded([&] { report_handles().take(report); });
+}
+
+}  // namespace
+
+void fill_running_functions(bringup_engine_api& table) {
+  table.run_passes = run_passes_of;
+  table.report_count = report_count;
+  table.report_result = report_result;
+  table.report_failure = report_failure;
+  table.report_release = report_release;
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,178 @@
+#include "engine/capi/c_pass.h"
+
+#include "engine/capi/match_handles.h"
+#include "engine/run/creation.h"
+#include "engine/run/session.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+// Turns what a hook returned or threw into what sessions expect.
+class HookCall {
+ public:
+  HookCall(const PassContext& context, const char* hook)
+      : where_(std::string(hook) + " of " + quoted(context.descriptor.pass_name)) {}
+
+  template <class Hook>
+  void run(Hook&& hook) const {
+    clear_hook_error();
+    int32_t status = BRINGUP_ENGINE_OK;
+    try {
+      status = hook();
+    } catch (const std::exception& error) {
+      // Its class may live in the pass's library, which may go before the exception does.
+      throw EngineError(ErrorCode::kFailed, where_ + " threw: " + error.what());
+    } catch (...) {
+      throw EngineError(ErrorCode::kFailed, where_ + " threw something that is no std::exception");
+    }
+    check(status);
+  }
+
+ private:
+  void check(int32_t status) const {
+    const std::string why = take_hook_error(status);
+    if (status == BRINGUP_ENGINE_OK) return;
+    if (status == BRINGUP_ENGINE_SKIP) throw SkipPass(why.empty() ? where_ + " skipped" : why);
+    const std::string said =
+        where_ + " returned status " + std::to_string(status) + (why.empty() ? "" : ": " + why);
+    if (status == BRINGUP_ENGINE_FATAL) throw FatalFailure(said);
+    throw StatusError(status, said);
+  }
+
+  std::string where_;
+};
+
+bool is_before_shapes(const PassContext& context) {
+  return context.descriptor.stage == Stage::kBeforeInferShape;
+}
+
+template <class Function>
+Function required(Function function, const char* hook, const PassContext& context) {
+  if (function != nullptr) return function;
+  throw EngineError(ErrorCode::kInternal, context.descriptor.class_qualname + " does not define " +
+                                              hook + ", which a pass of its kind needs");
+}
+
+class CPass : public Pass {
+ public:
+  CPass(std::shared_ptr<const PassDefinition> definition, void* instance)
+      : definition_(std::move(definition)), hooks_(definition_->hooks), instance_(instance) {}
+
+  ~CPass() override {
+    if (hooks_.create == nullptr || hooks_.destroy == nullptr) return;
+    try {
+      hooks_.destroy(instance_);
+    } catch (...) {  // there is nobody to tell: the pass has run
+    }
+  }
+
+  int64_t run(Graph& graph, PassContext& context) override {
+    const auto hook = required(hooks_.run, "run", context);
+    const LentGraph lent(graph, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    HookCall(context, "run").run([&] {
+      return hook(instance_, lent.handle(), lent_context.handle());
+    });
+    return 0;
+  }
+
+  std::vector<PatternPtr> patterns(Graph&, PassContext& context) override {
+    const auto hook = required(hooks_.patterns, "patterns", context);
+    std::vector<PatternPtr> patterns;
+    const LentContext lent_context(context, &patterns);
+    HookCall(context, "patterns").run([&] { return hook(instance_, lent_context.handle()); });
+    if (patterns.empty()) {
+      throw EngineError(ErrorCode::kPass,
+                        "patterns of " + quoted(context.descriptor.pass_name) + " gave none");
+    }
+    return patterns;
+  }
+
+  bool meet_requirements(const Match& match, PassContext& context) override {
+    if (hooks_.meet_requirements == nullptr) return true;
+    const LentMatch lent(match, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    int32_t met = 1;
+    HookCall(context, "meet_requirements").run([&] {
+      return hooks_.meet_requirements(instance_, lent.handle(), lent_context.handle(), &met);
+    });
+    return met != 0;
+  }
+
+  GraphPtr replacement(const Match& match, PassContext& context) override {
+    const auto hook = required(hooks_.replacement, "replacement", context);
+    const LentMatch lent(match, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    bringup_ir_graph made = 0;
+    HookCall(context, "replacement").run([&] {
+      return hook(instance_, lent.handle(), lent_context.handle(), &made);
+    });
+    return handed_over(made, "replacement", context);
+  }
+
+  bool meet_requirements(Graph& graph, NodeId node, PassContext& context) override {
+    if (hooks_.meet_node == nullptr) return true;
+    const LentGraph lent(graph, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    int32_t met = 1;
+    HookCall(context, "meet_node").run([&] {
+      return hooks_.meet_node(instance_, lent.handle(), node, lent_context.handle(), &met);
+    });
+    return met != 0;
+  }
+
+  GraphPtr replacement(Graph& graph, NodeId node, PassContext& context) override {
+    const auto hook = required(hooks_.replace_node, "replace_node", context);
+    const LentGraph lent(graph, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    bringup_ir_graph made = 0;
+    HookCall(context, "replace_node").run([&] {
+      return hook(instance_, lent.handle(), node, lent_context.handle(), &made);
+    });
+    return handed_over(made, "replace_node", context);
+  }
+
+ private:
+  static GraphPtr handed_over(bringup_ir_graph made, const char* hook, const PassContext& context) {
+    if (made == 0) {
+      throw EngineError(
+          ErrorCode::kPass,
+          std::string(hook) + " of " + quoted(context.descriptor.pass_name) + " returned no graph");
+    }
+    check_has_no_pieces(*graph_of(made)->graph, "the replacement");
+    return take_graph(made)->graph;
+  }
+
+  std::shared_ptr<const PassDefinition> definition_;
+  const bringup_pass_definition& hooks_;
+  void* instance_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> create_c_pass() {
+  const Registration& registration = creating();
+  auto definition = std::static_pointer_cast<const PassDefinition>(registration.definition);
+  const bringup_pass_definition& hooks = definition->hooks;
+  void* instance = hooks.user;
+  if (hooks.create != nullptr) {
+    const std::string where = "create of " + quoted(registration.descriptor.pass_name);
+    clear_hook_error();
+    try {
+      instance = hooks.create(hooks.user);
+    } catch (const std::exception& error) {
+      throw EngineError(ErrorCode::kFailed, where + " threw: " + error.what());
+    } catch (...) {
+      throw EngineError(ErrorCode::kFailed, where + " threw something that is no std::exception");
+    }
+    if (instance == nullptr) {
+      const std::string why = take_hook_error(BRINGUP_ENGINE_OK);
+      throw EngineError(ErrorCode::kFailed,
+                        where + " made no instance" + (why.empty() ? "" : ": " + why));
+    }
+  }
+  return std::make_unique<CPass>(std::move(definition), instance);
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,169 @@
+// What the handles of the C API stand for. A handle is a number that is never used twice, so one
+// that ended is known as such.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "bringup/engine.h"
+#include "engine/graph/graph.h"
+#include "engine/graph/providers.h"
+#include "engine/pattern/pattern_elements.h"
+#include "engine/run/executor.h"
+#include "engine/run/pass.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+
+uint64_t next_handle();
+
+template <class Entry>
+class Handles {
+ public:
+  explicit Handles(const char* what) : what_(what) {}
+
+  uint64_t add(std::shared_ptr<Entry> entry) {
+    const uint64_t handle = next_handle();
+    const std::lock_guard lock(mutex_);
+    entries_.emplace(handle, std::move(entry));
+    return handle;
+  }
+
+  // EngineError(kExpired) when the handle is none of this kind or ended.
+  std::shared_ptr<Entry> get(uint64_t handle) const {
+    const std::lock_guard lock(mutex_);
+    const auto place = entries_.find(handle);
+    if (place == entries_.end()) refuse(handle);
+    return place->second;
+  }
+
+  std::shared_ptr<Entry> take(uint64_t handle) {
+    const std::lock_guard lock(mutex_);
+    const auto place = entries_.find(handle);
+    if (place == entries_.end()) refuse(handle);
+    std::shared_ptr<Entry> entry = std::move(place->second);
+    entries_.erase(place);
+    return entry;
+  }
+
+ private:
+  [[noreturn]] void refuse(uint64_t handle) const {
+    throw EngineError(ErrorCode::kExpired, std::string(what_) + " handle has expired: " +
+                                               std::to_string(handle) + " is not one that lives");
+  }
+
+  const char* what_;
+  mutable std::mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_;
+};
+
+// A graph that C code may use.
+struct GraphEntry {
+  std::shared_ptr<Graph> graph;
+  std::shared_ptr<const Providers> providers;
+  bool lent = false;             // to a hook, on the thread `lender`
+  bool shapes_withheld = false;  // the hook runs before shape inference
+  std::thread::id lender;
+  Pieces pieces;                               // of the pattern that it becomes
+  std::pmr::monotonic_buffer_resource memory;  // of what was returned
+
+  template <class T>
+  T* array(size_t count) {
+    return static_cast<T*>(memory.allocate(std::max<size_t>(count, 1) * sizeof(T), alignof(T)));
+  }
+};
+
+Handles<GraphEntry>& graph_handles();
+// The entry of a handle; EngineError(kExpired) also when it was lent to another thread.
+std::shared_ptr<GraphEntry> graph_of(bringup_ir_graph handle);
+// Takes a graph that C code made and hands over; EngineError for a lent one.
+std::shared_ptr<GraphEntry> take_graph(bringup_ir_graph handle);
+
+// Lends a graph to the hook that runs on this thread.
+class LentGraph {
+ public:
+  LentGraph(Graph& graph, const Providers& providers, bool shapes_withheld);
+  ~LentGraph();
+  LentGraph(const LentGraph&) = delete;
+  LentGraph& operator=(const LentGraph&) = delete;
+
+  bringup_ir_graph handle() const { return handle_; }
+
+ private:
+  bringup_ir_graph handle_;
+};
+
+// A hook that runs on this thread: its context, and where `patterns` puts them.
+struct ContextEntry {
+  PassContext* context = nullptr;
+  std::thread::id lender;
+  std::vector<PatternPtr>* patterns = nullptr;
+};
+
+Handles<ContextEntry>& context_handles();
+// The entry of a handle; EngineError(kExpired) also when it was lent to another thread.
+std::shared_ptr<ContextEntry> context_of(bringup_pass_context handle);
+
+class LentContext {
+ public:
+  explicit LentContext(PassContext& context, std::vector<PatternPtr>* patterns = nullptr);
+  ~LentContext();
+  LentContext(const LentContext&) = delete;
+  LentContext& operator=(const LentContext&) = delete;
+
+  bringup_pass_context handle() const { return handle_; }
+  // The context of the innermost hook on this thread, or nullptr.
+  static const PassContext* current();
+
+ private:
+  bringup_pass_context handle_;
+  const PassContext* outer_;
+};
+
+// Errors between C code and the engine, on this thread.
+const char* last_error();
+void set_hook_error(const char* message);
+void clear_hook_error();
+// Why a hook failed: what it set, or else why the engine refused it with this status.
+std::string take_hook_error(int32_t status);
+// Notes the exception being handled as the last error and returns its status.
+int32_t note_exception() noexcept;
+
+template <class Work>
+int32_t guarded(Work&& work) noexcept {
+  try {
+    work();
+    return BRINGUP_ENGINE_OK;
+  } catch (...) {
+    return note_exception();
+  }
+}
+
+// `what` is there; EngineError(kInvalid) naming it otherwise.
+template <class T>
+T& given(T* pointer, const char* what) {
+  if (pointer == nullptr) {
+    throw EngineError(ErrorCode::kInvalid, std::string(what) + " is NULL");
+  }
+  return *pointer;
+}
+
+inline std::string_view text_given(const char* text, const char* what) {
+  given(text, what);
+  return text;
+}
+
+// A text that lives as long as the process.
+inline const char* kept(std::string_view text) {
+  return Strings::text(Strings::intern(text)).data();
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,42 @@
+#include "engine/graph/providers.h"
+
+#include "engine/graph/tensor_desc.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+std::string words(const std::vector<Dim>& dims) {
+  std::string text;
+  for (const Dim& dim : dims) {
+    text += text.empty() ? "" : ", ";
+    text += dim.is_static() ? std::to_string(dim.number) : std::string(Strings::text(dim.symbol));
+  }
+  return "[" + text + "]";
+}
+
+std::string differs(const char* what, const std::string& old, const std::string& now) {
+  return std::string(what) + " differs: expected " + old + ", got " + now;
+}
+
+}  // namespace
+
+std::optional<std::string> difference_of(const TensorDesc& old, const TensorDesc& now) {
+  if (old.sizes != now.sizes) return differs("shape", words(old.sizes), words(now.sizes));
+  if (old.dtype != now.dtype) {
+    return differs("dtype", std::string(Strings::text(old.dtype)),
+                   std::string(Strings::text(now.dtype)));
+  }
+  if (old.device != now.device) {
+    return differs("device", std::string(Strings::text(old.device)),
+                   std::string(Strings::text(now.device)));
+  }
+  return std::nullopt;
+}
+
+void refuse_missing_provider(const char* name) {
+  throw EngineError(ErrorCode::kNoProvider,
+                    std::string("there is no provider of ") + name + ": the host gave none");
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,85 @@
+// What the engine asks its host about operators. A host that cannot answer leaves a provider empty.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/graph/argument.h"
+
+namespace bringup::engine {
+
+class Graph;
+struct ConstantData;
+struct Operator;
+struct TensorDesc;
+
+// Why a value of description `now` cannot stand where one of `old` did: shape, dtype or device.
+std::optional<std::string> difference_of(const TensorDesc& old, const TensorDesc& now);
+
+// One kind of question: its name, for the error when nobody answers it, and who does.
+template <class Signature>
+class Provider;
+
+template <class Result, class... Arguments>
+class Provider<Result(Arguments...)> {
+ public:
+  explicit Provider(const char* name) : name_(name) {}
+
+  Provider& operator=(std::function<Result(Arguments...)> answer) {
+    answer_ = std::move(answer);
+    return *this;
+  }
+  explicit operator bool() const { return static_cast<bool>(answer_); }
+  // EngineError(kNoProvider) naming the provider when there is none.
+  Result operator()(Arguments... arguments) const;
+
+ private:
+  const char* name_;
+  std::function<Result(Arguments...)> answer_;
+};
+
+[[noreturn]] void refuse_missing_provider(const char* name);
+
+template <class Result, class... Arguments>
+Result Provider<Result(Arguments...)>::operator()(Arguments... arguments) const {
+  if (!answer_) refuse_missing_provider(name_);
+  return answer_(std::forward<Arguments>(arguments)...);
+}
+
+// Answers are given on the thread that asks, which is the one that runs the session.
+struct Providers {
+  // The operator of a call in `graph`, its overload chosen, and its arguments with defaults filled
+  // in (in place). EngineError(kSchema) when they do not fit.
+  Provider<const Operator*(const Graph& graph, StringId type, ArgumentList& arguments)> schema{
+      "schema"};
+  // Describes every output of a node anew; EngineError when the operator refuses its inputs.
+  Provider<void(Graph& graph, NodeId node)> infer_shape{"shape inference"};
+  // Why the target cannot execute the node; nullopt when it can.
+  Provider<std::optional<std::string>(const Graph& graph, NodeId node)> supports{"node support"};
+  // The outputs of a node whose inputs are all constants.
+  Provider<std::vector<ConstantData>(const Graph& graph, NodeId node)> evaluate{"evaluation"};
+
+  // What follows a host need not give.
+
+  // Whether only the graph that is being rewritten is asked about; graphs that hooks make are then
+  // unchecked until they take their place.
+  bool only_rewritten = false;
+
+  // Completes a node that the rewriter copied from `original` of `replacement`: describes its
+  // outputs, takes over what the host knows about the nodes that are being replaced.
+  std::function<void(Graph& graph, NodeId node, const Graph& replacement, NodeId original,
+                     std::span<const NodeId> replaced)>
+      adopted;
+  // Completes a constant that a pass made: the host's own payload and description of it.
+  std::function<void(Graph& graph, NodeId node, const ConstantData& data)> constant_made;
+  // Why `now` cannot stand where `old` did; by default their descriptions are compared.
+  std::function<std::optional<std::string>(const Graph& graph, ValueId old, ValueId now)>
+      difference;
+  // Checks the graph after a pass that changed it, within its transaction.
+  std::function<void(Graph& graph)> settle;
+};
+
+}  // namespace bringup::engine

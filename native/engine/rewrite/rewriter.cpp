@@ -1,0 +1,251 @@
+#include "engine/rewrite/rewriter.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "engine/analysis/control.h"
+#include "engine/graph/node_factory.h"
+#include "engine/pattern/pattern_elements.h"
+#include "engine/run/pass.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+std::string counted(size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+// One replacement being copied into a graph.
+class Copy {
+ public:
+  Copy(Graph& graph, const Graph& replacement, const Site& site, Storages& storages,
+       const Providers& providers)
+      : graph_(graph),
+        replacement_(replacement),
+        site_(site),
+        storages_(storages),
+        providers_(providers) {}
+
+  std::vector<NodeId> run() {
+    check_counts();
+    collect_attributes();
+    const std::vector<ValueId> inputs = replacement_.inputs();
+    for (size_t index = 0; index < inputs.size(); ++index) {
+      copies_[inputs[index]] = site_.inputs[index];
+    }
+    for (NodeId node = replacement_.first(); node != replacement_.last();
+         node = replacement_.next(node)) {
+      if (&replacement_.op(node) != Operators::input()) copy_node(node);
+    }
+    copy_control_edges();
+    const std::vector<ValueId> results = mapped_outputs();
+    for (const ValueId result : results) check_unwritten(result);
+    move_control_edges(graph_, site_.nodes, {made_, site_.outputs, results});
+    for (size_t index = 0; index < results.size(); ++index) {
+      exchange(graph_, site_.outputs[index], results[index], providers_);
+      storages_.replaced(site_.outputs[index], results[index]);
+    }
+    graph_.erase_dead(site_.nodes);
+    return std::move(made_);
+  }
+
+ private:
+  void check_counts() const {
+    const size_t inputs = replacement_.inputs().size();
+    if (inputs > site_.inputs.size()) {
+      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+                                              " has " + counted(inputs, "input") +
+                                              ", what it replaces has " +
+                                              std::to_string(site_.inputs.size()));
+    }
+    const size_t outputs = replacement_.outputs().size();
+    if (outputs != site_.outputs.size()) {
+      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+                                              " has " + counted(outputs, "output") +
+                                              ", what it replaces has " +
+                                              std::to_string(site_.outputs.size()));
+    }
+  }
+
+  std::vector<ValueId> mapped_outputs() const {
+    std::vector<ValueId> results;
+    for (const ValueId output : replacement_.outputs()) {
+      results.push_back(mapped(output));
+      if (results.back().node != kNoNode) continue;
+      throw EngineError(ErrorCode::kPass, "output " + std::to_string(results.size() - 1) +
+                                              " of the replacement " + quoted(replacement_.name()) +
+                                              " is an input that stands for nothing here");
+    }
+    return results;
+  }
+
+  // What stands for a result is read where that was, so nothing may write its memory before.
+  void check_unwritten(ValueId result) const {
+    const NodeId writer = storages_.writer_between(result, site_.before, graph_.last());
+    if (writer == kNoNode) return;
+    throw SkipPass("the replacement returns " + quoted(graph_.name_text(result.node)) +
+                   ", whose memory " + quoted(graph_.name_text(writer)) +
+                   " writes later on: copy it");
+  }
+
+  // What the replaced nodes agree on.
+  void collect_attributes() {
+    for (const NodeId node : site_.nodes) {
+      for (const Attribute& attribute : graph_.attributes(node)) {
+        if (attribute.name == origin_attribute()) continue;
+        const auto [place, is_new] = heritage_.try_emplace(
+            attribute.name, std::vector<Argument>(attribute.item.begin(), attribute.item.end()));
+        if (is_new) givers_[attribute.name] = node;
+        if (is_new || same(place->second, attribute.item)) continue;
+        throw EngineError(ErrorCode::kPass,
+                          "nodes " + quoted(graph_.name_text(givers_[attribute.name])) + " and " +
+                              quoted(graph_.name_text(node)) + " differ in their attribute " +
+                              quoted(Strings::text(attribute.name)) +
+                              ", so one replacement cannot stand for both");
+      }
+    }
+  }
+
+  void copy_node(NodeId original) {
+    if (&replacement_.op(original) == outer_operator()) {
+      copies_[{original, 0}] = outer_value(replacement_, original, graph_);
+      return;
+    }
+    const bool is_constant = &replacement_.op(original) == Operators::constant();
+    const NodeId node = is_constant ? copy_constant(original) : insert(original);
+    if (!is_constant) {
+      own_.insert(node);
+      calls_.emplace(original, node);
+      for (const auto& [name, item] : heritage_) graph_.set_attribute(node, name, item);
+    }
+    for (const Attribute& attribute : replacement_.attributes(original)) {
+      graph_.set_attribute(node, attribute.name, attribute.item);
+    }
+    for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
+      copies_[{original, index}] = {node, index};
+    }
+    made_.push_back(node);
+    if (!is_constant || providers_.adopted) complete(node, original);
+    storages_.record(node);
+  }
+
+  // What an input or an outer value stands for comes from a node here; nothing waits for what is
+  // there from the start.
+  void copy_control_edges() {
+    if (!replacement_.has_control_edges()) return;
+    for (const auto& [original, node] : calls_) {
+      for (const NodeId source : replacement_.control_inputs(original)) {
+        const NodeId before = source_of(source);
+        if (before == kNoNode) continue;
+        const Operator* op = &graph_.op(before);
+        if (op == Operators::input() || op == Operators::constant()) continue;
+        graph_.add_control_edge(before, node);
+      }
+    }
+  }
+
+  NodeId source_of(NodeId source) const {
+    const auto place = calls_.find(source);
+    if (place != calls_.end()) return place->second;
+    return mapped({source, 0}).node;
+  }
+
+  NodeId copy_constant(NodeId original) {
+    const StringId base = replacement_.name(original);
+    const ConstantData* data = replacement_.payload(original);
+    if (providers_.adopted || data == nullptr) return graph_.add_constant(base);
+    return insert_constant(graph_, base, *data, providers_);
+  }
+
+  NodeId insert(NodeId original) {
+    const std::vector<Argument> items = mapped(replacement_.arguments(original));
+    const std::vector<Argument> keywords = mapped(replacement_.keywords(original));
+    const Operator* op = &replacement_.op(original);
+    const StringId base = base_name_of(op->type);
+    uint32_t outputs = replacement_.output_count(original);
+    ArgumentList bound;
+    bound.put_all(items);
+    if (providers_.only_rewritten) {
+      // What was unchecked while it was made is bound now.
+      op = providers_.schema(graph_, op->type, bound);
+      if (op->output_count >= 0) outputs = static_cast<uint32_t>(op->output_count);
+    }
+    check_writes(*op, bound.items());
+    return graph_.insert(op, base, {bound.items(), bound.count(), keywords}, outputs, site_.before);
+  }
+
+  void check_writes(const Operator& op, ArgumentSpan items) const {
+    for (const uint32_t index : op.mutates) {
+      for_each_value(item(items, index), [&](ValueId value) {
+        if (own_.contains(value.node)) return;
+        throw EngineError(ErrorCode::kPass,
+                          "the replacement writes " + quoted(graph_.name_text(value.node)) +
+                              ", which it did not make itself (" +
+                              std::string(Strings::text(op.type)) + "): others read it too");
+      });
+    }
+  }
+
+  ValueId mapped(ValueId value) const {
+    const auto place = copies_.find(value);
+    if (place != copies_.end()) return place->second;
+    throw EngineError(ErrorCode::kPass,
+                      "the replacement " + quoted(replacement_.name()) + " reads a value before " +
+                          quoted(replacement_.name_text(value.node)) + " computes it");
+  }
+
+  std::vector<Argument> mapped(ArgumentSpan arguments) const {
+    std::vector<Argument> items(arguments.begin(), arguments.end());
+    for (Argument& argument : items) {
+      if (argument.tag != Tag::kValue) continue;
+      const ValueId now = mapped(argument.value);
+      argument = now.node == kNoNode ? Argument::none() : Argument::of_value(now);
+    }
+    return items;
+  }
+
+  // What the host does not complete, the engine does.
+  void complete(NodeId node, NodeId original) {
+    if (providers_.adopted) {
+      return providers_.adopted(graph_, node, replacement_, original, site_.nodes);
+    }
+    ArgumentList names;
+    names.open(Tag::kList);
+    for (const NodeId replaced : site_.nodes) {
+      names.put(Argument::of_string(graph_.name(replaced)));
+    }
+    names.close();
+    graph_.set_attribute(node, origin_attribute(), names.items());
+    infer_if_known(graph_, node, providers_);
+  }
+
+  Graph& graph_;
+  const Graph& replacement_;
+  const Site& site_;
+  Storages& storages_;
+  const Providers& providers_;
+  std::unordered_map<ValueId, ValueId> copies_;
+  std::unordered_map<StringId, std::vector<Argument>> heritage_;
+  std::unordered_map<StringId, NodeId> givers_;
+  std::map<NodeId, NodeId> calls_;  // new ones by their original
+  std::unordered_set<NodeId> own_;  // new nodes whose memory is their own
+  std::vector<NodeId> made_;
+};
+
+}  // namespace
+
+std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Site& site,
+                            Storages& storages, const Providers& providers) {
+  return Copy(graph, replacement, site, storages, providers).run();
+}
+
+std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Boundary::Part& part,
+                            Storages& storages, const Providers& providers) {
+  for (const NodeId node : part.hoist) graph.move_before(node, part.before);
+  return replace(graph, replacement, part.site(), storages, providers);
+}
+
+}  // namespace bringup::engine

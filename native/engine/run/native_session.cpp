@@ -1,0 +1,278 @@
+// One pass on one graph of the engine, step by step.
+#include <algorithm>
+
+#include "engine/analysis/alias_analysis.h"
+#include "engine/analysis/order.h"
+#include "engine/match/found_match.h"
+#include "engine/rewrite/rewriter.h"
+#include "engine/run/native_run.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+// What is common to the kinds of passes; by itself, a graph pass.
+class NativeSession : public SessionSteps {
+ public:
+  NativeSession(Graph& graph, const RegistrationPtr& pass, const Surroundings& surroundings)
+      : graph_(graph),
+        pass_(pass),
+        surroundings_(surroundings),
+        context_{pass->descriptor, 0, surroundings.options, surroundings.providers, ""} {}
+
+  Graph& graph() override { return graph_; }
+
+  void begin(uint64_t instance_id) override {
+    context_.instance_id = instance_id;
+    instance_ = make_instance(*pass_);
+    graph_.begin(Strings::intern(pass_->descriptor.pass_name));
+    is_open_ = true;
+  }
+
+  int64_t run() override { return instance_->run(graph_, context_); }
+
+  void settle() override {
+    if (const std::optional<OrderFailure> failure = put_in_order(graph_)) {
+      throw EngineError(ErrorCode::kPass, "the graph cannot be ordered so that " +
+                                              quoted(graph_.name_text(failure->node)) +
+                                              " has its inputs: " + failure->reason);
+    }
+    if (surroundings_.providers.settle) surroundings_.providers.settle(graph_);
+  }
+
+  void commit() override {
+    if (surroundings_.commit && !graph_.journal().empty()) {
+      surroundings_.commit(graph_, graph_.journal());
+    }
+    is_open_ = false;
+    graph_.commit();
+  }
+
+  void rollback() override {
+    if (!is_open_) return;
+    is_open_ = false;
+    graph_.rollback();
+  }
+
+  size_t prepare() override { return 0; }
+  void start(size_t) override {}
+  bool next() override { return false; }
+  bool meets_requirements() override { return false; }
+  void make_replacement() override {}
+  void replace() override {}
+  void refuse(const std::string&) override {}
+  std::optional<NearMiss> near_miss() override { return std::nullopt; }
+
+  void mark() override { mark_ = graph_.mark(); }
+
+  void undo() override {
+    const bool was_edited = graph_.journal().size() != mark_.edits;
+    graph_.undo_to(mark_);
+    if (was_edited) storages_.emplace(graph_);
+  }
+
+  std::string describe(std::exception_ptr error) override {
+    const std::string what = judge(error).text;
+    const std::string& said = context_.error_message;
+    return said.empty() || said == what ? what : said + " (" + what + ")";
+  }
+
+ protected:
+  // Keeps what a hook gave, unless that is nothing.
+  void take(GraphPtr replacement, std::string_view what, std::string_view name) {
+    if (replacement == nullptr) {
+      throw EngineError(ErrorCode::kPass,
+                        "the replacement of " + std::string(what) + quoted(name) + " is no graph");
+    }
+    replacement_ = std::move(replacement);
+  }
+
+  void put(const Site& site) {
+    engine::replace(graph_, *replacement_, site, *storages_, surroundings_.providers);
+  }
+
+  Graph& graph_;
+  const RegistrationPtr pass_;
+  const Surroundings surroundings_;
+  PassContext context_;
+  std::unique_ptr<Pass> instance_;
+  std::optional<Storages> storages_;
+  GraphPtr replacement_;
+
+ private:
+  bool is_open_ = false;
+  Graph::Mark mark_;
+};
+
+class PatternSession : public NativeSession {
+ public:
+  using NativeSession::NativeSession;
+
+  size_t prepare() override {
+    storages_.emplace(graph_);
+    for (const PatternPtr& pattern : instance_->patterns(graph_, context_)) {
+      programs_.push_back(Program::compile(pattern));
+    }
+    return programs_.size();
+  }
+
+  void start(size_t search) override {
+    program_ = programs_[search];
+    matcher_.emplace(program_, graph_, *storages_);
+  }
+
+  bool next() override {
+    match_.reset();
+    std::optional<Candidate> found = matcher_->next();
+    if (!found) return false;
+    match_.emplace(graph_, *program_, *found);
+    last_ = found->nodes.back();
+    before_ = found->before;
+    hoist_ = found->hoist;
+    return true;
+  }
+
+  bool meets_requirements() override { return instance_->meet_requirements(*match_, context_); }
+
+  void make_replacement() override {
+    take(instance_->replacement(*match_, context_), "a match of ", match_->pattern_name());
+  }
+
+  void replace() override {
+    const std::vector<ValueId> inputs = match_->inputs();
+    const std::vector<NodeId> nodes = match_->nodes();
+    for (const NodeId node : hoist_) graph_.move_before(node, before_);
+    put(Site{inputs, match_->outputs(), nodes, before_});
+  }
+
+  void refuse(const std::string& reason) override {
+    if (graph_.alive(last_)) matcher_->refuse(last_, reason);
+  }
+
+  std::optional<NearMiss> near_miss() override { return matcher_->near_miss(); }
+
+ private:
+  std::vector<std::shared_ptr<const Program>> programs_;
+  std::shared_ptr<const Program> program_;
+  std::optional<Matcher> matcher_;
+  std::optional<FoundMatch> match_;
+  NodeId last_ = kNoNode;
+  NodeId before_ = kNoNode;
+  std::vector<NodeId> hoist_;
+};
+
+class DecomposeSession : public NativeSession {
+ public:
+  using NativeSession::NativeSession;
+
+  size_t prepare() override {
+    storages_.emplace(graph_);
+    return 1;
+  }
+
+  void start(size_t) override {
+    targets_.clear();
+    following_ = 0;
+    near_miss_.reset();
+    std::string wanted;
+    for (const std::string& type : context_.descriptor.op_types) {
+      const std::span<const NodeId> found = graph_.find(Strings::intern(type));
+      targets_.insert(targets_.end(), found.begin(), found.end());
+      wanted += (wanted.empty() ? "" : ", ") + type;
+    }
+    std::sort(targets_.begin(), targets_.end(),
+              [&](NodeId one, NodeId other) { return graph_.is_before(one, other); });
+    if (targets_.empty()) near_miss_ = {wanted, "", "the graph has no " + wanted, "", "", 0, 0};
+  }
+
+  bool next() override {
+    while (following_ < targets_.size()) {
+      node_ = targets_[following_++];
+      if (graph_.alive(node_)) return true;
+    }
+    return false;
+  }
+
+  std::optional<std::string> refusal() override {
+    if (!graph_.pure(node_)) {
+      return "the operator writes memory or is random, so it is never replaced";
+    }
+    for (uint32_t index = 0; index < graph_.output_count(node_); ++index) {
+      const NodeId writer = storages_->writer_of({node_, index});
+      if (writer == kNoNode) continue;
+      return "its memory is written by " + quoted(graph_.name_text(writer)) +
+             ", so it is not replaced";
+    }
+    return std::nullopt;
+  }
+
+  bool meets_requirements() override {
+    return instance_->meet_requirements(graph_, node_, context_);
+  }
+
+  void make_replacement() override {
+    take(instance_->replacement(graph_, node_, context_), "", graph_.name_text(node_));
+  }
+
+  void replace() override {
+    const std::vector<ValueId> inputs = read();
+    const std::vector<ValueId> outputs = computed(replacement_->outputs().size());
+    put(Site{inputs, outputs, {&node_, 1}, node_});
+  }
+
+  void refuse(const std::string& reason) override {
+    if (near_miss_ || !graph_.alive(node_)) return;
+    near_miss_ = {std::string(Strings::text(graph_.type(node_))),
+                  std::string(graph_.name_text(node_)),
+                  reason,
+                  "",
+                  "",
+                  0,
+                  0};
+  }
+
+  std::optional<NearMiss> near_miss() override { return near_miss_; }
+
+ private:
+  // Every value the node reads, each once.
+  std::vector<ValueId> read() const {
+    std::vector<ValueId> inputs;
+    for_each_value(graph_.all_arguments(node_), [&](ValueId value) {
+      if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) inputs.push_back(value);
+    });
+    return inputs;
+  }
+
+  // The outputs that are read, if the replacement has as many; else all.
+  std::vector<ValueId> computed(size_t wanted) const {
+    std::vector<ValueId> all, used;
+    for (uint32_t index = 0; index < graph_.output_count(node_); ++index) {
+      all.push_back({node_, index});
+      if (!graph_.users({node_, index}).empty()) used.push_back({node_, index});
+    }
+    return !used.empty() && used.size() == wanted ? used : all;
+  }
+
+  std::vector<NodeId> targets_;
+  size_t following_ = 0;
+  NodeId node_ = kNoNode;
+  std::optional<NearMiss> near_miss_;
+};
+
+}  // namespace
+
+std::unique_ptr<SessionSteps> native_session(Graph& graph, const RegistrationPtr& pass,
+                                             const Surroundings& surroundings) {
+  switch (pass->descriptor.kind) {
+    case PassKind::kPatternFusion:
+      return std::make_unique<PatternSession>(graph, pass, surroundings);
+    case PassKind::kDecompose:
+      return std::make_unique<DecomposeSession>(graph, pass, surroundings);
+    case PassKind::kFusionBase:
+    case PassKind::kLegacyCustom:
+      break;
+  }
+  return std::make_unique<NativeSession>(graph, pass, surroundings);
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,45 @@
+#include "engine/run/pass.h"
+
+#include "engine/graph/graph.h"
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+[[noreturn]] void undefined(const PassContext& context, const char* hook) {
+  throw EngineError(ErrorCode::kInternal, context.descriptor.class_qualname + " does not define " +
+                                              hook + ", which a pass of kind " +
+                                              std::string(name_of(context.descriptor.kind)) +
+                                              " needs");
+}
+
+}  // namespace
+
+const OptionValue& PassContext::option(std::string_view key) const {
+  const auto place = options.find(key);
+  if (place != options.end()) return place->second;
+  std::string names;
+  for (const auto& [name, value] : options) names += (names.empty() ? "'" : ", '") + name + "'";
+  throw EngineError(ErrorCode::kMissing, "there is no option " + quoted(key) + "; this run has " +
+                                             (names.empty() ? std::string("none") : names));
+}
+
+int64_t Pass::run(Graph&, PassContext& context) { undefined(context, "run"); }
+
+std::vector<PatternPtr> Pass::patterns(Graph&, PassContext& context) {
+  undefined(context, "patterns");
+}
+
+bool Pass::meet_requirements(const Match&, PassContext&) { return true; }
+
+GraphPtr Pass::replacement(const Match&, PassContext& context) {
+  undefined(context, "replacement");
+}
+
+bool Pass::meet_requirements(Graph&, NodeId, PassContext&) { return true; }
+
+GraphPtr Pass::replacement(Graph&, NodeId, PassContext& context) {
+  undefined(context, "replacement");
+}
+
+}  // namespace bringup::engine

@@ -1,0 +1,80 @@
+// A pass: what its author writes. Sessions drive the hooks; hosts (the C API, Python) derive
+// adapters that override only these.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/graph/argument.h"
+#include "engine/run/descriptor.h"
+
+namespace bringup::engine {
+
+class Graph;
+class Match;
+struct Pattern;
+struct Providers;
+
+using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
+using Options = std::map<std::string, OptionValue, std::less<>>;
+
+// What a hook is told about its run.
+struct PassContext {
+  const PassDescriptor& descriptor;
+  uint64_t instance_id;  // of the session's one instance; unique in the process
+  const Options& options;
+  const Providers& providers;
+  std::string error_message;  // set by a hook that is about to fail; becomes part of the failure
+
+  // EngineError(kMissing) listing the options when there is none like this.
+  const OptionValue& option(std::string_view key) const;
+};
+
+// Thrown by a hook: skip this match; thrown by `run`: succeed with all edits undone.
+class SkipPass : public std::exception {
+ public:
+  explicit SkipPass(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+ private:
+  std::string why_;
+};
+
+// Thrown by a hook: fail, and stop the stage at once.
+class FatalFailure : public std::exception {
+ public:
+  explicit FatalFailure(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+ private:
+  std::string why_;
+};
+
+using PatternPtr = std::shared_ptr<const Pattern>;
+using GraphPtr = std::shared_ptr<const Graph>;
+
+class Pass {
+ public:
+  virtual ~Pass() = default;
+
+  // A graph pass: edits `graph`; 0 is success, any other status a failure.
+  virtual int64_t run(Graph& graph, PassContext& context);
+
+  // A pattern pass. The outputs of the replacement stand for the pattern's, its inputs for the
+  // pattern's inputs, in order.
+  virtual std::vector<PatternPtr> patterns(Graph& graph, PassContext& context);
+  virtual bool meet_requirements(const Match& match, PassContext& context);
+  virtual GraphPtr replacement(const Match& match, PassContext& context);
+
+  // A decompose pass. The inputs of the replacement are the values that the node reads, each once,
+  // in order.
+  virtual bool meet_requirements(Graph& graph, NodeId node, PassContext& context);
+  virtual GraphPtr replacement(Graph& graph, NodeId node, PassContext& context);
+};
+
+}  // namespace bringup::engine
