@@ -12,11 +12,6 @@ thread_local const PassContext* innermost_context = nullptr;
 
 }  // namespace
 
-uint64_t next_handle() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
-}
-
 // The tables are never destroyed: hooks may run until the very end of the process.
 Handles<GraphEntry>& graph_handles() {
   static auto* const handles = new Handles<GraphEntry>("graph");

@@ -20,10 +20,9 @@
 #include "engine/run/executor.h"
 #include "engine/run/pass.h"
 #include "engine/util/error.h"
+#include "engine/util/handle_number.h"
 
 namespace bringup::engine {
-
-uint64_t next_handle();
 
 template <class Entry>
 class Handles {

@@ -3,7 +3,7 @@
 namespace bringup::engine {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr int kDeepestGiven = 64;
 constexpr uint32_t kLongest = 1u << 24;
 constexpr int32_t kHighestRank = 64;
 
@@ -18,7 +18,7 @@ void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& ar
 
 void put_nest(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument,
               int depth) {
-  if (depth >= kDeepest) refuse("an argument is nested too deeply");
+  if (depth >= kDeepestGiven) refuse("an argument is nested too deeply");
   if (argument.count > kLongest) refuse("an argument has too many items");
   if (argument.kind == BRINGUP_ARGUMENT_DICT && argument.count % 2 != 0) {
     refuse("a dict has a key without an item");

@@ -4,8 +4,8 @@
 #include <limits>
 #include <map>
 
-#include "engine/capi/handles.h"
 #include "engine/graph/text.h"
+#include "engine/util/handle_number.h"
 
 namespace bringup::engine {
 namespace {

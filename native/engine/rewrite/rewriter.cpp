@@ -8,8 +8,8 @@
 #include "engine/analysis/control.h"
 #include "engine/graph/node_factory.h"
 #include "engine/pattern/pattern_elements.h"
-#include "engine/run/pass.h"
 #include "engine/util/error.h"
+#include "engine/util/outcome.h"
 
 namespace bringup::engine {
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "engine/graph/argument.h"
 #include "engine/run/descriptor.h"
+#include "engine/util/outcome.h"
 
 namespace bringup::engine {
 
@@ -33,26 +33,6 @@ struct PassContext {
 
   // EngineError(kMissing) listing the options when there is none like this.
   const OptionValue& option(std::string_view key) const;
-};
-
-// Thrown by a hook: skip this match; thrown by `run`: succeed with all edits undone.
-class SkipPass : public std::exception {
- public:
-  explicit SkipPass(std::string why) : why_(std::move(why)) {}
-  const char* what() const noexcept override { return why_.c_str(); }
-
- private:
-  std::string why_;
-};
-
-// Thrown by a hook: fail, and stop the stage at once.
-class FatalFailure : public std::exception {
- public:
-  explicit FatalFailure(std::string why) : why_(std::move(why)) {}
-  const char* what() const noexcept override { return why_.c_str(); }
-
- private:
-  std::string why_;
 };
 
 using PatternPtr = std::shared_ptr<const Pattern>;

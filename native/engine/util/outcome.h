@@ -1,0 +1,29 @@
+// How a hook says that it does not go on, besides errors.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace bringup::engine {
+
+// Thrown by a hook: skip this match; thrown by `run`: succeed with all edits undone.
+class SkipPass : public std::exception {
+ public:
+  explicit SkipPass(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+ private:
+  std::string why_;
+};
+
+// Thrown by a hook: fail, and stop the stage at once.
+class FatalFailure : public std::exception {
+ public:
+  explicit FatalFailure(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+ private:
+  std::string why_;
+};
+
+}  // namespace bringup::engine
