@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,40 +11,20 @@ from onnx import helper, shape_inference
 
 from bringup import ir
 from bringup.compiler.onnx.attributes import bodies_of
-from bringup.compiler.onnx.constants import ConstantTensor, array_of
+from bringup.compiler.onnx.constants import ConstantTensor, array_of, as_constant
 from bringup.compiler.onnx.nodes import attributes_of, captures_of, inputs_of, node_proto
 from bringup.compiler.onnx.operators import Signature, reference_in
+from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import is_unknown, look_of, type_proto
+from bringup.compiler.onnx.writing import body_writer
 
-if TYPE_CHECKING:
-    from bringup.compiler.onnx.dialect import OnnxDialect
-
-__all__ = ["as_constant", "as_data", "evaluate", "infer"]
+__all__ = ["as_data", "evaluate", "infer"]
 
 _MOST_INTEGERS, _MOST_OTHERS = 1024, 16
 """Constants with more elements than this say nothing about shapes (axes, sizes, scales)."""
 
 
-def as_constant(payload: object) -> ConstantTensor:
-    """The payload of a constant in this dialect's form: from an array, data by value, or a tensor
-    of a framework (anything with `detach`). `TypeError` for anything else.
-    """
-    if isinstance(payload, ConstantTensor):
-        return payload
-    if isinstance(payload, ir.ConstantData):
-        return ConstantTensor.of_data(payload)
-    held: Any = payload
-    if hasattr(payload, "detach"):
-        held = held.detach().cpu().numpy()
-    if isinstance(held, (np.ndarray, np.generic)):
-        return ConstantTensor.of_array(held)
-    raise TypeError(
-        f"a constant of an ONNX graph must be a ConstantTensor or an array, got "
-        f"{type(payload).__name__}"
-    )
-
-
-def infer(dialect: OnnxDialect, node: ir.Node, count: int) -> list[object]:
+def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
     """The description of each of `count` outputs; None where nothing is known. Raises what onnx
     raises.
     """
@@ -121,7 +101,7 @@ def _small_constant(value: ir.Value) -> ConstantTensor | None:
 
 
 def evaluate(
-    dialect: OnnxDialect, node: ir.Node, data: Mapping[ir.Value, object]
+    dialect: ModelOperators, node: ir.Node, data: Mapping[ir.Value, object]
 ) -> tuple[object, ...]:
     """What the reference implementation of onnx computes. Raises what it raises."""
     from onnx.reference import ReferenceEvaluator
@@ -154,7 +134,7 @@ class _Call:
         signature: of the operator, None when no schema describes it.
     """
 
-    def __init__(self, dialect: OnnxDialect, node: ir.Node, count: int) -> None:
+    def __init__(self, dialect: ModelOperators, node: ir.Node, count: int) -> None:
         self.dialect, self._node = dialect, node
         self.signature: Any = dialect.signature_of(node.operator)
         self._inputs = inputs_of(node, self.signature)
@@ -164,8 +144,6 @@ class _Call:
 
     def proto(self) -> Any:
         """The node."""
-        from bringup.compiler.onnx.writing import body_writer
-
         node = self._node
         captured = [self.names[value] for value in captures_of(node)]
         taken = {*self.names.values(), *self.outputs}

@@ -13,7 +13,7 @@ from bringup import ir
 from bringup.compiler.onnx.types import dtype_name, dtype_number
 from bringup.errors import ModelError
 
-__all__ = ["ConstantTensor", "array_of"]
+__all__ = ["ConstantTensor", "array_of", "as_constant"]
 
 
 class ConstantTensor:
@@ -112,3 +112,22 @@ def array_of(data: ir.ConstantData) -> Any:
     """Data by value as an array; `ValueError` for a dtype that ONNX does not have."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype_number(data.dtype))
     return np.frombuffer(bytes(data.data), dtype).reshape(data.shape)
+
+
+def as_constant(payload: object) -> ConstantTensor:
+    """The payload of a constant in this dialect's form: from an array, data by value, or a tensor
+    of a framework (anything with `detach`). `TypeError` for anything else.
+    """
+    if isinstance(payload, ConstantTensor):
+        return payload
+    if isinstance(payload, ir.ConstantData):
+        return ConstantTensor.of_data(payload)
+    held: Any = payload
+    if hasattr(payload, "detach"):
+        held = held.detach().cpu().numpy()
+    if isinstance(held, (np.ndarray, np.generic)):
+        return ConstantTensor.of_array(held)
+    raise TypeError(
+        f"a constant of an ONNX graph must be a ConstantTensor or an array, got "
+        f"{type(payload).__name__}"
+    )

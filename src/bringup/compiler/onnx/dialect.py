@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import onnx
-from onnx import helper
-
 from bringup import ir
 from bringup.compiler.onnx import calls, operators, sampling
 from bringup.compiler.onnx.attributes import bodies_of
+from bringup.compiler.onnx.constants import as_constant
 from bringup.compiler.onnx.nodes import captures_of
-from bringup.compiler.onnx.operators import Signature
+from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import dtype_number, is_unknown, joined
 from bringup.errors import ModelError, PassError, SchemaError
 
@@ -23,7 +21,7 @@ IMPORTS = "opset_import"
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "MatMul", "pow": "Pow"}
 
 
-class OnnxDialect:
+class OnnxDialect(ModelOperators):
     """Implements `ir.Dialect` for the operators of ONNX, `onnx::` being the default domain.
 
     Arguments:
@@ -45,30 +43,14 @@ class OnnxDialect:
         functions: Mapping[str, Any] | None = None,
         ir_version: int = 0,
     ) -> None:
-        self.opsets = dict(opsets or {})
-        self.ir_version = ir_version or int(onnx.IR_VERSION)
-        self._functions = functions if functions is not None else {}
-        default = operators.newest("")
-        assert default is not None, "onnx knows its own domain"
-        self._versions = {"": default, **self.opsets}
-        self._facts: dict[str, Signature | None] = {}
+        super().__init__(opsets, functions=functions, ir_version=ir_version)
         self._random_functions: dict[str, bool] = {}
-        self.inferred: dict[tuple[object, ...], list[Any]] = {}
-        """The types of the outputs of calls that onnx was asked about."""
 
     @property
     def name(self) -> str:
         """The vocabulary with its versions: patterns are looked up again for another one."""
         versions = (f"{domain or 'ai.onnx'} {n}" for domain, n in sorted(self._versions.items()))
         return f"onnx ({', '.join(versions)})"
-
-    @property
-    def imports(self) -> list[Any]:
-        """The versions as `onnx.OperatorSetIdProto`s."""
-        versions = {**self._versions}
-        for function in self._functions.values():
-            versions.setdefault(function.domain, 1)
-        return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
     def detached(self) -> OnnxDialect:
         """See `ir.Dialect`: one of the same versions that belongs to no model."""
@@ -106,25 +88,6 @@ class OnnxDialect:
         _, attributes, captures = operators.foreign_arguments((), keywords)
         (inputs, *_) = operators.foreign_arguments(arguments, {})
         return operators.absent(op_type, since), (inputs, since, attributes, captures)
-
-    def _signature(self, domain: str, name: str) -> Signature | None:
-        version = self._versions.get(domain) or operators.newest(domain)
-        return None if version is None else operators.signature(domain, name, version)
-
-    def signature_of(self, operator: ir.Operator) -> Signature | None:
-        """The schema of a node's operator; None for one without."""
-        kind = operator.type
-        if kind not in self._facts:
-            self._facts[kind] = self._signature(*operators.domain_of(kind))
-        return self._facts[kind]
-
-    def function_of(self, op_type: str) -> Any:
-        """The `onnx.FunctionProto` behind an operator type; None when it is no function."""
-        return self._functions.get(op_type)
-
-    def function_protos(self) -> list[Any]:
-        """The model's own functions."""
-        return list(self._functions.values())
 
     def commutes(self, node: ir.Node) -> bool:
         """See `ir.Dialect.commutes`."""
@@ -263,22 +226,22 @@ class OnnxDialect:
 
     def constant(self, payload: ir.ConstantData) -> object:
         """See `ir.Dialect.constant`."""
-        return calls.as_constant(payload)
+        return as_constant(payload)
 
     def constant_meta(self, payload: object) -> object:
         """See `ir.Dialect.constant_meta`."""
-        return calls.as_constant(payload).desc
+        return as_constant(payload).desc
 
     def constant_of(self, data: ir.ConstantData) -> object:
         """See `ir.Dialect.constant_of`."""
         try:
-            return calls.as_constant(data)
+            return as_constant(data)
         except ValueError as error:
             raise PassError(f"a constant of {data.dtype}{list(data.shape)}: {error}") from error
 
     def constant_data(self, payload: object) -> ir.ConstantData | None:
         """See `ir.Dialect.constant_data`. Unknown for text and for sparse tensors."""
-        return calls.as_constant(payload).data()
+        return as_constant(payload).data()
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """See `ir.Dialect.supports`: does anybody say what the operator computes?"""
@@ -308,7 +271,7 @@ def _trains(node: ir.Node) -> bool:
     if mode is None:
         return False
     payload = mode.node.payload if isinstance(mode, ir.Value) else None
-    return payload is None or bool(calls.as_constant(payload).numpy().any())
+    return payload is None or bool(as_constant(payload).numpy().any())
 
 
 def _settled(inferred: object, known: object) -> object:

@@ -19,7 +19,9 @@ from bringup.compiler.onnx.attributes import (
 from bringup.compiler.onnx.operators import CAPTURES, Signature, domain_of
 
 __all__ = [
+    "GRAPH_ORIGIN",
     "ORIGIN",
+    "GraphOrigin",
     "Origin",
     "WriteBody",
     "attributes_of",
@@ -29,10 +31,25 @@ __all__ = [
     "origin_of",
 ]
 
+GRAPH_ORIGIN = "onnx"
+"""The attribute of a graph that says where in a file it comes from."""
 ORIGIN = "onnx"
 """The entry of `Node.meta` that says where in a file a node comes from."""
 
 WriteBody = Callable[[Body], Any]
+
+
+@dataclass(frozen=True)
+class GraphOrigin:
+    """What a file says about a graph.
+
+    Attributes:
+        proto: the `GraphProto` or `FunctionProto` that it was read from, by reference.
+        outputs: what the results are called.
+    """
+
+    proto: Any
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -15,33 +15,18 @@ from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.attributes import Body, attribute_kind, value_of
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect
-from bringup.compiler.onnx.nodes import ORIGIN, Origin
+from bringup.compiler.onnx.nodes import GRAPH_ORIGIN, ORIGIN, GraphOrigin, Origin
 from bringup.compiler.onnx.operators import Signature
 from bringup.compiler.onnx.types import look_of
 from bringup.errors import ModelError, SchemaError
 
-__all__ = ["GRAPH_ORIGIN", "GraphOrigin", "read_function", "read_graph"]
+__all__ = ["read_function", "read_graph"]
 
-GRAPH_ORIGIN = "onnx"
-"""The attribute of a graph that says where in a file it comes from."""
 _TRACE = "pkg.torch.onnx.stack_trace"
 _VALUES = {
     "value": lambda attribute: attribute.t,
     "sparse_value": lambda attribute: attribute.sparse_tensor,
 }
-
-
-@dataclass(frozen=True)
-class GraphOrigin:
-    """What a file says about a graph.
-
-    Attributes:
-        proto: the `GraphProto` or `FunctionProto` that it was read from, by reference.
-        outputs: what the results are called.
-    """
-
-    proto: Any
-    outputs: tuple[str, ...]
 
 
 @dataclass

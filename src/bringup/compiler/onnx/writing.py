@@ -10,12 +10,17 @@ import onnx
 from bringup import ir
 from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.attributes import Body
-from bringup.compiler.onnx.calls import as_constant
-from bringup.compiler.onnx.constants import ConstantTensor
-from bringup.compiler.onnx.dialect import OnnxDialect
+from bringup.compiler.onnx.constants import ConstantTensor, as_constant
 from bringup.compiler.onnx.naming import Names, Taken, names_in
-from bringup.compiler.onnx.nodes import captures_of, inputs_of, node_proto, origin_of
-from bringup.compiler.onnx.reading import GRAPH_ORIGIN, GraphOrigin
+from bringup.compiler.onnx.nodes import (
+    GRAPH_ORIGIN,
+    GraphOrigin,
+    captures_of,
+    inputs_of,
+    node_proto,
+    origin_of,
+)
+from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import type_proto
 from bringup.errors import ModelError
 
@@ -95,8 +100,8 @@ class _Writer:
         self._formal = graph.inputs[:formal]
         for value, name in zip(graph.inputs[formal:], captured, strict=True):
             self._names.give(value, name)
-        dialect = graph.dialect
-        if not isinstance(dialect, OnnxDialect):
+        dialect: object = graph.dialect
+        if not isinstance(dialect, ModelOperators):
             raise TypeError(f"graph {graph.name!r} is no graph of ONNX operators")
         self._dialect = dialect
         self._initializers: list[Any] = []

@@ -1,0 +1,69 @@
+"""The operators of a model: the versions of its domains, their schemas, its own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from bringup import ir
+from bringup.compiler.onnx import operators
+from bringup.compiler.onnx.operators import Signature
+
+__all__ = ["ModelOperators"]
+
+
+class ModelOperators:
+    """What calls and files of a model need to know of its operators.
+
+    Arguments:
+        opsets: the version of each domain; of the default one (`""`) the newest where missing.
+        functions: the model's own functions by operator type.
+        ir_version: of the model.
+    """
+
+    def __init__(
+        self,
+        opsets: Mapping[str, int] | None = None,
+        *,
+        functions: Mapping[str, Any] | None = None,
+        ir_version: int = 0,
+    ) -> None:
+        self.opsets = dict(opsets or {})
+        self.ir_version = ir_version or int(onnx.IR_VERSION)
+        self._functions = functions if functions is not None else {}
+        default = operators.newest("")
+        assert default is not None, "onnx knows its own domain"
+        self._versions = {"": default, **self.opsets}
+        self._facts: dict[str, Signature | None] = {}
+        self.inferred: dict[tuple[object, ...], list[Any]] = {}
+        """The types of the outputs of calls that onnx was asked about."""
+
+    @property
+    def imports(self) -> list[Any]:
+        """The versions as `onnx.OperatorSetIdProto`s."""
+        versions = {**self._versions}
+        for function in self._functions.values():
+            versions.setdefault(function.domain, 1)
+        return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+
+    def _signature(self, domain: str, name: str) -> Signature | None:
+        version = self._versions.get(domain) or operators.newest(domain)
+        return None if version is None else operators.signature(domain, name, version)
+
+    def signature_of(self, operator: ir.Operator) -> Signature | None:
+        """The schema of a node's operator; None for one without."""
+        kind = operator.type
+        if kind not in self._facts:
+            self._facts[kind] = self._signature(*operators.domain_of(kind))
+        return self._facts[kind]
+
+    def function_of(self, op_type: str) -> Any:
+        """The `onnx.FunctionProto` behind an operator type; None when it is no function."""
+        return self._functions.get(op_type)
+
+    def function_protos(self) -> list[Any]:
+        """The model's own functions."""
+        return list(self._functions.values())
