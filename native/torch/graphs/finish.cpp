@@ -72,7 +72,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   }
 
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_,
-                                       random_.finish());
+                                       copies_to_host_, random_.finish());
   graph->take_given(watch_, std::move(versions_).living());
   put_back();
   try {

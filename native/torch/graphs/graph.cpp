@@ -60,13 +60,17 @@ const void* address_of(const c10::Storage& storage) {
 }  // namespace
 
 Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, GraphRandom random)
+             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, bool copies_to_host,
+             GraphRandom random)
     : pool_(std::move(pool)),
       nodes_(std::move(nodes)),
       inputs_(std::move(inputs)),
       random_(std::move(random)) {
   replay_.pool = pool_;
   if (!device) return;
+  shares_host_memory_ = copies_to_host || std::ranges::any_of(inputs_, [](const Input& input) {
+                          return input.storage.device().is_cpu();
+                        });
   device_graph_ =
       std::make_unique<DeviceGraph>(*device, nodes_, [this](size_t position, bool validating) {
         const ReplayDispatch dispatch;
@@ -107,20 +111,17 @@ std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> in
                                    const std::function<void()>& before) {
   const auto me = std::this_thread::get_id();
   if (runner_.load() == me) throw CaptureFailure(kWithinItself);
-  const std::lock_guard one_run(run_mutex_);
   const Turns::Held held(turns);
+  const auto one_run = Turns::lock(run_mutex_);
+  const Turns::Inside inside;
   runner_.store(me);
   const auto over = c10::make_scope_exit([this] { runner_.store(std::thread::id()); });
   std::vector<at::Tensor> copies;
-  begin_run(held, std::ranges::any_of(
-                      inputs, [](const InputCopy& input) { return input.target.is_cpu(); }));
+  begin_run(held);
   try {
     if (before) before();
     copy_in(std::move(inputs));
     run_all(false);
-    if (device_graph_ != nullptr && std::ranges::any_of(results, &at::Tensor::is_cpu)) {
-      device_graph_->finish_former();  // the host copies what the device has written
-    }
     for (const at::Tensor& result : results) copies.push_back(own_copy(result));
   } catch (...) {
     restore_slots();
@@ -131,19 +132,12 @@ std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> in
   return copies;
 }
 
-void Graph::begin_run(const Turns::Held& turns, bool writes_host) {
+void Graph::begin_run(const Turns::Held& turns) {
   begin_use();
   try {
-    if (device_graph_ == nullptr) {
-      turns.order_before(std::nullopt, true);
-      return;
-    }
-    turns.order_before(device_graph_->device(), writes_host);
-    if (writes_host) {
-      device_graph_->finish_former();
-    } else {
-      device_graph_->work()->order_before();
-    }
+    if (device_graph_ == nullptr) return;  // graphs of the device wait where they have its memory
+    turns.order_before(device_graph_->device());
+    device_graph_->work()->order_before();
   } catch (...) {
     end_use();
     throw;
@@ -206,7 +200,8 @@ void Graph::run_all(bool validating) {
   former_.clear();  // from here on nodes see what was written
   if (device_graph_ != nullptr) {
     device_graph_->launch(validating);
-    if (random_.draws_on_host()) device_graph_->finish_former();
+    // As after the operators themselves: the host may write what they read, and read the results.
+    if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
   }
   const auto over = c10::make_scope_exit([this] { replay_.standings.clear(); });

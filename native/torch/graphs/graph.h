@@ -36,9 +36,11 @@ struct Input {
 
 class Graph {
  public:
-  // `device`: the driver's device that the nodes work on, or none for cpu.
+  // `device`: the driver's device that the nodes work on, or none for cpu. `copies_to_host`:
+  // whether nodes on the device write memory of the host.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, GraphRandom random);
+        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, bool copies_to_host,
+        GraphRandom random);
 
   // At the end of the capture: what check_given() checks, and whose counters a replay moves.
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
@@ -51,8 +53,9 @@ class Graph {
 
   // Runs all nodes in capture order, from any thread. A node's error is raised with the node named.
   // On a device it launches them in the current stream, and errors are raised by the next
-  // synchronisation. CaptureFailure when two threads do this at once, in both of them: one may have
-  // read the other's inputs, and its results are overwritten before it reads them.
+  // synchronisation; it waits for them when they read or write memory that the host has too.
+  // CaptureFailure when two threads do this at once, in both of them: one may have read the other's
+  // inputs, and its results are overwritten before it reads them.
   void replay();
 
   // The same with copies: inputs in before it, `results` out after it, which are returned. Runs of
@@ -92,7 +95,7 @@ class Graph {
   // Who uses the graph's inputs and results.
   enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
 
-  void begin_run(const Turns::Held& turns, bool writes_host);
+  void begin_run(const Turns::Held& turns);
   bool end_run(const Turns::Held& turns) noexcept;
   void begin_use();
   bool end_use() noexcept;
@@ -117,6 +120,7 @@ class Graph {
   WrittenVersions versions_;
   GraphRandom random_;
   Replay replay_;
+  bool shares_host_memory_ = false;            // a device graph: whoever replays waits
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };
 

@@ -432,6 +432,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
       real &= !is_subclass(tensor) && !tensor.is_meta();
       if (!real) return;
       check_layout(traits, tensor, "gives");
+      copies_to_host_ |= on_device && tensor.is_cpu();
       const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
       at::Tensor output = fixed(traits, tensor);
       void* address = output.storage().mutable_data();

@@ -146,6 +146,7 @@ class Recorder {
   WrittenVersions versions_;
   RandomRecorder random_;
   HostSide host_side_;
+  bool copies_to_host_ = false;  // a node on the device writes memory of the host
   StreamOrder streams_;
   std::optional<c10::Stream> last_stream_;  // in which the capture ended
   std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it

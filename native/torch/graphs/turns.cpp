@@ -5,8 +5,18 @@
 #include <functional>
 
 #include "torch/devices/driver.h"
+#include "torch/graphs/errors.h"
 
 namespace bringup::torch_ext::graphs {
+
+thread_local int Turns::depth_ = 0;
+
+void Turns::refuse_to_wait() {
+  throw CaptureFailure(
+      "CapturedGraph.run inside an operator of another graph: a run in another thread has memory "
+      "that this one needs, and waiting for it could last forever. Run graphs that run others from "
+      "one thread at a time");
+}
 
 Turns::Turn& Turns::turn(size_t number) {
   static auto& all = *new std::array<Turn, 256>;  // never destroyed: threads may outlive main
@@ -26,17 +36,17 @@ Turns::Turns(const std::vector<at::Tensor>& tensors) {
 
 Turns::Held::Held(const Turns& turns) : turns_(turns) {
   locks_.reserve(turns.numbers_.size());
-  for (const size_t number : turns.numbers_) locks_.emplace_back(turn(number).mutex);
+  for (const size_t number : turns.numbers_) locks_.push_back(lock(turn(number).mutex));
 }
 
-void Turns::Held::order_before(std::optional<c10::DeviceIndex> device, bool for_host) const {
+void Turns::Held::order_before(c10::DeviceIndex device) const {
   for (const size_t number : turns_.numbers_) {
     const auto former = turn(number).former.lock();
     if (former == nullptr) continue;
-    if (for_host || device != former->device()) {
-      former->wait();
-    } else {
+    if (device == former->device()) {
       former->order_before();
+    } else {  // another graph's: it merely has the same turn
+      check_driver(former->wait(), "waiting for another graph's work");
     }
   }
 }

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "torch/graphs/device_graph.h"
@@ -20,14 +19,32 @@ class Turns {
   // The inputs and results of the graph.
   explicit Turns(const std::vector<at::Tensor>& tensors);
 
-  // All these turns, on the host; a run within a run gets them too.
+  // While this thread runs nodes of a graph: one of them may run another graph.
+  class Inside {
+   public:
+    Inside() { ++depth_; }
+    ~Inside() { --depth_; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+  };
+
+  // Waits for the lock. A thread that is inside a run does not: whoever has the lock may wait for
+  // what that run has. It is then told so, CaptureFailure.
+  template <class Mutex>
+  static std::unique_lock<Mutex> lock(Mutex& mutex) {
+    if (depth_ == 0) return std::unique_lock(mutex);
+    std::unique_lock now(mutex, std::try_to_lock);
+    if (!now.owns_lock()) refuse_to_wait();
+    return now;
+  }
+
+  // All these turns, on the host; a run within a run gets those that it has.
   class Held {
    public:
     explicit Held(const Turns& turns);
     // What is enqueued from here on in the current stream of `device` comes after the work of all
-    // former holders. Without a device, or when the host itself goes on to read or write that
-    // memory (`for_host`): waits for that work.
-    void order_before(std::optional<c10::DeviceIndex> device, bool for_host) const;
+    // former holders.
+    void order_before(c10::DeviceIndex device) const;
     // The next holder comes after this work too, which came after that of all former ones.
     void leave(const std::shared_ptr<const DeviceWork>& work) const;
 
@@ -43,6 +60,9 @@ class Turns {
   };
 
   static Turn& turn(size_t number);
+  [[noreturn]] static void refuse_to_wait();
+
+  static thread_local int depth_;
 
   std::vector<size_t> numbers_;  // ascending: all take them in this order
 };

@@ -132,3 +132,58 @@ def test_run_that_fails_leaves_the_order_of_the_others() -> None:
             with pytest.raises(Exception, match="no slot"):
                 broken.run(full(-1), slots={"missing": 1})
     assert_each_its_own(results)
+
+
+@pytest.mark.parametrize("how", ["run", "replay"])
+def test_host_memory_that_is_no_input_may_be_written_behind_the_call(how: str) -> None:
+    x, scale = torch.zeros(SIZE, device="npu"), torch.tensor(2.0)
+    graph = captured(lambda x: plus_twenty(x) * scale, x)
+    for factor in range(COUNT):
+        scale.fill_(factor)
+        result = graph.run(full(1)) if how == "run" else (graph.replay(), graph.outputs)[1]
+        scale.fill_(-1)
+        torch.npu.synchronize()
+        assert result.cpu().unique().tolist() == [21.0 * factor if how == "run" else 20.0 * factor]
+
+
+def test_host_memory_that_a_replay_wrote_may_be_read_behind_it() -> None:
+    x, y = torch.zeros(SIZE, device="npu"), torch.zeros(SIZE)
+    graph = captured(lambda x: y.copy_(plus_twenty(x)), x)
+    y.zero_()
+    graph.replay()
+    assert y[-1].item() == 20
+
+
+def test_run_inside_a_run_is_refused_where_it_would_wait_for_another_thread() -> None:
+    inside, tried = threading.Event(), threading.Event()
+    runs: dict[str, Callable[[Tensor], Tensor]] = {}
+
+    @torch.library.custom_op("bringup_test::run_inside", mutates_args=())
+    def run_inside(x: Tensor, name: str) -> Tensor:
+        return runs[name](x) if name in runs else x.clone()
+
+    run_inside.register_fake(lambda x, name: torch.empty_like(x))
+
+    def blocked(x: Tensor) -> Tensor:
+        inside.set()
+        assert tried.wait(60)
+        return x + 1
+
+    buffers = [torch.zeros(4) for _ in range(9)]  # of one turn each, but for a hash in 256
+    turns = [buffer.untyped_storage().data_ptr() // 64 % 256 for buffer in buffers]
+    other = next(b for b, turn in zip(buffers, turns, strict=True) if turn != turns[0])
+    first = captured(lambda x: run_inside(x, "blocked") * 2, buffers[0])
+    second = captured(lambda x: run_inside(x, "first") * 3, other)
+    runs.update(blocked=blocked, first=first.run)
+    results: list[Tensor] = []
+    thread = threading.Thread(target=lambda: results.append(first.run(torch.ones(4))))
+    thread.start()
+    assert inside.wait(60)
+    try:
+        with pytest.raises(RuntimeError, match="inside an operator of another graph: a run in"):
+            second.run(torch.ones(4))
+    finally:
+        tried.set()
+        thread.join()
+    assert results[0].tolist() == [4.0] * 4
+    assert second.run(torch.ones(4)).tolist() == [12.0] * 4
