@@ -30,7 +30,13 @@ void write_into(at::Tensor target, at::Tensor given) {
   target.copy_(given);
 }
 
-// By address: tensors of NumPy may share memory through storages of their own.
+bool is_written(const at::Tensor& given, const std::vector<InputCopy>& inputs) {
+  return std::ranges::any_of(
+      inputs, [&](const InputCopy& input) { return share_memory(input.target, given); });
+}
+
+}  // namespace
+
 bool share_memory(const at::Tensor& left, const at::Tensor& right) {
   if (!left.has_storage() || !right.has_storage() || left.device() != right.device()) return false;
   const auto begin = [](const at::Tensor& tensor) {
@@ -39,13 +45,6 @@ bool share_memory(const at::Tensor& left, const at::Tensor& right) {
   return begin(left) < begin(right) + right.storage().nbytes() &&
          begin(right) < begin(left) + left.storage().nbytes();
 }
-
-bool is_written(const at::Tensor& given, const std::vector<InputCopy>& inputs) {
-  return std::ranges::any_of(
-      inputs, [&](const InputCopy& input) { return share_memory(input.target, given); });
-}
-
-}  // namespace
 
 at::Tensor own_copy(const at::Tensor& tensor) {
   const c10::AutoGradMode no_gradients(false);

@@ -8,6 +8,9 @@
 
 namespace bringup::torch_ext::graphs {
 
+// Whether their storages overlap: those of NumPy's arrays may, though they are not the same.
+bool share_memory(const at::Tensor& left, const at::Tensor& right);
+
 // A tensor of its own memory and the same strides, without gradient; also of one that overlaps
 // itself.
 at::Tensor own_copy(const at::Tensor& tensor);

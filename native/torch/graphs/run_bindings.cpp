@@ -89,6 +89,7 @@ void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
   graph.def("run", &run, nb::arg("turns"), nb::arg("targets"), nb::arg("given"), nb::arg("results"),
             nb::arg("update").none());
   module.def("copied", &own_copy, nb::arg("tensor"));
+  module.def("share_memory", &share_memory, nb::arg("left"), nb::arg("right"));
   module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));
 }
 

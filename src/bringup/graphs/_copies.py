@@ -45,11 +45,8 @@ def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether the storages of two tensors overlap: NumPy's arrays may through storages of their
     own.
     """
-    if tensor.device != other.device:
-        return False
-    left, right = tensor.untyped_storage(), other.untyped_storage()
-    first, second = left.data_ptr(), right.data_ptr()
-    return bool(first < second + right.nbytes() and second < first + left.nbytes())
+    native = torch_library("comparing tensors of a captured graph")
+    return bool(native.graphs.share_memory(tensor, other))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
