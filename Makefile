@@ -20,12 +20,13 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test build compilers lint native-test asan asan-python tsan pytest sweep quick-demo bench format clean
+.PHONY: help demo test check build compilers lint native-test asan asan-python tsan pytest sweep quick-demo bench format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     a real model: eager, Inductor, fused, captured; on cpu and on the simulated npu"
 	@echo "make test     everything that CI checks"
+	@echo "make check    lint, and the tests that your change touches, nearest first, for two minutes"
 	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"
 	@echo "make lint | native-test | asan | tsan | pytest         the parts of make test"
 	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
@@ -96,6 +97,11 @@ compilers: $(STAMPS)/venv
 
 pytest: build compilers
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+# The fast loop. SINCE=REVISION: what to compare with; SECONDS=90: for how long tests may begin.
+SECONDS ?= 90
+check: lint
+	$(BIN)/python tools/affected_tests.py $(if $(SINCE),--since $(SINCE)) --seconds $(SECONDS) -n $(JOBS)
 
 # Every sweep in full; `make pytest` runs a fixed slice of each.
 sweep: build
