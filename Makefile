@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Where ccache is installed, what one checkout compiled serves another.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
