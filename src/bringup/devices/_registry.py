@@ -1,4 +1,4 @@
-"""Lazy attributes of `torch.<device>`, added by other rooms before or after a driver is loaded."""
+"""Lazy attributes of `torch.<device>`, which other packages add before or after a driver loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house itself: what importing costs, how settings and native libraries fail."""
+"""The foundation: what importing costs, how settings and native libraries fail."""
 
 from __future__ import annotations
 
