@@ -1,0 +1,42 @@
+"""The pages hang together: the index leads to each, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INDEX = ROOT / "docs" / "index.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def links(document: Path) -> list[str]:
+    """Where the document's links to files of this repository lead, as they are written."""
+    text = BLOCK.sub("", document.read_text())
+    return [link for link in LINK.findall(text) if not link.startswith(("http", "#", "mailto"))]
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a page's headings, made as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_link_of_the_document_leads_somewhere(document: Path) -> None:
+    for link in links(document):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve()
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_the_index_leads_to_every_page() -> None:
+    reached = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links(INDEX)}
+    assert set(PAGES) - {INDEX} <= reached
