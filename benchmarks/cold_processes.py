@@ -41,7 +41,7 @@ def _cold_start(peer: Peer, place: Workplace) -> _Job:
     return _Job(seconds, answers.count(None), place.builds() - before)
 
 
-def _told(jobs: list[_Job]) -> str:
+def _summary(jobs: list[_Job]) -> str:
     failed, compiles = sum(job.failed for job in jobs), {job.compiles for job in jobs}
     return f"{failed} of {_RANKS * len(jobs)} failed, {max(compiles)} compiled at most"
 
@@ -54,8 +54,8 @@ def _cold_rows(place: Workplace, quick: bool) -> list[Row]:
     for peer in peers(quick):
         jobs = [_cold_start(peer, place) for _ in range(1 if peer is TORCH else min(rounds, 5))]
         theirs = statistics.median(job.seconds for job in jobs)
-        name = f"{_RANKS} processes, cold: {_told(ours)}"
-        peer_name = f"{peer.name}: {_told(jobs)}"
+        name = f"{_RANKS} processes, cold: {_summary(ours)}"
+        peer_name = f"{peer.name}: {_summary(jobs)}"
         rows.append(Row(name, peer_name, mine / theirs, mine * 1e9, theirs * 1e9))
     return rows
 

@@ -131,7 +131,7 @@ def load_file(plugin: PluginFile) -> ModuleType:
         raise
     except BaseException as error:  # also what ends the program, as sys.exit()
         unload_file(plugin)
-        raise PluginError(f"plugin {plugin.path} raised {_told(error)}") from error
+        raise PluginError(f"plugin {plugin.path} raised {_error_text(error)}") from error
     return module
 
 
@@ -428,11 +428,12 @@ def _entry_error(entry: EntryPoint, error: BaseException) -> PluginError:
     if isinstance(error, KeyboardInterrupt):
         raise error
     return PluginError(
-        f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised {_told(error)}"
+        f"entry point {entry.name!r} = {entry.value} of group {entry.group!r} raised "
+        f"{_error_text(error)}"
     )
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as second:

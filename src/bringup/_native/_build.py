@@ -30,7 +30,7 @@ from bringup.errors import NativeLibraryError
 
 __all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
 
-_TELL_S = 10.0
+_REPORT_S = 10.0
 _POLL_S = 0.1
 _LIMIT_S = 3600.0
 _LOG_LINES = 20
@@ -190,11 +190,11 @@ def _lock(recipe: Recipe) -> Iterator[None]:
     path = recipe.folder.with_name(f"{recipe.folder.name}.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        told = time.monotonic()
+        reported_at = time.monotonic()
         while not _try_lock(descriptor):
-            if time.monotonic() - told > _TELL_S:
-                _tell(f"waiting for another process that builds {recipe.name}")
-                told = time.monotonic()
+            if time.monotonic() - reported_at > _REPORT_S:
+                _report(f"waiting for another process that builds {recipe.name}")
+                reported_at = time.monotonic()
             time.sleep(_POLL_S)
         yield
     finally:
@@ -249,7 +249,7 @@ def _compile(recipe: Recipe, draft: Path) -> str:
     level = settings.inherited("CMAKE_BUILD_PARALLEL_LEVEL")
     jobs = next(iter(level.values()), str(os.cpu_count() or 1))
     build = [tools["cmake"], "--build", str(draft / "build"), "--target", recipe.target, "-j", jobs]
-    _tell(
+    _report(
         f"building {recipe.name}, once: this takes minutes; BRINGUP_NATIVE=0 does without it "
         "(slower operators, no devices, no graphs)"
     )
@@ -258,7 +258,7 @@ def _compile(recipe: Recipe, draft: Path) -> str:
         for argv, what in ((configure, "cmake failed"), (build, "the compiler failed")):
             if reason := _run(argv, log, recipe.name, began):
                 return f"{what} ({reason})"
-    _tell(f"built {recipe.name} in {time.monotonic() - began:.0f} s")
+    _report(f"built {recipe.name} in {time.monotonic() - began:.0f} s")
     return ""
 
 
@@ -266,7 +266,7 @@ def _run(argv: list[str], log: Any, name: str, began: float) -> str:
     """Runs a program, its output in the log and its progress on stderr; why it failed, or ""."""
     log.write(f"$ {' '.join(argv)}\n")
     log.flush()
-    told = began
+    reported_at = began
     with started(argv) as process:
         assert process.stdout is not None
         try:
@@ -276,9 +276,9 @@ def _run(argv: list[str], log: Any, name: str, began: float) -> str:
                 now = time.monotonic()
                 if now - began > _LIMIT_S:
                     return f"it took more than {_LIMIT_S:.0f} s"
-                if now - told > _TELL_S and (step := _STEP.match(line)):
-                    told = now
-                    _tell(
+                if now - reported_at > _REPORT_S and (step := _STEP.match(line)):
+                    reported_at = now
+                    _report(
                         f"building {name}: step {step[1]} of {step[2]}, {now - began:.0f} s so far"
                     )
             status = process.wait()
@@ -315,6 +315,6 @@ def _remember(recipe: Recipe, draft: Path, reason: str) -> str:
     return text
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     if sys.stderr is not None and settings.jit_progress():
         print(f"bringup: {text}", file=sys.stderr, flush=True)

@@ -98,8 +98,10 @@ def candidates(key: Key, package_folder: Path) -> Iterator[Candidate]:
         if (path := module_file(folder)) is not None:
             yield Candidate(path, key.torch)
     if (path := module_file(package_folder)) is not None:
-        told = path.parent / VERSION_FILE
-        yield Candidate(path, minor(told.read_text().strip()) if told.is_file() else "")
+        version_file = path.parent / VERSION_FILE
+        yield Candidate(
+            path, minor(version_file.read_text().strip()) if version_file.is_file() else ""
+        )
 
 
 def module_file(folder: Path) -> Path | None:

@@ -195,8 +195,8 @@ class Inference:
             return _Facts(tensor, None, _NO_LOOK, False, 0, None)
         offset = expression(tensor.storage_offset())
         requires_grad = tensor.requires_grad
-        told_by_data = tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor)
-        if not told_by_data:
+        is_data_dependent = tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor)
+        if not is_data_dependent:
             key = (seen.shape, seen.strides, offset, seen.dtype, seen.device, requires_grad)
         is_plain = (
             key is not None

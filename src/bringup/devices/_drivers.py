@@ -104,9 +104,9 @@ def _library_of(entry: EntryPoint) -> Path:
     except PluginError as error:
         raise DriverError(f"{where}: {plugins.with_traceback(error)}") from error
     except Exception as error:
-        told = PluginError(f"it raised {type(error).__name__}: {error}")
-        told.__cause__ = error
-        raise DriverError(f"{where}: {plugins.with_traceback(told)}") from error
+        reason = PluginError(f"it raised {type(error).__name__}: {error}")
+        reason.__cause__ = error
+        raise DriverError(f"{where}: {plugins.with_traceback(reason)}") from error
     if not isinstance(path, (str, os.PathLike)):
         raise DriverError(
             f"{where}: expected the path of a shared library, or a function that returns it, got "

@@ -114,7 +114,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
-            cleanup.enter_context(_capture_told_to_libraries())
+            cleanup.enter_context(_capture_visible_to_libraries())
             cleanup.enter_context(_without_hook_warning())
             # Else a device's backward would run on a thread that is not recorded.
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -313,18 +313,18 @@ def _host_reads_refused() -> Iterator[None]:
 
 
 @contextmanager
-def _capture_told_to_libraries() -> Iterator[None]:
+def _capture_visible_to_libraries() -> Iterator[None]:
     """Libraries (transformers' masks) avoid reading values on the host while a stream captures, and
     know CUDA's and XPU's functions that tell it.
     """
 
-    def telling(original: Callable[..., bool]) -> Callable[..., bool]:
+    def or_recording(original: Callable[..., bool]) -> Callable[..., bool]:
         return lambda: is_current_stream_capturing() or original()
 
     with ExitStack() as patches:
         for module in (torch.cuda, torch.xpu):
             patches.enter_context(
-                attribute_replaced(module, "is_current_stream_capturing", telling)
+                attribute_replaced(module, "is_current_stream_capturing", or_recording)
             )
         yield
 

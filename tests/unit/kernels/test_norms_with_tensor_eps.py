@@ -1,4 +1,4 @@
-"""RMSNorm whose eps is a tensor that only the run tells (a float attribute in a dynamic graph)."""
+"""RMSNorm whose eps is a tensor known only at run time (a float attribute in a dynamic graph)."""
 
 from __future__ import annotations
 

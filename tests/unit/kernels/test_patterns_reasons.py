@@ -126,7 +126,7 @@ def test_masks_of_sizes_that_only_the_run_tells_stay_in_the_graph(name):
     passes.clear_registered_passes()
     result = explained(causal, X, dynamic=True)[name]
     assert result.matches == 0
-    assert "sizes that only the run tells" in shown(result)
+    assert "sizes known only at run time" in shown(result)
 
 
 def test_gelu_of_a_number_that_only_the_run_tells_stays_written_out():
@@ -137,7 +137,7 @@ def test_gelu_of_a_number_that_only_the_run_tells_stays_written_out():
 
     result = explained(gelu, X, torch.tensor(2.0).sqrt())["ErfGelu"]
     assert (result.matches, result.refused) == (0, 1)
-    assert "root is a number that only the run tells" in str(result.near_misses[0])
+    assert "root is a number known only at run time" in str(result.near_misses[0])
 
 
 def test_heads_repeated_a_number_of_times_that_only_the_run_tells_stay_so():
@@ -147,4 +147,4 @@ def test_heads_repeated_a_number_of_times_that_only_the_run_tells_stay_so():
 
     result = explained(grouped, X, torch.randn(3), dynamic=True)["GroupedHeads"]
     assert (result.matches, result.refused) == (0, 1)
-    assert "the key heads are repeated by a size that only the run tells" in shown(result)
+    assert "the key heads are repeated by a size known only at run time" in shown(result)

@@ -49,10 +49,10 @@ class Outcome:
     worker: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.status}: {self.spec}"
+        text = f"{self.status}: {self.spec}"
         if self.status == "built":
-            return f"{told} in {self.seconds:.2f} s"
-        return f"{told}: {self.error}" if self.error else told
+            return f"{text} in {self.seconds:.2f} s"
+        return f"{text}: {self.error}" if self.error else text
 
 
 @dataclass(frozen=True)
@@ -288,10 +288,10 @@ def prebuild(
     if jobs:
         with (
             _executor(executor, workers, len(jobs)) as pool,
-            progress.batch(len(jobs)) as told,
+            progress.batch(len(jobs)) as report_outcome,
             contextlib.closing(_run(jobs, pool)) as outcomes,
         ):
             for spec, outcome in outcomes:
                 found[spec] = outcome
-                told(str(outcome).partition("\n")[0])
+                report_outcome(str(outcome).partition("\n")[0])
     return Report(tuple(found[spec] for spec in plans))

@@ -23,10 +23,10 @@ __all__ = [
     "META",
     "Layout",
     "StoreUnwritableError",
-    "full_is_told",
     "replace_file",
     "sync",
-    "unwritable_is_told",
+    "translate_disk_full",
+    "translate_write_errors",
     "write_durably",
 ]
 
@@ -62,7 +62,7 @@ class StoreUnwritableError(Exception):
 
 
 @contextlib.contextmanager
-def unwritable_is_told() -> Iterator[None]:
+def translate_write_errors() -> Iterator[None]:
     """An `OSError` that says that a store cannot be written becomes `StoreUnwritableError`."""
     try:
         yield
@@ -73,7 +73,7 @@ def unwritable_is_told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_is_told() -> Iterator[None]:
+def translate_disk_full() -> Iterator[None]:
     """The same for an `OSError` that says that there is no space: where other files than the
     store's take part, the rest may be about them.
     """
@@ -114,7 +114,7 @@ def _sync_one(path: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a whole file or none. Raises `StoreUnwritableError`."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{next(_serial)}")
-    with unwritable_is_told():
+    with translate_write_errors():
         try:
             draft.write_bytes(content)
             draft.replace(path)
@@ -173,7 +173,7 @@ class Layout:
     def folder(self, name: str) -> Path:
         """A working folder, made when it is missing. Raises `StoreUnwritableError`."""
         path = self.store / name
-        with unwritable_is_told():
+        with translate_write_errors():
             missing = not os.path.isdir(path)
             if missing:
                 self.root.mkdir(parents=True, exist_ok=True, mode=0o700)

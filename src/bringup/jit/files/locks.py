@@ -1,6 +1,6 @@
 """One build of a request at a time between processes: a `flock` that goes with its holder.
 
-Waiting is told to whoever listens. Where the file system knows no locks nobody waits: two builds of
+Waiting is reported_at to whoever listens. Where the file system knows no locks nobody waits: two builds of
 one request are a waste, not an error.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bringup import settings
-from bringup.jit.files.layout import Layout, unwritable_is_told
+from bringup.jit.files.layout import Layout, translate_write_errors
 from bringup.jit.files.usage import try_lock
 
 __all__ = ["Owner", "build_lock"]
 
 FOLDER = ".locks"
 _POLL_SECONDS = (0.005, 0.1)  # from, to
-_TELL_SECONDS = 2.0
+_REPORT_SECONDS = 2.0
 
 _log = settings.logger("jit")
 
@@ -63,7 +63,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _open(path: Path) -> int:
-    with unwritable_is_told():
+    with translate_write_errors():
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
@@ -100,7 +100,7 @@ def build_lock(
     `StoreUnwritableError`.
     """
     path = layout.folder(FOLDER) / f"{key}.lock"
-    start = told = time.monotonic()
+    start = reported_at = time.monotonic()
     pause = _POLL_SECONDS[0]
     while True:
         with _open_lock(path) as descriptor:
@@ -118,8 +118,8 @@ def build_lock(
         if now - start >= timeout:
             yield False
             return
-        if now - told >= _TELL_SECONDS or told == start:
-            told = now
+        if now - reported_at >= _REPORT_SECONDS or reported_at == start:
+            reported_at = now
             waiting(now - start, _owner(path))
         time.sleep(pause)
         pause = min(2 * pause, _POLL_SECONDS[1])

@@ -23,7 +23,7 @@ from bringup.jit.files.layout import (
     LOG,
     Layout,
     StoreUnwritableError,
-    unwritable_is_told,
+    translate_write_errors,
 )
 
 __all__ = [
@@ -105,7 +105,7 @@ def mark_in_use(layout: Layout, key: str) -> None:
     """From now on, until this process ends, nobody prunes this entry. A store that cannot be
     written is not pruned either.
     """
-    with _marking, contextlib.suppress(StoreUnwritableError), unwritable_is_told():
+    with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
         mark = _marks.get(layout.store)
         if mark is None:
             _marks[layout.store] = _open_mark(layout, {key})
@@ -119,7 +119,7 @@ def mark_in_use(layout: Layout, key: str) -> None:
 
 def release_marks(layout: Layout, keys: set[str]) -> None:
     """This process holds these entries no longer."""
-    with _marking, contextlib.suppress(StoreUnwritableError), unwritable_is_told():
+    with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
         old = _marks.get(layout.store)
         if old is None or old.keys.isdisjoint(keys):
             return
@@ -195,7 +195,7 @@ class Sizes:
     @contextlib.contextmanager
     def _shard(self, name: str) -> Iterator[int]:
         path = self._layout.folder(_SIZES) / name
-        with unwritable_is_told():
+        with translate_write_errors():
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 with contextlib.suppress(OSError):  # without locks the numbers are estimates

@@ -31,7 +31,7 @@ class CudaKernel:
                 f"target {binary.target!r}; that one is started through its kernel_id"
             )
         self._entry = binary.entry
-        with _told(binary.entry):
+        with _translate_cuda_errors(binary.entry):
             from cuda import core
 
             self._core: Any = core
@@ -61,14 +61,14 @@ class CudaKernel:
         Raises:
             DeviceError: CUDA refused the launch, in its words.
         """
-        with _told(self._entry):
+        with _translate_cuda_errors(self._entry):
             config = self._core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
             on = self._device.default_stream if stream is None else stream
             self._core.launch(on, config, self._kernel, *arguments)
 
 
 @contextmanager
-def _told(entry: str) -> Iterator[None]:
+def _translate_cuda_errors(entry: str) -> Iterator[None]:
     """cuda-core raises errors of many classes; here they are one."""
     try:
         yield

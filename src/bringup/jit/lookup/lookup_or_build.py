@@ -28,7 +28,7 @@ from bringup.jit.files.headers import (
     portable_places,
 )
 from bringup.jit.files.identity import file_time_ns
-from bringup.jit.files.layout import StoreUnwritableError, full_is_told, write_durably
+from bringup.jit.files.layout import StoreUnwritableError, translate_disk_full, write_durably
 from bringup.jit.files.locks import Owner, build_lock
 from bringup.jit.lookup import events
 from bringup.jit.store.bundle import pack_entry
@@ -229,7 +229,7 @@ def _build_and_publish(request: Request, source_digest: str, key: str, store: Ca
     failures = Failures(store.layout)
     try:
         try:
-            with full_is_told():
+            with translate_disk_full():
                 built = build(request, source_digest, staged, failures.log_path(key))
         except CompileError as error:
             failures.keep(request, key, error, staged, start_ns)

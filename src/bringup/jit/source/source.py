@@ -160,7 +160,7 @@ class Source:
         """
         if self.text is not None:
             return self.text.encode()
-        with self._missing_is_told():
+        with self._translate_missing_file():
             return Path(str(self.path)).read_bytes()
 
     def digest(self) -> str:
@@ -169,11 +169,11 @@ class Source:
         """
         if self.text is not None:
             return bytes_digest(self.text.encode())
-        with self._missing_is_told():
+        with self._translate_missing_file():
             return file_digest(str(self.path))
 
     @contextlib.contextmanager
-    def _missing_is_told(self) -> Iterator[None]:
+    def _translate_missing_file(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

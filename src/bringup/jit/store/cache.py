@@ -38,7 +38,7 @@ from bringup.jit.files.layout import (
     StoreUnwritableError,
     replace_file,
     sync,
-    unwritable_is_told,
+    translate_write_errors,
     write_durably,
 )
 from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, touch
@@ -242,7 +242,7 @@ class Cache:
         """Makes a packed entry one of this cache. Raises `StoreUnwritableError`."""
         staged = self.stage()
         try:
-            with unwritable_is_told():
+            with translate_write_errors():
                 for name, content in packed.files.items():
                     write_durably(staged / name, content)
                 sync(staged)
@@ -362,7 +362,7 @@ class Cache:
         Raises `StoreUnwritableError`.
         """
         key = key_of(record)
-        with unwritable_is_told():
+        with translate_write_errors():
             files = {path.name: path.read_bytes() for path in sorted(staged.iterdir())}
             manifest = {
                 name: {"size": len(content), "sha256": bytes_digest(content)}
@@ -465,14 +465,14 @@ class Cache:
         """
         staging = self.layout.folder(STAGING)
         folder = staging / f"{os.getpid()}-{next(_serial)}-{time.time_ns()}"
-        with unwritable_is_told():
+        with translate_write_errors():
             folder.mkdir(mode=0o700)
         return folder
 
     def adopt(self, staged: Path) -> Path:
         """A copy of another cache's staged folder. Raises `StoreUnwritableError`."""
         folder = self.stage()
-        with unwritable_is_told():
+        with translate_write_errors():
             for file in staged.iterdir():
                 if file.name not in (META, LAST_USED):
                     shutil.copyfile(file, folder / file.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import settings
-from bringup.jit.files.layout import Layout, unwritable_is_told
+from bringup.jit.files.layout import Layout, translate_write_errors
 from bringup.jit.files.locks import FOLDER as LOCKS
 from bringup.jit.files.locks import build_lock
 from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, try_lock
@@ -92,7 +92,7 @@ def _remove(layout: Layout, victims: Iterable[_Candidate]) -> Pruned:
     trash: list[tuple[_Candidate, Path]] = []
     for victim in victims:
         aside = staging / f"trash-{os.getpid()}-{next(_serial)}-{time.time_ns()}"
-        with unwritable_is_told(), contextlib.suppress(FileNotFoundError):  # another prune
+        with translate_write_errors(), contextlib.suppress(FileNotFoundError):  # another prune
             victim.folder.rename(aside)
             trash.append((victim, aside))
     in_use = keys_in_use(layout)
@@ -201,7 +201,7 @@ def _drop_where(paths: Iterable[Path], stale: Callable[[Path], bool]) -> None:
 
 def tidy(layout: Layout) -> None:
     """Removes what nobody needs any more, apart from entries. Raises `StoreUnwritableError`."""
-    with unwritable_is_told():
+    with translate_write_errors():
         layout.folder(STAGING)
         layout.path(_TIDIED).touch()
     for name, seconds in _KEPT_SECONDS.items():

@@ -9,7 +9,7 @@ from bringup import ir, passes
 
 __all__ = [
     "FLOATS",
-    "ONLY_THE_RUN_TELLS",
+    "KNOWN_AT_RUN_TIME",
     "NodePass",
     "binary",
     "close_to",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 FLOATS = frozenset({"float32", "float64"})
-ONLY_THE_RUN_TELLS = "that only the run tells"
+KNOWN_AT_RUN_TIME = "known only at run time"
 """In the reasons for what a pass does with known sizes and numbers alone."""
 
 _SHAPE_CHANGES = frozenset(

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
-    ONLY_THE_RUN_TELLS,
+    KNOWN_AT_RUN_TIME,
     binary,
     close_to,
     described,
@@ -68,7 +68,7 @@ class _WrittenOutGelu(passes.PatternFusionPass):
         for name in self.names(match_result.pattern_name):
             given, wanted = match_result[name], self.numbers[name]
             is_known = not is_scalar(given) or is_frozen(given)
-            require(is_known, f"{name} is a number {ONLY_THE_RUN_TELLS}")
+            require(is_known, f"{name} is a number {KNOWN_AT_RUN_TIME}")
             require(close_to(given, wanted), f"{name} is {given!r}, in the formula {wanted}")
         return True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
-    ONLY_THE_RUN_TELLS,
+    KNOWN_AT_RUN_TIME,
     NodePass,
     depends_on_sizes_alone,
     described,
@@ -106,7 +106,7 @@ def _without_mask(scores: ir.Value) -> tuple[ir.Value, ir.Value | None]:
 
 
 def _without_scale(scores: ir.Value) -> tuple[ir.Value, object]:
-    """What is scaled, and the factor: a number, or a tensor of one that only the run tells."""
+    """What is scaled, and the factor: a number, or a tensor of one known only at run time."""
     node = scores.node
     if node.op_type not in ("aten::mul.Tensor", "aten::div.Tensor"):
         return scores, 1.0
@@ -225,7 +225,7 @@ def _unrepeated(heads: object, name: str) -> ir.Value:
     require(heads_repeat, f"what is repeated of the {name} is not its heads")
     repeats = wide[2]
     require(
-        isinstance(repeats, int), f"the {name} heads are repeated by a size {ONLY_THE_RUN_TELLS}"
+        isinstance(repeats, int), f"the {name} heads are repeated by a size {KNOWN_AT_RUN_TIME}"
     )
     wanted = ((*narrow[:2], repeats, *narrow[2:]), (narrow[0], narrow[1] * repeats, *narrow[2:]))
     fits = all(
@@ -258,7 +258,7 @@ class CausalMask(NodePass):
         assert isinstance(mask, ir.Value), "it has one"
         if not is_frozen(mask):
             alone = depends_on_sizes_alone(mask)
-            why = f"is made of sizes {ONLY_THE_RUN_TELLS}" if alone else "depends on an input"
+            why = f"is made of sizes {KNOWN_AT_RUN_TIME}" if alone else "depends on an input"
             raise passes.PassSkipException(f"the mask {why}, so it is no constant")
         if mask not in self._answers:
             self._answers[mask] = _is_causal(mask.node.payload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
-    ONLY_THE_RUN_TELLS,
+    KNOWN_AT_RUN_TIME,
     NodePass,
     refuse_writers,
     require,
@@ -96,6 +96,6 @@ def _require_constant(node: ir.Node) -> None:
     desc = node.output.desc
     assert desc is not None, "a factory makes a tensor"
     is_known = desc.shape.is_static and not node.inputs
-    require(is_known, f"the {desc.shape} tensor is made of sizes {ONLY_THE_RUN_TELLS}")
+    require(is_known, f"the {desc.shape} tensor is made of sizes {KNOWN_AT_RUN_TIME}")
     large = f"{desc.shape} has more than {_MOST_ELEMENTS} elements"
     require(desc.shape.numel <= _MOST_ELEMENTS, large)

@@ -170,8 +170,8 @@ def implied_ranks(
     groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]
     groups += [(inputs + n, output.like) for n, output in enumerate(outputs) if output.like >= 0]
     addressed = {parameter.address_of for parameter in bound.parameters}
-    told = (CheckKind.SHAPE, CheckKind.RANK)
-    free = {index for check in checks if check.kind in told for index in check.indices}
+    rank_kinds = (CheckKind.SHAPE, CheckKind.RANK)
+    free = {index for check in checks if check.kind in rank_kinds for index in check.indices}
     axes: dict[tuple[int, ...], set[int]] = {}
     for item in (item for parameter in bound.parameters for item in parameter.items):
         if not 0 <= item.argument < known:

@@ -95,12 +95,12 @@ class KernelLauncher:
     def _parameters(self, name: str) -> list[_Parameter] | None:
         """What the kernel declares, where its library says it: one of `ascendc_load` does."""
         if name not in self._declared:
-            tell = self._libraries.find(f"bringup_ascendc_parameters_{name}")
-            if tell is None:
+            describe = self._libraries.find(f"bringup_ascendc_parameters_{name}")
+            if describe is None:
                 self._declared[name] = None
             else:
                 found = ctypes.POINTER(_Parameter)()
-                count = tell(ctypes.byref(found))
+                count = describe(ctypes.byref(found))
                 self._declared[name] = found[:count]
         return self._declared[name]
 
