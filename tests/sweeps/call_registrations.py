@@ -99,11 +99,11 @@ def outcome(call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def family(error: Exception) -> str:
-    """What counts of an error: torch words the same misfit as either of these."""
+    """What counts of an error: torch words the same mismatch as either of these."""
     if isinstance(error, ContractError):
         return "contract"
     return (
-        "misfit"
+        "mismatch"
         if isinstance(error, (RuntimeError, TypeError, ValueError, OverflowError))
         else type(error).__name__
     )

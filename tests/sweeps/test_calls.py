@@ -138,8 +138,8 @@ def _drawn(operators: Operators, counts: Counter[str], data: Any) -> None:
         isinstance(bound.get(name), (list, tuple)) and len(bound[name]) != 2
         for name in ("pair", "size")
     )
-    misfits = isinstance(outcome(operators.oracle, args, chosen), Exception)
-    compare(operators, args, chosen, wrong_length and not misfits, counts)
+    mismatched = isinstance(outcome(operators.oracle, args, chosen), Exception)
+    compare(operators, args, chosen, wrong_length and not mismatched, counts)
 
 
 def test_calls_with_many_arguments_are_those_of_torch_library(sweep_counts: Counter[str]) -> None:

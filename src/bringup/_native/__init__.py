@@ -196,7 +196,7 @@ def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
     """The first library that fits, and why those before it do not."""
     refused: list[str] = []
     for candidate in _find.candidates(key, library_dir()):  # which loads the shared runtime first
-        problem = candidate.misfit(key)
+        problem = candidate.incompatibility_reason(key)
         if not problem:
             try:
                 return _find.load(candidate, key), refused

@@ -85,7 +85,7 @@ class Candidate:
     path: Path
     torch: str
 
-    def misfit(self, key: Key) -> str:
+    def incompatibility_reason(self, key: Key) -> str:
         """Why it cannot be the library of `key`, or ""."""
         if self.torch in ("", key.torch):
             return ""

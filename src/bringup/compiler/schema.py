@@ -209,11 +209,11 @@ def in_schema_order(
         else:
             raise SchemaError(f"{overload} needs an argument for {slot.name!r}: {overload._schema}")
     if given > by_position or used < len(keywords):
-        raise _misfit(overload, arguments, keywords, by_position)
+        raise _argument_mismatch(overload, arguments, keywords, by_position)
     return tuple(ordered)
 
 
-def _misfit(
+def _argument_mismatch(
     overload: Any,
     arguments: Sequence[object],
     keywords: Mapping[str, object],

@@ -46,7 +46,7 @@ def trace_pattern(
     """
     called = name or getattr(function, "__name__", "traced")
     if examples:
-        _refuse_misfits(function, called, examples)
+        _refuse_wrong_examples(function, called, examples)
         graph = _traced(function, examples)
     else:
         graph = _generic_trace(function, called, frozenset(open_arguments))
@@ -81,7 +81,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _refuse_misfits(function: Callable[..., Any], called: str, examples: Sequence[Any]) -> None:
+def _refuse_wrong_examples(
+    function: Callable[..., Any], called: str, examples: Sequence[Any]
+) -> None:
     signature = _signature(function)
     if signature is None:
         return

@@ -303,7 +303,7 @@ def _is_open(argument: object) -> bool:
 def _in_order(
     overload: _Overload, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """All arguments in schema order, defaults filled in. Raises `SchemaError` for a misfit."""
+    """All arguments in schema order, defaults filled in. Raises `SchemaError` that do not match."""
     kind = overload.operator.type
     if len(arguments) > overload.by_position:
         raise SchemaError(

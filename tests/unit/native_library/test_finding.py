@@ -75,8 +75,9 @@ def test_a_folder_of_the_key_comes_first_and_other_keys_are_not_looked_at(tmp_pa
     keyed = put_library(tmp_path / str(OTHER))
     found = list(_find.candidates(OTHER, tmp_path))
     assert found == [Candidate(keyed, "2.99"), Candidate(flat, "2.13")]
-    assert found[0].misfit(OTHER) == ""
-    assert found[1].misfit(OTHER) == f"{flat} was built for torch 2.13, this is torch 2.99"
+    assert found[0].incompatibility_reason(OTHER) == ""
+    reason = found[1].incompatibility_reason(OTHER)
+    assert reason == f"{flat} was built for torch 2.13, this is torch 2.99"
 
 
 def test_a_library_of_the_cache_is_found_for_these_sources_only(

@@ -190,15 +190,15 @@ def canonical(where: str, kind: int, given: object) -> object:
         return _rounded_pattern(given) if kind in (_KIND.FLOAT, _KIND.FLOATS) else given
     if kind in _ITEM_OF:
         if not isinstance(given, (tuple, list, np.ndarray)):
-            raise _misfit(where, kind, given)
+            raise _type_mismatch(where, kind, given)
         return tuple(canonical(where, _ITEM_OF[kind], item) for item in given)
     found = _CANONICAL[kind](given)
     if found is None:
-        raise _misfit(where, kind, given)
+        raise _type_mismatch(where, kind, given)
     return found
 
 
-def _misfit(where: str, kind: int, given: object) -> SchemaError:
+def _type_mismatch(where: str, kind: int, given: object) -> SchemaError:
     wanted = _KIND.AttributeType.Name(kind)
     return SchemaError(f"{where} must be of type {wanted}, got {given!r}")
 

@@ -1,7 +1,7 @@
 """One build of a request at a time between processes: a `flock` that goes with its holder.
 
-Waiting is reported_at to whoever listens. Where the file system knows no locks nobody waits: two builds of
-one request are a waste, not an error.
+Waiting is reported to listeners. Where the file system knows no locks nobody waits: two builds
+of one request are a waste, not an error.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from bringup.errors import BundleError
 from bringup.jit.builder.key import key_of
 from bringup.jit.files.identity import bytes_digest
 from bringup.jit.files.layout import BINARY, LAST_USED, META
-from bringup.jit.target.machine import misfit
+from bringup.jit.target.machine import incompatibility_reason
 
 __all__ = ["Packed", "pack_entry", "read_bundle", "write_bundle", "write_whole"]
 
@@ -54,10 +54,10 @@ class Packed:
     files: Mapping[str, bytes]
 
     @property
-    def misfit(self) -> str:
+    def incompatibility_reason(self) -> str:
         """Why it cannot run on this machine, or ""."""
         origin = self.meta["origin"]
-        return misfit(origin["machine"], origin["requires"])
+        return incompatibility_reason(origin["machine"], origin["requires"])
 
     def check(self) -> None:
         """Raises `BundleError` saying what is damaged or does not belong together."""

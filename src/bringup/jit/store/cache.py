@@ -48,7 +48,7 @@ from bringup.jit.store.calls import CallIndex, RecordedBuild
 from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.index import PortableIndex, PortableVariant, RequestIndex, Variant
 from bringup.jit.store.prune import QUARANTINE, STAGING, Pruned
-from bringup.jit.target.machine import misfit
+from bringup.jit.target.machine import incompatibility_reason
 
 __all__ = ["Cache", "Entry"]
 
@@ -222,9 +222,10 @@ class Cache:
             OSError: it cannot be read, or the cache cannot be written.
         """
         packed = bundle.read_bundle(Path(path).read_bytes(), str(path))
-        fitting = [entry for entry in packed if not entry.misfit]
-        if refused := [entry for entry in packed if entry.misfit]:
-            reason = f"{refused[0].meta['name']} ({refused[0].key[:12]}): {refused[0].misfit}"
+        fitting = [entry for entry in packed if not entry.incompatibility_reason]
+        if refused := [entry for entry in packed if entry.incompatibility_reason]:
+            first = refused[0]
+            reason = f"{first.meta['name']} ({first.key[:12]}): {first.incompatibility_reason}"
             if not fitting:
                 raise BundleError(f"nothing in the bundle {path} is for this machine: {reason}")
             _log.warning(
@@ -301,7 +302,7 @@ class Cache:
         for variant in self._portables.variants(portable_key):
             if not (variant.imported or compiler_is_missing):
                 continue
-            if reason := misfit(variant.machine, variant.requires):
+            if reason := incompatibility_reason(variant.machine, variant.requires):
                 refused.append(reason)
             elif all(header.holds(roots, system=False) for header in variant.headers):
                 if self._intact(variant):

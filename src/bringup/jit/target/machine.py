@@ -11,7 +11,7 @@ from functools import cache
 
 from bringup.jit.files.elf import this_machine
 
-__all__ = ["features", "misfit", "required_features"]
+__all__ = ["features", "incompatibility_reason", "required_features"]
 
 # Where the macro that a compiler predefines is not spelled like the kernel's name of the feature.
 _KERNEL_NAMES = {
@@ -56,7 +56,7 @@ def required_features(isa: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(filter(None, found)))
 
 
-def misfit(machine: str, required: Iterable[str]) -> str:
+def incompatibility_reason(machine: str, required: Iterable[str]) -> str:
     """Why code for this machine cannot run here, or ""."""
     if machine and machine != this_machine():
         return f"it was built for {machine}, this machine is {this_machine()}"

@@ -62,7 +62,7 @@ def subject_hook(cls: type, name: str, subject: str) -> Hook:
         return lambda instance, given, context: getattr(instance, name)(given)
     if len(names) == 2 or "*" in names:
         return lambda instance, given, context: getattr(instance, name)(given, context)
-    raise _misfit(cls, name, f"(self, {subject}) or (self, {subject}, context)", names)
+    raise _signature_error(cls, name, f"(self, {subject}) or (self, {subject}, context)", names)
 
 
 def expression_or_subject_hook(cls: type, name: str, subject: str) -> Hook:
@@ -83,14 +83,14 @@ def expression_or_subject_hook(cls: type, name: str, subject: str) -> Hook:
     if len(rest) == 2 and rest[1] == "context":
         return lambda instance, given, context: getattr(instance, name)(_inputs(), given, context)
     forms = f"(self, inputs[, {subject}][, context])"
-    raise _misfit(cls, name, f"{forms} with context last", names)
+    raise _signature_error(cls, name, f"{forms} with context last", names)
 
 
 def _inputs() -> PatternInputs:
     return PatternInputs(ir.GraphBuilder("replacement"))
 
 
-def _misfit(cls: type, name: str, forms: str, names: list[str]) -> TypeError:
+def _signature_error(cls: type, name: str, forms: str, names: list[str]) -> TypeError:
     return TypeError(
         f"{cls.__qualname__}.{name} must take {forms}, got ({', '.join(('self', *names))})"
     )
