@@ -78,7 +78,7 @@ from bringup.passes.rewrite.subgraph import (
     SubgraphRewriter,
 )
 from bringup.passes.run.controls import RewriteLimit, limit_rewrites
-from bringup.passes.run.events import EventKind, PassEvent, listening, profile_with
+from bringup.passes.run.events import EventKind, PassEvent, profile_with, subscribe
 from bringup.passes.run.executor import run_passes
 
 __all__ = [
@@ -133,7 +133,6 @@ __all__ = [
     "infer_shape",
     "is_switched_on",
     "limit_rewrites",
-    "listening",
     "load_pass_plugins",
     "mine",
     "one_of",
@@ -147,6 +146,7 @@ __all__ = [
     "run_passes",
     "select_passes",
     "shutdown",
+    "subscribe",
     "unload_pass_plugins",
     "unregister_pass",
     "variadic",

@@ -157,7 +157,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     store = cache()
     request = _asked(source, macros, target, flags, debug)
     # Whoever listens wants to know the compiler.
-    name = "" if events.is_heard(events.Asked) else call_name(request)
+    name = "" if events.has_listeners(events.Asked) else call_name(request)
     if name and (recalled := _recall(request, name, store)):
         return recalled
     missing: MissingCompilerError | None = None
@@ -167,7 +167,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         if settings.jit_cxx():
             raise  # a compiler was chosen, and what another one built is not what was asked for
         missing = error
-    if events.is_heard(events.Asked):
+    if events.has_listeners(events.Asked):
         events.emit(events.Asked(request))
     call = (source, request.macros, request.target, request.flags, request.debug, store.root)
     known = _state.known.get(call)

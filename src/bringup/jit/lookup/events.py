@@ -27,7 +27,7 @@ __all__ = [
     "Listener",
     "Waiting",
     "emit",
-    "is_heard",
+    "has_listeners",
     "subscribe",
 ]
 
@@ -128,7 +128,7 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
     return unsubscribe
 
 
-def is_heard(kind: type[Event]) -> bool:
+def has_listeners(kind: type[Event]) -> bool:
     """Whether an event of this kind would reach anybody: ask before making one on a hot path."""
     return any(kind in entry.kinds for entry in _listeners)
 

@@ -1,6 +1,6 @@
 """What happens while passes run, as structured events: for logs, tools and profilers.
 
-`BRINGUP_LOG=passes:json` prints every event as one line of JSON; `listening` hands them to a
+`BRINGUP_LOG=passes:json` prints every event as one line of JSON; `subscribe` hands them to a
 function. Whoever has a profiler gives `profile_with` its ranges.
 """
 
@@ -22,9 +22,9 @@ __all__ = [
     "PassEvent",
     "emit",
     "is_wanted",
-    "listening",
     "profile_with",
     "profiled",
+    "subscribe",
 ]
 
 
@@ -88,7 +88,7 @@ _PROFILER: list[Callable[[str], AbstractContextManager[object]]] = []
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def subscribe(listener: Listener) -> Iterator[None]:
     """Hand every event of every thread to `listener` in this block. What it raises, the pass
     raises.
     """

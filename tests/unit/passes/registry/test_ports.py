@@ -185,7 +185,7 @@ def test_capture_tensor_is_a_function_too():
 
 def test_events_tell_pass_graph_and_captures():
     seen = []
-    with passes.listening(seen.append):
+    with passes.subscribe(seen.append):
         matches(Base)
         compiler.apply_passes(make_fx(lambda x: torch.tanh(x))(X))
     matched = [event for event in seen if event.kind is passes.EventKind.MATCHED]

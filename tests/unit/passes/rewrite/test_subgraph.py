@@ -196,7 +196,7 @@ def test_replacing_with_a_context_is_reported():
         made = boundary(graph, [[("a", 0)]], [("b", 0)])
         passes.SubgraphRewriter.replace(made, chain("new"), context=context)
 
-    with passes.listening(seen.append):
+    with passes.subscribe(seen.append):
         graph, result = in_pass(work)
     assert (result.matches, types(graph)) == (1, ["new"])
     (replaced,) = [item for item in seen if item.kind is passes.EventKind.REPLACED]

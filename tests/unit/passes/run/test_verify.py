@@ -325,7 +325,7 @@ def test_events_tell_what_happens_in_order():
             },
         )
     )
-    with passes.listening(seen.append):
+    with passes.subscribe(seen.append):
         run(chain("a"))
     run(chain("a"))
     assert [item.kind.value for item in seen] == ["created", "matched", "replaced", "executed"]
@@ -343,7 +343,7 @@ def test_events_of_a_failure(traced):
     def bad(graph, context):
         raise ValueError("no")
 
-    with passes.listening(seen.append), pytest.raises(PassError):
+    with passes.subscribe(seen.append), pytest.raises(PassError):
         run(chain("a"))
     assert [item.kind.value for item in seen] == ["created", "failed", "executed"]
     assert seen[1].details["message"].startswith("ValueError: no")
