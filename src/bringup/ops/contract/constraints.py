@@ -241,10 +241,12 @@ def evaluate(
 
 
 def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    return len(left) != len(right) or any(surely(a != b) for a, b in zip(left, right, strict=True))
+    return len(left) != len(right) or any(
+        statically_true(a != b) for a, b in zip(left, right, strict=True)
+    )
 
 
-def surely(condition: Any) -> bool:
+def statically_true(condition: Any) -> bool:
     """The truth of a comparison. One that hangs on data (an unbacked size) is left to the real
     call's check.
     """

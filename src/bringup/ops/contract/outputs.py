@@ -22,7 +22,7 @@ from bringup.ops.contract.constraints import (
     evaluate,
     first_tensor,
     is_dtype,
-    surely,
+    statically_true,
     tensor_index,
     tensors_in,
 )
@@ -340,7 +340,7 @@ class BoundOutput:
         if self.like >= 0:
             return [*values[self.like].shape]
         sizes = evaluate(self.dimensions, values, arguments)
-        if any(surely(size < 0) for size in sizes):
+        if any(statically_true(size < 0) for size in sizes):
             raise ContractError(
                 f"output {number} would have the negative shape {shape_text(sizes)} "
                 f"{dimensions_text(self.dimensions)}"

@@ -17,7 +17,7 @@ from bringup.passes.engine import NativeInstance, PassRegistration, native
 from bringup.passes.patterns.elements import AnyValue, Constant
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern, Variadic
-from bringup.passes.rewrite.rewriter import heritage
+from bringup.passes.rewrite.rewriter import inherited_metadata
 
 __all__ = ["load_library", "native_pass_class", "unload_library"]
 
@@ -196,7 +196,7 @@ class _Answers:
 
     def adopted(self, node: ir.Node, replaced: list[ir.Node]) -> None:
         """Complete a node that took the place of others: what it inherits, and its outputs."""
-        node.meta.update(heritage(replaced))
+        node.meta.update(inherited_metadata(replaced))
         self.infer(node)
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:

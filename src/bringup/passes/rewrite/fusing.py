@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.definition.context import PassContext
 from bringup.passes.rewrite.placement import Part, Refusal, place
-from bringup.passes.rewrite.rewriter import heritage
+from bringup.passes.rewrite.rewriter import inherited_metadata
 
 __all__ = ["FuseCheckResult", "can_fuse", "check_node_support", "report_fuse"]
 
@@ -91,7 +91,7 @@ def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: Pa
     if not name:
         raise PassError("a fusion cannot be reported without the name of the pass")
     old, new = list(before), list(after)
-    inherited = heritage(old) if old else {}
+    inherited = inherited_metadata(old) if old else {}
     for node in new:
         for key, item in inherited.items():
             node.meta.setdefault(key, item)

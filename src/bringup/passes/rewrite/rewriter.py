@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bringup import ir
 from bringup.errors import PassError, PassSkipException
 
-__all__ = ["create_replacement", "heritage", "replace"]
+__all__ = ["create_replacement", "inherited_metadata", "replace"]
 
 
 def create_replacement(graph: ir.Graph) -> ir.Graph:
@@ -39,7 +39,7 @@ def replace(
     if graph.dialect is not None and not replacement.is_bound:
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))
-    inherited = heritage(nodes)
+    inherited = inherited_metadata(nodes)
     stands_for = dict(zip(replacement.outputs, outputs, strict=True))
     own: set[ir.Node] = set()
     made: list[ir.Node] = []
@@ -154,7 +154,7 @@ def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:
                 )
 
 
-def heritage(nodes: Sequence[ir.Node]) -> dict[str, object]:
+def inherited_metadata(nodes: Sequence[ir.Node]) -> dict[str, object]:
     """What new nodes take over from those they replace: the user's lines and modules."""
     found: dict[str, object] = {}
     traces = dict.fromkeys([node._meta_entry("stack_trace") for node in nodes])
