@@ -10,7 +10,7 @@ from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
 from bringup.ir.edits import Committer, Control, Edit, Erase, Insert, Journal, Move, Rewire
-from bringup.ir.effects import Storages, replace_output
+from bringup.ir.effects import AliasAnalysis, replace_output
 from bringup.ir.graph import Graph
 from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
 from bringup.ir.node import (
@@ -36,6 +36,7 @@ __all__ = [
     "INPUT",
     "ONE_OF",
     "OUTPUT",
+    "AliasAnalysis",
     "AtenSchemas",
     "Committer",
     "ConstantData",
@@ -58,7 +59,6 @@ __all__ = [
     "Parameter",
     "Rewire",
     "Shape",
-    "Storages",
     "SymbolicDim",
     "TensorConstraint",
     "TensorDesc",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bringup.ir.effects import Storages
+from bringup.ir.effects import AliasAnalysis
 from bringup.ir.node import values_in
 
 if TYPE_CHECKING:
@@ -96,26 +96,26 @@ def _sorted(found: list[Node], edges: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def _ordered_by_memory(node: Node) -> list[Node]:
     graph: Graph = node.graph
-    storages = Storages(graph)
-    if storages.quiet:
+    aliases = AliasAnalysis(graph)
+    if aliases.quiet:
         return []
-    uses, writes = _memory_of(node, storages)
+    uses, writes = _memory_of(node, aliases)
     found = []
     for other in graph.nodes:
         if other is node or not other.inputs:
             continue
-        other_uses, other_writes = _memory_of(other, storages)
+        other_uses, other_writes = _memory_of(other, aliases)
         opaque = node.operator.opaque or other.operator.opaque
         if opaque or uses & other_writes or writes & other_uses:
             found.append(other)
     return found
 
 
-def _memory_of(node: Node, storages: Storages) -> tuple[set[Node], set[Node]]:
-    """The storages that a node uses, and those it writes."""
-    uses = {storages.root(value) for value in (*node.inputs, *node.outputs)}
+def _memory_of(node: Node, aliases: AliasAnalysis) -> tuple[set[Node], set[Node]]:
+    """The storages that a node uses, and those it writes, each as its root value."""
+    uses = {aliases.root(value) for value in (*node.inputs, *node.outputs)}
     writes = {
-        storages.root(value)
+        aliases.root(value)
         for index in node.operator.mutates
         for value in values_in(node.arguments[index])
     }

@@ -6,10 +6,10 @@ from bringup.ir._engine import StoragesCore
 from bringup.ir.graph import Graph
 from bringup.ir.node import Node, Value
 
-__all__ = ["Storages", "later_writer", "replace_output"]
+__all__ = ["AliasAnalysis", "later_writer", "replace_output"]
 
 
-class Storages:
+class AliasAnalysis:
     """The storage classes of a graph's values, and the nodes that write each.
 
     Built once per pass; a graph without writers or opaque nodes (nearly every graph that AOT
@@ -54,12 +54,12 @@ def later_writer(old: Value, new: Value) -> Node | None:
     instead would see it; None where nothing does.
     """
     graph = old.graph
-    storages = Storages(graph)
-    if storages.quiet or storages.root(old) is storages.root(new):
+    aliases = AliasAnalysis(graph)
+    if aliases.quiet or aliases.root(old) is aliases.root(new):
         return None
     later = old.node if new.node.is_before(old.node) else new.node
     following = later.next
-    return None if following is None else storages.writer_between(new, following, graph.output_node)
+    return None if following is None else aliases.writer_between(new, following, graph.output_node)
 
 
 def replace_output(graph: Graph, index: int, new: Value) -> None:

@@ -11,7 +11,7 @@ from bringup.ir.dialect import Dialect
 from bringup.ir.node import CONSTANT, INPUT, Node, Value
 
 if TYPE_CHECKING:
-    from bringup.ir.effects import Storages
+    from bringup.ir.effects import AliasAnalysis
     from bringup.ir.graph import Graph
 
 __all__ = ["Expectation", "settle"]
@@ -57,7 +57,7 @@ class _Settling:
         self._rule = rule or "the edit"
         self._expected: dict[Value, Expectation] = {}
         self._agenda: dict[Node, None] = {}
-        self._storages: Storages | None = None
+        self._aliases: AliasAnalysis | None = None
         self._returned: set[Node] = set()
 
     def run(self, relaid: Iterable[Node], expected: Iterable[Expectation]) -> None:
@@ -112,12 +112,12 @@ class _Settling:
 
     def _is_returned(self, value: Value) -> bool:
         """Whether a result of the graph is this value, or may be a view of it."""
-        from bringup.ir.effects import Storages
+        from bringup.ir.effects import AliasAnalysis
 
-        if self._storages is None:
-            self._storages = Storages(self._graph, track_views=True)
-            self._returned = {self._storages.root(item) for item in self._graph.outputs}
-        return self._storages.root(value) in self._returned
+        if self._aliases is None:
+            self._aliases = AliasAnalysis(self._graph, track_views=True)
+            self._returned = {self._aliases.root(item) for item in self._graph.outputs}
+        return self._aliases.root(value) in self._returned
 
     def _restore_inputs(self, node: Node) -> bool:
         """Let a node read its inputs as they were laid out; whether any had changed."""

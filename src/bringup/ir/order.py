@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bringup.errors import PassError
-from bringup.ir.effects import Storages
+from bringup.ir.effects import AliasAnalysis
 from bringup.ir.graph import Graph
 from bringup.ir.node import Node
 
@@ -13,7 +13,7 @@ __all__ = ["hoist_plan", "put_in_order"]
 
 
 def hoist_plan(
-    needed: Iterable[Node], before: Node, blocked: frozenset[Node], storages: Storages
+    needed: Iterable[Node], before: Node, blocked: frozenset[Node], aliases: AliasAnalysis
 ) -> list[Node] | str:
     """The nodes that must move so that all of `needed` ran before the node `before` runs.
 
@@ -38,7 +38,7 @@ def hoist_plan(
                 f"{node.name!r} ({node.op_type}) would have to run earlier, but it has side effects"
             )
         for value in node.inputs:
-            writer = storages.writer_between(value, before, node)
+            writer = aliases.writer_between(value, before, node)
             if writer is not None:
                 return (
                     f"{node.name!r} would have to run before {writer.name!r}, a writer of its input"

@@ -160,7 +160,7 @@ def candidates(pattern, graph):
 
 def answers(kind, pattern, graph):
     """What one kind of matcher finds without rewriting: candidates, and the near miss."""
-    matcher = kind(pattern, graph, ir.Storages(graph))
+    matcher = kind(pattern, graph, ir.AliasAnalysis(graph))
     return list(matcher.matches()), matcher.near_miss
 
 

@@ -20,11 +20,11 @@ class _Returned:
     """The values whose memory a result of the graph has, before any edit."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._storages = ir.Storages(graph, track_views=True)
-        self._roots = {self._storages.root(value) for value in graph.outputs}
+        self._aliases = ir.AliasAnalysis(graph, track_views=True)
+        self._roots = {self._aliases.root(value) for value in graph.outputs}
 
     def __contains__(self, value: ir.Value) -> bool:
-        return self._storages.root(value) in self._roots
+        return self._aliases.root(value) in self._roots
 
 
 class DropCopies(NodePass):

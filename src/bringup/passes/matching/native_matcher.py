@@ -23,21 +23,21 @@ _SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
 
 def make_matcher(
-    pattern: Pattern, graph: ir.Graph, storages: ir.Storages
+    pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis
 ) -> NativeMatcher | Matcher:
     """The matcher that `BRINGUP_ENGINE` names: native, or the reference in Python."""
     kind = Matcher if settings.engine() == "python" else NativeMatcher
-    return kind(pattern, graph, storages)
+    return kind(pattern, graph, aliases)
 
 
 class NativeMatcher:
     """One pattern against the nodes of one graph. See `Matcher`."""
 
-    def __init__(self, pattern: Pattern, graph: ir.Graph, storages: ir.Storages) -> None:
+    def __init__(self, pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis) -> None:
         self.pattern = pattern
         self._graph = graph
         self._program = program_of(pattern)
-        self._core = MatcherCore(self._program.core, graph._core, storages.core)
+        self._core = MatcherCore(self._program.core, graph._core, aliases.core)
         self._last: _FoundMatch | None = None
 
     @property

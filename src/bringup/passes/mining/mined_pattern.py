@@ -72,7 +72,7 @@ class MinedPattern:
             stands_for[copy] = node
             copies.update(zip(node.outputs, copy.outputs, strict=True))
         built.set_outputs(*(copies[value] for value in self.outputs))
-        matcher = make_matcher(Pattern(built), graph, ir.Storages(graph))
+        matcher = make_matcher(Pattern(built), graph, ir.AliasAnalysis(graph))
         self.places = [
             {stands_for[own]: found for own, found in candidate.result.bound_nodes().items()}
             for candidate in matcher.matches()

@@ -30,15 +30,15 @@ class Candidate:
     hoist: tuple[Node, ...]
 
 
-def accept(bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> Candidate | None:
+def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> Candidate | None:
     """The candidate that the bindings make; None after `refuse` was told why there is none."""
-    return _Boundary(bound, storages, refuse).accept()
+    return _Boundary(bound, aliases, refuse).accept()
 
 
 class _Boundary:
-    def __init__(self, bound: Bindings, storages: ir.Storages, refuse: _Refuse) -> None:
+    def __init__(self, bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> None:
         self._bound = bound
-        self._storages = storages
+        self._aliases = aliases
         self._refuse = refuse
         self._matched = frozenset(bound.taken)
         self._in_order = _sorted(self._matched)
@@ -54,7 +54,7 @@ class _Boundary:
             and self._is_unwritten()
         ):
             return None
-        place = stand(Part(self._matched, self._taken_in, self._outputs), self._storages)
+        place = stand(Part(self._matched, self._taken_in, self._outputs), self._aliases)
         if isinstance(place, Refusal):
             self._refuse(place.node, place.reason)
             return None
@@ -115,7 +115,7 @@ class _Boundary:
 
     def _is_unwritten(self) -> bool:
         for value in self._outputs:
-            writer = self._storages.writer_of(value)
+            writer = self._aliases.writer_of(value)
             if writer is not None:
                 self._refuse(
                     value.node, f"its memory is written by {writer.name!r}, so it is not replaced"

@@ -56,11 +56,11 @@ class Matcher:
     After `match_at` returned None, `near_miss` has the refusal that came furthest over all calls.
     """
 
-    def __init__(self, pattern: Pattern, graph: ir.Graph, storages: ir.Storages) -> None:
+    def __init__(self, pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis) -> None:
         self.pattern = pattern
         self.near_miss: NearMiss | None = None
         self._graph = graph
-        self._storages = storages
+        self._aliases = aliases
         self._anchors = _anchors(pattern.graph.outputs[0])
         self._retries = 1000 + 100 * len(pattern.nodes)
         self._reset()
@@ -143,7 +143,7 @@ class Matcher:
             if agenda is None:
                 seeds = self._seeds()
                 if seeds is None:
-                    candidate = accept(self._bound, self._storages, self.refuse)
+                    candidate = accept(self._bound, self._aliases, self.refuse)
                     if candidate is not None:
                         return candidate
                 alternatives, rest = seeds or [], None

@@ -76,7 +76,7 @@ def _why_not_one(nodes: list[ir.Node]) -> str | None:
     matched = frozenset(nodes)
     inputs = [value for node in nodes for value in node.inputs if value.node not in matched]
     outputs = [value for node in nodes for value in node.outputs]
-    found = place(Part(matched, inputs, outputs), ir.Storages(nodes[0].graph))
+    found = place(Part(matched, inputs, outputs), ir.AliasAnalysis(nodes[0].graph))
     return found.reason if isinstance(found, Refusal) else None
 
 

@@ -35,16 +35,16 @@ class Refusal:
     reason: str
 
 
-def place(part: Part, storages: ir.Storages) -> Placement | Refusal:
+def place(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
     """Where a replacement of `part` may stand, or the reason why there is no such place.
 
     The nodes must be one part of the graph: what they compute is used by themselves or is among
     the outputs, they only compute, and no input depends on an output.
     """
-    return _why_not_replaceable(part, storages) or stand(part, storages)
+    return _why_not_replaceable(part, aliases) or stand(part, aliases)
 
 
-def stand(part: Part, storages: ir.Storages) -> Placement | Refusal:
+def stand(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
     """The same for nodes that are known to be replaceable: behind all they read, in front of all
     that read them, with no write of what they read in between. Control edges count as reads do.
     """
@@ -63,23 +63,23 @@ def stand(part: Part, storages: ir.Storages) -> Placement | Refusal:
         needed.extend(
             source for node in in_order for source in node.control_inputs if source not in matched
         )
-        plan = ir.hoist_plan(needed, first_reader, matched, storages)
+        plan = ir.hoist_plan(needed, first_reader, matched, aliases)
         if isinstance(plan, str):
             return Refusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))
-    return _why_not_at(placement.before, matched, storages) or placement
+    return _why_not_at(placement.before, matched, aliases) or placement
 
 
 def _why_not_at(
-    before: ir.Node, matched: frozenset[ir.Node], storages: ir.Storages
+    before: ir.Node, matched: frozenset[ir.Node], aliases: ir.AliasAnalysis
 ) -> Refusal | None:
     """Whether what the nodes read is written between them and the replacement."""
-    if storages.quiet:
+    if aliases.quiet:
         return None
     for node in sorted(matched, key=lambda node: node.order):
         first, last = (node, before) if node.is_before(before) else (before, node)
         for value in node.inputs:
-            writer = storages.writer_between(value, first, last)
+            writer = aliases.writer_between(value, first, last)
             if writer is not None:
                 return Refusal(
                     node, f"{writer.name!r} writes what it reads between it and the replacement"
@@ -87,7 +87,7 @@ def _why_not_at(
     return None
 
 
-def _why_not_replaceable(part: Part, storages: ir.Storages) -> Refusal | None:
+def _why_not_replaceable(part: Part, aliases: ir.AliasAnalysis) -> Refusal | None:
     matched = part.nodes
     returned = set(part.outputs)
     for node in sorted(matched, key=lambda node: node.order):
@@ -98,7 +98,7 @@ def _why_not_replaceable(part: Part, storages: ir.Storages) -> Refusal | None:
             words = f"{node.name!r} ({node.op_type}) writes memory or is random"
             return Refusal(node, f"{words}, so it is never replaced")
         for value in node.outputs:
-            if storages.writer_of(value) is not None:
+            if aliases.writer_of(value) is not None:
                 return Refusal(node, f"the memory of {value.name!r} is written, so it stays")
             outside = next((user for user in value.users if user not in matched), None)
             if outside is not None and value not in returned:

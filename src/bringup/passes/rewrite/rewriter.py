@@ -25,7 +25,7 @@ def replace(
     outputs: Sequence[ir.Value],
     nodes: Sequence[ir.Node],
     before: ir.Node,
-    storages: ir.Storages,
+    aliases: ir.AliasAnalysis,
 ) -> tuple[ir.Node, ...]:
     """Copy `replacement` in front of `before`, let its outputs stand for `outputs`, take `nodes`
     out. What reads an input that is None gets None.
@@ -63,7 +63,7 @@ def replace(
         )
         copy.meta.update(inherited)
         copy.meta.update(node.meta)
-        storages.record(copy)
+        aliases.record(copy)
         made.append(copy)
         calls[node] = copy
         copies.update(zip(made_here, copy.outputs, strict=False))
@@ -71,7 +71,7 @@ def replace(
     results = [
         (
             old,
-            _unwritten(_result(replacement, result, copies.get(result, result)), before, storages),
+            _unwritten(_result(replacement, result, copies.get(result, result)), before, aliases),
         )
         for old, result in zip(outputs, replacement.outputs, strict=True)
     ]
@@ -79,7 +79,7 @@ def replace(
         graph.move_control_edges(nodes, made, results)
     for old, now in results:
         graph.exchange_uses(old, now)
-        storages.replaced(old, now)
+        aliases.replaced(old, now)
     graph.erase_dead(*nodes)
     for result, old in stands_for.items():
         new = copies.get(result, result)
@@ -112,12 +112,12 @@ def _result(replacement: ir.Graph, output: ir.Value, new: object) -> ir.Value:
     )
 
 
-def _unwritten(value: ir.Value, before: ir.Node, storages: ir.Storages) -> ir.Value:
+def _unwritten(value: ir.Value, before: ir.Node, aliases: ir.AliasAnalysis) -> ir.Value:
     """The value, or a copy of it where something writes its memory later on: what it stands for was
     not written then. Raises `PassSkipException` where nobody can copy it.
     """
     graph = before.graph
-    writer = storages.writer_between(value, before, graph.output_node)
+    writer = aliases.writer_between(value, before, graph.output_node)
     if writer is None:
         return value
     copy_of = getattr(graph.dialect, "copy_of", None)
@@ -126,7 +126,7 @@ def _unwritten(value: ir.Value, before: ir.Node, storages: ir.Storages) -> ir.Va
             f"the replacement returns {value.name!r}, whose memory {writer.name!r} writes later on"
         )
     copy: ir.Value = copy_of(value, before)
-    storages.record(copy.node)
+    aliases.record(copy.node)
     return copy
 
 

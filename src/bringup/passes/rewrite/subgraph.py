@@ -187,8 +187,8 @@ def _replace(
             raise PassError(f"the nodes cannot be fused: {answer.reason}")
         if not context.get_pass_name():
             raise PassError("a fusion cannot be reported without the name of the pass")
-    storages = ir.Storages(graph)
-    found = place(Part(frozenset(nodes), inputs, outputs), storages)
+    aliases = ir.AliasAnalysis(graph)
+    found = place(Part(frozenset(nodes), inputs, outputs), aliases)
     if isinstance(found, Refusal):
         raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
     for node in found.hoist:
@@ -201,7 +201,7 @@ def _replace(
         outputs=outputs,
         nodes=nodes,
         before=found.before,
-        storages=storages,
+        aliases=aliases,
     )
     if context is not None:
         context.count_fusion(names, [node.name for node in made])

@@ -14,14 +14,14 @@ def fold_constants(graph: ir.Graph) -> int:
     written in it, is left alone: each call must return memory of its own.
     """
     assert graph.dialect is not None, "constants are evaluated by the graph's dialect"
-    storages = ir.Storages(graph, track_views=True)
+    aliases = ir.AliasAnalysis(graph, track_views=True)
     payloads: dict[ir.Value, object] = {
         node.output: node.payload for node in graph.find(ir.CONSTANT) if node.payload is not None
     }
     if not payloads:
         return 0
     can_fold = getattr(graph.dialect, "can_fold", None)
-    returned = {storages.root(value) for value in graph.outputs}
+    returned = {aliases.root(value) for value in graph.outputs}
     folded: list[ir.Node] = []
     for node in graph.nodes:
         if not (node.operator.parameters and node.inputs and node.pure and node.outputs):
@@ -29,7 +29,7 @@ def fold_constants(graph: ir.Graph) -> int:
         if any(value not in payloads for value in node.inputs):
             continue
         if any(
-            storages.root(value) in returned or storages.writer_of(value) for value in node.outputs
+            aliases.root(value) in returned or aliases.writer_of(value) for value in node.outputs
         ):
             continue
         if can_fold is not None and not can_fold(node):

@@ -245,7 +245,7 @@ class Session:
             outputs=outputs,
             nodes=target.nodes,
             before=target.before,
-            storages=self._targets.storages,
+            aliases=self._targets.aliases,
         )
 
     def refuse(self, reason: str) -> None:
@@ -285,7 +285,7 @@ class Session:
         assert self._savepoint is not None, "mark() made it"
         _undo(self._savepoint)
         if self._undone:
-            self._targets.storages.rebuild()
+            self._targets.aliases.rebuild()
 
     # What happens
 

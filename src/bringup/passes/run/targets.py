@@ -70,7 +70,7 @@ class PatternTargets:
     """The matches of a pass's patterns."""
 
     def __init__(self, graph: ir.Graph, instance: PatternFusionPass) -> None:
-        self.storages = ir.Storages(graph)
+        self.aliases = ir.AliasAnalysis(graph)
         self._graph = graph
         self._patterns = _patterns_of(graph, instance)
         self._match: MatchResult | None = None
@@ -82,7 +82,7 @@ class PatternTargets:
 
     def start(self, search: int) -> None:
         """Look for pattern number `search`, from the first node on."""
-        self._matcher = make_matcher(self._patterns[search], self._graph, self.storages)
+        self._matcher = make_matcher(self._patterns[search], self._graph, self.aliases)
         self._found: Iterator[Candidate] = self._matcher.matches()
 
     def next(self) -> Target | None:
@@ -121,7 +121,7 @@ class NodeTargets:
     count = 1
 
     def __init__(self, graph: ir.Graph, op_types: Sequence[str]) -> None:
-        self.storages = ir.Storages(graph)
+        self.aliases = ir.AliasAnalysis(graph)
         self.near_miss: NearMiss | None = None
         self._graph = graph
         self._op_types = op_types
@@ -150,7 +150,7 @@ class NodeTargets:
         if not node.pure:
             return "the operator writes memory or is random, so it is never replaced"
         for value in node.outputs:
-            writer = self.storages.writer_of(value)
+            writer = self.aliases.writer_of(value)
             if writer is not None:
                 return f"its memory is written by {writer.name!r}, so it is not replaced"
         return None

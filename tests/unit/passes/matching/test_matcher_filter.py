@@ -210,7 +210,7 @@ def test_edit_between_matches_can_make_later_candidates_match():
 
     graph = graph_of(build)
     pattern = pattern_of(lambda b, x: b.relu(b.scale(x, passes.any_value("n", among=[2, 5]))))
-    matcher = NativeMatcher(pattern, graph, ir.Storages(graph))
+    matcher = NativeMatcher(pattern, graph, ir.AliasAnalysis(graph))
     found = matcher.matches()
     with graph.transaction("edit"):
         assert next(found).result["n"] == 2

@@ -19,7 +19,7 @@ class Counting(Matcher):
 
 def work(pattern, graph):
     """How many matches there are, and how many comparisons finding them took."""
-    matcher = Counting(pattern, graph, ir.Storages(graph))
+    matcher = Counting(pattern, graph, ir.AliasAnalysis(graph))
     found = sum(matcher.match_at(target) is not None for target in matcher.candidates())
     return found, matcher.compared
 
@@ -101,7 +101,7 @@ def test_search_that_cannot_be_decided_early_gives_up_and_says_so():
             total = b.op(total, one)
         return b.sub(total, xs[0])
 
-    matcher = Counting(pattern_of(wanted, 32), graph, ir.Storages(graph))
+    matcher = Counting(pattern_of(wanted, 32), graph, ir.AliasAnalysis(graph))
     assert [matcher.match_at(target) for target in matcher.candidates()] == [None]
     assert matcher.compared < 100_000
     # the reason that came furthest stays; that it gave up came no further

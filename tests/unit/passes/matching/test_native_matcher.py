@@ -236,7 +236,7 @@ def test_matches_go_on_after_an_edit_of_the_graph():
     def run(kind):
         graph = graph_of(lambda b, x: [x := b.relu(x) for _ in range(6)][-1])
         pattern = pattern_of(lambda b, x: b.relu(b.relu(x)))
-        matcher = kind(pattern, graph, ir.Storages(graph))
+        matcher = kind(pattern, graph, ir.AliasAnalysis(graph))
         rewritten = []
         for candidate in matcher.matches():
             match = candidate.result
@@ -264,10 +264,10 @@ def test_pattern_is_compiled_once_until_it_is_changed():
 
 def test_setting_chooses_the_reference(monkeypatch):
     pattern, graph = pattern_of(lambda b, x: b.relu(x)), graph_of(lambda b, x: b.relu(x))
-    storages = ir.Storages(graph)
-    assert isinstance(make_matcher(pattern, graph, storages), NativeMatcher)
+    aliases = ir.AliasAnalysis(graph)
+    assert isinstance(make_matcher(pattern, graph, aliases), NativeMatcher)
     monkeypatch.setenv("BRINGUP_ENGINE", "python")
-    assert isinstance(make_matcher(pattern, graph, storages), Matcher)
+    assert isinstance(make_matcher(pattern, graph, aliases), Matcher)
 
 
 def test_opaque_arguments_of_pattern_and_graph_are_compared_by_what_they_are():
@@ -280,9 +280,11 @@ def test_opaque_arguments_of_pattern_and_graph_are_compared_by_what_they_are():
 
 
 def test_matcher_keeps_alive_what_it_reads():
-    """The graph of the pattern and the storages may be forgotten by their makers."""
+    """The graph of the pattern and the alias analysis may be forgotten by their makers."""
     graph = graph_of(lambda b, x: b.exp(b.relu(x)))
-    matcher = NativeMatcher(pattern_of(lambda b, x: b.exp(b.relu(x))), graph, ir.Storages(graph))
+    matcher = NativeMatcher(
+        pattern_of(lambda b, x: b.exp(b.relu(x))), graph, ir.AliasAnalysis(graph)
+    )
     gc.collect()
     (found,) = matcher.matches()
     assert [node.name for node in found.result.get_matched_nodes()] == ["relu", "exp"]

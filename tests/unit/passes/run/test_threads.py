@@ -33,7 +33,7 @@ def test_graph_that_another_thread_searches_cannot_be_edited():
     builder = ir.GraphBuilder("pattern", dialect)
     wanted = builder.op("t::relu", builder.create_input()).where(dtype="float32")
     pattern = passes.Pattern(builder.build_and_reset(wanted))
-    matcher = NativeMatcher(pattern, graph, ir.Storages(graph))
+    matcher = NativeMatcher(pattern, graph, ir.AliasAnalysis(graph))
     found = []
     search = threading.Thread(target=lambda: found.extend(matcher.matches()))
     search.start()
