@@ -24,7 +24,7 @@ from bringup.ir.node import (
     plain,
     values_in,
 )
-from bringup.ir.order import hoist_plan, put_in_order
+from bringup.ir.order import hoist_plan, topological_sort
 from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
 from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
 from bringup.ir.symbolic import Dim, DimLike, SymbolicDim, same_size, sizes_in
@@ -74,12 +74,12 @@ __all__ = [
     "needs_shapes",
     "node_text",
     "plain",
-    "put_in_order",
     "replace_output",
     "same_size",
     "shapes_withheld",
     "sizes_in",
     "to_dot",
+    "topological_sort",
     "use_dialect",
     "values_in",
 ]

@@ -12,7 +12,7 @@ from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator
 from bringup.ir.graph import Graph
 from bringup.ir.node import ONE_OF, Node, Value, plain
-from bringup.ir.order import put_in_order
+from bringup.ir.order import topological_sort
 from bringup.ir.symbolic import DimLike
 from bringup.ir.tensor import Shape, TensorDesc
 
@@ -417,6 +417,6 @@ class GraphBuilder:
             raise ValueError(f"graph {graph.name!r} needs at least one output")
         graph.set_outputs(*listed)
         if graph.has_control_edges:
-            put_in_order(graph)
+            topological_sort(graph)
         self._graph = None
         return graph

@@ -317,7 +317,7 @@ class Graph(GraphTree):
         """Let `target` run after `source`, whether or not it reads anything of it.
 
         From an operator or input to an operator; `ValueError` otherwise. Adding it again does
-        nothing. An edge against the order of the graph is allowed: see `ir.put_in_order`.
+        nothing. An edge against the order of the graph is allowed: see `ir.topological_sort`.
         """
         self._own(source)
         self._own(target)
@@ -349,7 +349,7 @@ class Graph(GraphTree):
         outputs, now = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         self._core.move_control_edges(list(old), list(new), outputs, now)
 
-    def put_in_order(self) -> tuple[Node, str] | None:
+    def topological_sort(self) -> tuple[Node, str] | None:
         """Move producers that come too late in front of their first reader.
 
         Returns the node that cannot have its inputs in time and why; then what was moved stays so.

@@ -9,7 +9,7 @@ from bringup.ir.effects import AliasAnalysis
 from bringup.ir.graph import Graph
 from bringup.ir.node import Node
 
-__all__ = ["hoist_plan", "put_in_order"]
+__all__ = ["hoist_plan", "topological_sort"]
 
 
 def hoist_plan(
@@ -46,13 +46,13 @@ def hoist_plan(
     return sorted(late, key=lambda node: node.order)
 
 
-def put_in_order(graph: Graph) -> None:
+def topological_sort(graph: Graph) -> None:
     """Move producers that come too late in front of their first reader.
 
     Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node
     reads.
     """
-    failure = graph.put_in_order()
+    failure = graph.topological_sort()
     if failure is not None:
         node, reason = failure
         raise PassError(f"the graph cannot be ordered so that {node!r} has its inputs: {reason}")

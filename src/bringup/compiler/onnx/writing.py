@@ -151,7 +151,7 @@ class _Writer:
 
     def _write(self) -> None:
         graph = self._graph
-        late = graph.put_in_order()
+        late = graph.topological_sort()
         if late is not None:
             node, reason = late
             raise ModelError(f"graph {graph.name!r} cannot be ordered at {node.name!r}: {reason}")

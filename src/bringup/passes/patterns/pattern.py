@@ -129,7 +129,7 @@ class Pattern:
         self.attributes = attributes
         self.captured: list[ir.Value] = []
         self.capture_names: dict[str, ir.Value] = {}
-        _put_in_order(graph, self.name)
+        _sort_topologically(graph, self.name)
         self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
         self.control_edges = tuple(
             (source, node) for node in graph.nodes for source in node.control_inputs
@@ -385,9 +385,9 @@ def _check_control_edges(pattern: Pattern) -> None:
             )
 
 
-def _put_in_order(graph: ir.Graph, name: str) -> None:
+def _sort_topologically(graph: ir.Graph, name: str) -> None:
     """Data come in order from the builder; control edges may lead backwards, or in a circle."""
-    failure = graph.put_in_order() if graph.has_control_edges else None
+    failure = graph.topological_sort() if graph.has_control_edges else None
     if failure is not None:
         node, reason = failure
         raise PassError(f"pattern {name!r} cannot run: at {node.name!r} {reason}")

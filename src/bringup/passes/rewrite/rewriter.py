@@ -35,7 +35,7 @@ def replace(
     differs in shape, dtype or device from what it replaces.
     """
     _check_counts(replacement, inputs, outputs)
-    ir.put_in_order(replacement)
+    ir.topological_sort(replacement)
     if graph.dialect is not None and not replacement.is_bound:
         replacement.bind(graph.dialect)
     copies: dict[ir.Value, object] = dict(zip(replacement.inputs, inputs, strict=False))

@@ -121,7 +121,7 @@ class Session:
 
     def settle(self) -> None:
         """Put the graph in order; raise unless the edits may stay."""
-        ir.put_in_order(self.graph)
+        ir.topological_sort(self.graph)
         self.graph.settle_layouts()
 
     def copy_output(self, output: int) -> None:
