@@ -4,7 +4,7 @@ In reading order: `Source` says what is compiled, `compile` makes a `Binary` of 
 `Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
 `cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
-beforehand, `use_bundle` takes those that a package brings, `warmed_up` says that from now on none
+beforehand, `use_bundle` takes those that a package brings, `end_warmup` says that from now on none
 should be missing.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
@@ -43,7 +43,7 @@ from bringup.jit.load.cuda_kernel import CudaKernel
 from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
 from bringup.jit.lookup.difference import Difference, differences
 from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
-from bringup.jit.lookup.warmup import warmed_up
+from bringup.jit.lookup.warmup import end_warmup
 from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.store.prune import Pruned
@@ -90,6 +90,7 @@ __all__ = [
     "compile",
     "compiling_for",
     "differences",
+    "end_warmup",
     "freeze",
     "frozen",
     "include_flags",
@@ -105,5 +106,4 @@ __all__ = [
     "tune",
     "tuned",
     "use_bundle",
-    "warmed_up",
 ]

@@ -66,7 +66,7 @@ from bringup.passes.registry.registry import (
     get_registered_passes,
     unregister_pass,
 )
-from bringup.passes.registry.selection import is_switched_on, select_passes
+from bringup.passes.registry.selection import is_enabled, select_passes
 from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
 from bringup.passes.rewrite.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
 from bringup.passes.rewrite.rewriter import create_replacement
@@ -131,7 +131,7 @@ __all__ = [
     "get_registered_pass_dicts",
     "get_registered_passes",
     "infer_shape",
-    "is_switched_on",
+    "is_enabled",
     "limit_rewrites",
     "load_pass_plugins",
     "mine",

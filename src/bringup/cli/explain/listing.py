@@ -40,6 +40,6 @@ def registered_rows() -> list[dict[str, object]]:
     """The registered passes with whether each is switched on."""
     switches = settings.pass_switch()
     return [
-        {**row, "on": passes.is_switched_on(str(row["pass_name"]), switches)}
+        {**row, "on": passes.is_enabled(str(row["pass_name"]), switches)}
         for row in passes.get_registered_pass_dicts()
     ]

@@ -21,7 +21,7 @@ from bringup.jit.store.private import cache
 if TYPE_CHECKING:
     from bringup.jit.builder.build import Request
 
-__all__ = ["missing_kernel", "warmed_up"]
+__all__ = ["end_warmup", "missing_kernel"]
 
 # Fields of a key record: what only a build knows, and what is known without a compiler.
 _READ = {"headers", "inputs", "probes", "names"}
@@ -78,7 +78,7 @@ def _compared(request: Request, source_digest: str, store: Cache, *, built: str 
     return f"Nearest is {key[:12]}, from which it differs in: {how}."
 
 
-def warmed_up() -> None:
+def end_warmup() -> None:
     """Says that every kernel this process needs has been compiled. From here on each compile is
     logged as a warning that says what differs from the nearest kernel in the cache.
 

@@ -12,7 +12,7 @@ from bringup.passes.engine import native
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.registry.registry import descriptors_of, get_registered_passes
 
-__all__ = ["is_switched_on", "select_passes"]
+__all__ = ["is_enabled", "select_passes"]
 
 
 def select_passes(
@@ -52,7 +52,7 @@ def select_passes(
         raise ValueError(error.args[0]) from None
 
 
-def is_switched_on(name: str, switches: Mapping[str, bool]) -> bool:
+def is_enabled(name: str, switches: Mapping[str, bool]) -> bool:
     """Whether a pass runs: by its own switch, else by that of `ALL`, else it does."""
     return native.is_switched_on(name, dict(switches))
 

@@ -103,11 +103,11 @@ def test_the_command_needs_no_file_where_the_cache_takes_none(
 
 @pytest.fixture
 def warm() -> Iterator[None]:
-    """This process is warmed up until the test ends."""
+    """This process has ended its warm-up until the test ends."""
     from bringup.jit.lookup import events
 
     before = events._listeners
-    jit.warmed_up()
+    jit.end_warmup()
     yield
     events._listeners = before
     warmup._marked = False
@@ -119,7 +119,7 @@ def test_a_compile_after_warm_up_says_what_was_different(
     """Row 16: the compile-after-warm-up warning."""
     near = jit.compile(ADDER, macros={"N": 2})
     caplog.clear()
-    jit.warmed_up()  # saying it again changes nothing
+    jit.end_warmup()  # saying it again changes nothing
     with caplog.at_level(logging.WARNING, "bringup.jit"):
         jit.compile(ADDER, macros={"N": 2})
         assert caplog.text == ""
