@@ -78,7 +78,7 @@ def _template(
 
 
 def _operator(
-    signature: str, template: jit.Template, outputs: Any, *checks: ops.Check
+    signature: str, template: jit.Template, outputs: Any, *checks: ops.InputConstraint
 ) -> ops.KernelOperator:
     return ops.kernel_op(
         f"bringup::{signature}", source=template, outputs=outputs, checks=checks, kind="device"

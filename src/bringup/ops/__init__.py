@@ -28,8 +28,8 @@ a function that launches them.
 
 `load_op_plugins` defines the operators of files on `BRINGUP_OPS_PATH` and of installed packages.
 
-Into a model without a graph: `replace` lets its layers run other functions, `register_attention`
-offers an operator to transformers.
+Into a model without a graph: `replace_modules` lets its layers run other functions,
+`register_attention` offers an operator to transformers.
 
 What is not named here is internal. Its packages, each knowing only those before it:
 
@@ -46,7 +46,7 @@ What is not named here is internal. Its packages, each knowing only those before
 from __future__ import annotations
 
 from bringup.ops.contract.constraints import (
-    Check,
+    InputConstraint,
     dtype,
     kernel_checks,
     rank,
@@ -71,7 +71,7 @@ from bringup.ops.custom.library import (
 from bringup.ops.integration.adopt import AdoptedOperator, adopt
 from bringup.ops.integration.attention import register_attention
 from bringup.ops.integration.plugins import load_op_plugins, unload_op_plugins
-from bringup.ops.integration.replace import Replacement, replace
+from bringup.ops.integration.replace import Replacement, replace_modules
 from bringup.ops.integration.triton_op import TritonOperator, triton_op
 from bringup.ops.kernel.autotune import autotune
 from bringup.ops.kernel.kernel_op import KernelOperator, kernel_op
@@ -87,12 +87,12 @@ from bringup.ops.validation.report import CheckOutcome, CheckReport, CheckRow, c
 
 __all__ = [
     "AdoptedOperator",
-    "Check",
     "CheckOutcome",
     "CheckReport",
     "CheckRow",
     "CustomOpHandle",
     "CustomOperator",
+    "InputConstraint",
     "KernelLauncher",
     "KernelOperator",
     "Library",
@@ -134,7 +134,7 @@ __all__ = [
     "register_kernel",
     "register_sharding",
     "register_vmap",
-    "replace",
+    "replace_modules",
     "same_dtype",
     "same_shape",
     "shape",

@@ -19,8 +19,8 @@ from bringup.ops.schema.schema import Argument, Schema
 
 __all__ = [
     "BoundCheck",
-    "Check",
     "CheckKind",
+    "InputConstraint",
     "dtype",
     "fixed_lengths",
     "kernel_checks",
@@ -48,7 +48,7 @@ class CheckKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Check:
+class InputConstraint:
     """One item of an operator's input contract. Made by the functions below; arguments that are
     None are left out.
     """
@@ -74,39 +74,39 @@ class Check:
         return _tensors_index(schema, name, where)
 
 
-def same_shape(*names: str) -> Check:
+def same_shape(*names: str) -> InputConstraint:
     """The named tensors must have the same shape."""
     _at_least_two("same_shape", names)
-    return Check(CheckKind.SAME_SHAPE, names)
+    return InputConstraint(CheckKind.SAME_SHAPE, names)
 
 
-def same_dtype(*names: str) -> Check:
+def same_dtype(*names: str) -> InputConstraint:
     """The named tensors must have the same dtype."""
     _at_least_two("same_dtype", names)
-    return Check(CheckKind.SAME_DTYPE, names)
+    return InputConstraint(CheckKind.SAME_DTYPE, names)
 
 
-def shape(name: str, *sizes: Size) -> Check:
+def shape(name: str, *sizes: Size) -> InputConstraint:
     """The named tensor must have exactly these sizes; sizes are written as for `empty`."""
-    return Check(CheckKind.SHAPE, (name,), sizes)
+    return InputConstraint(CheckKind.SHAPE, (name,), sizes)
 
 
-def dtype(name: str, *dtypes: torch.dtype) -> Check:
+def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
     """The named tensor must have one of these dtypes, or the named ScalarType argument be one."""
     if not dtypes or not all(isinstance(d, torch.dtype) for d in dtypes):
         raise SchemaError(
             f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
         )
-    return Check(CheckKind.DTYPE, (name,), (), dtypes)
+    return InputConstraint(CheckKind.DTYPE, (name,), (), dtypes)
 
 
-def rank(name: str, dimensions: int) -> Check:
+def rank(name: str, dimensions: int) -> InputConstraint:
     """The named tensor must have this many dimensions."""
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or dimensions < 0:
         raise SchemaError(
             f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"
         )
-    return Check(CheckKind.RANK, (name,), (dimensions,))
+    return InputConstraint(CheckKind.RANK, (name,), (dimensions,))
 
 
 def fixed_lengths(schema: Schema) -> tuple[BoundCheck, ...]:
@@ -118,11 +118,11 @@ def fixed_lengths(schema: Schema) -> tuple[BoundCheck, ...]:
     )
 
 
-def kernel_checks() -> Check:
+def kernel_checks() -> InputConstraint:
     """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
     ctx->set_error.
     """
-    return Check(CheckKind.KERNEL)
+    return InputConstraint(CheckKind.KERNEL)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`replace`: layers of a model that exists already run functions of ours, until it is undone.
+"""`replace_modules`: layers of a model run functions of ours, until it is undone.
 
 Owns which modules are meant, putting a function in place of their `forward`, and taking it out
 again. Parameters, names, hooks and the modules themselves stay as they are.
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["Replacement", "replace"]
+__all__ = ["Replacement", "replace_modules"]
 
 Forward: TypeAlias = Callable[..., Any]
 _ABSENT = object()
@@ -40,7 +40,7 @@ class _Swap:
 
 @dataclass(repr=False)
 class Replacement:
-    """What `replace` did. As a context manager it is undone at the end of the block.
+    """What `replace_modules` did. As a context manager it is undone at the end of the block.
 
     Attributes:
         counts: how many modules run each function, by the name of the class, as it was given.
@@ -92,12 +92,13 @@ class Replacement:
         return f"<Replacement of {counted}{'' if self.active else ', undone'}>"
 
 
-def replace(
+def replace_modules(
     model: torch.nn.Module, functions: Mapping[str | type[torch.nn.Module], Forward]
 ) -> Replacement:
     """Lets layers of a model run other functions, without touching its code, weights or structure.
 
-        ops.replace(model, {"LlamaRMSNorm": lambda layer, x: rms_norm(x, layer.weight, layer.eps)})
+        ours = lambda layer, x: rms_norm(x, layer.weight, layer.eps)
+        ops.replace_modules(model, {"LlamaRMSNorm": ours})
 
     Args:
         model: the model; it is changed in place.
@@ -113,7 +114,7 @@ def replace(
         TypeError: a key or a function cannot be what it says.
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"replace: expected a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"replace_modules: expected a torch.nn.Module, got {type(model).__name__}")
     modules = dict(model.named_modules())
     plan = _plan(type(model).__name__, {type(module) for module in modules.values()}, functions)
     meant = {name: module for name, module in modules.items() if type(module) in plan}
@@ -145,19 +146,22 @@ def _plan(
             isinstance(key, type) and issubclass(key, torch.nn.Module)
         ):
             raise TypeError(
-                f"replace: expected the name of a class of modules, or the class, got {key!r}"
+                "replace_modules: expected the name of a class of modules, or the class, "
+                f"got {key!r}"
             )
         if not callable(function):
             raise TypeError(
-                f"replace: {label!r}: expected a function of the layer and forward's arguments, "
-                f"got {type(function).__name__} ({function!r})"
+                f"replace_modules: {label!r}: expected a function of the layer and forward's "
+                f"arguments, got {type(function).__name__} ({function!r})"
             )
         meant = [kind for kind in kinds if (kind.__name__ == key if label is key else kind is key)]
         if not meant:
-            raise ValueError(f"replace: {_missing(model, label, kinds)}")
+            raise ValueError(f"replace_modules: {_missing(model, label, kinds)}")
         for kind in meant:
             if kind in plan:
-                raise ValueError(f"replace: two keys mean the same class, {label!r}; give one")
+                raise ValueError(
+                    f"replace_modules: two keys mean the same class, {label!r}; give one"
+                )
             plan[kind] = (label, function)
     return plan
 

@@ -23,8 +23,8 @@ from bringup.jit.language.signature import dtype_number
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
     BoundCheck,
-    Check,
     CheckKind,
+    InputConstraint,
     verify_devices,
     verify_texts,
 )
@@ -416,7 +416,7 @@ def triton_op(
     kernel: Any,
     grid: Grid,
     outputs: OutputRule | Sequence[OutputRule] = (),
-    checks: Check | Sequence[Check] = (),
+    checks: InputConstraint | Sequence[InputConstraint] = (),
     args: str | None = None,
     constants: Mapping[str, Any] = _NOTHING,
     options: Mapping[str, Any] = _NOTHING,

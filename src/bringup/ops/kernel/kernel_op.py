@@ -28,8 +28,8 @@ from bringup.errors import (
 )
 from bringup.ops.contract.constraints import (
     BoundCheck,
-    Check,
     CheckKind,
+    InputConstraint,
     fixed_lengths,
     verify_devices,
     verify_texts,
@@ -376,7 +376,7 @@ def kernel_op(
     *,
     source: str | os.PathLike[str] | jit.Source | jit.Template,
     outputs: OutputRule | Sequence[OutputRule] = (),
-    checks: Check | Sequence[Check] = (),
+    checks: InputConstraint | Sequence[InputConstraint] = (),
     dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
     layout: Literal["contiguous", "strided"] = "contiguous",
     entry: str | None = None,
@@ -536,11 +536,13 @@ def _strided(
     return chosen
 
 
-def bound_checks(schema: Schema, checks: Check | Sequence[Check]) -> tuple[BoundCheck, ...]:
+def bound_checks(
+    schema: Schema, checks: InputConstraint | Sequence[InputConstraint]
+) -> tuple[BoundCheck, ...]:
     """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
-    contract = _listed(checks, Check)
-    if not all(isinstance(check, Check) for check in contract):
+    contract = _listed(checks, InputConstraint)
+    if not all(isinstance(check, InputConstraint) for check in contract):
         raise SchemaError(
             f"{name}: checks={checks!r}: expected checks such as ops.same_shape('x', 'y')"
         )

@@ -50,7 +50,7 @@ X = torch.ones(4)
 
 def test_every_layer_of_the_class_runs_the_function_and_is_counted() -> None:
     model = Model()
-    done = ops.replace(model, {"Norm": negated})
+    done = ops.replace_modules(model, {"Norm": negated})
     assert done.counts == {"Norm": 3}
     assert done.total == 3
     assert done.names == ("first", "blocks.0.1", "blocks.1.1")
@@ -63,7 +63,7 @@ def test_every_layer_of_the_class_runs_the_function_and_is_counted() -> None:
 def test_undo_gives_back_what_was_there() -> None:
     model = Model()
     expected, before = model(X), dict(model.first.__dict__)
-    done = ops.replace(model, {"Norm": negated, SpecialNorm: negated})
+    done = ops.replace_modules(model, {"Norm": negated, SpecialNorm: negated})
     assert done.counts == {"Norm": 3, "SpecialNorm": 1}
     assert not torch.equal(model(X), expected)
     assert done.active
@@ -77,23 +77,26 @@ def test_undo_gives_back_what_was_there() -> None:
 
 def test_block_ends_the_replacement_also_after_an_error() -> None:
     model = Model()
-    with pytest.raises(ZeroDivisionError), ops.replace(model, {"Norm": lambda layer, x: 1 / 0}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        ops.replace_modules(model, {"Norm": lambda layer, x: 1 / 0}),
+    ):
         model.first(X)
     assert torch.equal(model.first(X), 2 * X)
 
 
 def test_forward_that_was_replaced_before_comes_back() -> None:
     model = Model()
-    with ops.replace(model, {"Norm": negated}):
-        with ops.replace(model, {"Norm": lambda layer, x: x * 0}):
+    with ops.replace_modules(model, {"Norm": negated}):
+        with ops.replace_modules(model, {"Norm": lambda layer, x: x * 0}):
             assert torch.equal(model.first(X), 0 * X)
         assert torch.equal(model.first(X), -2 * X)
 
 
 def test_undo_in_the_wrong_order_is_refused_and_changes_nothing() -> None:
     model = Model()
-    outer = ops.replace(model, {"Norm": negated})
-    inner = ops.replace(model, {Norm: lambda layer, x: x * 0})
+    outer = ops.replace_modules(model, {"Norm": negated})
+    inner = ops.replace_modules(model, {Norm: lambda layer, x: x * 0})
     with pytest.raises(RuntimeError, match="replacement of a Norm: its forward was replaced again"):
         outer.undo()
     assert torch.equal(model.first(X), 0 * X)
@@ -107,7 +110,7 @@ def test_names_weights_and_hooks_stay() -> None:
     seen: list[str] = []
     model.first.register_forward_hook(lambda *_: seen.append("hook"))
     before = {name: value.data_ptr() for name, value in model.state_dict().items()}
-    with ops.replace(model, {"Norm": negated}):
+    with ops.replace_modules(model, {"Norm": negated}):
         after = {name: value.data_ptr() for name, value in model.state_dict().items()}
         assert after == before
         assert str(model) == str(Model())
@@ -117,14 +120,14 @@ def test_names_weights_and_hooks_stay() -> None:
 
 def test_gradients_flow_through_the_function() -> None:
     model = Model()
-    with ops.replace(model, {"Norm": negated}):
+    with ops.replace_modules(model, {"Norm": negated}):
         model.first(X).sum().backward()
     assert torch.equal(model.first.weight.grad, -X)
 
 
 def test_copy_of_the_model_runs_the_function_with_its_own_weights() -> None:
     model = Model()
-    with ops.replace(model, {"Norm": negated}):
+    with ops.replace_modules(model, {"Norm": negated}):
         twin = copy.deepcopy(model)
     with torch.no_grad():
         twin.first.weight.fill_(3)
@@ -134,7 +137,7 @@ def test_copy_of_the_model_runs_the_function_with_its_own_weights() -> None:
 
 def test_replaced_model_can_be_pickled() -> None:
     model = Model()
-    ops.replace(model, {"Norm": negated})
+    ops.replace_modules(model, {"Norm": negated})
     twin = pickle.loads(pickle.dumps(model))
     assert torch.equal(twin(X), model(X))
 
@@ -144,7 +147,7 @@ def test_model_that_is_compiled_already_takes_the_function() -> None:
     model = Model()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     expected = compiled(X)
-    with ops.replace(compiled, {"Norm": negated}) as done:
+    with ops.replace_modules(compiled, {"Norm": negated}) as done:
         assert done.total == 3
         assert torch.equal(compiled(X), model(X))
         assert not torch.equal(compiled(X), expected)
@@ -164,7 +167,7 @@ def test_operator_reaches_the_graph_of_a_compiled_model() -> None:
 
     model = Model()
     op = torch.ops.bringup_test_replace.scale
-    with ops.replace(model, {"Norm": lambda layer, x: op(x, layer.weight)}):
+    with ops.replace_modules(model, {"Norm": lambda layer, x: op(x, layer.weight)}):
         torch.compile(model, backend=backend, fullgraph=True)(X)
     assert (
         sum(
@@ -189,7 +192,7 @@ def test_layer_of_transformers_is_replaced_by_name() -> None:
     def rms_norm(layer: Any, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.rms_norm(x, x.shape[-1:], layer.weight, layer.variance_epsilon)
 
-    with ops.replace(model, {"LlamaRMSNorm": rms_norm}) as done:
+    with ops.replace_modules(model, {"LlamaRMSNorm": rms_norm}) as done:
         assert done.counts == {"LlamaRMSNorm": 5}
         torch.testing.assert_close(model(input_ids=ids).last_hidden_state, expected)
 
@@ -197,18 +200,18 @@ def test_layer_of_transformers_is_replaced_by_name() -> None:
 def test_unknown_class_suggests_and_replaces_nothing() -> None:
     model = Model()
     with pytest.raises(ValueError, match="a Model has no layer of class 'Nrom'; did you mean 'Nor"):
-        ops.replace(model, {"Norm": negated, "Nrom": negated})
+        ops.replace_modules(model, {"Norm": negated, "Nrom": negated})
     assert torch.equal(model.first(X), 2 * X)
 
 
 def test_class_that_is_nowhere_lists_what_is_there() -> None:
     with pytest.raises(ValueError, match="no layer of class 'Conv3d'; it has Linear, Model, Modu"):
-        ops.replace(Model(), {nn.Conv3d: negated})
+        ops.replace_modules(Model(), {nn.Conv3d: negated})
 
 
 def test_two_keys_for_one_class_are_refused() -> None:
     with pytest.raises(ValueError, match="two keys mean the same class, 'Norm'"):
-        ops.replace(Model(), {"Norm": negated, Norm: negated})
+        ops.replace_modules(Model(), {"Norm": negated, Norm: negated})
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_two_keys_for_one_class_are_refused() -> None:
 )
 def test_wrong_argument_is_refused(model: Any, functions: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        ops.replace(model, functions)
+        ops.replace_modules(model, functions)
 
 
 def test_failure_half_way_leaves_no_trace() -> None:
@@ -234,5 +237,5 @@ def test_failure_half_way_leaves_no_trace() -> None:
 
     model = nn.Sequential(Norm(), Stubborn())
     with pytest.raises(AttributeError, match="no"):
-        ops.replace(model, {"Norm": negated, Stubborn: negated})
+        ops.replace_modules(model, {"Norm": negated, Stubborn: negated})
     assert torch.equal(model[0](X), 2 * X)
