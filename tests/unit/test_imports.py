@@ -1,4 +1,4 @@
-"""What importing a room does not bring along: a start-up must not pay for what it may never use.
+"""What importing a package leaves out: a start-up must not pay for what it may never use.
 
 Modules and not times are checked, so these tests do not depend on the load of the machine.
 """
@@ -37,11 +37,11 @@ def _imported_by(statements: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("room", _WITHOUT_TORCH)
-def test_import_of_a_room_without_torch_leaves_out_what_it_may_not_need(room: str) -> None:
-    imported = _imported_by(f"import {room}")
-    assert room in imported
-    unwanted = {"torch", *_NEVER, *_WITHOUT_TORCH[room]}
+@pytest.mark.parametrize("package", _WITHOUT_TORCH)
+def test_import_of_a_package_without_torch_leaves_out_what_it_may_not_need(package: str) -> None:
+    imported = _imported_by(f"import {package}")
+    assert package in imported
+    unwanted = {"torch", *_NEVER, *_WITHOUT_TORCH[package]}
     assert sorted(unwanted & imported) == []
 
 

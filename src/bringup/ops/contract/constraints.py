@@ -18,8 +18,8 @@ from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_t
 from bringup.ops.schema.schema import Argument, Schema
 
 __all__ = [
-    "BoundCheck",
-    "CheckKind",
+    "BoundConstraint",
+    "ConstraintKind",
     "InputConstraint",
     "dtype",
     "fixed_lengths",
@@ -35,7 +35,7 @@ __all__ = [
 Size = int | str
 
 
-class CheckKind(IntEnum):
+class ConstraintKind(IntEnum):
     """What a check compares; the numbers are those of rules.h. `KERNEL` never leaves Python."""
 
     SAME_SHAPE = 0
@@ -53,14 +53,14 @@ class InputConstraint:
     None are left out.
     """
 
-    kind: CheckKind
+    kind: ConstraintKind
     names: tuple[str, ...] = ()
     sizes: tuple[Size, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
 
-    def bind(self, schema: Schema, where: str) -> BoundCheck:
+    def bind(self, schema: Schema, where: str) -> BoundConstraint:
         """The check with argument names resolved. Raises `SchemaError` starting with `where`."""
-        return BoundCheck(
+        return BoundConstraint(
             self.kind,
             tuple(self._index(schema, name, where) for name in self.names),
             tuple(parse_dimension(size, schema.arguments, where) for size in self.sizes),
@@ -69,7 +69,7 @@ class InputConstraint:
 
     def _index(self, schema: Schema, name: str, where: str) -> int:
         index = schema.index.get(name)
-        if self.kind is CheckKind.DTYPE and index is not None and is_dtype(schema, index):
+        if self.kind is ConstraintKind.DTYPE and index is not None and is_dtype(schema, index):
             return index
         return _tensors_index(schema, name, where)
 
@@ -77,18 +77,18 @@ class InputConstraint:
 def same_shape(*names: str) -> InputConstraint:
     """The named tensors must have the same shape."""
     _at_least_two("same_shape", names)
-    return InputConstraint(CheckKind.SAME_SHAPE, names)
+    return InputConstraint(ConstraintKind.SAME_SHAPE, names)
 
 
 def same_dtype(*names: str) -> InputConstraint:
     """The named tensors must have the same dtype."""
     _at_least_two("same_dtype", names)
-    return InputConstraint(CheckKind.SAME_DTYPE, names)
+    return InputConstraint(ConstraintKind.SAME_DTYPE, names)
 
 
 def shape(name: str, *sizes: Size) -> InputConstraint:
     """The named tensor must have exactly these sizes; sizes are written as for `empty`."""
-    return InputConstraint(CheckKind.SHAPE, (name,), sizes)
+    return InputConstraint(ConstraintKind.SHAPE, (name,), sizes)
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
@@ -97,7 +97,7 @@ def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
         raise SchemaError(
             f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
         )
-    return InputConstraint(CheckKind.DTYPE, (name,), (), dtypes)
+    return InputConstraint(ConstraintKind.DTYPE, (name,), (), dtypes)
 
 
 def rank(name: str, dimensions: int) -> InputConstraint:
@@ -106,13 +106,13 @@ def rank(name: str, dimensions: int) -> InputConstraint:
         raise SchemaError(
             f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"
         )
-    return InputConstraint(CheckKind.RANK, (name,), (dimensions,))
+    return InputConstraint(ConstraintKind.RANK, (name,), (dimensions,))
 
 
-def fixed_lengths(schema: Schema) -> tuple[BoundCheck, ...]:
+def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
     """The checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
     return tuple(
-        BoundCheck(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
+        BoundConstraint(ConstraintKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
         for i, a in enumerate(schema.arguments)
         if a.length
     )
@@ -122,14 +122,14 @@ def kernel_checks() -> InputConstraint:
     """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
     ctx->set_error.
     """
-    return InputConstraint(CheckKind.KERNEL)
+    return InputConstraint(ConstraintKind.KERNEL)
 
 
 @dataclass(frozen=True)
-class BoundCheck:
+class BoundConstraint:
     """A check over argument indices."""
 
-    kind: CheckKind
+    kind: ConstraintKind
     indices: tuple[int, ...]
     dimensions: tuple[Dimension, ...]
     dtypes: tuple[torch.dtype, ...]
@@ -144,19 +144,19 @@ class BoundCheck:
         check.
         """
         tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
-        if self.kind is CheckKind.SAME_SHAPE:
+        if self.kind is ConstraintKind.SAME_SHAPE:
             self._verify_same_shape(tensors, arguments)
-        elif self.kind is CheckKind.SAME_DTYPE:
+        elif self.kind is ConstraintKind.SAME_DTYPE:
             if any(t.dtype != tensors[0][1].dtype for _, t in tensors):
                 got = ", ".join(f"{name}: {t.dtype}" for name, t in tensors)
                 raise ContractError(
                     f"{self._names(arguments)} must have the same dtype, got {got}; convert with "
                     ".to()"
                 )
-        elif self.kind is CheckKind.SHAPE:
+        elif self.kind is ConstraintKind.SHAPE:
             for name, tensor in tensors:
                 self._verify_shape(name, tensor, evaluate(self.dimensions, values, arguments))
-        elif self.kind is CheckKind.DTYPE:
+        elif self.kind is ConstraintKind.DTYPE:
             self._verify_dtype(tensors)
         else:
             self._verify_number(values, arguments)
@@ -166,7 +166,7 @@ class BoundCheck:
         (index,) = self.indices
         (expected,) = evaluate(self.dimensions, values, arguments)
         name, value = arguments[index].name, values[index]
-        if self.kind is CheckKind.LENGTH:
+        if self.kind is ConstraintKind.LENGTH:
             if value is not None and len(value) != expected:
                 raise ContractError(f"{name} must have {expected} elements, got {len(value)}")
             return

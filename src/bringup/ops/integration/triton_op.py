@@ -22,15 +22,15 @@ from bringup.jit.language.c_call import Parameter, Step, ValueKind, parse_call
 from bringup.jit.language.signature import dtype_number
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
-    BoundCheck,
-    CheckKind,
+    BoundConstraint,
+    ConstraintKind,
     InputConstraint,
     verify_devices,
     verify_texts,
 )
 from bringup.ops.contract.outputs import BoundOutput, OutputRule
 from bringup.ops.custom.custom_op import CustomOperator, custom_op
-from bringup.ops.kernel.kernel_op import bound_checks, bound_outputs
+from bringup.ops.kernel.kernel_op import bound_constraints, bound_outputs
 from bringup.ops.kernel.variants import signature_of_schema
 from bringup.ops.schema.schema import Schema, parse_schema
 
@@ -98,7 +98,7 @@ class Launcher:
         kernel: Any,
         grid: Grid,
         outputs: tuple[BoundOutput, ...],
-        checks: tuple[BoundCheck, ...],
+        checks: tuple[BoundConstraint, ...],
         args: str | None,
         constants: Mapping[str, Any],
         options: Mapping[str, Any],
@@ -204,7 +204,7 @@ class Launcher:
             device = verify_devices(values, self.schema)
             verify_texts(values, arguments)
             for check in self.checks:
-                if check.kind is not CheckKind.KERNEL:
+                if check.kind is not ConstraintKind.KERNEL:
                     check.verify(values, arguments)
             return [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
         except ContractError as error:
@@ -287,11 +287,11 @@ class Launcher:
             raise SchemaError(f"{self.name}: dtypes= has {unknown[0]!r}, which is no tensor")
         known = {i: given[a.name] for i, a in enumerate(arguments) if a.name in given}
         for check in self.checks:
-            if check.kind is CheckKind.DTYPE and len(check.dtypes) == 1:
+            if check.kind is ConstraintKind.DTYPE and len(check.dtypes) == 1:
                 known |= {i: check.dtypes[0] for i in check.indices if i not in known}
         for check in self.checks:
             first = next((known[i] for i in check.indices if i in known), None)
-            if check.kind is CheckKind.SAME_DTYPE and first is not None:
+            if check.kind is ConstraintKind.SAME_DTYPE and first is not None:
                 known |= {i: first for i in check.indices if i not in known}
         for number, output in enumerate(self.outputs):
             place = len(arguments) + number
@@ -459,7 +459,7 @@ def triton_op(
         raise SchemaError(f"{name}: a Triton operator has no overloads")
     if layout not in {"contiguous", "strided"}:
         raise SchemaError(f"{name}: layout={layout!r}: expected 'contiguous' or 'strided'")
-    rules, contract = bound_outputs(parsed, outputs), bound_checks(parsed, checks)
+    rules, contract = bound_outputs(parsed, outputs), bound_constraints(parsed, checks)
     if any(rule.list or rule.count >= 0 for rule in rules):
         raise SchemaError(
             f"{name}: a Triton operator has no outputs of type Tensor[] or ops.at_most(...)"

@@ -14,7 +14,7 @@ import torch
 
 from bringup import jit
 from bringup.errors import SchemaError
-from bringup.ops.contract.constraints import BoundCheck, CheckKind
+from bringup.ops.contract.constraints import BoundConstraint, ConstraintKind
 from bringup.ops.contract.expressions import parse_dimension
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
@@ -67,8 +67,8 @@ def with_dtypes(
     schema: Schema,
     bound: jit.BoundTemplate,
     outputs: Sequence[BoundOutput],
-    checks: Sequence[BoundCheck],
-) -> tuple[BoundCheck, ...]:
+    checks: Sequence[BoundConstraint],
+) -> tuple[BoundConstraint, ...]:
     """The contract with a check for each dtype that the function's parameters tell.
 
     Raises `SchemaError` for a tensor whose address is passed while nothing says which dtype it must
@@ -76,11 +76,11 @@ def with_dtypes(
     """
     required = _required(schema, bound, outputs)
     made = [
-        BoundCheck(CheckKind.DTYPE, (index,), (), (dtype,))
+        BoundConstraint(ConstraintKind.DTYPE, (index,), (), (dtype,))
         for index, dtype in sorted(required.items())
     ]
     complete = (*checks, *made)
-    if not any(check.kind is CheckKind.KERNEL for check in checks):
+    if not any(check.kind is ConstraintKind.KERNEL for check in checks):
         _require_known(schema, bound, outputs, complete)
     return complete
 
@@ -126,13 +126,15 @@ def _require_known(
     schema: Schema,
     bound: jit.BoundTemplate,
     outputs: Sequence[BoundOutput],
-    checks: Sequence[BoundCheck],
+    checks: Sequence[BoundConstraint],
 ) -> None:
-    known = {index for check in checks if check.kind is CheckKind.DTYPE for index in check.indices}
+    known = {
+        index for check in checks if check.kind is ConstraintKind.DTYPE for index in check.indices
+    }
     known |= {index for _, index in bound.dtypes}
     for parameter in bound.parameters:
         known |= {item.argument for item in parameter.items if item.function in _DTYPE_ITEMS}
-    _spread(known, [check.indices for check in checks if check.kind is CheckKind.SAME_DTYPE])
+    _spread(known, [check.indices for check in checks if check.kind is ConstraintKind.SAME_DTYPE])
     inputs = len(schema.arguments)
     known.add(inputs + len(outputs))  # the counts
     for number, output in enumerate(outputs):
@@ -156,8 +158,8 @@ def implied_ranks(
     schema: Schema,
     bound: jit.BoundTemplate,
     outputs: Sequence[BoundOutput],
-    checks: Sequence[BoundCheck],
-) -> tuple[BoundCheck, ...]:
+    checks: Sequence[BoundConstraint],
+) -> tuple[BoundConstraint, ...]:
     """A check for each shape whose sizes the function gets one by one, and behind one of whose
     addresses it reads or writes: it knows of no more dimensions than `args=` names, and would leave
     out what lies in another.
@@ -167,10 +169,10 @@ def implied_ranks(
     those of an output that is allocated with others, and `size(x,1)` without `size(x,0)`.
     """
     inputs, known = len(schema.arguments), len(schema.arguments) + len(outputs)
-    groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]
+    groups = [check.indices for check in checks if check.kind is ConstraintKind.SAME_SHAPE]
     groups += [(inputs + n, output.like) for n, output in enumerate(outputs) if output.like >= 0]
     addressed = {parameter.address_of for parameter in bound.parameters}
-    rank_kinds = (CheckKind.SHAPE, CheckKind.RANK)
+    rank_kinds = (ConstraintKind.SHAPE, ConstraintKind.RANK)
     free = {index for check in checks if check.kind in rank_kinds for index in check.indices}
     axes: dict[tuple[int, ...], set[int]] = {}
     for item in (item for parameter in bound.parameters for item in parameter.items):
@@ -182,7 +184,7 @@ def implied_ranks(
             free |= alike
         elif item.function == "size" and item.index is not None and addressed & alike:
             axes.setdefault(tuple(sorted(alike)), set()).add(item.index)
-    kernel_checks = any(check.kind is CheckKind.KERNEL for check in checks)
+    kernel_checks = any(check.kind is ConstraintKind.KERNEL for check in checks)
     found = []
     for group, named in sorted(axes.items()):
         if free.intersection(group):
@@ -195,7 +197,7 @@ def implied_ranks(
             raise SchemaError(_not_all(schema, bound.signature[index].name, named, allocated))
         if index < inputs:
             expected = (parse_dimension(rank, (), ""),)
-            found.append(BoundCheck(CheckKind.RANK, (index,), expected, ()))
+            found.append(BoundConstraint(ConstraintKind.RANK, (index,), expected, ()))
     return tuple(found)
 
 

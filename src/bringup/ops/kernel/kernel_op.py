@@ -27,8 +27,8 @@ from bringup.errors import (
     SchemaError,
 )
 from bringup.ops.contract.constraints import (
-    BoundCheck,
-    CheckKind,
+    BoundConstraint,
+    ConstraintKind,
     InputConstraint,
     fixed_lengths,
     verify_devices,
@@ -49,7 +49,7 @@ from bringup.ops.registration.handle_lifetime import hold_for_keepers
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
 
-__all__ = ["KernelOperator", "bound_checks", "bound_outputs", "kernel_op"]
+__all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
@@ -78,7 +78,7 @@ class _Definition:
     template: jit.Template
     variants: Variants
     outputs: tuple[BoundOutput, ...]
-    checks: tuple[BoundCheck, ...]
+    checks: tuple[BoundConstraint, ...]
     grid: Expression | None
     strided: tuple[int, ...]
     release_gil: Literal["auto"] | bool
@@ -185,7 +185,7 @@ class _Definition:
             ],
             list(schema.returns),
             [output.spec() for output in self.outputs],
-            [check.spec() for check in self.checks if check.kind is not CheckKind.KERNEL],
+            [check.spec() for check in self.checks if check.kind is not ConstraintKind.KERNEL],
             self.variants.specs(),
             [*self.strided],
             _RELEASE_GIL[self.release_gil],
@@ -301,7 +301,7 @@ class _Definition:
         device = verify_devices(values, self.schema)
         verify_texts(values, arguments)
         for check in self.checks:
-            if check.kind is not CheckKind.KERNEL:
+            if check.kind is not ConstraintKind.KERNEL:
                 check.verify(values, arguments)
         self.variants.verify(values)
         return device
@@ -462,7 +462,7 @@ def kernel_op(
         template=template,
         variants=variants,
         outputs=rules,
-        checks=_contract(parsed, variants, rules, bound_checks(parsed, checks)),
+        checks=_contract(parsed, variants, rules, bound_constraints(parsed, checks)),
         grid=_grid(parsed, grid),
         strided=_strided(parsed, layout, strided, rules),
         release_gil=release_gil,
@@ -536,9 +536,9 @@ def _strided(
     return chosen
 
 
-def bound_checks(
+def bound_constraints(
     schema: Schema, checks: InputConstraint | Sequence[InputConstraint]
-) -> tuple[BoundCheck, ...]:
+) -> tuple[BoundConstraint, ...]:
     """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
     contract = _listed(checks, InputConstraint)
@@ -560,8 +560,8 @@ def _contract(
     schema: Schema,
     variants: Variants,
     outputs: Sequence[BoundOutput],
-    checks: Sequence[BoundCheck],
-) -> tuple[BoundCheck, ...]:
+    checks: Sequence[BoundConstraint],
+) -> tuple[BoundConstraint, ...]:
     """What is declared, and what the schema and the function's parameters imply."""
     implied = implied_ranks(schema, variants.bound, outputs, checks)
     complete = (*fixed_lengths(schema), *implied, *checks)

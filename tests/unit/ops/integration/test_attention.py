@@ -129,7 +129,7 @@ def test_generated_tokens_are_those_of_eager_attention(op: Any, cache: str) -> N
 
 @torch.no_grad()
 def test_kernel_operator_is_called_by_its_schema() -> None:
-    """The second door: an operator's own names, mapped where they are its own."""
+    """The second way in: an operator's own names, mapped where they are its own."""
     library = torch.library.Library("bringup_test_attention", "DEF")
     library.define("f(Tensor queries, Tensor k, Tensor v, float scale, bool causal) -> Tensor")
     library.impl(
