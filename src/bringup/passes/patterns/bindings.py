@@ -63,13 +63,13 @@ class Bindings:
         table[key] = item
         self._trail.append((table, key))
 
-    def mark(self) -> int:
-        """A place to go back to with `undo`."""
+    def savepoint(self) -> int:
+        """A state to go back to with `rollback_to`."""
         return len(self._trail)
 
-    def undo(self, mark: int) -> None:
-        """Take back all that was bound since `mark`."""
-        while len(self._trail) > mark:
+    def rollback_to(self, savepoint: int) -> None:
+        """Take back all that was bound since `savepoint`."""
+        while len(self._trail) > savepoint:
             table, key = self._trail.pop()
             del table[key]
 

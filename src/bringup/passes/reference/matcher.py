@@ -135,10 +135,10 @@ class Matcher:
                 if retries > self._retries:
                     self._give_up()
                     return None
-                mark, alternatives, taken, rest = pending.pop()
-                self._bound.undo(mark)
+                savepoint, alternatives, taken, rest = pending.pop()
+                self._bound.rollback_to(savepoint)
             if taken + 1 < len(alternatives):
-                pending.append((self._bound.mark(), alternatives, taken + 1, rest))
+                pending.append((self._bound.savepoint(), alternatives, taken + 1, rest))
             agenda = _push(alternatives[taken], rest)
             if agenda is None:
                 seeds = self._seeds()
