@@ -103,7 +103,7 @@ class Trial:
     """A compiled model: what passes matched, its operators before and after, and its error."""
 
     compiled: Callable[..., Any]
-    report: passes.Report
+    report: passes.PassReport
     before: Counter[str]
     after: Counter[str]
     error: float

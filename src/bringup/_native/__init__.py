@@ -234,7 +234,7 @@ def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
         path = _build.obtain(recipe)
         if distrust := _find.distrust(path.parent):
             return None, f"{path} is not loaded: {distrust}"
-        return _find.load(_find.Candidate(path, key.torch), key), ""
+        return _find.load(_find.LibraryCandidate(path, key.torch), key), ""
     except NativeLibraryError as error:
         return None, str(error)
 

@@ -22,8 +22,8 @@ from bringup import settings
 from bringup.errors import NativeLibraryError
 
 __all__ = [
-    "Candidate",
     "Key",
+    "LibraryCandidate",
     "cache_folder",
     "candidates",
     "load",
@@ -74,7 +74,7 @@ def _flags() -> str:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LibraryCandidate:
     """A library file that may fit.
 
     Attributes:
@@ -92,14 +92,14 @@ class Candidate:
         return f"{self.path} was built for torch {self.torch}, this is torch {key.torch}"
 
 
-def candidates(key: Key, package_folder: Path) -> Iterator[Candidate]:
+def candidates(key: Key, package_folder: Path) -> Iterator[LibraryCandidate]:
     """The libraries that there are for this Python, best first."""
     for folder in (package_folder / str(key), *_cached_folders(key)):
         if (path := module_file(folder)) is not None:
-            yield Candidate(path, key.torch)
+            yield LibraryCandidate(path, key.torch)
     if (path := module_file(package_folder)) is not None:
         version_file = path.parent / VERSION_FILE
-        yield Candidate(
+        yield LibraryCandidate(
             path, minor(version_file.read_text().strip()) if version_file.is_file() else ""
         )
 
@@ -159,7 +159,7 @@ def source_digest(sources: Path) -> str:
     return digest.hexdigest()
 
 
-def load(candidate: Candidate, key: Key) -> ModuleType:
+def load(candidate: LibraryCandidate, key: Key) -> ModuleType:
     """Loads a library. Raises `NativeLibraryError` when it cannot be, or is for another torch."""
     known = sys.modules.get(MODULE)
     if known is not None:

@@ -17,7 +17,7 @@ from bringup import ir, passes, settings
 from bringup.compiler.aten import AtenDialect, ordinary_torch
 from bringup.compiler.export import frozen_program
 from bringup.compiler.mirror import Mirror
-from bringup.passes import PassDescriptor, PassResult, PassStatus, PluginReport, Report
+from bringup.passes import PassDescriptor, PassReport, PassResult, PassStatus, PluginReport
 
 __all__ = ["apply_passes", "extend_last_report", "last_report", "rewrite"]
 
@@ -28,7 +28,7 @@ _ONNX_MODEL = "bringup.compiler.onnx.model.OnnxModel"
 
 def apply_passes(
     target: Any, passes: Sequence[str] | None = None, *, options: Mapping[str, object] | None = None
-) -> Report:
+) -> PassReport:
     """Load the pass plugins and run passes over a graph, in place.
 
     Arguments:
@@ -101,9 +101,9 @@ def _rewrite_all(
     selected: Sequence[PassDescriptor],
     plugins: PluginReport,
     options: Mapping[str, object],
-) -> Report:
+) -> PassReport:
     """Run passes over several graphs, each result with the name of its graph."""
-    whole: Report | None = None
+    whole: PassReport | None = None
     for graph in graphs:
         report = _run(graph, selected, options, plugins, fold=bool(options.get("fold")))
         if whole is None:
@@ -145,7 +145,7 @@ def _warn_not_loaded(error: str) -> None:
     _LOG.warning("not loaded: %s", error)
 
 
-def last_report() -> Report | None:
+def last_report() -> PassReport | None:
     """The report of the last graph that this thread ran passes over, e.g. in `torch.compile`."""
     return getattr(_LAST, "report", None)
 
@@ -157,7 +157,7 @@ def rewrite(
     *,
     options: Mapping[str, object],
     constants: frozenset[str] = frozenset(),
-) -> Report:
+) -> PassReport:
     """Run selected passes over an FX graph module, in place; recompile it once if anything changed.
 
     Graphs inside of it (branches and bodies of higher-order operators) are rewritten first, each
@@ -187,7 +187,7 @@ def _rewrite_one(
     plugins: PluginReport,
     options: Mapping[str, object],
     constants: frozenset[str] = frozenset(),
-) -> Report:
+) -> PassReport:
     mirror = Mirror(module, foldable=constants)
     try:
         return _run(mirror.graph, selected, options, plugins, mirror, bool(constants))
@@ -195,7 +195,7 @@ def _rewrite_one(
         mirror.finish()
 
 
-def _merge(report: Report, inner: Report) -> None:
+def _merge(report: PassReport, inner: PassReport) -> None:
     """Add what passes did in an inner graph to what they did in the outer one."""
     for result, other in zip(report.results, inner.results, strict=True):
         _add(result, other)
@@ -235,7 +235,7 @@ def _run(
     plugins: PluginReport,
     mirror: Mirror | None = None,
     fold: bool = False,
-) -> Report:
+) -> PassReport:
     try:
         with ordinary_torch():
             report = passes.run_passes(
@@ -253,6 +253,6 @@ def _run(
     return report
 
 
-def _remember(report: Report) -> Report:
+def _remember(report: PassReport) -> PassReport:
     _LAST.report = report
     return report

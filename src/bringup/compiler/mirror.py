@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
-from bringup.compiler.schema import Slot, in_schema_order, overload_of, signature_of
+from bringup.compiler.schema import SchemaParameter, in_schema_order, overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class _Reader:
     def __init__(self, mode: Any) -> None:
         self._mode = mode
 
-    def describe(self, fx_node: Any) -> tuple[ir.Operator, tuple[Slot, ...] | None]:
+    def describe(self, fx_node: Any) -> tuple[ir.Operator, tuple[SchemaParameter, ...] | None]:
         """What a node calls, and its schema if it has one."""
         if not isinstance(fx_node.target, torch._ops.OpOverload):
             return _structure(fx_node), None

@@ -14,14 +14,14 @@ from bringup import ir
 from bringup.errors import SchemaError
 from bringup.passes import AnyValue, Constant, Variadic
 
-__all__ = ["Slot", "in_schema_order", "overload_of", "resolve", "signature_of"]
+__all__ = ["SchemaParameter", "in_schema_order", "overload_of", "resolve", "signature_of"]
 
 
 _SIZES = (torch.SymInt, ir.SymbolicDim)
 
 
 @dataclass(frozen=True)
-class Slot:
+class SchemaParameter:
     """One parameter of a schema, read once: asking torch for it costs microseconds every time."""
 
     name: str
@@ -46,16 +46,16 @@ class Slot:
 
 
 @cache
-def signature_of(overload: Any) -> tuple[Slot, ...]:
+def signature_of(overload: Any) -> tuple[SchemaParameter, ...]:
     """The parameters of an overload in schema order."""
     return tuple(_slot(argument) for argument in overload._schema.arguments)
 
 
-def _slot(argument: Any) -> Slot:
+def _slot(argument: Any) -> SchemaParameter:
     kind = argument.type
     if isinstance(kind, torch.OptionalType):
         kind = kind.getElementType()
-    slot = Slot(
+    slot = SchemaParameter(
         name=argument.name,
         kwarg_only=argument.kwarg_only,
         has_default=argument.has_default_value(),

@@ -66,7 +66,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _OverloadParameter:
     name: str
     type: str
     keyword_only: bool
@@ -96,7 +96,7 @@ class _Slot:
 @dataclass(frozen=True)
 class _Overload:
     operator: Operator
-    slots: tuple[_Slot, ...]
+    slots: tuple[_OverloadParameter, ...]
 
     @property
     def by_position(self) -> int:
@@ -209,7 +209,7 @@ def _overloads(packet: str) -> dict[str, _Overload]:
 def _overload(packet: str, name: str, facts: dict[str, Any]) -> _Overload:
     slots = []
     for item in facts["parameters"]:
-        slot = _Slot(
+        slot = _OverloadParameter(
             item["name"],
             item["type"],
             keyword_only=item.get("keyword_only", False),

@@ -34,7 +34,7 @@ from bringup.jit.target.gnu import GnuTarget
 # isort: split
 # The targets above come first where targets are listed.
 from bringup.jit.ahead.autotune import tune, tuned
-from bringup.jit.ahead.prebuild import Outcome, Report, prebuild
+from bringup.jit.ahead.prebuild import Outcome, PrebuildReport, prebuild
 from bringup.jit.ahead.use_bundle import use_bundle
 from bringup.jit.builder.diagnose import compiling_for
 from bringup.jit.language.signature import Argument, Layout, layout_of
@@ -75,9 +75,9 @@ __all__ = [
     "Memo",
     "Outcome",
     "Params",
+    "PrebuildReport",
     "Pruned",
     "Recording",
-    "Report",
     "Source",
     "Spec",
     "Target",

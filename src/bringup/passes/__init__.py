@@ -67,7 +67,7 @@ from bringup.passes.registry.registry import (
     unregister_pass,
 )
 from bringup.passes.registry.selection import is_enabled, select_passes
-from bringup.passes.report import NearMiss, PassResult, PassStatus, Report
+from bringup.passes.report import NearMiss, PassReport, PassResult, PassStatus
 from bringup.passes.rewrite.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
 from bringup.passes.rewrite.rewriter import create_replacement
 from bringup.passes.rewrite.shapes import infer_shape
@@ -100,6 +100,7 @@ __all__ = [
     "PassError",
     "PassEvent",
     "PassFatalError",
+    "PassReport",
     "PassResult",
     "PassSkipException",
     "PassStage",
@@ -111,7 +112,6 @@ __all__ = [
     "PatternMatcherConfigBuilder",
     "PluginReport",
     "Repeat",
-    "Report",
     "RewriteLimit",
     "SubgraphBoundary",
     "SubgraphInput",

@@ -7,7 +7,7 @@ from enum import Enum
 
 from bringup.errors import PluginError
 
-__all__ = ["NearMiss", "PassResult", "PassStatus", "Report"]
+__all__ = ["NearMiss", "PassReport", "PassResult", "PassStatus"]
 
 
 class PassStatus(Enum):
@@ -100,7 +100,7 @@ class PassResult:
 
 
 @dataclass
-class Report:
+class PassReport:
     """All passes on one graph, in the order they ran, and the plugins that could not be loaded."""
 
     graph: str

@@ -17,7 +17,7 @@ from rich.console import Console
 from bringup import cli
 from bringup.cli.demo import gates, measure, modes, show, texts
 from bringup.cli.demo.measure import Pair
-from bringup.cli.demo.modes import Candidate, Mode
+from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.run import DemoOptions, DemoResult
 from bringup.cli.demo.texts import LengthClass, Sentence
 
@@ -28,8 +28,8 @@ def sentence(tokens: int, text: str = "") -> Sentence:
 
 def candidate(
     call: Callable[[Sentence], torch.Tensor], mode: Mode = Mode.EAGER, device: str = "cpu"
-) -> Candidate:
-    return Candidate(mode, device, lambda s: s, call)
+) -> ModelRunner:
+    return ModelRunner(mode, device, lambda s: s, call)
 
 
 # Texts
@@ -104,7 +104,7 @@ def test_sentence_that_is_too_long_is_cut_and_says_so() -> None:
 def test_candidates_take_turns_on_every_timed_sentence() -> None:
     calls: list[tuple[str, int]] = []
 
-    def recording(name: str) -> Candidate:
+    def recording(name: str) -> ModelRunner:
         def call(s: Sentence) -> torch.Tensor:
             calls.append((name, s.tokens))
             return torch.zeros(1, 2)
@@ -145,7 +145,7 @@ def test_host_operators_are_counted_below_autograd_with_calls_into_graphs_added(
     x = torch.randn(2, 3)
     both = candidate(lambda _: torch.relu(x) + 1)
     assert measure.count_host_ops(both, sentence(3)) == 2
-    replaying = Candidate(Mode.CAPTURED, "cpu", both.prepare, both.call, calls_per_sentence=2)
+    replaying = ModelRunner(Mode.CAPTURED, "cpu", both.prepare, both.call, calls_per_sentence=2)
     assert measure.count_host_ops(replaying, sentence(3)) == 4
 
 
@@ -171,8 +171,8 @@ def test_padding_influence_sees_a_model_that_looks_at_padded_rows() -> None:
     def does_not_look(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
         return inputs[0][:, : inputs[1]].float().sum(1, keepdim=True)
 
-    careless = Candidate(Mode.FUSED, "cpu", lambda s: s, looks)
-    careful = Candidate(Mode.FUSED, "cpu", lambda s: s, does_not_look)
+    careless = ModelRunner(Mode.FUSED, "cpu", lambda s: s, looks)
+    careful = ModelRunner(Mode.FUSED, "cpu", lambda s: s, does_not_look)
     assert modes.padding_influence(careless, sentence(4)) > 0
     assert modes.padding_influence(careful, sentence(4)) == 0
     assert modes.padding_influence(careless, sentence(6)) == 0  # a full bucket has no padded row
@@ -209,7 +209,7 @@ def test_candidate_that_looks_at_padded_rows_fails_and_a_careful_one_does_not() 
         return torch.full((1, 1), math.nan if inputs[1] == 4 else 0.0)
 
     candidates = [
-        Candidate(mode, "cpu", lambda s: s, call)
+        ModelRunner(mode, "cpu", lambda s: s, call)
         for mode, call in [
             (Mode.FUSED, careless),
             (Mode.CAPTURED, careful),

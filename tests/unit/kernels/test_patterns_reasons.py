@@ -48,7 +48,7 @@ def test_pass_that_finds_nothing_says_why_and_explain_prints_it(item, capsys):
 
     result = explained(torch.neg, X)[item.__name__]
     assert (result.matches, result.edits) == (0, 0)
-    report = passes.Report(result.graph, [result])
+    report = passes.PassReport(result.graph, [result])
     show_explanation(Console(width=400), Explanation("model", [report]))
     printed = capsys.readouterr().out.splitlines()
     lines = [line for line in printed if line.startswith("graph 1, Library")]

@@ -14,7 +14,7 @@ import torch
 
 from bringup import _native, errors, graphs
 from bringup._native import _build, _find
-from bringup._native._find import Candidate, Key
+from bringup._native._find import Key, LibraryCandidate
 
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 OTHER = Key("2.99", "cp311")
@@ -74,7 +74,7 @@ def test_a_folder_of_the_key_comes_first_and_other_keys_are_not_looked_at(tmp_pa
     flat = put_library(tmp_path, "2.13.0+cpu")
     keyed = put_library(tmp_path / str(OTHER))
     found = list(_find.candidates(OTHER, tmp_path))
-    assert found == [Candidate(keyed, "2.99"), Candidate(flat, "2.13")]
+    assert found == [LibraryCandidate(keyed, "2.99"), LibraryCandidate(flat, "2.13")]
     assert found[0].incompatibility_reason(OTHER) == ""
     reason = found[1].incompatibility_reason(OTHER)
     assert reason == f"{flat} was built for torch 2.13, this is torch 2.99"
@@ -89,7 +89,7 @@ def test_a_library_of_the_cache_is_found_for_these_sources_only(
     put_library(_find.cache_folder(OTHER, "0" * 64))
     assert list(_find.candidates(OTHER, tmp_path / "package")) == []
     mine = put_library(_find.cache_folder(OTHER, _find.source_digest(sources)))
-    assert list(_find.candidates(OTHER, tmp_path / "package")) == [Candidate(mine, "2.99")]
+    assert list(_find.candidates(OTHER, tmp_path / "package")) == [LibraryCandidate(mine, "2.99")]
     mine.parent.chmod(0o777)
     assert "others than you may write" in _find.distrust(mine.parent)
     assert list(_find.candidates(OTHER, tmp_path / "package")) == []

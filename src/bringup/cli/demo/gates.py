@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bringup.cli.demo import modes
 from bringup.cli.demo.measure import Row
-from bringup.cli.demo.modes import Candidate
+from bringup.cli.demo.modes import ModelRunner
 from bringup.cli.demo.texts import Sentence
 
 __all__ = ["COSINE_BOUND", "cosine_failures", "padding_failures"]
@@ -24,7 +24,7 @@ def cosine_failures(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def padding_failures(candidates: Sequence[Candidate], sentences: Sequence[Sentence]) -> list[str]:
+def padding_failures(candidates: Sequence[ModelRunner], sentences: Sequence[Sentence]) -> list[str]:
     """The candidates to which it matters what stands in the padded rows: with other token ids there
     the embedding must be the same to the bit.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup.cli.demo.modes import Candidate, Mode
+from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import LengthClass, Sentence
 
 __all__ = [
@@ -71,7 +71,7 @@ def synchronize(device: str) -> None:
 
 
 def time_all(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ModelRunner],
     sentences: Sequence[Sentence],
     timed: Sequence[int],
     rounds: int,
@@ -100,7 +100,7 @@ def time_all(
     ]
 
 
-def embed_all(candidate: Candidate, sentences: Sequence[Sentence]) -> torch.Tensor:
+def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:
     """The embeddings of all sentences, [N, D] on cpu."""
     rows = []
     for sentence in sentences:
@@ -127,7 +127,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to mypy
         return func(*args, **(kwargs or {}))
 
 
-def count_host_ops(candidate: Candidate, sentence: Sentence) -> int:
+def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
     """Operators that one call sends through the dispatcher, plus its calls into captured graphs.
     What a graph runs inside `replay()`, and what Inductor generated, is not dispatched.
     """
@@ -156,7 +156,7 @@ def nearest_pairs(
 
 
 def rows_of(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ModelRunner],
     sentences: Sequence[Sentence],
     timings: Timings,
     embeddings: Sequence[torch.Tensor],

@@ -1,4 +1,4 @@
-"""The ways of running the model, each a `Candidate`: inputs made beforehand, and one call."""
+"""The ways of running the model, each a `ModelRunner`: inputs made beforehand, and one call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence, bucket_for
 
 __all__ = [
-    "Candidate",
     "CapturedBuckets",
     "Mode",
+    "ModelRunner",
     "captured",
     "eager",
     "frozen_inductor",
@@ -41,7 +41,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelRunner:
     """One mode on one device.
 
     Attributes:
@@ -73,22 +73,22 @@ def _masked_inputs(device: str) -> Callable[[Sentence], tuple[torch.Tensor, torc
     return prepare
 
 
-def eager(embedder: torch.nn.Module, device: str) -> Candidate:
+def eager(embedder: torch.nn.Module, device: str) -> ModelRunner:
     """Plain PyTorch, one sentence a call, no padding."""
-    return Candidate(Mode.EAGER, device, _masked_inputs(device), lambda inputs: embedder(*inputs))
+    return ModelRunner(Mode.EAGER, device, _masked_inputs(device), lambda inputs: embedder(*inputs))
 
 
-def inductor(embedder: torch.nn.Module, device: str) -> Candidate:
+def inductor(embedder: torch.nn.Module, device: str) -> ModelRunner:
     """The same module through `torch.compile` as it comes, one artifact for all lengths."""
     compiled = torch.compile(embedder, dynamic=True)
-    return Candidate(
+    return ModelRunner(
         Mode.INDUCTOR, device, _masked_inputs(device), lambda inputs: compiled(*inputs)
     )
 
 
 def frozen_inductor(
     embedder: torch.nn.Module, device: str, examples: Sequence[Sentence]
-) -> Candidate:
+) -> ModelRunner:
     """The same with Inductor's `freezing`: weights are constants, and packed as it sees fit.
 
     Compiled here, for the lengths of `examples`: Dynamo looks at the global option, and without the
@@ -101,7 +101,7 @@ def frozen_inductor(
     with config.patch(freezing=True), torch.no_grad():
         for sentence in examples:
             compiled(*prepare(sentence))
-    return Candidate(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
+    return ModelRunner(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
 
 
 def use_passes(folder: Path) -> None:
@@ -128,13 +128,13 @@ def fuse(embedder: torch.nn.Module) -> Any:
     return embedder
 
 
-def fused(compiled: Any, device: str) -> Candidate:
+def fused(compiled: Any, device: str) -> ModelRunner:
     """The fused module at every sentence's own length."""
 
     def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
         return padded_ids(sentence, sentence.tokens, device), sentence.tokens
 
-    return Candidate(Mode.FUSED, device, prepare, lambda inputs: compiled(inputs[0], [inputs[1]]))
+    return ModelRunner(Mode.FUSED, device, prepare, lambda inputs: compiled(inputs[0], [inputs[1]]))
 
 
 @dataclass(frozen=True)
@@ -177,18 +177,18 @@ class CapturedBuckets:
         return len(self._buckets)
 
 
-def captured(buckets: CapturedBuckets, device: str) -> Candidate:
+def captured(buckets: CapturedBuckets, device: str) -> ModelRunner:
     """Every sentence padded to its bucket, by update and replay of the bucket's graph."""
 
     def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
         return padded_ids(sentence, bucket_for(sentence.tokens), device), sentence.tokens
 
-    return Candidate(
+    return ModelRunner(
         Mode.CAPTURED, device, prepare, lambda inputs: buckets.serve(*inputs), calls_per_sentence=2
     )
 
 
-def padding_influence(candidate: Candidate, sentence: Sentence) -> float:
+def padding_influence(candidate: ModelRunner, sentence: Sentence) -> float:
     """How much the embedding of a padded sentence depends on what stands behind its length: 0.0
     when all is well.
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from bringup import __version__, compiler, devices, kernels
 from bringup.cli.demo import gates, measure, model, modes, texts
 from bringup.cli.demo.measure import Pair, Row
-from bringup.cli.demo.modes import Candidate, CapturedBuckets, Mode
+from bringup.cli.demo.modes import CapturedBuckets, Mode, ModelRunner
 from bringup.cli.demo.texts import Sentence
 from bringup.errors import BringupError
 
@@ -168,7 +168,7 @@ class _Run:
         if not self.result.nearest and len(self.sentences) > 1:
             self.result.nearest = measure.nearest_pairs(self.sentences, embeddings[-1])
 
-    def _peers(self, device: str) -> list[Candidate]:
+    def _peers(self, device: str) -> list[ModelRunner]:
         """Eager, and Inductor where there is one and time for it."""
         if device != "cpu":
             with self.steps.step(
@@ -191,7 +191,7 @@ class _Run:
                 peers.append(modes.frozen_inductor(self.masked, device, extremes))
         return peers
 
-    def _ours(self, device: str) -> list[Candidate]:
+    def _ours(self, device: str) -> list[ModelRunner]:
         """Fused, and fused and captured."""
         with self.steps.step(
             f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
@@ -216,7 +216,7 @@ class _Run:
             found = ", ".join(f"{name} {count}" for name, count in report.matches.items() if count)
             self.result.notes.append(f"passes that matched on {device}: {found}.")
 
-    def _note_wins(self, candidates: Sequence[Candidate], timings: measure.Timings) -> None:
+    def _note_wins(self, candidates: Sequence[ModelRunner], timings: measure.Timings) -> None:
         by_mode = dict(zip((candidate.mode for candidate in candidates), timings, strict=True))
         for peer in (Mode.EAGER, Mode.INDUCTOR, Mode.FROZEN_INDUCTOR):
             if peer in by_mode:
@@ -228,7 +228,7 @@ class _Run:
                 )
 
 
-def _warm_up(candidate: Candidate, sentences: Sequence[Sentence]) -> None:
+def _warm_up(candidate: ModelRunner, sentences: Sequence[Sentence]) -> None:
     """Compile for all lengths."""
     for sentence in _extremes(sentences):
         candidate.call(candidate.prepare(sentence))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bringup.cli.trial.results import Leaf
-from bringup.passes import Report
+from bringup.passes import PassReport
 
 __all__ = ["Rewritten"]
 
@@ -18,6 +18,6 @@ class Rewritten:
     """
 
     def __init__(self) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[PassReport] = []
         self.outputs: list[Leaf] | None = None
         self.error: Exception | None = None

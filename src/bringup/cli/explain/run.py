@@ -9,7 +9,7 @@ from bringup import passes
 from bringup.cli.explain.model import Model
 from bringup.cli.explain.rewritten import Rewritten
 from bringup.cli.trial.results import Leaf, compared, scale_of
-from bringup.passes import PassResult, PassStatus, Report
+from bringup.passes import PassReport, PassResult, PassStatus
 
 __all__ = ["Bisection", "Explanation", "bisect", "explain"]
 
@@ -25,7 +25,7 @@ class Explanation:
     """
 
     model: str
-    reports: list[Report] = field(default_factory=list)
+    reports: list[PassReport] = field(default_factory=list)
     error: str = ""
 
     @property

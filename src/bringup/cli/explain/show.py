@@ -6,7 +6,7 @@ from rich.console import Console
 
 from bringup import report
 from bringup.cli.explain.run import Bisection, Explanation
-from bringup.passes import PassResult, Report
+from bringup.passes import PassReport, PassResult
 
 __all__ = ["bisection_as_json", "explanation_as_json", "show_bisection", "show_explanation"]
 
@@ -45,7 +45,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
         console.print(found.error, markup=False, style="red", soft_wrap=True)
 
 
-def _place(number: int, graph: Report, result: PassResult) -> str:
+def _place(number: int, graph: PassReport, result: PassResult) -> str:
     """Which graph a result is about: the number of the report, and the name of an inner graph."""
     return str(number) if result.graph == graph.graph else f"{number} {result.graph}"
 

@@ -19,7 +19,7 @@ from bringup.cli.trial.results import compared, flat, scale_of
 from bringup.cli.trial.state import State
 from bringup.cli.trial.subject import Subject
 from bringup.cli.trial.timing import Limits, Rounds
-from bringup.passes import Report
+from bringup.passes import PassReport
 from bringup.report import Ratio
 
 __all__ = ["Line", "Trial", "TrialOptions", "try_subject"]
@@ -84,7 +84,7 @@ class Trial:
     threads: int
     lines: list[Line] = field(default_factory=list)
     tolerance: float = 0.0
-    reports: list[Report] = field(default_factory=list)
+    reports: list[PassReport] = field(default_factory=list)
     breaks: list[GraphBreak] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -303,7 +303,7 @@ def _tolerance(leaves: Sequence[Any]) -> float:
     return (2e-2 if coarse else 1e-3) * scale_of(leaves)
 
 
-def _compiled(subject: Subject, reports: list[Report]) -> Any:
+def _compiled(subject: Subject, reports: list[PassReport]) -> Any:
     """The model through our backend, what the passes did collected in `reports`."""
 
     def backend(module: Any, inputs: Sequence[Any]) -> Any:

@@ -23,7 +23,7 @@ from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.source import Source
 from bringup.jit.template.params import Params
 
-__all__ = ["Outcome", "Report", "prebuild"]
+__all__ = ["Outcome", "PrebuildReport", "prebuild"]
 
 Status: TypeAlias = Literal["built", "hit", "failed"]
 
@@ -56,7 +56,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Report:
+class PrebuildReport:
     """What became of every spec, in the order in which they were given."""
 
     outcomes: tuple[Outcome, ...]
@@ -79,7 +79,7 @@ class Report:
         """Those that could not be built; each has its `error`."""
         return self._with("failed")
 
-    def check(self) -> Report:
+    def check(self) -> PrebuildReport:
         """This report, if nothing failed.
 
         Raises:
@@ -253,7 +253,7 @@ def prebuild(
     workers: int | None = None,
     targets: Sequence[str] | None = None,
     executor: Executor | None = None,
-) -> Report:
+) -> PrebuildReport:
     """Builds every kernel that the cache does not have, and says what became of each. One that
     fails does not stop the others.
 
@@ -294,4 +294,4 @@ def prebuild(
             for spec, outcome in outcomes:
                 found[spec] = outcome
                 report_outcome(str(outcome).partition("\n")[0])
-    return Report(tuple(found[spec] for spec in plans))
+    return PrebuildReport(tuple(found[spec] for spec in plans))

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from bringup.jit.language.items import Item, parse_items
 from bringup.jit.language.signature import C_TYPES, Argument
 
-__all__ = ["CTYPES", "Binding", "CType", "Convention", "Parameter", "ValueKind", "parse_call"]
+__all__ = ["CTYPES", "Binding", "CParameter", "CType", "Convention", "ValueKind", "parse_call"]
 
 Convention = Literal["status", "void", "tvm_ffi"]
 
@@ -142,7 +142,7 @@ Program = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
-class Parameter:
+class CParameter:
     """One parameter of the function, and what it gets.
 
     Attributes:
@@ -177,7 +177,7 @@ class Parameter:
     address_of: int = -1
     dtype: str = ""
 
-    def declared(self, c_type: CType) -> Parameter:
+    def declared(self, c_type: CType) -> CParameter:
         """The same for a function that declares the parameter like this."""
         whole = self.kind is c_type.kind is ValueKind.INT and self.bounds is None
         floating = self.kind is ValueKind.FLOAT64 and c_type.kind is not ValueKind.INT
@@ -205,7 +205,7 @@ class Binding:
     """How a function that is not compiled with a generated entry is called."""
 
     convention: Convention
-    parameters: tuple[Parameter, ...] = field(repr=False)
+    parameters: tuple[CParameter, ...] = field(repr=False)
 
     def spec(self) -> tuple[int, list[tuple[Any, ...]]]:
         """What the native library takes: CConvention and the parameters."""
@@ -215,7 +215,7 @@ class Binding:
 
 def parse_call(
     text: str, signature: Sequence[Argument], where: str, *, tvm_ffi: bool = False
-) -> tuple[Parameter, ...]:
+) -> tuple[CParameter, ...]:
     """The parameters of a comma-separated list.
 
     Args:
@@ -253,7 +253,7 @@ class _Reader:
         self._texts: list[str] = []
         self._divisors: list[str] = []
 
-    def parameter(self) -> Parameter:
+    def parameter(self) -> CParameter:
         node, by_reference = self._node, False
         if _called(node) == "ref":
             node, by_reference = self._only(node), True
@@ -271,7 +271,7 @@ class _Reader:
             divisors=tuple(self._divisors),
         )
 
-    def _value(self, node: ast.expr) -> Parameter:
+    def _value(self, node: ast.expr) -> CParameter:
         name = _called(node)
         if name in CTYPES:
             return self._cast(CTYPES[name], node)
@@ -296,10 +296,10 @@ class _Reader:
                 return found
         return self._leaf(ast.unparse(node))
 
-    def _made(self, kind: ValueKind, code: str, *steps: tuple[int, int, int]) -> Parameter:
-        return Parameter(self._text, kind, code, steps)
+    def _made(self, kind: ValueKind, code: str, *steps: tuple[int, int, int]) -> CParameter:
+        return CParameter(self._text, kind, code, steps)
 
-    def _constant(self, value: Any) -> Parameter:
+    def _constant(self, value: Any) -> CParameter:
         if value is None:
             return self._made(ValueKind.POINTER, "NULL", (Step.CONSTANT, -1, 0))
         if isinstance(value, str):
@@ -316,11 +316,11 @@ class _Reader:
             return self._float(value)
         raise self._error(f"{value!r} is no number that C has in 64 bits, no text and not None")
 
-    def _float(self, value: float) -> Parameter:
+    def _float(self, value: float) -> CParameter:
         (bits,) = struct.unpack("<q", struct.pack("<d", value))
         return self._made(ValueKind.FLOAT64, f"({value!r})", (Step.CONSTANT, -1, bits))
 
-    def _negative(self, node: ast.UnaryOp) -> Parameter:
+    def _negative(self, node: ast.UnaryOp) -> CParameter:
         if isinstance(node.operand, ast.Constant) and isinstance(node.operand.value, float):
             return self._float(-node.operand.value)
         zero = (int(Step.CONSTANT), -1, 0)
@@ -328,7 +328,7 @@ class _Reader:
         program = (zero, *value.program, (int(Step.SUBTRACT), -1, 0))
         return replace(value, code=f"(-{value.code})", program=program)
 
-    def _operator(self, node: ast.BinOp) -> Parameter:
+    def _operator(self, node: ast.BinOp) -> CParameter:
         known = _OPERATORS.get(type(node.op))
         if known is None:
             raise self._error("whole numbers are combined with + - * and //")
@@ -344,13 +344,13 @@ class _Reader:
             (int(step), -1, 0),
         )
 
-    def _whole(self, node: ast.expr) -> Parameter:
+    def _whole(self, node: ast.expr) -> CParameter:
         value = self._value(node)
         if value.kind is not ValueKind.INT:
             raise self._error(f"{ast.unparse(node)} is no whole number")
         return replace(value, bounds=None, c_type="")
 
-    def _cast(self, c_type: CType, node: ast.expr) -> Parameter:
+    def _cast(self, c_type: CType, node: ast.expr) -> CParameter:
         given = self._only(node)
         is_literal = isinstance(given, ast.Constant) and type(given.value) is int
         if is_literal and c_type.kind is not ValueKind.INT:
@@ -362,7 +362,7 @@ class _Reader:
             raise self._error(f"{ast.unparse(given)} is not {kind}")
         return replace(value, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds)
 
-    def _typed_pointer(self, node: ast.Call) -> Parameter:
+    def _typed_pointer(self, node: ast.Call) -> CParameter:
         name, word = ast.unparse(node.args[0]), ast.unparse(node.args[1])
         if word not in C_TYPES:
             raise self._error(f"{word} is no dtype that a kernel takes ({', '.join(C_TYPES)})")
@@ -371,7 +371,7 @@ class _Reader:
             raise self._error(f"{name} is no tensor")
         return replace(pointer, dtype=word)
 
-    def _whole_argument(self, name: str) -> Parameter | None:
+    def _whole_argument(self, name: str) -> CParameter | None:
         index = next((i for i, a in enumerate(self._signature) if a.name == name), None)
         if index is None:
             return None
@@ -385,7 +385,7 @@ class _Reader:
         made = self._made(kind, "", (int(step), index, 0))
         return replace(made, optional=argument.optional)
 
-    def _leaf(self, text: str) -> Parameter:
+    def _leaf(self, text: str) -> CParameter:
         (item,) = parse_items(text, self._signature, self._where) or (None,)
         if item is None:
             raise self._error(_GRAMMAR)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bringup.jit.language.c_call import CTYPES, Parameter, ValueKind
+from bringup.jit.language.c_call import CTYPES, CParameter, ValueKind
 from bringup.jit.source.lexer import code_of
 from bringup.jit.source.source import Source
 
@@ -103,8 +103,8 @@ def _declared(text: str) -> Declared:
 
 
 def as_declared(
-    source: Source, parameters: Sequence[Parameter], where: str
-) -> tuple[Parameter, ...]:
+    source: Source, parameters: Sequence[CParameter], where: str
+) -> tuple[CParameter, ...]:
     """The parameters as the source declares them: whole numbers with the range of their type,
     addresses with the dtype of their elements.
 
@@ -137,7 +137,7 @@ def _refuse_unknown(source: Source, text: str, where: str) -> None:
     )
 
 
-def _matched(parameter: Parameter, declared: Declared) -> Parameter:
+def _matched(parameter: CParameter, declared: Declared) -> CParameter:
     if declared.word:
         return parameter.declared(CTYPES[declared.word])
     known = parameter.dtype or parameter.address_of < 0 or parameter.kind is not ValueKind.POINTER

@@ -62,19 +62,21 @@ class Pruned:
     in_use: tuple[str, ...] = ()
 
 
-class _Candidate(NamedTuple):
+class _PruneCandidate(NamedTuple):
     used: float
     key: str
     size: int
     folder: Path
 
 
-def _scan(layout: Layout) -> list[_Candidate]:
+def _scan(layout: Layout) -> list[_PruneCandidate]:
     """Every entry, the one used longest ago first."""
     found = []
     for folder in layout.entry_folders():
         with contextlib.suppress(OSError):  # removed meanwhile
-            found.append(_Candidate(last_used(folder), folder.name, folder_size(folder), folder))
+            found.append(
+                _PruneCandidate(last_used(folder), folder.name, folder_size(folder), folder)
+            )
     return sorted(found)
 
 
@@ -86,10 +88,10 @@ def _delete(path: Path) -> None:
             path.unlink()
 
 
-def _remove(layout: Layout, victims: Iterable[_Candidate]) -> Pruned:
+def _remove(layout: Layout, victims: Iterable[_PruneCandidate]) -> Pruned:
     """Takes the entries away whole, and puts back what somebody loaded at that moment."""
     staging = layout.folder(STAGING)
-    trash: list[tuple[_Candidate, Path]] = []
+    trash: list[tuple[_PruneCandidate, Path]] = []
     for victim in victims:
         aside = staging / f"trash-{os.getpid()}-{next(_serial)}-{time.time_ns()}"
         with translate_write_errors(), contextlib.suppress(FileNotFoundError):  # another prune
@@ -108,7 +110,7 @@ def _remove(layout: Layout, victims: Iterable[_Candidate]) -> Pruned:
     return Pruned(tuple(v.key for v in removed), sum(v.size for v in removed), tuple(kept))
 
 
-def _count(layout: Layout, left: Iterable[_Candidate]) -> None:
+def _count(layout: Layout, left: Iterable[_PruneCandidate]) -> None:
     found: dict[str, tuple[int, int]] = {}
     for entry in left:
         size, entries = found.get(entry.key[:1], (0, 0))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bringup.jit.language.c_call import Parameter, ValueKind
+from bringup.jit.language.c_call import CParameter, ValueKind
 from bringup.jit.language.items import Item
 from bringup.jit.source.source import Source
 
@@ -52,7 +52,7 @@ def glue(source: Source, form: Form, items: Sequence[Item], blocks: str = "1") -
     )
 
 
-def glue_function(source: Source, parameters: Sequence[Parameter]) -> Glued:
+def glue_function(source: Source, parameters: Sequence[CParameter]) -> Glued:
     """`source`, whose entry is any function, as a source with an entry of kernel.h's form that
     calls it with these parameters. What it returns is a status, unless it returns nothing.
     """
@@ -141,7 +141,7 @@ def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
     return f"  return BRINGUP_GLUE_STATUS(aclrtlaunch_{entry}({', '.join(given)}));\n"
 
 
-def _refusals(parameter: Parameter) -> str:
+def _refusals(parameter: CParameter) -> str:
     """Refuses a value that the parameter cannot hold."""
     shown, code = _c_text(parameter.text), parameter.code
     lines = [
@@ -160,7 +160,7 @@ def _refusals(parameter: Parameter) -> str:
     return "".join(lines)
 
 
-def _variable(index: int, parameter: Parameter) -> str:
+def _variable(index: int, parameter: CParameter) -> str:
     if parameter.is_workspace:
         return (
             f"  void* value_{index};\n"
@@ -170,7 +170,7 @@ def _variable(index: int, parameter: Parameter) -> str:
     return f"  {c_type} value_{index} = ({c_type})({parameter.code});\n"
 
 
-def _given(index: int, parameter: Parameter) -> str:
+def _given(index: int, parameter: CParameter) -> str:
     if parameter.by_reference:
         return f"BRINGUP_GLUE_ADDRESS((void*)&value_{index})"
     value = f"value_{index}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from bringup.jit.language.c_call import Binding, Parameter, parse_call
+from bringup.jit.language.c_call import Binding, CParameter, parse_call
 from bringup.jit.language.items import Item, parse_items
 from bringup.jit.language.predicate import Predicate, parse_predicate
 from bringup.jit.language.signature import Argument, Layout
@@ -325,7 +325,7 @@ class BoundTemplate:
             return Binding(template.returns or "status", self.parameters)
         return None
 
-    def _parameters(self, where: str) -> tuple[Parameter, ...]:
+    def _parameters(self, where: str) -> tuple[CParameter, ...]:
         """What a function gets. Raises `ValueError` when it is known to take something else, or not
         to be there.
         """

@@ -87,7 +87,7 @@ def register_attention(
 
 
 @dataclass(frozen=True)
-class _Parameter:
+class _AttentionParameter:
     """A parameter of the operator: what transformers calls it, and whether it must be given."""
 
     name: str
@@ -101,7 +101,7 @@ class _Adapter:
 
     name: str
     op: Callable[..., torch.Tensor]
-    parameters: tuple[_Parameter, ...]
+    parameters: tuple[_AttentionParameter, ...]
     returns: Layout
     mask: Literal["additive", "bool"]
 
@@ -224,7 +224,7 @@ def _lowest(dtype: torch.dtype) -> float:
 
 def _parameters(
     name: str, op: Callable[..., torch.Tensor], names: Mapping[str, str]
-) -> tuple[_Parameter, ...]:
+) -> tuple[_AttentionParameter, ...]:
     declared = _declared(name, op)
     unknown = set(names) - {parameter for parameter, _ in declared}
     if unknown:
@@ -233,7 +233,9 @@ def _parameters(
             f"not declare; it has {[parameter for parameter, _ in declared]}"
         )
     found = tuple(
-        _Parameter(parameter, names.get(parameter, _ALIASES.get(parameter, parameter)), required)
+        _AttentionParameter(
+            parameter, names.get(parameter, _ALIASES.get(parameter, parameter)), required
+        )
         for parameter, required in declared
     )
     missing = [word for word in _TENSORS if word not in {p.word for p in found}]

@@ -18,7 +18,7 @@ import torch
 
 from bringup import jit
 from bringup.errors import ContractError, DeviceError, MissingCompilerError, SchemaError
-from bringup.jit.language.c_call import Parameter, Step, ValueKind, parse_call
+from bringup.jit.language.c_call import CParameter, Step, ValueKind, parse_call
 from bringup.jit.language.signature import dtype_number
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
@@ -137,7 +137,7 @@ class Launcher:
             )
         return {n: v for n, v in found.items() if v is not inspect.Parameter.empty}
 
-    def _parameters(self, args: str | None) -> dict[str, Parameter]:
+    def _parameters(self, args: str | None) -> dict[str, CParameter]:
         declared = inspect.signature(self.function).parameters
         names = [name for name, one in declared.items() if not _is_constant(one.annotation)]
         text = self._by_name(names) if args is None else args
@@ -154,7 +154,7 @@ class Launcher:
             self._check_parameter(parameter)
         return dict(zip(names, found, strict=True))
 
-    def _check_parameter(self, parameter: Parameter) -> None:
+    def _check_parameter(self, parameter: CParameter) -> None:
         steps = {Step(step) for step, _, _ in parameter.program}
         if parameter.by_reference or steps.intersection(_REFUSED):
             raise SchemaError(
@@ -301,7 +301,7 @@ class Launcher:
                 known[place] = known[output.dtype_of]
         return known
 
-    def _type(self, parameter: Parameter, known: Mapping[int, torch.dtype]) -> str:
+    def _type(self, parameter: CParameter, known: Mapping[int, torch.dtype]) -> str:
         if parameter.kind is not ValueKind.TENSOR:
             whole = "i64" if parameter.bounds and parameter.c_type == "int64_t" else "i32"
             return _SCALARS.get(parameter.kind, whole)
@@ -317,7 +317,7 @@ class Launcher:
         return f"*{_TYPES[dtype]}"
 
 
-def evaluate(parameter: Parameter, values: Sequence[Any]) -> Any:
+def evaluate(parameter: CParameter, values: Sequence[Any]) -> Any:
     """What a parameter is for these values of all arguments. Raises `ContractError` for a dimension
     that a tensor has not, and for a division by zero.
     """
@@ -339,7 +339,7 @@ def evaluate(parameter: Parameter, values: Sequence[Any]) -> Any:
 
 
 def _leaf(
-    parameter: Parameter, step: Step, argument: int, value: int, values: Sequence[Any]
+    parameter: CParameter, step: Step, argument: int, value: int, values: Sequence[Any]
 ) -> Any:
     if step is Step.CONSTANT:
         if parameter.kind in (ValueKind.FLOAT64, ValueKind.FLOAT32):

@@ -17,7 +17,7 @@ from bringup.ops.launch.memory import tensor_ptr
 __all__ = ["KernelLauncher"]
 
 
-class _Parameter(ctypes.Structure):
+class _DeclaredParameter(ctypes.Structure):
     """bringup::ascendc::Parameter of launch.h."""
 
     _fields_ = (("kind", ctypes.c_int32), ("size", ctypes.c_int32))
@@ -43,7 +43,7 @@ class KernelLauncher:
     ) -> None:
         named = () if library_path is None else (library_path,)
         self._libraries = Libraries((*libraries, *named))
-        self._declared: dict[str, list[_Parameter] | None] = {}
+        self._declared: dict[str, list[_DeclaredParameter] | None] = {}
 
     def __repr__(self) -> str:
         return f"KernelLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
@@ -92,14 +92,14 @@ class KernelLauncher:
         if settings.launch_blocking() and place.device.type != "cpu":
             torch.get_device_module(place.device).synchronize(place.device)
 
-    def _parameters(self, name: str) -> list[_Parameter] | None:
+    def _parameters(self, name: str) -> list[_DeclaredParameter] | None:
         """What the kernel declares, where its library says it: one of `ascendc_load` does."""
         if name not in self._declared:
             describe = self._libraries.find(f"bringup_ascendc_parameters_{name}")
             if describe is None:
                 self._declared[name] = None
             else:
-                found = ctypes.POINTER(_Parameter)()
+                found = ctypes.POINTER(_DeclaredParameter)()
                 count = describe(ctypes.byref(found))
                 self._declared[name] = found[:count]
         return self._declared[name]
@@ -134,7 +134,7 @@ _FORMATS = {
 }
 
 
-def _fit(where: str, values: Sequence[Any], declared: Sequence[_Parameter]) -> None:
+def _fit(where: str, values: Sequence[Any], declared: Sequence[_DeclaredParameter]) -> None:
     """Raises `ContractError` for arguments that the kernel would read as something else."""
     if len(values) != len(declared):
         raise ContractError(f"{where} takes {len(declared)} arguments, got {len(values)}")

@@ -15,7 +15,7 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.registration import functionalize
 from bringup.ops.registration.autograd import Formula, autograd_kernel, node_class
-from bringup.ops.registration.python_kernel import Slot, python_kernel
+from bringup.ops.registration.python_kernel import FunctionCell, python_kernel
 from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_for
 from bringup.ops.schema.facts import Facts, facts_of
 from bringup.ops.schema.keys import autocast_key, device_key, device_type
@@ -44,10 +44,10 @@ class Verbs:
         self._library = library
         self._autograd_library = library
         self._bare = self.facts.name.partition("::")[2]
-        self._kernels: dict[str, Slot] = {}
+        self._kernels: dict[str, FunctionCell] = {}
         self._casts: dict[str, torch.dtype] = {}
-        self._fake: Slot | None = None
-        self._batching: Slot | None = None
+        self._fake: FunctionCell | None = None
+        self._batching: FunctionCell | None = None
         self._formula = Formula()
         self._node: Any = None
         self._functionalized: Any = None
@@ -86,7 +86,7 @@ class Verbs:
         if slot is not None:
             slot.function = adapted
             return
-        slot = self._kernels[key] = Slot(adapted)
+        slot = self._kernels[key] = FunctionCell(adapted)
         self._library.impl(self._bare, python_kernel(self.facts, slot), key)
 
     def _adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ class Verbs:
             return redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
         if "BackendSelect" not in self._kernels:
-            self._kernels["BackendSelect"] = Slot(select)
+            self._kernels["BackendSelect"] = FunctionCell(select)
             self._library.impl(self._bare, select, "BackendSelect", with_keyset=True)
 
     def register_fake(self, function: Function) -> Function:
@@ -121,7 +121,7 @@ class Verbs:
         """
         adapted = self._adapt(function)
         if self._fake is None:
-            slot, facts = Slot(adapted), self.facts
+            slot, facts = FunctionCell(adapted), self.facts
             self._fake = slot
 
             def fake(*args: Any, **kwargs: Any) -> Any:
@@ -218,7 +218,7 @@ class Verbs:
         """
         function = rule_for(self.overload, self.facts, rule)
         if self._batching is None:
-            self._batching = Slot(function)
+            self._batching = FunctionCell(function)
             kernel = batching_kernel(self.overload, self.facts, self._batching)
             self._library.impl(self._bare, kernel, "FuncTorchBatched", with_keyset=True)
         self._batching.function = function

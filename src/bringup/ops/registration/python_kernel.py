@@ -18,12 +18,12 @@ from bringup import settings
 from bringup.errors import ContractError
 from bringup.ops.schema.facts import Facts
 
-__all__ = ["Slot", "debugging", "python_kernel"]
+__all__ = ["FunctionCell", "debugging", "python_kernel"]
 
 _shares_memory = torch._C._any_output_is_alias_to_input_or_output
 
 
-class Slot:
+class FunctionCell:
     """Where a kernel finds its function at each call, so that it can be replaced."""
 
     __slots__ = ("function",)
@@ -56,7 +56,7 @@ def debugging(enabled: bool = True) -> Iterator[None]:
         _Debugging.on = before
 
 
-def python_kernel(facts: Facts, slot: Slot) -> Callable[..., Any]:
+def python_kernel(facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
     """The kernel that runs the function in `slot`."""
     one_tensor = facts.returns == ("Tensor",)
     arity = len(facts.names)

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from bringup.errors import SchemaError
-from bringup.ops.registration.python_kernel import Slot
+from bringup.ops.registration.python_kernel import FunctionCell
 from bringup.ops.schema.facts import Facts
 
 __all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
@@ -17,7 +17,7 @@ __all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
 GeneratedRule = Literal["pointwise", "loop"]
 
 
-def batching_kernel(overload: Any, facts: Facts, slot: Slot) -> Callable[..., Any]:
+def batching_kernel(overload: Any, facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
     """The kernel that runs the rule in `slot`; registered with the key set as first argument."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,15 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.schema import with_symbolic_ints
 
-__all__ = ["Group", "Leaf", "Parameter", "Signature", "infer", "infer_schema", "registered_text"]
+__all__ = [
+    "FunctionParameter",
+    "Group",
+    "Leaf",
+    "Signature",
+    "infer",
+    "infer_schema",
+    "registered_text",
+]
 
 _SCALARS: dict[Any, str] = {
     torch.Tensor: "Tensor",
@@ -103,7 +111,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class FunctionParameter:
     """One parameter of the Python function.
 
     Attributes:
@@ -126,7 +134,7 @@ class Signature:
     """What `infer` found: the schema's text as people write it, and the parameters."""
 
     text: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FunctionParameter, ...]
 
     @property
     def plain(self) -> bool:
@@ -191,7 +199,7 @@ class _Inference:
         return SchemaError(f"{self._name}: {reason}")
 
     def signature(self) -> Signature:
-        parameters: list[Parameter] = []
+        parameters: list[FunctionParameter] = []
         texts: list[str] = []
         for parameter in inspect.signature(self._function).parameters.values():
             if parameter.kind in (
@@ -234,11 +242,11 @@ class _Inference:
                 ) from error
         return raw
 
-    def _parameter(self, parameter: inspect.Parameter) -> tuple[Parameter, list[str]]:
+    def _parameter(self, parameter: inspect.Parameter) -> tuple[FunctionParameter, list[str]]:
         name = parameter.name
         node = self._node(name, self._hints.get(name, torch.Tensor))
         mutated = self._is_mutated(name, node)
-        inferred = Parameter(
+        inferred = FunctionParameter(
             name, node, parameter.default, parameter.kind is parameter.KEYWORD_ONLY
         )
         if isinstance(node, Group):
@@ -272,7 +280,7 @@ class _Inference:
             )
         return name in self._mutates
 
-    def _check_mutates(self, parameters: Sequence[Parameter]) -> None:
+    def _check_mutates(self, parameters: Sequence[FunctionParameter]) -> None:
         if isinstance(self._mutates, str):
             return
         known = [p.name for p in parameters]

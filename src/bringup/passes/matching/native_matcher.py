@@ -10,10 +10,10 @@ from bringup import ir, settings
 from bringup.ir import Node
 from bringup.passes.engine import MatcherCore
 from bringup.passes.matching.program import Program, SubPattern, program_of
-from bringup.passes.patterns.bindings import Frame
+from bringup.passes.patterns.bindings import PatternFrame
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern
-from bringup.passes.reference.boundary import Candidate
+from bringup.passes.reference.boundary import RewriteCandidate
 from bringup.passes.reference.matcher import Matcher
 from bringup.passes.report import NearMiss
 
@@ -50,26 +50,26 @@ class NativeMatcher:
         """See `Matcher.candidates`."""
         return self._core.candidates()
 
-    def match_at(self, target: Node) -> Candidate | None:
+    def match_at(self, target: Node) -> RewriteCandidate | None:
         """See `Matcher.match_at`."""
         self._forget_last()
         return self._candidate(self._core.match_at(target))
 
-    def matches(self) -> Iterator[Candidate]:
+    def matches(self) -> Iterator[RewriteCandidate]:
         """See `Matcher.matches`. The search runs without the GIL."""
         self._forget_last()
         while (found := self._candidate(self._core.next())) is not None:
             yield found
             self._forget_last()
 
-    def _candidate(self, found: tuple[Any, ...] | None) -> Candidate | None:
+    def _candidate(self, found: tuple[Any, ...] | None) -> RewriteCandidate | None:
         if found is None:
             return None
         nodes, inputs, outputs, before, hoist = found
         match = self._last = _FoundMatch(
             self._program, self._core, self._graph, nodes, inputs, outputs
         )
-        return Candidate(match, before, hoist)
+        return RewriteCandidate(match, before, hoist)
 
     def _forget_last(self) -> None:
         """Let the match found last look inside while it can, unless it has expired."""
@@ -102,12 +102,12 @@ class _FoundMatch(MatchResult):
         if program.has_arguments:  # they are read before an edit moves them
             self.look_inside()
 
-    def look_inside(self) -> Frame:
+    def look_inside(self) -> PatternFrame:
         """What the pieces of the pattern stand for."""
         return self._frame
 
     @functools.cached_property
-    def _frame(self) -> Frame:  # type: ignore[override]
+    def _frame(self) -> PatternFrame:  # type: ignore[override]
         named: _SizeNamed = getattr(self._graph.dialect, "size_named", ir.SymbolicDim.named)
         return _root_frame(self._program, self._core.frames(), named)
 
@@ -126,11 +126,13 @@ class _FoundMatch(MatchResult):
         return self._nodes
 
 
-def _root_frame(program: Program, listed: list[tuple[Any, ...]], size_named: _SizeNamed) -> Frame:
-    frames: dict[int, Frame] = {}
+def _root_frame(
+    program: Program, listed: list[tuple[Any, ...]], size_named: _SizeNamed
+) -> PatternFrame:
+    frames: dict[int, PatternFrame] = {}
     for number, sub, parent, *_ in listed:
         above = None if parent is None else frames[parent]
-        frames[number] = Frame(program.subs[sub].pattern, above)
+        frames[number] = PatternFrame(program.subs[sub].pattern, above)
     for number, sub, _, *tables in listed:
         _fill(frames[number], program.subs[sub], tables, frames)
     for frame in frames.values():
@@ -139,7 +141,9 @@ def _root_frame(program: Program, listed: list[tuple[Any, ...]], size_named: _Si
     return frames[0]
 
 
-def _fill(frame: Frame, sub: SubPattern, tables: list[list[Any]], frames: dict[int, Frame]) -> None:
+def _fill(
+    frame: PatternFrame, sub: SubPattern, tables: list[list[Any]], frames: dict[int, PatternFrame]
+) -> None:
     nodes, inputs, choices, names, sizes, lists = tables
     pattern = sub.pattern
     frame.nodes = _bound(pattern.nodes, nodes)

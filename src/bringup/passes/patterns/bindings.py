@@ -9,15 +9,15 @@ from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.patterns.pattern import Pattern
 
-__all__ = ["Bindings", "Frame", "resolve"]
+__all__ = ["Bindings", "PatternFrame", "resolve"]
 
 
-class Frame:
+class PatternFrame:
     """One occurrence of a pattern: the whole, or one item of a list whose items are patterns."""
 
     __slots__ = ("chosen", "inputs", "lists", "names", "nodes", "parent", "pattern", "sizes")
 
-    def __init__(self, pattern: Pattern, parent: Frame | None = None) -> None:
+    def __init__(self, pattern: Pattern, parent: PatternFrame | None = None) -> None:
         self.pattern = pattern
         self.parent = parent
         self.nodes: dict[Node, Node] = {}
@@ -25,9 +25,9 @@ class Frame:
         self.chosen: dict[Node, int] = {}
         self.names: dict[str, object] = {}
         self.sizes: dict[str, ir.Dim] = {}
-        self.lists: dict[str, list[tuple[Value, Frame]]] = {}
+        self.lists: dict[str, list[tuple[Value, PatternFrame]]] = {}
 
-    def scope(self, name: str) -> Frame:
+    def scope(self, name: str) -> PatternFrame:
         """Where a name belongs: the outermost pattern around this one that has it too."""
         found, frame = self, self.parent
         while frame is not None:
@@ -36,10 +36,10 @@ class Frame:
             frame = frame.parent
         return found
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[PatternFrame]:
         """This one and those of the items in its lists, each once."""
         agenda = [self]
-        seen: set[Frame] = set()
+        seen: set[PatternFrame] = set()
         while agenda:
             frame = agenda.pop()
             if frame not in seen:
@@ -53,7 +53,7 @@ class Bindings:
     """Every frame of one attempt, and a trail by which bindings are taken back."""
 
     def __init__(self, pattern: Pattern) -> None:
-        self.root = Frame(pattern)
+        self.root = PatternFrame(pattern)
         self.taken: dict[Node, Node] = {}
         """By node of the graph: the pattern node that it stands for."""
         self._trail: list[tuple[dict[Any, Any], object]] = []
@@ -74,7 +74,7 @@ class Bindings:
             del table[key]
 
 
-def resolve(frame: Frame, value: object) -> Value | None:
+def resolve(frame: PatternFrame, value: object) -> Value | None:
     """What a value of the pattern stands for; None when it is unbound, or no value."""
     while isinstance(value, Value) and value.node.op_type == ir.ONE_OF:
         taken = frame.chosen.get(value.node)

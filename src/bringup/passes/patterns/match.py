@@ -8,7 +8,7 @@ from bringup import ir
 from bringup.errors import ExpiredHandleError
 
 if TYPE_CHECKING:
-    from bringup.passes.patterns.bindings import Frame
+    from bringup.passes.patterns.bindings import PatternFrame
 
 __all__ = ["MatchResult"]
 
@@ -16,7 +16,7 @@ __all__ = ["MatchResult"]
 class MatchResult:
     """One occurrence of a pattern. Expires when the match has been dealt with."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: PatternFrame) -> None:
         self._frame = frame
         self._pattern = frame.pattern
         self._expired = False

@@ -12,7 +12,7 @@ from bringup.passes.patterns.match import MatchResult
 from bringup.passes.reference.linking import reads_through, stated_edges
 from bringup.passes.rewrite.placement import Part, Refusal, stand
 
-__all__ = ["RETURNS_INPUT", "Candidate", "accept"]
+__all__ = ["RETURNS_INPUT", "RewriteCandidate", "accept"]
 
 RETURNS_INPUT = (
     "the pattern returns its own input here: only what an operator computes can be replaced"
@@ -22,7 +22,7 @@ _Refuse = Callable[[Node, str], None]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RewriteCandidate:
     """A match that may be rewritten: where the replacement goes, what must move in front of it."""
 
     result: MatchResult
@@ -30,7 +30,7 @@ class Candidate:
     hoist: tuple[Node, ...]
 
 
-def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> Candidate | None:
+def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> RewriteCandidate | None:
     """The candidate that the bindings make; None after `refuse` was told why there is none."""
     return _Boundary(bound, aliases, refuse).accept()
 
@@ -46,7 +46,7 @@ class _Boundary:
         self._outputs = [value for value in found if value is not None]
         self._taken_in = _values_taken_in(bound)
 
-    def accept(self) -> Candidate | None:
+    def accept(self) -> RewriteCandidate | None:
         if not (
             self._is_computed_inside()
             and self._is_self_contained()
@@ -58,7 +58,7 @@ class _Boundary:
         if isinstance(place, Refusal):
             self._refuse(place.node, place.reason)
             return None
-        return Candidate(MatchResult(self._bound.root), place.before, place.hoist)
+        return RewriteCandidate(MatchResult(self._bound.root), place.before, place.hoist)
 
     def _is_computed_inside(self) -> bool:
         """Whether every output is computed by a matched node: an input of the pattern that it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bringup import ir
 from bringup.ir import Node
-from bringup.passes.patterns.bindings import Bindings, Frame
+from bringup.passes.patterns.bindings import Bindings, PatternFrame
 from bringup.passes.reference.predicates import Refusal
 
 __all__ = [
@@ -44,7 +44,7 @@ class Link:
         return Refusal(reason, op_type, types_text(self.others))
 
 
-def missing_edge(frame: Frame, wanted: Node, found: Node) -> tuple[Node, Refusal] | None:
+def missing_edge(frame: PatternFrame, wanted: Node, found: Node) -> tuple[Node, Refusal] | None:
     """The first edge that is not there although both of its ends are known, when `found` stands for
     `wanted` (or computes it, if that is an input): the node that should wait, and what for.
     """
@@ -60,7 +60,7 @@ def missing_edge(frame: Frame, wanted: Node, found: Node) -> tuple[Node, Refusal
     return None
 
 
-def link_to_known(frame: Frame, wanted: Node) -> Link | None:
+def link_to_known(frame: PatternFrame, wanted: Node) -> Link | None:
     """The first control edge between an unbound node and something bound."""
     for source, target in frame.pattern.control_edges:
         known = _stands_for(frame, source) if target is wanted else None
@@ -100,7 +100,7 @@ def types_text(nodes: Iterable[Node]) -> str:
     return ", ".join(sorted({node.op_type for node in nodes})) or "none"
 
 
-def _stands_for(frame: Frame, node: Node) -> Node | None:
+def _stands_for(frame: PatternFrame, node: Node) -> Node | None:
     """What a node of the pattern stands for; of an input, what computes it."""
     if node.op_type != ir.INPUT:
         return frame.nodes.get(node)

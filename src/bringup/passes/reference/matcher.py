@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from bringup import ir
 from bringup.ir import Node, Value
-from bringup.passes.patterns.bindings import Bindings, Frame, resolve
+from bringup.passes.patterns.bindings import Bindings, PatternFrame, resolve
 from bringup.passes.patterns.elements import AnyValue, Constant
 from bringup.passes.patterns.pattern import Pattern, Variadic
-from bringup.passes.reference.boundary import RETURNS_INPUT, Candidate, accept
+from bringup.passes.reference.boundary import RETURNS_INPUT, RewriteCandidate, accept
 from bringup.passes.reference.linking import link_to_known, missing_edge, types_text
 from bringup.passes.reference.lookahead import Lookahead
 from bringup.passes.reference.predicates import (
@@ -32,7 +32,7 @@ from bringup.passes.reference.predicates import (
 )
 from bringup.passes.report import NearMiss
 
-__all__ = ["Candidate", "Matcher"]
+__all__ = ["Matcher", "RewriteCandidate"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Decision:
     index: int
 
 
-_Goal: TypeAlias = tuple[Frame, object, object, Node]
+_Goal: TypeAlias = tuple[PatternFrame, object, object, Node]
 """Pattern argument, node or decision; target argument or node; the node to blame."""
 _Choices: TypeAlias = list[list[_Goal]]
 """Alternatives of what remains to be compared; empty when nothing can fit any more."""
@@ -83,7 +83,7 @@ class Matcher:
             )
         return found
 
-    def match_at(self, target: Node) -> Candidate | None:
+    def match_at(self, target: Node) -> RewriteCandidate | None:
         """The first match whose first output is computed by `target`, or None."""
         self._reset()
         root = self._bound.root
@@ -99,7 +99,7 @@ class Matcher:
             self._no(target, "another operator", " or ".join(self.anchor_types), target.op_type)
         return self._search(alternatives)
 
-    def matches(self) -> Iterator[Candidate]:
+    def matches(self) -> Iterator[RewriteCandidate]:
         """Every match among the candidates, in their order; the graph may be edited meanwhile."""
         for target in self.candidates():
             if self._graph.owns(target):
@@ -121,7 +121,7 @@ class Matcher:
         self._bound = Bindings(self.pattern)
         self._ahead = Lookahead(self._graph)
 
-    def _search(self, alternatives: _Choices) -> Candidate | None:
+    def _search(self, alternatives: _Choices) -> RewriteCandidate | None:
         """Depth first over all choices, without recursion."""
         pending: list[tuple[int, _Choices, int, _Agenda]] = []
         retries = 0
@@ -245,7 +245,9 @@ class Matcher:
 
     # Comparing
 
-    def _compare(self, frame: Frame, pattern: object, target: object, owner: Node) -> _Choices:
+    def _compare(
+        self, frame: PatternFrame, pattern: object, target: object, owner: Node
+    ) -> _Choices:
         """What remains to be compared so that the two fit."""
         if isinstance(pattern, _Decision):
             self._bound.set(frame.chosen, pattern.node, pattern.index)
@@ -265,7 +267,9 @@ class Matcher:
             return self._compare_variadic(frame, pattern, target, owner)
         return self._compare_host(frame, pattern, target, owner)
 
-    def _compare_host(self, frame: Frame, pattern: object, target: object, owner: Node) -> _Choices:
+    def _compare_host(
+        self, frame: PatternFrame, pattern: object, target: object, owner: Node
+    ) -> _Choices:
         if not frame.pattern.attributes and is_plain(pattern) and is_plain(target):
             return [[]]
         if isinstance(pattern, (tuple, list)):
@@ -286,7 +290,7 @@ class Matcher:
         return [[]]
 
     def _compare_list(
-        self, frame: Frame, pattern: Sequence[object], target: object, owner: Node
+        self, frame: PatternFrame, pattern: Sequence[object], target: object, owner: Node
     ) -> _Choices:
         if not isinstance(target, (tuple, list)):
             return self._differs(owner, pattern, target)
@@ -300,7 +304,9 @@ class Matcher:
         ends = (*target[:open_at], middle, *target[len(target) - back :])
         return [[(frame, one, two, owner) for one, two in zip(pattern, ends, strict=True)]]
 
-    def _compare_value(self, frame: Frame, pattern: Value, target: object, owner: Node) -> _Choices:
+    def _compare_value(
+        self, frame: PatternFrame, pattern: Value, target: object, owner: Node
+    ) -> _Choices:
         node = pattern.node
         if node.op_type == ir.ONE_OF:
             return self._compare_one_of(frame, pattern, target, owner)
@@ -331,7 +337,7 @@ class Matcher:
         return self._bind_node(frame, node, target.node)
 
     def _compare_one_of(
-        self, frame: Frame, pattern: Value, target: object, owner: Node
+        self, frame: PatternFrame, pattern: Value, target: object, owner: Node
     ) -> _Choices:
         node = pattern.node
         if isinstance(target, Value) and not self._is_as_stated(frame, pattern, target):
@@ -357,7 +363,7 @@ class Matcher:
         ]
 
     def _compare_variadic(
-        self, frame: Frame, pattern: Variadic, target: object, owner: Node
+        self, frame: PatternFrame, pattern: Variadic, target: object, owner: Node
     ) -> _Choices:
         refusal = list_refusal(pattern, target)
         if refusal is not None or pattern.each is None:
@@ -368,7 +374,7 @@ class Matcher:
             if known != tuple(target):
                 return self._no(owner, f"{pattern!r} is another argument", known, target)
             return [[]]
-        items = {value: Frame(pattern.each, frame) for value in target}
+        items = {value: PatternFrame(pattern.each, frame) for value in target}
         self._bound.set(frame.lists, pattern.name, [(value, items[value]) for value in target])
         return [
             [(item, item.pattern.graph.outputs[0], value, owner) for value, item in items.items()]
@@ -376,7 +382,7 @@ class Matcher:
 
     def _named(
         self,
-        frame: Frame,
+        frame: PatternFrame,
         name: str,
         pattern: object,
         target: object,
@@ -399,7 +405,7 @@ class Matcher:
 
     # Nodes
 
-    def _bind_node(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+    def _bind_node(self, frame: PatternFrame, pattern: Node, target: Node) -> _Choices:
         known = frame.nodes.get(pattern)
         if known is not None:
             return (
@@ -430,7 +436,7 @@ class Matcher:
         self._take(frame, pattern, target)
         return self._argument_orders(frame, pattern, target)
 
-    def _bind_constant(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+    def _bind_constant(self, frame: PatternFrame, pattern: Node, target: Node) -> _Choices:
         if frame.pattern.constant_values:
             refusal = data_refusal(pattern, target, self._graph.dialect)
             if refusal is not None:
@@ -440,12 +446,12 @@ class Matcher:
         self._take(frame, pattern, target)
         return [[]]
 
-    def _take(self, frame: Frame, pattern: Node, target: Node) -> None:
+    def _take(self, frame: PatternFrame, pattern: Node, target: Node) -> None:
         self._bound.set(frame.nodes, pattern, target)
         if target not in self._bound.taken:
             self._bound.set(self._bound.taken, target, pattern)
 
-    def _argument_orders(self, frame: Frame, pattern: Node, target: Node) -> _Choices:
+    def _argument_orders(self, frame: PatternFrame, pattern: Node, target: Node) -> _Choices:
         wanted, found = pattern.arguments, target.arguments
         straight: list[_Goal] = [
             (frame, one, other, target) for one, other in zip(wanted, found, strict=True)
@@ -473,7 +479,7 @@ class Matcher:
             ]
         return orders or [straight]
 
-    def _plausible(self, frame: Frame, pattern: object, target: object) -> bool:
+    def _plausible(self, frame: PatternFrame, pattern: object, target: object) -> bool:
         """A cheap look at the two ends of an argument, to leave out what cannot fit."""
         if isinstance(pattern, Value):
             known = resolve(frame, pattern)
@@ -481,7 +487,7 @@ class Matcher:
                 return known is target
         return self._ahead.looks_alike(frame.pattern, pattern, target)
 
-    def _is_as_stated(self, frame: Frame, pattern: Value, target: Value) -> bool:
+    def _is_as_stated(self, frame: PatternFrame, pattern: Value, target: Value) -> bool:
         """Whether the target has the dtype, shape, ... that `where` asks for."""
         constraint = frame.pattern.constraint(pattern)
         if constraint is None:
@@ -496,7 +502,7 @@ class Matcher:
             self._bound.set(frame.scope(name).sizes, name, size)
         return True
 
-    def _has_control_edges(self, frame: Frame, pattern: Node, target: Node) -> bool:
+    def _has_control_edges(self, frame: PatternFrame, pattern: Node, target: Node) -> bool:
         """Whether control edges lead where those of the pattern do, as far as is known."""
         missing = missing_edge(frame, pattern, target)
         if missing is not None:

@@ -11,7 +11,7 @@ from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, WrongRewriteError
 from bringup.passes.engine import native
 from bringup.passes.registry.descriptor import PassDescriptor
-from bringup.passes.report import PassStatus, Report
+from bringup.passes.report import PassReport, PassStatus
 from bringup.passes.run.controls import Controls
 from bringup.passes.run.events import is_wanted
 from bringup.passes.run.folding import fold_constants
@@ -29,7 +29,7 @@ def run_passes(
     options: Mapping[str, object] | None = None,
     commit: ir.Committer | None = None,
     fold: bool = False,
-) -> Report:
+) -> PassReport:
     """Run passes over `graph` and its subgraphs, stage by stage.
 
     A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised
@@ -57,7 +57,7 @@ _SELECTED: ContextVar[frozenset[str]] = ContextVar("bringup_running_passes", def
 
 
 @contextmanager
-def _not_within_itself(selected: Sequence[PassDescriptor], report: Report) -> Iterator[None]:
+def _not_within_itself(selected: Sequence[PassDescriptor], report: PassReport) -> Iterator[None]:
     """Refuse a pass that runs passes among which it is: that would have no end."""
     names = frozenset(item.pass_name for item in selected)
     again = sorted(_SELECTED.get() & names)
@@ -87,7 +87,7 @@ class Run:
         commit: ir.Committer | None,
         fold: bool,
     ) -> None:
-        self.report = Report(graph.name)
+        self.report = PassReport(graph.name)
         self.failures: list[Exception] = []
         self._graph = graph
         self._options = options
@@ -160,7 +160,7 @@ def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
             yield from _with_subgraphs(subgraph)
 
 
-def _combined(report: Report, failures: list[Exception]) -> PassError:
+def _combined(report: PassReport, failures: list[Exception]) -> PassError:
     failed = [
         result
         for result in report.results

@@ -12,7 +12,7 @@ from bringup.passes.definition.expressions import configure, pattern_of
 from bringup.passes.matching.native_matcher import make_matcher
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern
-from bringup.passes.reference.matcher import Candidate
+from bringup.passes.reference.matcher import RewriteCandidate
 from bringup.passes.report import NearMiss
 
 __all__ = ["NodeTargets", "PatternTargets", "Target"]
@@ -83,7 +83,7 @@ class PatternTargets:
     def start(self, search: int) -> None:
         """Look for pattern number `search`, from the first node on."""
         self._matcher = make_matcher(self._patterns[search], self._graph, self.aliases)
-        self._found: Iterator[Candidate] = self._matcher.matches()
+        self._found: Iterator[RewriteCandidate] = self._matcher.matches()
 
     def next(self) -> Target | None:
         """The next match; the one before expires."""

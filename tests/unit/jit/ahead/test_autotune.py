@@ -146,7 +146,7 @@ def test_another_content_of_the_source_is_measured_for_itself() -> None:
 def test_all_candidates_are_built_together(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = []
 
-    def prebuild(specs: list[jit.Spec]) -> jit.Report:
+    def prebuild(specs: list[jit.Spec]) -> jit.PrebuildReport:
         batches.append(len(specs))
         return jit.prebuild(specs)
 
