@@ -15,6 +15,7 @@ import typer
 
 from bringup import jit, report, settings
 from bringup.cli._needs import JsonFile, console_for, say, write_results
+from bringup.jit.store.prune import Pruned
 
 __all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]
 
@@ -143,7 +144,7 @@ def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
     write_results(json_file, results, console)
 
 
-def _report_removed(done: jit.Pruned, json_file: Path | None) -> None:
+def _report_removed(done: Pruned, json_file: Path | None) -> None:
     say(json_file, f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
     if done.in_use:
         keys = ", ".join(key[:_SHOWN_DIGITS] for key in done.in_use)

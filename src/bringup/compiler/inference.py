@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from bringup import ir
 from bringup.compiler.schema import overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC, Sizes
+from bringup.ir.node import map_argument
 
 __all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of"]
 
@@ -302,7 +303,7 @@ def call(overload: Any, arguments: Sequence[object]) -> object:
 
 def filled(argument: object, replace: Mapping[Any, object]) -> object:
     """An argument of a node as torch takes it: values exchanged, lists for tuples."""
-    exchanged = ir.map_argument(argument, replace)
+    exchanged = map_argument(argument, replace)
     return list(exchanged) if isinstance(exchanged, tuple) else exchanged
 
 

@@ -15,6 +15,8 @@ from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
 from bringup.compiler.schema import SchemaParameter, in_schema_order, overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC
+from bringup.ir.edits import Journal
+from bringup.ir.node import values_in
 
 if TYPE_CHECKING:
     from bringup.ir._engine import GraphCore
@@ -52,7 +54,7 @@ class Mirror:
             if node.handle.target in foldable:
                 node.payload = getattr(module, node.handle.target)
 
-    def commit(self, edits: ir.Journal) -> None:
+    def commit(self, edits: Journal) -> None:
         """Repeat edits of the mirror on the FX graph. Checks first, so that it fails before the
         first edit.
 
@@ -111,8 +113,8 @@ class _Writer:
         if isinstance(fx_node.target, torch._ops.OpOverload) and node._operator.parameters:
             fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, arguments)
             return
-        old = [*ir.values_in(old_arguments), *ir.values_in(dict(old_keywords))]
-        new = [*ir.values_in(arguments), *ir.values_in(dict(keywords))]
+        old = [*values_in(old_arguments), *values_in(dict(old_keywords))]
+        new = [*values_in(arguments), *values_in(dict(keywords))]
         exchanged = iter(
             [None if old is new else self.value(new) for old, new in zip(old, new, strict=True)]
         )

@@ -9,10 +9,10 @@ from bringup.ir.anchors import InAnchor, OutAnchor
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
 from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
-from bringup.ir.edits import Committer, Control, Edit, Erase, Insert, Journal, Move, Rewire
+from bringup.ir.edits import Control, Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import AliasAnalysis, replace_output
 from bringup.ir.graph import Graph
-from bringup.ir.inference import infer_shapes, needs_shapes, shapes_withheld
+from bringup.ir.inference import infer_shapes
 from bringup.ir.node import (
     CONSTANT,
     INPUT,
@@ -20,11 +20,8 @@ from bringup.ir.node import (
     OUTPUT,
     Node,
     Value,
-    map_argument,
-    plain,
-    values_in,
 )
-from bringup.ir.order import hoist_plan, topological_sort
+from bringup.ir.order import topological_sort
 from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
 from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
 from bringup.ir.symbolic import Dim, DimLike, SymbolicDim, same_size, sizes_in
@@ -38,7 +35,6 @@ __all__ = [
     "OUTPUT",
     "AliasAnalysis",
     "AtenSchemas",
-    "Committer",
     "ConstantData",
     "Control",
     "Dialect",
@@ -51,7 +47,6 @@ __all__ = [
     "GraphBuilder",
     "InAnchor",
     "Insert",
-    "Journal",
     "Move",
     "Node",
     "Operator",
@@ -68,18 +63,12 @@ __all__ = [
     "aten_schemas",
     "current_dialect",
     "graph_text",
-    "hoist_plan",
     "infer_shapes",
-    "map_argument",
-    "needs_shapes",
     "node_text",
-    "plain",
     "replace_output",
     "same_size",
-    "shapes_withheld",
     "sizes_in",
     "to_dot",
     "topological_sort",
     "use_dialect",
-    "values_in",
 ]

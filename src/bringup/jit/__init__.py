@@ -34,19 +34,17 @@ from bringup.jit.target.gnu import GnuTarget
 # isort: split
 # The targets above come first where targets are listed.
 from bringup.jit.ahead.autotune import tune, tuned
-from bringup.jit.ahead.prebuild import Outcome, PrebuildReport, prebuild
+from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
 from bringup.jit.ahead.use_bundle import use_bundle
-from bringup.jit.builder.diagnose import compiling_for
 from bringup.jit.language.signature import Argument, Layout, layout_of
-from bringup.jit.load.binary import Binary, Unloaded
+from bringup.jit.load.binary import Binary
 from bringup.jit.load.cuda_kernel import CudaKernel
 from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
-from bringup.jit.lookup.difference import Difference, differences
+from bringup.jit.lookup.difference import differences
 from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
 from bringup.jit.lookup.warmup import end_warmup
 from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
-from bringup.jit.store.prune import Pruned
 from bringup.jit.target.ascend import AscendTarget
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro
@@ -65,7 +63,6 @@ __all__ = [
     "CudaKernel",
     "CudaTarget",
     "Debug",
-    "Difference",
     "Entry",
     "Field",
     "GnuTarget",
@@ -73,10 +70,8 @@ __all__ = [
     "Layout",
     "Macro",
     "Memo",
-    "Outcome",
     "Params",
     "PrebuildReport",
-    "Pruned",
     "Recording",
     "Source",
     "Spec",
@@ -85,10 +80,8 @@ __all__ = [
     "Toolchain",
     "ToolchainInfo",
     "TritonTarget",
-    "Unloaded",
     "cache",
     "compile",
-    "compiling_for",
     "differences",
     "end_warmup",
     "freeze",

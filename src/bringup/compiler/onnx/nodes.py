@@ -17,6 +17,7 @@ from bringup.compiler.onnx.attributes import (
     write_attribute,
 )
 from bringup.compiler.onnx.operators import CAPTURES, Signature, domain_of
+from bringup.ir.node import values_in
 
 __all__ = [
     "GRAPH_ORIGIN",
@@ -78,7 +79,7 @@ def captures_of(node: ir.Node) -> tuple[ir.Value, ...]:
     parameters = node.operator.parameters
     if not parameters or parameters[-1].name != CAPTURES:
         return ()
-    return tuple(ir.values_in(node.arguments[-1]))
+    return tuple(values_in(node.arguments[-1]))
 
 
 def inputs_of(node: ir.Node, signature: Signature | None) -> list[ir.Value | None]:

@@ -26,6 +26,7 @@ from bringup.errors import (
     MissingKernelError,
     SchemaError,
 )
+from bringup.jit.builder.diagnose import compiling_for
 from bringup.ops.contract.constraints import (
     BoundConstraint,
     ConstraintKind,
@@ -212,7 +213,7 @@ class _Definition:
         tuning = self.tuning(device)
         params = jit.tuned(self.variants.params_of_key(values), **tuning)
         try:
-            with jit.compiling_for(name):
+            with compiling_for(name):
                 return self.template.load(params, target=tuning["target"])
         except MissingKernelError as error:
             raise MissingKernelError(

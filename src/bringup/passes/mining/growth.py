@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from bringup import ir
+from bringup.ir.node import values_in
 
 __all__ = ["Growth", "Kind", "Links", "structure"]
 
@@ -252,7 +253,7 @@ def _argument_form(node: ir.Node) -> _Form:
 def _form(argument: object) -> _Form:
     if isinstance(argument, ir.Value):
         return "value"
-    if isinstance(argument, tuple) and next(ir.values_in(argument), None) is not None:
+    if isinstance(argument, tuple) and next(values_in(argument), None) is not None:
         return tuple(_form(item) for item in argument)
     return "host"
 
@@ -275,7 +276,7 @@ def _numbered_values(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
     have the same.
     """
     either = _commutes(node)
-    for position, value in enumerate(ir.values_in((structure(node), dict(node.keywords)))):
+    for position, value in enumerate(values_in((structure(node), dict(node.keywords)))):
         yield (0 if either and position < 2 else position), value
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from bringup import ir
+from bringup.ir.node import values_in
 from bringup.passes.matching.native_matcher import make_matcher
 from bringup.passes.mining.growth import structure
 from bringup.passes.patterns.elements import AnyValue
@@ -50,9 +51,7 @@ class MinedPattern:
         position = {node: index for index, node in enumerate(self.example)}
         number = {value: index for index, value in enumerate(self.inputs)}
         reads = tuple(
-            tuple(
-                number.get(value) for value in ir.values_in((node.arguments, dict(node.keywords)))
-            )
+            tuple(number.get(value) for value in values_in((node.arguments, dict(node.keywords))))
             for node in self.example
         )
         return tuple((position[value.node], value.index) for value in self.outputs), reads
@@ -87,14 +86,14 @@ class MinedPattern:
 
 
 def _tensors(node: ir.Node) -> Iterator[ir.Value]:
-    return ir.values_in((structure(node), dict(node.keywords)))
+    return values_in((structure(node), dict(node.keywords)))
 
 
 def _opened(argument: object, copies: Mapping[ir.Value, object]) -> object:
     """The argument of a pattern for one of the graph: anything may stand where no value does."""
     if isinstance(argument, ir.Value):
         return copies[argument]
-    if isinstance(argument, tuple) and next(ir.values_in(argument), None) is not None:
+    if isinstance(argument, tuple) and next(values_in(argument), None) is not None:
         return tuple(_opened(item, copies) for item in argument)
     return AnyValue()
 
@@ -153,7 +152,7 @@ class _Text:
     def _argument(self, argument: object, name: str, same: bool) -> str:
         if isinstance(argument, ir.Value):
             return self._values[argument]
-        if isinstance(argument, tuple) and next(ir.values_in(argument), None) is not None:
+        if isinstance(argument, tuple) and next(values_in(argument), None) is not None:
             return f"[{', '.join(self._argument(item, name, same) for item in argument)}]"
         text = _literal(argument) if same else None
         return text if text is not None else f'passes.any_value("{self._open_name(name)}")'

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError
+from bringup.ir.node import plain
 
 if TYPE_CHECKING:
     from bringup.passes.patterns.bindings import PatternFrame
@@ -175,7 +176,7 @@ class MatchResult:
         return sorted([*frame.names, *frame.sizes, *frame.lists, *self._pattern.capture_names])
 
     def _own(self, tensor: object) -> ir.Value:
-        value = ir.plain(tensor)
+        value = plain(tensor)
         if (
             not isinstance(value, ir.Value)
             or value.is_erased

@@ -8,6 +8,7 @@ from typing import cast, overload
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError, PassError
+from bringup.ir.node import plain
 from bringup.passes.patterns.convert import as_graph
 from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 
@@ -223,7 +224,7 @@ def _value_of(tensor: object, index: int | None) -> object:
         if index is not None:
             raise TypeError(f"a NodeIo has its own index {tensor.index}; index {index} is too much")
         return _value_of(tensor.node, tensor.index)
-    value = ir.plain(tensor)
+    value = plain(tensor)
     if index is None:
         return value.output if isinstance(value, ir.Node) else value
     node = value.node if isinstance(value, ir.Value) else value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bringup import ir
 from bringup.ir import Node, Value
+from bringup.ir.node import values_in
 from bringup.passes.patterns.bindings import Bindings, resolve
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.reference.linking import reads_through, stated_edges
@@ -132,7 +133,7 @@ def _values_taken_in(bound: Bindings) -> list[Value]:
             if value in frame.inputs:
                 taken_in[frame.inputs[value]] = None
         for name in sorted(frame.names):
-            taken_in.update(dict.fromkeys(ir.values_in(frame.names[name])))
+            taken_in.update(dict.fromkeys(values_in(frame.names[name])))
     return list(taken_in)
 
 

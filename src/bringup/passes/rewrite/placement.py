@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bringup import ir
+from bringup.ir.order import hoist_plan
 
 __all__ = ["Part", "Placement", "Refusal", "place", "stand"]
 
@@ -63,7 +64,7 @@ def stand(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
         needed.extend(
             source for node in in_order for source in node.control_inputs if source not in matched
         )
-        plan = ir.hoist_plan(needed, first_reader, matched, aliases)
+        plan = hoist_plan(needed, first_reader, matched, aliases)
         if isinstance(plan, str):
             return Refusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))

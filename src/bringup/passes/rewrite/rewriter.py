@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bringup import ir
 from bringup.errors import PassError, PassSkipException
+from bringup.ir.node import map_argument, values_in
 
 __all__ = ["create_replacement", "inherited_metadata", "replace"]
 
@@ -55,8 +56,8 @@ def replace(
         made_here = node.outputs
         copy = graph.insert_call(
             node.operator,
-            tuple(ir.map_argument(argument, copies) for argument in node.arguments),
-            {name: ir.map_argument(item, copies) for name, item in node.keywords.items()},
+            tuple(map_argument(argument, copies) for argument in node.arguments),
+            {name: map_argument(item, copies) for name, item in node.keywords.items()},
             before=before,
             output_count=len(made_here),
             instead_of=stands_for.get(made_here[0]) if len(made_here) == 1 else None,
@@ -146,7 +147,7 @@ def _copy_control_edges(
 
 def _check_writes(node: ir.Node, made: set[ir.Node]) -> None:
     for index in node.operator.mutates:
-        for value in ir.values_in(node.arguments[index]):
+        for value in values_in(node.arguments[index]):
             if value.node not in made:
                 raise PassError(
                     f"the replacement writes {value.name!r}, which it did not make itself "

@@ -9,6 +9,8 @@ from typing import Any
 
 from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, WrongRewriteError
+from bringup.ir.edits import Committer
+from bringup.ir.inference import needs_shapes
 from bringup.passes.engine import native
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.report import PassReport, PassStatus
@@ -27,7 +29,7 @@ def run_passes(
     selected: Sequence[PassDescriptor],
     *,
     options: Mapping[str, object] | None = None,
-    commit: ir.Committer | None = None,
+    commit: Committer | None = None,
     fold: bool = False,
 ) -> PassReport:
     """Run passes over `graph` and its subgraphs, stage by stage.
@@ -84,7 +86,7 @@ class Run:
         self,
         graph: ir.Graph,
         options: Mapping[str, object],
-        commit: ir.Committer | None,
+        commit: Committer | None,
         fold: bool,
     ) -> None:
         self.report = PassReport(graph.name)
@@ -134,7 +136,7 @@ class Run:
     def infer_shapes(self) -> None:
         """The step between the first two stages, for graphs that do not have their shapes yet."""
         for graph in self.graphs():
-            if not ir.needs_shapes(graph):
+            if not needs_shapes(graph):
                 continue
             try:
                 ir.infer_shapes(graph)

@@ -13,6 +13,8 @@ from typing import Any
 
 from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRewriteError
+from bringup.ir.edits import Committer
+from bringup.ir.inference import shapes_withheld
 from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.stages import PassStage
@@ -61,7 +63,7 @@ class Session:
         descriptor: PassDescriptor,
         options: Mapping[str, object],
         controls: Controls,
-        commit: ir.Committer | None,
+        commit: Committer | None,
         *,
         is_heard: bool = False,
     ) -> None:
@@ -103,7 +105,7 @@ class Session:
         )
         withheld = descriptor.stage is PassStage.BEFORE_INFER_SHAPE
         self._around.enter_context(profiled(f"bringup::pass::{descriptor.pass_name}"))
-        self._around.enter_context(ir.shapes_withheld(graph, withheld))
+        self._around.enter_context(shapes_withheld(graph, withheld))
         self._around.enter_context(ir.use_dialect(graph.dialect))
         transaction = graph.transaction(descriptor.pass_name)
         self._edits = transaction.__enter__()

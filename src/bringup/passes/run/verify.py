@@ -7,6 +7,7 @@ from typing import Any
 
 from bringup import ir
 from bringup.errors import PassError, WrongRewriteError
+from bringup.ir.node import map_argument
 
 __all__ = ["Verifier", "evaluate"]
 
@@ -210,7 +211,7 @@ class Verifier:
         called: dict[ir.Node, ir.Node] = {}
         try:
             for node in nodes:
-                arguments = tuple(ir.map_argument(item, copies) for item in node.arguments)
+                arguments = tuple(map_argument(item, copies) for item in node.arguments)
                 copy = graph.insert_call(node.operator, arguments, output_count=len(node.outputs))
                 copies.update(zip(node.outputs, copy.outputs, strict=False))
                 called[node] = copy

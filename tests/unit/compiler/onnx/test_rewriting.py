@@ -18,6 +18,7 @@ from tests.unit.compiler.onnx.support import (
 from bringup import compiler, ir, passes
 from bringup.compiler import onnx as bringup_onnx
 from bringup.errors import ModelError, PassError, SchemaError, WrongRewriteError
+from bringup.ir.node import plain
 
 LINEAR = """g (float[N,4] x, float[4,3] w, float[3] b) => (float[N,3] y) {
     t = MatMul(x, w)
@@ -441,7 +442,7 @@ def test_a_replacement_that_does_not_fit_is_refused_and_undone(new, words):
 def test_a_replacement_with_another_symbolic_size_is_refused():
     swap(
         lambda op, x: op.Relu(x),
-        lambda op, x: op.Expand(x, ir.plain(x).graph.add_constant(np.array([7, 3]))),
+        lambda op, x: op.Expand(x, plain(x).graph.add_constant(np.array([7, 3]))),
     )
     proto = model_of("g (float[1,3] x) => (float[N,3] y) { t = Relu(x) y = Identity(t) }")
     with pytest.raises(PassError, match=r"expected shape \[1, 3\], got \[7, 3\]"):

@@ -13,7 +13,7 @@ from tests.unit.jit.support import ADD
 
 from bringup import jit
 from bringup.errors import CompileError
-from bringup.jit.builder.diagnose import first_diagnostic
+from bringup.jit.builder.diagnose import compiling_for, first_diagnostic
 
 REPOSITORY = Path(__file__).parents[4]
 SOURCE = jit.Source(text=ADD, name="add.cpp")
@@ -45,7 +45,7 @@ def failure_of(source: jit.Source, **arguments: object) -> CompileError:
 def test_an_error_names_operator_parameters_command_and_log() -> None:
     """Row 14."""
     source = jit.Source(text="#include <stdint.h>\nint x = Y;", name="bad.cpp")
-    with jit.compiling_for("demo::bad"):
+    with compiling_for("demo::bad"):
         error = failure_of(source, macros={"T": "float", "N": 2}, flags=["-O1"])
     lines = str(error).splitlines()
     assert lines[0] == "demo::bad: bad.cpp did not compile for target 'cpu' (exit status 1):"
