@@ -19,7 +19,7 @@ from torch import nn
 
 from bringup import compiler, kernels, passes
 from bringup.compiler import backend
-from bringup.kernels.patterns._support import ONLY_THE_RUN_TELLS
+from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
 KINDS = ("dynamic", "marked", "automatic")
@@ -50,7 +50,7 @@ class Compiled:
 
 def is_unknown(result):
     """Whether a pass left something alone because there are no numbers to compute with yet."""
-    return any(ONLY_THE_RUN_TELLS in miss.reason for miss in result.near_misses)
+    return any(KNOWN_AT_RUN_TIME in miss.reason for miss in result.near_misses)
 
 
 def run(function, inputs, kind, monkeypatch, names=None):
