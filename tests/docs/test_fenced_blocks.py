@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forked_python import run_forked
 
 from bringup import _native
 
@@ -38,13 +39,8 @@ def blocks(document: Path) -> list[tuple[int, str, str]]:
     ]
 
 
-def command(language: str, text: str, folder: Path) -> list[str] | None:
-    """How to run a block; None for a picture."""
-    if language == "text":
-        return None
-    if language == "python":
-        (folder / "block.py").write_text(text)
-        return [sys.executable, "block.py"]
+def command(language: str, text: str, folder: Path) -> list[str]:
+    """How to run a block that is no Python."""
     if language == "bash":
         return ["bash", "-euo", "pipefail", "-c", text]
     if language in {"c", "cpp"}:
@@ -62,19 +58,54 @@ def test_every_fenced_block_of_the_document_runs(document: Path, tmp_path: Path)
         "BRINGUP_SOURCE": str(ROOT),
     }
     for line, language, text in blocks(document):
-        argv = command(language, text, tmp_path)
-        if argv is None:
+        if language == "text":
             continue
-        done = subprocess.run(
-            argv,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_S,
-            check=False,
-        )
+        done = run_block(language, text, tmp_path, environment)
         where = f"{document.relative_to(ROOT)}:{line} ({language})"
         assert done.returncode == 0, (
-            f"{where}:\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            f"{where}:\n{text}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
+
+
+def run_block(
+    language: str, text: str, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Runs one block in a process of its own."""
+    if language == "python":
+        (folder / "block.py").write_text(text)
+        return run_forked(folder / "block.py", environment, timeout=TIME_LIMIT_S)
+    return subprocess.run(
+        command(language, text, folder),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("print('fine', __name__)", 0, "fine __main__"),
+        ("import os; print(os.getcwd(), os.environ.get('HOME', 'no home'))", 0, " no home"),
+        ("raise ValueError('broken')", 1, "ValueError: broken"),
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
+        ("import atexit; atexit.register(lambda: print('at the end'))", 0, "at the end"),
+    ],
+)
+def test_python_blocks_tell_how_they_ended(
+    text: str, status: int, words: str, tmp_path: Path
+) -> None:
+    done = run_block("python", text, tmp_path, {"PATH": os.environ["PATH"]})
+    assert done.returncode == status
+    assert words in done.stdout
+
+
+def test_python_block_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "block.py"
+    program.write_text("import threading; threading.Event().wait()")
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_forked(program, dict(os.environ), timeout=0.5)
