@@ -2,8 +2,9 @@
 
 The blocks of one document run in order, each in a process of its own, in one temporary folder that
 they share (so a block may write a file that the next one uses). `python` and `bash` blocks are run,
-`c` and `cpp` blocks are compiled against bringup's headers, `text` blocks are pictures. Any other
-language is a failure: nothing is skipped silently.
+`c` and `cpp` blocks are compiled against bringup's headers, `text` and `mermaid` blocks are
+pictures (test_pages.py reads the latter). Any other language is a failure: nothing is skipped
+silently.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def command(language: str, text: str, folder: Path) -> list[str]:
         compiler = shutil.which("cc" if language == "c" else "c++")
         assert compiler is not None, "the tests need a C and a C++ compiler: apt-get install g++"
         return [compiler, "-fsyntax-only", f"-I{_native.include_dir()}", f"block.{language}"]
-    raise AssertionError(f"a fenced block is in {language!r}: use python, bash, c, cpp or text")
+    known = "python, bash, c, cpp, mermaid or text"
+    raise AssertionError(f"a fenced block is in {language!r}: use {known}")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
@@ -58,7 +60,7 @@ def test_every_fenced_block_of_the_document_runs(document: Path, tmp_path: Path)
         "BRINGUP_SOURCE": str(ROOT),
     }
     for line, language, text in blocks(document):
-        if language == "text":
+        if language in {"text", "mermaid"}:
             continue
         done = run_block(language, text, tmp_path, environment)
         where = f"{document.relative_to(ROOT)}:{line} ({language})"

@@ -1,4 +1,4 @@
-"""The pages hang together: the index leads to each, and no link leads nowhere."""
+"""The pages hang together: the index leads to each, links lead somewhere, pictures can be drawn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ INDEX = ROOT / "docs" / "index.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+SYSTEMS = ("architecture", "devices", "jit", "ops", "passes", "graphs", "engine")
+PICTURE = re.compile(r"^```mermaid\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NODE = r"(?!(?:graph|end|subgraph|style|class|click|default)\b)[a-z_]+(?:\[\"[^\"\]]+\"\])?"
+NODES = rf"{NODE}(?: & {NODE})*"
+PICTURE_LINE = re.compile(rf"  {NODES}(?: --> (?:\|\"[^\"|]+\"\| )?{NODES})*")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -40,3 +45,18 @@ def test_every_link_of_the_document_leads_somewhere(document: Path) -> None:
 def test_the_index_leads_to_every_page() -> None:
     reached = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links(INDEX)}
     assert set(PAGES) - {INDEX} <= reached
+
+
+@pytest.mark.parametrize("page", SYSTEMS)
+def test_the_design_page_of_the_system_has_one_picture(page: str) -> None:
+    text = (ROOT / "docs" / "design" / f"{page}.md").read_text()
+    assert len(PICTURE.findall(text)) == 1
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_line_of_a_picture_is_one_that_mermaid_reads(document: Path) -> None:
+    for picture in PICTURE.findall(document.read_text()):
+        kind, *lines = picture.splitlines()
+        assert re.fullmatch(r"flowchart (LR|TB)", kind)
+        for line in lines:
+            assert PICTURE_LINE.fullmatch(line.replace("-->|", "--> |")), line
