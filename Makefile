@@ -23,7 +23,8 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test check build compilers lint native-test asan asan-python tsan pytest sweep quick-demo bench format clean
+.PHONY: help demo test check build compilers lint native-test \
+	asan asan-python tsan pytest sweep quick-demo bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,7 +37,8 @@ help:
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
 
 $(STAMPS)/venv:
-	@$(PYTHON) -c "import sys; sys.exit('bringup needs Python 3.10 or newer, this is %d.%d: make PYTHON=python3.11 ...' % sys.version_info[:2] if sys.version_info < (3, 10) else 0)"
+	@$(PYTHON) -c "import sys; here = sys.version_info[:2]; sys.exit(here < (3, 10) and \
+	'bringup needs Python 3.10 or newer, this is %d.%d: make PYTHON=python3.11 ...' % here)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@mkdir -p $(STAMPS) && touch $@

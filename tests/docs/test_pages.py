@@ -1,4 +1,7 @@
-"""The pages hang together: the index leads to each, links lead somewhere, pictures can be drawn."""
+"""The pages hang together: the index leads to each, links lead somewhere, pictures can be drawn.
+
+And nobody has to scroll: no line of code or text is longer than 120 characters.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ INDEX = ROOT / "docs" / "index.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+FOLDERS = ("src", "native", "include", "cmake", "tests", "benchmarks", "examples", "tools", "docs")
+# CHANGELOG.md is written by who releases; a row of a table cannot be broken.
+FILES = ("README.md", "CONTRIBUTING.md", "Makefile", "CMakeLists.txt", "pyproject.toml")
+SUFFIXES = {".py", ".pyi", ".h", ".cpp", ".c", ".cu", ".cmake", ".toml", ".tmpl", ".md"}
+LONGEST_LINE = 120
 SYSTEMS = ("architecture", "devices", "jit", "ops", "passes", "graphs", "engine")
 PICTURE = re.compile(r"^```mermaid\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NODE = r"(?!(?:graph|end|subgraph|style|class|click|default)\b)[a-z_]+(?:\[\"[^\"\]]+\"\])?"
@@ -60,3 +68,23 @@ def test_every_line_of_a_picture_is_one_that_mermaid_reads(document: Path) -> No
         assert re.fullmatch(r"flowchart (LR|TB)", kind)
         for line in lines:
             assert PICTURE_LINE.fullmatch(line.replace("-->|", "--> |")), line
+
+
+def written_by_hand() -> list[Path]:
+    """Every file of code and text of the repository, the CHANGELOG apart."""
+    found = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))
+    named = (file for file in found if file.suffix in SUFFIXES or file.name in FILES)
+    return [*(ROOT / name for name in FILES), *sorted(named)]
+
+
+def test_no_line_is_longer_than_120_characters() -> None:
+    files = written_by_hand()
+    assert len(files) > 500
+    too_long = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in files
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > LONGEST_LINE
+        and not (file.name.endswith((".md", ".md.tmpl")) and line.lstrip().startswith("|"))
+    ]
+    assert too_long == []

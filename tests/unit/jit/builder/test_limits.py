@@ -93,7 +93,8 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     real: Callable[..., object] = subprocess.Popen.communicate
 
     def interrupted(process: subprocess.Popen[bytes], **arguments: object) -> object:
-        if "timeout" in arguments and any(str(a).endswith("slow-c++") for a in list(process.args)):  # type: ignore[arg-type]
+        command = [str(word) for word in list(process.args)]  # type: ignore[arg-type]
+        if "timeout" in arguments and any(word.endswith("slow-c++") for word in command):
             pids.append(process.pid)
             raise KeyboardInterrupt
         return real(process, **arguments)
