@@ -15,45 +15,45 @@ namespace {
 
 nb::object text(en::StringId id) { return take(python_text(id)); }
 
-// Storages
+// AliasAnalysis
 
-struct StoragesCore {
-  StoragesCore(GraphCore& core, bool track_views)
-      : core(core), track_views(track_views), storages(std::in_place, core.graph, track_views) {}
+struct AliasAnalysisCore {
+  AliasAnalysisCore(GraphCore& core, bool track_views)
+      : core(core), track_views(track_views), aliases(std::in_place, core.graph, track_views) {}
   GraphCore& core;
   bool track_views;
-  std::optional<en::Storages> storages;
+  std::optional<en::AliasAnalysis> aliases;
 
   nb::object node(en::NodeId id) {
     return id == en::kNoNode ? nb::none() : take(node_handle(core, id));
   }
 };
 
-void bind_storages(nb::module_& module) {
-  nb::class_<StoragesCore>(module, "StoragesCore")
+void bind_alias_analysis(nb::module_& module) {
+  nb::class_<AliasAnalysisCore>(module, "AliasAnalysisCore")
       .def(nb::init<GraphCore&, bool>(), nb::keep_alive<1, 2>())
       .def("rebuild",
-           [](StoragesCore& self) { self.storages.emplace(self.core.graph, self.track_views); })
-      .def_prop_ro("quiet", [](StoragesCore& self) { return self.storages->quiet(); })
+           [](AliasAnalysisCore& self) { self.aliases.emplace(self.core.graph, self.track_views); })
+      .def_prop_ro("quiet", [](AliasAnalysisCore& self) { return self.aliases->quiet(); })
       .def("root",
-           [](StoragesCore& self, nb::handle value) {
-             return self.node(self.storages->root(value_of(self.core, value)));
+           [](AliasAnalysisCore& self, nb::handle value) {
+             return self.node(self.aliases->root(value_of(self.core, value)));
            })
       .def("writer_between",
-           [](StoragesCore& self, nb::handle value, nb::handle first, nb::handle last) {
-             return self.node(self.storages->writer_between(
+           [](AliasAnalysisCore& self, nb::handle value, nb::handle first, nb::handle last) {
+             return self.node(self.aliases->writer_between(
                  value_of(self.core, value), node_of(self.core, first), node_of(self.core, last)));
            })
       .def("writer_of",
-           [](StoragesCore& self, nb::handle value) {
-             return self.node(self.storages->writer_of(value_of(self.core, value)));
+           [](AliasAnalysisCore& self, nb::handle value) {
+             return self.node(self.aliases->writer_of(value_of(self.core, value)));
            })
       .def("replaced",
-           [](StoragesCore& self, nb::handle old, nb::handle now) {
-             self.storages->replaced(value_of(self.core, old), value_of(self.core, now));
+           [](AliasAnalysisCore& self, nb::handle old, nb::handle now) {
+             self.aliases->replaced(value_of(self.core, old), value_of(self.core, now));
            })
-      .def("record", [](StoragesCore& self, nb::handle node) {
-        self.storages->record(node_of(self.core, node));
+      .def("record", [](AliasAnalysisCore& self, nb::handle node) {
+        self.aliases->record(node_of(self.core, node));
       });
 }
 
@@ -105,9 +105,9 @@ nb::object python_dim(const en::Dim& dim) {
 
 class MatcherCore {
  public:
-  MatcherCore(const ProgramCore& program, GraphCore& core, StoragesCore& storages)
+  MatcherCore(const ProgramCore& program, GraphCore& core, AliasAnalysisCore& aliases)
       : core_(core),
-        matcher_(program.program, core.graph, *storages.storages, objects_in(program, core)) {}
+        matcher_(program.program, core.graph, *aliases.aliases, objects_in(program, core)) {}
 
   nb::object next() {
     {
@@ -242,7 +242,7 @@ class MatcherCore {
 }  // namespace
 
 void bind_matching(nb::module_& module) {
-  bind_storages(module);
+  bind_alias_analysis(module);
   nb::class_<PatternCore>(module, "PatternCore")
       .def("__init__",
            [](PatternCore* self, GraphCore& core, std::string_view name, bool constant_values,
@@ -257,7 +257,7 @@ void bind_matching(nb::module_& module) {
                           const PatternCore& pattern) { new (self) ProgramCore(compile(pattern)); })
       .def("layout", &layout);
   nb::class_<MatcherCore>(module, "MatcherCore")
-      .def(nb::init<const ProgramCore&, GraphCore&, StoragesCore&>(), nb::keep_alive<1, 3>(),
+      .def(nb::init<const ProgramCore&, GraphCore&, AliasAnalysisCore&>(), nb::keep_alive<1, 3>(),
            nb::keep_alive<1, 4>())
       .def("next", &MatcherCore::next)
       .def("match_at", &MatcherCore::match_at)

@@ -1,4 +1,4 @@
-// Patterns, programs, matchers and storages of the engine for bringup.passes.
+// Patterns, programs, matchers and the alias analysis of the engine for bringup.passes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -27,8 +27,8 @@ std::shared_ptr<en::Pattern> pattern_of(Make&& make) {
 // The names of the nodes of every match, one line a match.
 inline std::string matches(const std::shared_ptr<en::Pattern>& pattern, const en::Graph& graph,
                            std::optional<en::NearMiss>* miss = nullptr) {
-  const en::Storages storages(graph);
-  en::Matcher matcher(en::Program::compile(pattern), graph, storages);
+  const en::AliasAnalysis aliases(graph);
+  en::Matcher matcher(en::Program::compile(pattern), graph, aliases);
   std::string all;
   while (const auto found = matcher.next()) all += names(graph, found->nodes) + "\n";
   if (miss != nullptr) *miss = matcher.near_miss();

@@ -98,8 +98,8 @@ struct Around {
   void replace_by(const en::Graph& replacement) {
     const std::vector<en::ValueId> inputs = {{x, 0}}, outputs = {{b, 0}};
     const std::vector<en::NodeId> nodes = {a, b};
-    en::Storages storages(graph);
-    en::replace(graph, replacement, en::Site{inputs, outputs, nodes, after}, storages, {});
+    en::AliasAnalysis aliases(graph);
+    en::replace(graph, replacement, en::Site{inputs, outputs, nodes, after}, aliases, {});
   }
 };
 
@@ -135,7 +135,7 @@ TEST(part_that_would_have_to_run_before_and_after_a_node_is_refused) {
   en::Boundary boundary(around.graph);
   boundary.add_input_value(0, {around.x, 0});
   boundary.add_output(0, {around.b, 0});
-  CHECK_THROWS(boundary.resolve(en::Storages(around.graph)), en::EngineError,
+  CHECK_THROWS(boundary.resolve(en::AliasAnalysis(around.graph)), en::EngineError,
                "it would make a cycle: what it needs depends on 'after', which needs it");
 }
 

@@ -20,8 +20,8 @@ TEST(chain_is_found_in_graph_order_with_its_boundary) {
     const NodeId relu = add(graph, op("t::relu"), {first(x)});
     return first(add(graph, op("t::exp"), {first(relu)}));
   });
-  const Storages storages(small.graph);
-  Matcher matcher(Program::compile(pattern), small.graph, storages);
+  const AliasAnalysis aliases(small.graph);
+  Matcher matcher(Program::compile(pattern), small.graph, aliases);
   const auto found = matcher.next();
   REQUIRE(found.has_value());
   CHECK_EQ(names(small.graph, found->nodes), " relu exp");

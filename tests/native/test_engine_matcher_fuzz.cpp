@@ -203,8 +203,8 @@ TEST(random_patterns_on_random_graphs_match_what_they_say) {
     }
     ++programs;
     for (int edits = 0; edits < 3; ++edits) {
-      const Storages storages(graph);
-      Matcher matcher(program, graph, storages);
+      const AliasAnalysis aliases(graph);
+      Matcher matcher(program, graph, aliases);
       while (const auto match = matcher.next()) {
         ++found;
         check_match(*program, graph, *match);

@@ -1,4 +1,4 @@
-// Storages, hoisting and ordering in the engine.
+// Alias analysis, hoisting and ordering in the engine.
 #include "check.h"
 #include "engine/analysis/alias_analysis.h"
 #include "engine/analysis/order.h"
@@ -29,10 +29,10 @@ const Operator* unknown() {
 
 TEST(a_graph_without_writers_is_quiet) {
   Small small;
-  const Storages storages(small.graph);
-  CHECK(storages.quiet());
-  CHECK_EQ(storages.writer_of({small.x, 0}), kNoNode);
-  CHECK_EQ(storages.writer_between({small.x, 0}, small.x, small.mul), kNoNode);
+  const AliasAnalysis aliases(small.graph);
+  CHECK(aliases.quiet());
+  CHECK_EQ(aliases.writer_of({small.x, 0}), kNoNode);
+  CHECK_EQ(aliases.writer_between({small.x, 0}, small.x, small.mul), kNoNode);
 }
 
 TEST(views_share_the_storage_of_what_they_view) {
@@ -41,10 +41,10 @@ TEST(views_share_the_storage_of_what_they_view) {
   const NodeId view = add(graph, viewing(), {{x, 0}});
   const NodeId again = add(graph, viewing(), {{view, 0}});
   const NodeId copy = add(graph, op("t::copy"), {{again, 0}});
-  const Storages storages(graph, true);
-  CHECK_EQ(storages.root({again, 0}), x);
-  CHECK_EQ(storages.root({copy, 0}), copy);
-  CHECK(storages.quiet());
+  const AliasAnalysis aliases(graph, true);
+  CHECK_EQ(aliases.root({again, 0}), x);
+  CHECK_EQ(aliases.root({copy, 0}), copy);
+  CHECK(aliases.quiet());
 }
 
 TEST(a_write_through_a_view_writes_what_is_viewed) {
@@ -54,13 +54,13 @@ TEST(a_write_through_a_view_writes_what_is_viewed) {
   const NodeId first = add(graph, op("t::neg"), {{x, 0}});
   const NodeId write = add(graph, writing(), {{view, 0}});
   const NodeId last = add(graph, op("t::neg"), {{x, 0}});
-  const Storages storages(graph);
-  CHECK(!storages.quiet());
-  CHECK_EQ(storages.writer_of({x, 0}), write);
-  CHECK_EQ(storages.writer_of({first, 0}), kNoNode);
-  CHECK_EQ(storages.writer_between({x, 0}, first, last), write);
-  CHECK_EQ(storages.writer_between({x, 0}, last, graph.last()), kNoNode);
-  CHECK_EQ(storages.writer_between({first, 0}, first, last), kNoNode);
+  const AliasAnalysis aliases(graph);
+  CHECK(!aliases.quiet());
+  CHECK_EQ(aliases.writer_of({x, 0}), write);
+  CHECK_EQ(aliases.writer_of({first, 0}), kNoNode);
+  CHECK_EQ(aliases.writer_between({x, 0}, first, last), write);
+  CHECK_EQ(aliases.writer_between({x, 0}, last, graph.last()), kNoNode);
+  CHECK_EQ(aliases.writer_between({first, 0}, first, last), kNoNode);
 }
 
 TEST(an_opaque_node_may_write_anything_that_crosses_it) {
@@ -69,9 +69,9 @@ TEST(an_opaque_node_may_write_anything_that_crosses_it) {
   const NodeId y = graph.add_input(text("y"));
   const NodeId call_ = add(graph, unknown(), {{y, 0}});
   const NodeId neg = add(graph, op("t::neg"), {{x, 0}});
-  const Storages storages(graph);
-  CHECK_EQ(storages.writer_between({x, 0}, x, neg), call_);
-  CHECK_EQ(storages.writer_of({x, 0}), kNoNode);
+  const AliasAnalysis aliases(graph);
+  CHECK_EQ(aliases.writer_between({x, 0}, x, neg), call_);
+  CHECK_EQ(aliases.writer_of({x, 0}), kNoNode);
 }
 
 TEST(writers_of_what_was_replaced_are_writers_of_the_new_value) {
@@ -80,19 +80,19 @@ TEST(writers_of_what_was_replaced_are_writers_of_the_new_value) {
   const NodeId old = add(graph, op("t::neg"), {{x, 0}});
   const NodeId now = add(graph, op("t::neg"), {{x, 0}});
   const NodeId write = add(graph, writing(), {{now, 0}});
-  Storages storages(graph);
-  CHECK_EQ(storages.writer_of({old, 0}), kNoNode);
-  storages.replaced({old, 0}, {now, 0});
-  CHECK_EQ(storages.writer_of({old, 0}), write);
-  CHECK_EQ(storages.writer_of({now, 0}), write);
+  AliasAnalysis aliases(graph);
+  CHECK_EQ(aliases.writer_of({old, 0}), kNoNode);
+  aliases.replaced({old, 0}, {now, 0});
+  CHECK_EQ(aliases.writer_of({old, 0}), write);
+  CHECK_EQ(aliases.writer_of({now, 0}), write);
 }
 
 TEST(a_writer_recorded_later_counts) {
   Small small;
-  Storages storages(small.graph);
+  AliasAnalysis aliases(small.graph);
   const NodeId write = add(small.graph, writing(), {{small.relu, 0}});
-  storages.record(write);
-  CHECK_EQ(storages.writer_of({small.relu, 0}), write);
+  aliases.record(write);
+  CHECK_EQ(aliases.writer_of({small.relu, 0}), write);
 }
 
 std::string plan_text(const Graph& graph, std::variant<std::vector<NodeId>, std::string> plan) {
@@ -106,10 +106,10 @@ TEST(hoisting_takes_what_the_late_nodes_need_in_order) {
   const NodeId early = add(graph, op("t::early"), {{x, 0}});
   const NodeId one = add(graph, op("t::one"), {{x, 0}});
   const NodeId two = add(graph, op("t::two"), {{one, 0}});
-  const Storages storages(graph);
+  const AliasAnalysis aliases(graph);
   const std::vector<NodeId> wanted = {two, one, x};
-  CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, {}, storages)), " one two");
-  CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, std::vector<NodeId>{one}, storages)),
+  CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, {}, aliases)), " one two");
+  CHECK_EQ(plan_text(graph, hoist_plan(graph, wanted, early, std::vector<NodeId>{one}, aliases)),
            "it would make a cycle: what it needs depends on 'one', which needs it");
 }
 
@@ -119,12 +119,12 @@ TEST(hoisting_is_refused_over_effects_and_writes) {
   const NodeId early = add(graph, op("t::early"), {{x, 0}});
   const NodeId write = add(graph, writing(), {{x, 0}});
   const NodeId reader = add(graph, op("t::one"), {{x, 0}});
-  const Storages storages(graph);
+  const AliasAnalysis aliases(graph);
   const std::vector<NodeId> read = {reader};
-  CHECK_EQ(plan_text(graph, hoist_plan(graph, read, early, {}, storages)),
+  CHECK_EQ(plan_text(graph, hoist_plan(graph, read, early, {}, aliases)),
            "'one' would have to run before 'write_', a writer of its input");
   const std::vector<NodeId> written = {write};
-  CHECK_EQ(plan_text(graph, hoist_plan(graph, written, early, {}, storages)),
+  CHECK_EQ(plan_text(graph, hoist_plan(graph, written, early, {}, aliases)),
            "'write_' (t::write_) would have to run earlier, but it has side effects");
 }
 

@@ -49,9 +49,9 @@ std::vector<NodeId> replace_at(Graph& graph, const Graph& replacement,
                                const std::vector<ValueId>& inputs,
                                const std::vector<ValueId>& outputs,
                                const std::vector<NodeId>& nodes, NodeId before) {
-  Storages storages(graph);
+  AliasAnalysis aliases(graph);
   const Providers providers;
-  return replace(graph, replacement, Site{inputs, outputs, nodes, before}, storages, providers);
+  return replace(graph, replacement, Site{inputs, outputs, nodes, before}, aliases, providers);
 }
 
 Boundary::Place place(NodeId node, uint32_t position) { return {node, position}; }
@@ -232,13 +232,13 @@ TEST(boundary_finds_its_nodes_and_replaces_them) {
   boundary.add_input(0, x);
   boundary.add_input(1, y);
   boundary.add_output(0, {target.sum, 0});
-  const Storages storages(target.graph);
-  const Boundary::Part part = boundary.resolve(storages);
+  const AliasAnalysis aliases(target.graph);
+  const Boundary::Part part = boundary.resolve(aliases);
   CHECK((part.nodes == std::vector<NodeId>{target.relu, target.exp, target.sum}));
   Graph fused("fused");
   const NodeId a = fused.add_input(text("a")), b = fused.add_input(text("b"));
   fused.set_outputs(call(values({{add(fused, op("t::fused", 2), {{a, 0}, {b, 0}}), 0}})));
-  Storages changing(target.graph);
+  AliasAnalysis changing(target.graph);
   replace(target.graph, fused, part, changing, Providers());
   CHECK_EQ(line(target.graph), "x() y() fused(x y ) output(fused ) ");
 }
@@ -263,7 +263,7 @@ TEST(boundary_refuses_what_does_not_fit) {
   CHECK_THROWS(boundary.add_output(1, {target.exp, 0}), EngineError,
                "is an output of the boundary");
   CHECK_THROWS(boundary.add_output(1, {target.exp, 1}), EngineError, "is no value of graph");
-  CHECK_THROWS(boundary.resolve(Storages(target.graph)), EngineError,
+  CHECK_THROWS(boundary.resolve(AliasAnalysis(target.graph)), EngineError,
                "the boundary has no input number 0");
 }
 
@@ -276,7 +276,7 @@ TEST(boundary_that_is_read_outside_is_refused) {
   const std::vector<Boundary::Place> x = {place(target.relu, 0)};
   boundary.add_input(0, x);
   boundary.add_output(0, {target.exp, 0});
-  CHECK_THROWS(boundary.resolve(Storages(target.graph)), EngineError,
+  CHECK_THROWS(boundary.resolve(AliasAnalysis(target.graph)), EngineError,
                "the boundary is not self-contained: output 0 of 'relu' is used outside by 'other'");
 }
 
@@ -286,7 +286,7 @@ TEST(boundary_that_is_not_closed_is_refused) {
   const std::vector<Boundary::Place> x = {place(target.relu, 0)};
   boundary.add_input(0, x);
   boundary.add_output(0, {target.sum, 0});
-  CHECK_THROWS(boundary.resolve(Storages(target.graph)), EngineError,
+  CHECK_THROWS(boundary.resolve(AliasAnalysis(target.graph)), EngineError,
                "the boundary is not closed: 'y' enters it, but is no input of it");
 }
 
@@ -304,7 +304,7 @@ TEST(boundary_whose_replacement_would_make_a_cycle_is_refused) {
   boundary.add_input(1, late);
   boundary.add_output(0, {a, 0});
   boundary.add_output(1, {b, 0});
-  CHECK_THROWS(boundary.resolve(Storages(graph)), EngineError, "it would make a cycle");
+  CHECK_THROWS(boundary.resolve(AliasAnalysis(graph)), EngineError, "it would make a cycle");
 }
 
 // What the anchor walks exponentially often: a stack of diamonds.
@@ -325,7 +325,7 @@ TEST(stacked_diamonds_are_walked_once) {
   const std::vector<Boundary::Place> from = {place(entry, 0)};
   boundary.add_input(0, from);
   boundary.add_output(0, top);
-  const Boundary::Part part = boundary.resolve(Storages(graph));
+  const Boundary::Part part = boundary.resolve(AliasAnalysis(graph));
   CHECK_EQ(part.nodes.size(), 600u);
   CHECK(part.inputs[0] == first);
 }

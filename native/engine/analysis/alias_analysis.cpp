@@ -4,13 +4,13 @@
 
 namespace bringup::engine {
 
-Storages::Storages(const Graph& graph, bool track_views) : graph_(graph) {
+AliasAnalysis::AliasAnalysis(const Graph& graph, bool track_views) : graph_(graph) {
   quiet_ = !graph.has_effects();
   if (quiet_ && !track_views) return;
   for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) record(node);
 }
 
-void Storages::record(NodeId node) {
+void AliasAnalysis::record(NodeId node) {
   const Operator& op = graph_.op(node);
   if (op.has_effects()) quiet_ = false;
   const ArgumentSpan arguments = graph_.arguments(node);
@@ -27,7 +27,7 @@ void Storages::record(NodeId node) {
 }
 
 // The storage of `other` becomes that of `one`, with all who write either.
-void Storages::join(NodeId one, NodeId other) {
+void AliasAnalysis::join(NodeId one, NodeId other) {
   const NodeId root = find(one);
   const NodeId former = find(other);
   if (root == former) return;
@@ -45,17 +45,17 @@ void Storages::join(NodeId one, NodeId other) {
 }
 
 // Paths stay as they are: `find` may run in several threads, and views of views are few.
-NodeId Storages::find(NodeId node) const {
+NodeId AliasAnalysis::find(NodeId node) const {
   while (node < above_.size() && above_[node] != node) node = above_[node];
   return node;
 }
 
-const std::vector<NodeId>* Storages::writers_of(ValueId value) const {
+const std::vector<NodeId>* AliasAnalysis::writers_of(ValueId value) const {
   const auto found = writers_.find(find(value.node));
   return found == writers_.end() ? nullptr : &found->second;
 }
 
-NodeId Storages::writer_between(ValueId value, NodeId first, NodeId last) const {
+NodeId AliasAnalysis::writer_between(ValueId value, NodeId first, NodeId last) const {
   if (quiet_) return kNoNode;
   const auto between = [&](const std::vector<NodeId>& nodes) {
     for (const NodeId node : nodes) {
@@ -71,7 +71,7 @@ NodeId Storages::writer_between(ValueId value, NodeId first, NodeId last) const 
   return between(barriers_);
 }
 
-NodeId Storages::writer_of(ValueId value) const {
+NodeId AliasAnalysis::writer_of(ValueId value) const {
   const std::vector<NodeId>* writers = quiet_ ? nullptr : writers_of(value);
   if (writers == nullptr) return kNoNode;
   for (const NodeId node : *writers) {
@@ -80,7 +80,7 @@ NodeId Storages::writer_of(ValueId value) const {
   return kNoNode;
 }
 
-void Storages::replaced(ValueId old, ValueId now) {
+void AliasAnalysis::replaced(ValueId old, ValueId now) {
   if (!quiet_) join(old.node, now.node);
 }
 

@@ -11,10 +11,10 @@ namespace bringup::engine {
 // The storage classes of a graph's values, and the nodes that write each. A graph without writers
 // or opaque nodes costs one walk over its operators and answers at once. The graph must live
 // longer; const functions may be called from several threads.
-class Storages {
+class AliasAnalysis {
  public:
   // `track_views`: know the storages of a graph without writers too.
-  explicit Storages(const Graph& graph, bool track_views = false);
+  explicit AliasAnalysis(const Graph& graph, bool track_views = false);
 
   // Whether nothing in the graph writes memory, as far as anybody knows.
   bool quiet() const { return quiet_; }

@@ -18,13 +18,13 @@ std::string described(const Graph& graph, NodeId node) {
 }
 
 // Why `node` cannot run as early as `before`; empty when it can.
-std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Storages& storages) {
+std::string obstacle(const Graph& graph, NodeId node, NodeId before, const AliasAnalysis& aliases) {
   if (!graph.pure(node)) {
     return described(graph, node) + " would have to run earlier, but it has side effects";
   }
   std::string reason;
   for_each_value(graph.all_arguments(node), [&](ValueId value) {
-    const NodeId writer = reason.empty() ? storages.writer_between(value, before, node) : kNoNode;
+    const NodeId writer = reason.empty() ? aliases.writer_between(value, before, node) : kNoNode;
     if (writer == kNoNode) return;
     reason = quoted(graph.name_text(node)) + " would have to run before " +
              quoted(graph.name_text(writer)) + ", a writer of its input";
@@ -37,7 +37,7 @@ std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Stora
 std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
                                                           std::vector<NodeId> needed, NodeId before,
                                                           std::span<const NodeId> blocked,
-                                                          const Storages& storages) {
+                                                          const AliasAnalysis& aliases) {
   std::vector<NodeId> agenda = std::move(needed);
   std::vector<NodeId> late;
   std::unordered_set<NodeId> seen;
@@ -54,7 +54,7 @@ std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
     add_producers(graph, node, agenda);
   }
   for (const NodeId node : late) {
-    std::string reason = obstacle(graph, node, before, storages);
+    std::string reason = obstacle(graph, node, before, aliases);
     if (!reason.empty()) return reason;
   }
   std::sort(late.begin(), late.end(),
@@ -74,11 +74,11 @@ std::optional<OrderFailure> put_in_order(Graph& graph) {
     if (waits) early.push_back(node);
   }
   if (early.empty()) return std::nullopt;
-  const Storages storages(graph);
+  const AliasAnalysis aliases(graph);
   for (const NodeId node : early) {
     producers.clear();
     add_producers(graph, node, producers);
-    auto moves = hoist_plan(graph, producers, node, {}, storages);
+    auto moves = hoist_plan(graph, producers, node, {}, aliases);
     if (auto* reason = std::get_if<std::string>(&moves)) return OrderFailure{node, *reason};
     for (const NodeId producer : std::get<std::vector<NodeId>>(moves)) {
       graph.move_before(producer, node);

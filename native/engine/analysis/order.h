@@ -18,7 +18,7 @@ namespace bringup::engine {
 std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
                                                           std::vector<NodeId> needed, NodeId before,
                                                           std::span<const NodeId> blocked,
-                                                          const Storages& storages);
+                                                          const AliasAnalysis& aliases);
 
 struct OrderFailure {
   NodeId node;  // cannot have its inputs in time

@@ -8,7 +8,7 @@ namespace bringup::engine {
 namespace {
 
 Boundary::Part part_of(const GraphEntry& entry, const bringup_boundary& given_boundary,
-                       const Storages& storages) {
+                       const AliasAnalysis& aliases) {
   Boundary boundary(*entry.graph);
   if (given_boundary.input_count > 0) given(given_boundary.inputs, "the inputs of the boundary");
   if (given_boundary.output_count > 0) given(given_boundary.outputs, "the outputs of the boundary");
@@ -18,15 +18,15 @@ Boundary::Part part_of(const GraphEntry& entry, const bringup_boundary& given_bo
   for (uint32_t index = 0; index < given_boundary.output_count; ++index) {
     boundary.add_output(index, living(entry, given_boundary.outputs[index]));
   }
-  return boundary.resolve(storages);
+  return boundary.resolve(aliases);
 }
 
 int32_t boundary_nodes(bringup_ir_graph graph, const bringup_boundary* boundary,
                        const bringup_ir_node** nodes, uint32_t* count) {
   return guarded([&] {
     const auto entry = graph_of(graph);
-    const Storages storages(*entry->graph);
-    hand_out(*entry, part_of(*entry, whole(boundary, "boundary"), storages).nodes, nodes, count);
+    const AliasAnalysis aliases(*entry->graph);
+    hand_out(*entry, part_of(*entry, whole(boundary, "boundary"), aliases).nodes, nodes, count);
   });
 }
 
@@ -78,9 +78,9 @@ void check_inputs(const Graph& replacement, size_t inputs) {
 
 // What leaves a match alone is a failure where a part was picked by hand.
 std::vector<NodeId> replaced(GraphEntry& entry, const Graph& replacement,
-                             const Boundary::Part& part, Storages& storages) {
+                             const Boundary::Part& part, AliasAnalysis& aliases) {
   try {
-    return replace(*entry.graph, replacement, part, storages, *entry.providers);
+    return replace(*entry.graph, replacement, part, aliases, *entry.providers);
   } catch (const SkipPass& skip) {
     throw EngineError(ErrorCode::kPass, skip.what());
   }
@@ -94,11 +94,11 @@ int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundar
     const auto made = graph_of(replacement);
     check_replacement(*entry, *made);
     if (nodes != nullptr) given(count, "count");
-    Storages storages(*entry->graph);
-    const Boundary::Part part = part_of(*entry, whole(boundary, "boundary"), storages);
+    AliasAnalysis aliases(*entry->graph);
+    const Boundary::Part part = part_of(*entry, whole(boundary, "boundary"), aliases);
     check_inputs(*made->graph, part.inputs.size());
     Edits edits(*entry->graph);
-    const std::vector<NodeId> added = replaced(*entry, *made->graph, part, storages);
+    const std::vector<NodeId> added = replaced(*entry, *made->graph, part, aliases);
     if (nodes != nullptr) hand_out(*entry, added, nodes, count);
     take_graph(replacement);
     edits.keep();

@@ -20,10 +20,10 @@ std::string NearMiss::text() const {
 }
 
 Matcher::Matcher(std::shared_ptr<const Program> program, const Graph& graph,
-                 const Storages& storages, std::vector<uint32_t> objects)
+                 const AliasAnalysis& aliases, std::vector<uint32_t> objects)
     : program_(std::move(program)),
       graph_(graph),
-      storages_(storages),
+      aliases_(aliases),
       predicates_(*program_, graph, std::move(objects)),
       ahead_(predicates_),
       bound_(*program_),

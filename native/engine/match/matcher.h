@@ -42,13 +42,13 @@ class NodeSet {
   std::vector<NodeId> nodes_;
 };
 
-// One program against the nodes of one graph. Program, graph and storages must live longer; the
-// graph may be edited between calls. One thread at a time.
+// One program against the nodes of one graph. Program, graph and alias analysis must live longer;
+// the graph may be edited between calls. One thread at a time.
 class Matcher {
  public:
   // `objects`: what the opaque host arguments of the program are in `graph`, in their order;
   // kNoSlot: the graph does not have it.
-  Matcher(std::shared_ptr<const Program> program, const Graph& graph, const Storages& storages,
+  Matcher(std::shared_ptr<const Program> program, const Graph& graph, const AliasAnalysis& aliases,
           std::vector<uint32_t> objects = {});
 
   const Program& program() const { return *program_; }
@@ -178,7 +178,7 @@ class Matcher {
 
   std::shared_ptr<const Program> program_;
   const Graph& graph_;
-  const Storages& storages_;
+  const AliasAnalysis& aliases_;
   Predicates predicates_;
   Lookahead ahead_;
   Bindings bound_;

@@ -119,7 +119,7 @@ bool Matcher::is_fed_from_outside(const Part& part) {
 
 bool Matcher::is_unwritten(const Part& part) {
   for (const ValueId value : part.outputs) {
-    const NodeId writer = storages_.writer_of(value);
+    const NodeId writer = aliases_.writer_of(value);
     if (writer == kNoNode) continue;
     refuse_with(value.node, [&] {
       return Refusal{concat({"its memory is written by ", quoted(graph_.name_text(writer)),
@@ -148,7 +148,7 @@ bool Matcher::place(Candidate& found, const Part& part) {
   std::vector<NodeId> needed;
   for (const ValueId value : part.taken_in) needed.push_back(value.node);
   for (const NodeId node : run_before(graph_, found.nodes)) needed.push_back(node);
-  auto plan = hoist_plan(graph_, std::move(needed), reader, part.nodes.all(), storages_);
+  auto plan = hoist_plan(graph_, std::move(needed), reader, part.nodes.all(), aliases_);
   if (auto* reason = std::get_if<std::string>(&plan)) {
     refuse_with(reader, [&] { return Refusal{*reason}; });
     return false;
@@ -159,14 +159,14 @@ bool Matcher::place(Candidate& found, const Part& part) {
 
 // Whether what the matched nodes read is unwritten between them and the replacement.
 bool Matcher::may_run_at(NodeId before, std::span<const NodeId> nodes) {
-  if (storages_.quiet()) return true;
+  if (aliases_.quiet()) return true;
   for (const NodeId node : nodes) {
     const bool is_before = graph_.is_before(node, before);
     const NodeId first = is_before ? node : before;
     const NodeId last = is_before ? before : node;
     NodeId writer = kNoNode;
     for_each_value(graph_.all_arguments(node), [&](ValueId value) {
-      if (writer == kNoNode) writer = storages_.writer_between(value, first, last);
+      if (writer == kNoNode) writer = aliases_.writer_between(value, first, last);
     });
     if (writer == kNoNode) continue;
     refuse_with(node, [&] {

@@ -140,7 +140,7 @@ void Boundary::check_self_contained(std::span<const NodeId> nodes) const {
   }
 }
 
-void Boundary::place(Part& part, const Storages& storages) const {
+void Boundary::place(Part& part, const AliasAnalysis& aliases) const {
   const std::unordered_set<NodeId> inner(part.nodes.begin(), part.nodes.end());
   NodeId reader = kNoNode;
   for (const ValueId value : part.outputs) {
@@ -161,7 +161,7 @@ void Boundary::place(Part& part, const Storages& storages) const {
   part.before = next;
   if (!is_early && !has_late_input) return;
   if (reader != kNoNode) part.before = reader;
-  auto plan = hoist_plan(graph_, std::move(needed), part.before, part.nodes, storages);
+  auto plan = hoist_plan(graph_, std::move(needed), part.before, part.nodes, aliases);
   if (const std::string* reason = std::get_if<std::string>(&plan)) {
     throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced: " + *reason);
   }
@@ -178,9 +178,9 @@ void Boundary::check_inputs(const Part& part) const {
   }
 }
 
-void Boundary::check_writers(const Part& part, const Storages& storages) const {
+void Boundary::check_writers(const Part& part, const AliasAnalysis& aliases) const {
   for (const ValueId value : part.outputs) {
-    if (const NodeId writer = storages.writer_of(value); writer != kNoNode) {
+    if (const NodeId writer = aliases.writer_of(value); writer != kNoNode) {
       throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(value.node)) + " is written by " +
                                               quoted(graph_.name_text(writer)) +
                                               ", so it is not replaced");
@@ -189,8 +189,8 @@ void Boundary::check_writers(const Part& part, const Storages& storages) const {
   for (const NodeId node : part.nodes) {
     const bool earlier = graph_.is_before(node, part.before);
     for_each_value(graph_.all_arguments(node), [&](ValueId value) {
-      const NodeId writer = storages.writer_between(value, earlier ? node : part.before,
-                                                    earlier ? part.before : node);
+      const NodeId writer =
+          aliases.writer_between(value, earlier ? node : part.before, earlier ? part.before : node);
       if (writer == kNoNode) return;
       throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(writer)) + " writes what " +
                                               quoted(graph_.name_text(node)) +
@@ -199,7 +199,7 @@ void Boundary::check_writers(const Part& part, const Storages& storages) const {
   }
 }
 
-Boundary::Part Boundary::resolve(const Storages& storages) const {
+Boundary::Part Boundary::resolve(const AliasAnalysis& aliases) const {
   Part part;
   part.inputs = complete(inputs_, "input");
   part.outputs = complete(outputs_, "output");
@@ -207,8 +207,8 @@ Boundary::Part Boundary::resolve(const Storages& storages) const {
   part.nodes = inner_nodes();
   check_inputs(part);
   check_self_contained(part.nodes);
-  place(part, storages);
-  check_writers(part, storages);
+  place(part, aliases);
+  check_writers(part, aliases);
   return part;
 }
 

@@ -37,8 +37,8 @@ bool is_structure(const Graph& graph, NodeId node) {
 class Folding {
  public:
   Folding(Graph& graph, const Providers& providers)
-      : graph_(graph), providers_(providers), storages_(graph, true) {
-    for (const ValueId value : graph.outputs()) returned_.insert(storages_.root(value));
+      : graph_(graph), providers_(providers), aliases_(graph, true) {
+    for (const ValueId value : graph.outputs()) returned_.insert(aliases_.root(value));
   }
 
   uint64_t run() {
@@ -71,8 +71,8 @@ class Folding {
   bool is_free(NodeId node) const {
     for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
       const ValueId value{node, index};
-      if (returned_.contains(storages_.root(value))) return false;
-      if (storages_.writer_of(value) != kNoNode) return false;
+      if (returned_.contains(aliases_.root(value))) return false;
+      if (aliases_.writer_of(value) != kNoNode) return false;
     }
     return true;
   }
@@ -92,7 +92,7 @@ class Folding {
       graph_.set_meta({constant, 0}, graph_.meta({node, index}));
       graph_.set_payload(constant, std::move(results[index]));
       graph_.replace_all_uses({node, index}, {constant, 0});
-      storages_.record(constant);
+      aliases_.record(constant);
     }
     graph_.erase_dead({&node, 1});
   }
@@ -107,7 +107,7 @@ class Folding {
 
   Graph& graph_;
   const Providers& providers_;
-  Storages storages_;
+  AliasAnalysis aliases_;
   std::unordered_set<NodeId> returned_;
 };
 

@@ -21,12 +21,12 @@ std::string counted(size_t count, const char* what) {
 // One replacement being copied into a graph.
 class Copy {
  public:
-  Copy(Graph& graph, const Graph& replacement, const Site& site, Storages& storages,
+  Copy(Graph& graph, const Graph& replacement, const Site& site, AliasAnalysis& aliases,
        const Providers& providers)
       : graph_(graph),
         replacement_(replacement),
         site_(site),
-        storages_(storages),
+        aliases_(aliases),
         providers_(providers) {}
 
   std::vector<NodeId> run() {
@@ -46,7 +46,7 @@ class Copy {
     move_control_edges(graph_, site_.nodes, {made_, site_.outputs, results});
     for (size_t index = 0; index < results.size(); ++index) {
       exchange(graph_, site_.outputs[index], results[index], providers_);
-      storages_.replaced(site_.outputs[index], results[index]);
+      aliases_.replaced(site_.outputs[index], results[index]);
     }
     graph_.erase_dead(site_.nodes);
     return std::move(made_);
@@ -84,7 +84,7 @@ class Copy {
 
   // What stands for a result is read where that was, so nothing may write its memory before.
   void check_unwritten(ValueId result) const {
-    const NodeId writer = storages_.writer_between(result, site_.before, graph_.last());
+    const NodeId writer = aliases_.writer_between(result, site_.before, graph_.last());
     if (writer == kNoNode) return;
     throw SkipPass("the replacement returns " + quoted(graph_.name_text(result.node)) +
                    ", whose memory " + quoted(graph_.name_text(writer)) +
@@ -129,7 +129,7 @@ class Copy {
     }
     made_.push_back(node);
     if (!is_constant || providers_.adopted) complete(node, original);
-    storages_.record(node);
+    aliases_.record(node);
   }
 
   // What an input or an outer value stands for comes from a node here; nothing waits for what is
@@ -225,7 +225,7 @@ class Copy {
   Graph& graph_;
   const Graph& replacement_;
   const Site& site_;
-  Storages& storages_;
+  AliasAnalysis& aliases_;
   const Providers& providers_;
   std::unordered_map<ValueId, ValueId> copies_;
   std::unordered_map<StringId, std::vector<Argument>> heritage_;
@@ -238,14 +238,14 @@ class Copy {
 }  // namespace
 
 std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Site& site,
-                            Storages& storages, const Providers& providers) {
-  return Copy(graph, replacement, site, storages, providers).run();
+                            AliasAnalysis& aliases, const Providers& providers) {
+  return Copy(graph, replacement, site, aliases, providers).run();
 }
 
 std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Boundary::Part& part,
-                            Storages& storages, const Providers& providers) {
+                            AliasAnalysis& aliases, const Providers& providers) {
   for (const NodeId node : part.hoist) graph.move_before(node, part.before);
-  return replace(graph, replacement, part.site(), storages, providers);
+  return replace(graph, replacement, part.site(), aliases, providers);
 }
 
 }  // namespace bringup::engine

@@ -31,7 +31,7 @@ struct Site {
 // replacement writes what it did not make, or the replaced nodes contradict each other in an
 // attribute.
 std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Site& site,
-                            Storages& storages, const Providers& providers);
+                            AliasAnalysis& aliases, const Providers& providers);
 
 // A part of a graph, given by the values that enter and leave it.
 class Boundary {
@@ -63,14 +63,14 @@ class Boundary {
   };
   // EngineError that says why when an index is missing, an inner value is used outside, a value
   // that is no input enters, or replacing the part would make a cycle or cross a write.
-  Part resolve(const Storages& storages) const;
+  Part resolve(const AliasAnalysis& aliases) const;
 
  private:
   std::vector<NodeId> inner_nodes() const;
   void check_self_contained(std::span<const NodeId> nodes) const;
   void check_inputs(const Part& part) const;
-  void check_writers(const Part& part, const Storages& storages) const;
-  void place(Part& part, const Storages& storages) const;
+  void check_writers(const Part& part, const AliasAnalysis& aliases) const;
+  void place(Part& part, const AliasAnalysis& aliases) const;
 
   const Graph& graph_;
   std::vector<std::optional<ValueId>> inputs_;
@@ -79,6 +79,6 @@ class Boundary {
 
 // Moves what the part needs earlier, and replaces it.
 std::vector<NodeId> replace(Graph& graph, const Graph& replacement, const Boundary::Part& part,
-                            Storages& storages, const Providers& providers);
+                            AliasAnalysis& aliases, const Providers& providers);
 
 }  // namespace bringup::engine

@@ -68,7 +68,7 @@ class NativeSession : public SessionSteps {
   void undo() override {
     const bool was_edited = graph_.journal().size() != mark_.edits;
     graph_.undo_to(mark_);
-    if (was_edited) storages_.emplace(graph_);
+    if (was_edited) aliases_.emplace(graph_);
   }
 
   std::string describe(std::exception_ptr error) override {
@@ -88,7 +88,7 @@ class NativeSession : public SessionSteps {
   }
 
   void put(const Site& site) {
-    engine::replace(graph_, *replacement_, site, *storages_, surroundings_.providers);
+    engine::replace(graph_, *replacement_, site, *aliases_, surroundings_.providers);
   }
 
   Graph& graph_;
@@ -96,7 +96,7 @@ class NativeSession : public SessionSteps {
   const Surroundings surroundings_;
   PassContext context_;
   std::unique_ptr<Pass> instance_;
-  std::optional<Storages> storages_;
+  std::optional<AliasAnalysis> aliases_;
   GraphPtr replacement_;
 
  private:
@@ -109,7 +109,7 @@ class PatternSession : public NativeSession {
   using NativeSession::NativeSession;
 
   size_t prepare() override {
-    storages_.emplace(graph_);
+    aliases_.emplace(graph_);
     for (const PatternPtr& pattern : instance_->patterns(graph_, context_)) {
       programs_.push_back(Program::compile(pattern));
     }
@@ -118,7 +118,7 @@ class PatternSession : public NativeSession {
 
   void start(size_t search) override {
     program_ = programs_[search];
-    matcher_.emplace(program_, graph_, *storages_);
+    matcher_.emplace(program_, graph_, *aliases_);
   }
 
   bool next() override {
@@ -166,7 +166,7 @@ class DecomposeSession : public NativeSession {
   using NativeSession::NativeSession;
 
   size_t prepare() override {
-    storages_.emplace(graph_);
+    aliases_.emplace(graph_);
     return 1;
   }
 
@@ -198,7 +198,7 @@ class DecomposeSession : public NativeSession {
       return "the operator writes memory or is random, so it is never replaced";
     }
     for (uint32_t index = 0; index < graph_.output_count(node_); ++index) {
-      const NodeId writer = storages_->writer_of({node_, index});
+      const NodeId writer = aliases_->writer_of({node_, index});
       if (writer == kNoNode) continue;
       return "its memory is written by " + quoted(graph_.name_text(writer)) +
              ", so it is not replaced";

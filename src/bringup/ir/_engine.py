@@ -11,10 +11,10 @@ from bringup._native import core
 
 if TYPE_CHECKING:
     from bringup._native._core import (
+        AliasAnalysisCore,
         EditList,
         GraphCore,
         NodeBase,
-        StoragesCore,
         ValueBase,
         use_ir_types,
         use_symbolic_type,
@@ -23,16 +23,16 @@ else:
     EditList = core().EditList
     GraphCore = core().GraphCore
     NodeBase = core().NodeBase
-    StoragesCore = core().StoragesCore
+    AliasAnalysisCore = core().AliasAnalysisCore
     ValueBase = core().ValueBase
     use_ir_types = core().use_ir_types
     use_symbolic_type = core().use_symbolic_type
 
 __all__ = [
+    "AliasAnalysisCore",
     "EditList",
     "GraphCore",
     "NodeBase",
-    "StoragesCore",
     "ValueBase",
     "use_ir_types",
     "use_symbolic_type",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bringup.ir._engine import StoragesCore
+from bringup.ir._engine import AliasAnalysisCore
 from bringup.ir.graph import Graph
 from bringup.ir.node import Node, Value
 
@@ -17,7 +17,7 @@ class AliasAnalysis:
     """
 
     def __init__(self, graph: Graph, *, track_views: bool = False) -> None:
-        self.core = StoragesCore(graph._core, track_views)
+        self.core = AliasAnalysisCore(graph._core, track_views)
 
     def rebuild(self) -> None:
         """Forget everything and look at the graph again: for when edits of it were undone."""
