@@ -234,8 +234,8 @@ nb::list take_changed(GraphCore& core) {
   return all;
 }
 
-nb::object put_graph_in_order(GraphCore& core) {
-  const auto failure = en::put_in_order(editable(core));
+nb::object sort_graph(GraphCore& core) {
+  const auto failure = en::topological_sort(editable(core));
   if (!failure) return nb::none();
   return nb::make_tuple(take(node_handle(core, failure->node)), failure->reason);
 }
@@ -343,7 +343,7 @@ void def_changing(nb::class_<GraphCore>& type) {
             core.set_meta(value_of(core, value), meta.ptr());
           },
           nb::arg(), nb::arg().none())
-      .def("put_in_order", &put_graph_in_order)
+      .def("topological_sort", &sort_graph)
       .def_rw("expired", &GraphCore::expired)
       .def_prop_rw(
           "values_are_memory", [](GraphCore& core) { return core.graph.values_are_memory(); },

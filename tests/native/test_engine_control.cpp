@@ -131,7 +131,7 @@ TEST(part_that_would_have_to_run_before_and_after_a_node_is_refused) {
   around.graph.add_control_edge(around.a, around.after);
   around.graph.set_control_inputs(around.b, std::vector<en::NodeId>{around.after});
   around.graph.set_control_inputs(around.after, std::vector<en::NodeId>{around.a});
-  CHECK(!en::put_in_order(around.graph).has_value());
+  CHECK(!en::topological_sort(around.graph).has_value());
   en::Boundary boundary(around.graph);
   boundary.add_input_value(0, {around.x, 0});
   boundary.add_output(0, {around.b, 0});

@@ -128,28 +128,28 @@ TEST(hoisting_is_refused_over_effects_and_writes) {
            "'write_' (t::write_) would have to run earlier, but it has side effects");
 }
 
-TEST(a_graph_is_put_in_order_and_a_cycle_is_named) {
+TEST(a_graph_is_sorted_topologically_and_a_cycle_is_named) {
   Small small;
   Graph& graph = small.graph;
   const NodeId late = add(graph, op("t::neg"), {{small.x, 0}});
   graph.replace_all_uses({small.relu, 0}, {late, 0});
-  CHECK(!put_in_order(graph).has_value());
+  CHECK(!topological_sort(graph).has_value());
   CHECK(graph.is_before(late, small.exp));
-  CHECK(!put_in_order(graph).has_value());
+  CHECK(!topological_sort(graph).has_value());
   const ArgumentList own = values({{small.mul, 0}});
   graph.rewire(late, call(own));
-  const auto failure = put_in_order(graph);
+  const auto failure = topological_sort(graph);
   REQUIRE(failure.has_value());
   CHECK_EQ(graph.name_text(failure->node), "neg");
   CHECK(failure->reason.find("it would make a cycle") == 0);
 }
 
-TEST(control_edges_count_when_a_graph_is_put_in_order) {
+TEST(control_edges_count_when_a_graph_is_sorted_topologically) {
   Small small;
   Graph& graph = small.graph;
   const NodeId late = add(graph, op("t::neg"), {{small.x, 0}});
   graph.set_control_inputs(small.relu, std::vector<NodeId>{late});
-  CHECK(!put_in_order(graph).has_value());
+  CHECK(!topological_sort(graph).has_value());
   CHECK(graph.is_before(late, small.relu));
 }
 

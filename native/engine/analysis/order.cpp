@@ -62,7 +62,7 @@ std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
   return late;
 }
 
-std::optional<OrderFailure> put_in_order(Graph& graph) {
+std::optional<OrderFailure> topological_sort(Graph& graph) {
   std::vector<NodeId> early;
   std::vector<NodeId> producers;
   for (NodeId node = graph.first(); node != kNoNode; node = graph.next(node)) {
@@ -89,7 +89,7 @@ std::optional<OrderFailure> put_in_order(Graph& graph) {
 
 void check_has_no_cycle(Graph& graph, std::string_view what) {
   if (!graph.has_control_edges()) return;
-  const std::optional<OrderFailure> failure = put_in_order(graph);
+  const std::optional<OrderFailure> failure = topological_sort(graph);
   if (!failure) return;
   throw EngineError(ErrorCode::kPass,
                     std::string(what) + " " + quoted(graph.name()) + " cannot run: at " +

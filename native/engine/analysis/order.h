@@ -1,4 +1,4 @@
-// Keeping a graph in an order in which it can run, and saying so when none exists.
+// Topological order: keeping a graph in an order in which it can run, or saying why there is none.
 #pragma once
 
 #include <optional>
@@ -27,10 +27,10 @@ struct OrderFailure {
 
 // Moves producers that come too late in front of their first reader. On failure the moves made so
 // far stay: use a transaction.
-std::optional<OrderFailure> put_in_order(Graph& graph);
+std::optional<OrderFailure> topological_sort(Graph& graph);
 
-// Throws EngineError(kPass) when control edges make it impossible to put a graph, which is in order
-// otherwise, in order. `what` it is.
+// Throws EngineError(kPass) when control edges make a cycle in a graph that is sorted otherwise.
+// `what` names the graph in the message.
 void check_has_no_cycle(Graph& graph, std::string_view what);
 
 }  // namespace bringup::engine

@@ -32,7 +32,7 @@ class NativeSession : public SessionSteps {
   int64_t run() override { return instance_->run(graph_, context_); }
 
   void settle() override {
-    if (const std::optional<OrderFailure> failure = put_in_order(graph_)) {
+    if (const std::optional<OrderFailure> failure = topological_sort(graph_)) {
       throw EngineError(ErrorCode::kPass, "the graph cannot be ordered so that " +
                                               quoted(graph_.name_text(failure->node)) +
                                               " has its inputs: " + failure->reason);

@@ -44,7 +44,7 @@ class SessionSteps {
   virtual int64_t run() = 0;
   // How many fusions the hooks reported themselves.
   virtual uint64_t fusions() const { return 0; }
-  // Puts an edited graph in order and makes the host's checks; throws unless the edits may stay.
+  // Sorts an edited graph and makes the host's checks; throws unless the edits may stay.
   virtual void settle() = 0;
   // Whether `copy_output` can be asked for; where nobody makes copies, a match that would let
   // results share memory is left alone.

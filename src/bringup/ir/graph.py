@@ -355,7 +355,7 @@ class Graph(GraphTree):
         Returns the node that cannot have its inputs in time and why; then what was moved stays so.
         """
         self._live()
-        return self._core.put_in_order()
+        return self._core.topological_sort()
 
     # Sessions
 
