@@ -254,16 +254,16 @@ class FxReading {
       } else if (slot.has_default) {
         convert(core_, slot.fallback.get(), items_);
       } else {
-        misfit(fx_node);
+        raise_mismatch(fx_node);
       }
       if (argument != nullptr) slot.put(core_, argument, items_);
       ++index;
     }
-    if (given > target.by_position || used < PyDict_GET_SIZE(kwargs)) misfit(fx_node);
+    if (given > target.by_position || used < PyDict_GET_SIZE(kwargs)) raise_mismatch(fx_node);
   }
 
-  [[noreturn]] void misfit(PyObject* fx_node) {
-    const Ref nothing = Ref::checked(PyObject_CallMethod(reader_, "misfit", "O", fx_node));
+  [[noreturn]] void raise_mismatch(PyObject* fx_node) {
+    const Ref nothing = Ref::checked(PyObject_CallMethod(reader_, "raise_mismatch", "O", fx_node));
     PyErr_Format(PyExc_RuntimeError, "the arguments of %R were read in another way", fx_node);
     throw PythonError();
   }

@@ -17,8 +17,8 @@ bool Lookahead::looks_alike(const SubPattern& sub, uint32_t wanted, ArgumentSpan
   return compare(sub, wanted, found, nullptr) != Answer::kNo;
 }
 
-uint32_t Lookahead::first_misfit(const SubPattern& sub, TermRange wanted, ArgumentSpan found,
-                                 bool swapped) {
+uint32_t Lookahead::first_mismatch(const SubPattern& sub, TermRange wanted, ArgumentSpan found,
+                                   bool swapped) {
   uint32_t index = 0;
   size_t place = 0;
   for (uint32_t term = wanted.first; term < wanted.end; term += 1 + program_.term(term).extent) {
@@ -146,8 +146,8 @@ Lookahead::Answer Lookahead::compare_value(const SubPattern& sub, const Term& wa
 bool Lookahead::compare_open(const Term& wanted, ArgumentSpan found) const {
   if (wanted.kind == Term::Kind::kAny) return predicates_.fits_any(program_.any(wanted), found);
   if (wanted.kind == Term::Kind::kConstant) {
-    return predicates_.misfit(program_.constant(wanted), found.front()) ==
-           Predicates::Misfit::kNone;
+    return predicates_.mismatch(program_.constant(wanted), found.front()) ==
+           Predicates::Mismatch::kNone;
   }
   const Argument& head = found.front();
   return head.tag == Tag::kList && Predicates::all_values(&head + 1, head.count) &&

@@ -25,7 +25,8 @@ class Lookahead {
   bool looks_alike(const SubPattern& sub, uint32_t wanted, ArgumentSpan found);
   // The first of a call's arguments that does not fit at first sight, those of index 0 and 1
   // exchanged if `swapped`; as many as there are: none. Both have the same number of arguments.
-  uint32_t first_misfit(const SubPattern& sub, TermRange wanted, ArgumentSpan found, bool swapped);
+  uint32_t first_mismatch(const SubPattern& sub, TermRange wanted, ArgumentSpan found,
+                          bool swapped);
   // Whether `found` can fit as far as operators and host arguments say, all the way down.
   bool fits(const SubPattern& sub, uint32_t wanted, ArgumentSpan found);
 

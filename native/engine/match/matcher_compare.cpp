@@ -35,7 +35,7 @@ void Matcher::compare_term(const Goal& goal) {
   }
   if (term.kind == Term::Kind::kConstant) {
     const CompiledConstant& constant = program_->constant(term);
-    if (predicates_.misfit(constant, *goal.found) == Predicates::Misfit::kNone) {
+    if (predicates_.mismatch(constant, *goal.found) == Predicates::Mismatch::kNone) {
       return bind_name(goal, constant.name, captured, *constant.text);
     }
     return refuse_with(goal.node, [&] { return predicates_.refusal(constant, *goal.found); });
@@ -338,7 +338,7 @@ bool Matcher::may_stand_for(const Goal& goal, const PatternNode& wanted) {
 }
 
 void Matcher::bind_constant(const Goal& goal, const PatternNode& wanted) {
-  if (predicates_.data_misfit(wanted, goal.node) != Predicates::DataMisfit::kNone) {
+  if (predicates_.data_mismatch(wanted, goal.node) != Predicates::DataMismatch::kNone) {
     return refuse_with(goal.node, [&] {
       return predicates_.data_refusal(pattern_graph(goal.frame), wanted, goal.node);
     });

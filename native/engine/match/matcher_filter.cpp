@@ -93,13 +93,13 @@ std::optional<uint32_t> Matcher::most_nodes_at(const Anchor& anchor, NodeId targ
   if (wanted.argument_count != graph_.argument_count(target)) return 0;
   ahead_.reset();
   const ArgumentSpan found = graph_.arguments(target);
-  uint32_t misfit = ahead_.first_misfit(root, wanted.arguments, found, false);
-  if (misfit < wanted.argument_count && commutes(graph_, target)) {
-    const uint32_t swapped = ahead_.first_misfit(root, wanted.arguments, found, true);
-    if (swapped >= 2) misfit = std::max(misfit, swapped);  // otherwise that order is not tried
+  uint32_t mismatch = ahead_.first_mismatch(root, wanted.arguments, found, false);
+  if (mismatch < wanted.argument_count && commutes(graph_, target)) {
+    const uint32_t swapped = ahead_.first_mismatch(root, wanted.arguments, found, true);
+    if (swapped >= 2) mismatch = std::max(mismatch, swapped);  // otherwise that order is not tried
   }
-  if (misfit == wanted.argument_count) return std::nullopt;
-  return anchor.reached[misfit];
+  if (mismatch == wanted.argument_count) return std::nullopt;
+  return anchor.reached[mismatch];
 }
 
 }  // namespace bringup::engine

@@ -26,7 +26,7 @@ bool Predicates::same_leaf(const Term& wanted, const Argument& found) const {
 bool Predicates::fits_leaf(const Term& wanted, const Argument& found) const {
   if (wanted.kind == Term::Kind::kAny) return fits_any(program_.any(wanted), {&found, 1});
   if (wanted.kind == Term::Kind::kConstant) {
-    return misfit(program_.constant(wanted), found) == Misfit::kNone;
+    return mismatch(program_.constant(wanted), found) == Mismatch::kNone;
   }
   return wanted.kind == Term::Kind::kHost && same_leaf(wanted, found);
 }
@@ -115,39 +115,40 @@ bool Predicates::is_constant(const Argument& found) const {
   return found.tag == Tag::kBool || found.tag == Tag::kInt || found.tag == Tag::kFloat;
 }
 
-Predicates::Misfit Predicates::misfit(const CompiledConstant& wanted, const Argument& found) const {
+Predicates::Mismatch Predicates::mismatch(const CompiledConstant& wanted,
+                                          const Argument& found) const {
   const ConstantArgument& what = *wanted.what;
-  if (!is_constant(found)) return Misfit::kNoConstant;
+  if (!is_constant(found)) return Mismatch::kNoConstant;
   const bool open = what.values.empty() && !what.sizes;
-  if (open) return Misfit::kNone;
+  if (open) return Mismatch::kNone;
   if (found.tag != Tag::kValue) {
-    return !what.sizes && is_close(what, found) ? Misfit::kNone : Misfit::kValue;
+    return !what.sizes && is_close(what, found) ? Mismatch::kNone : Mismatch::kValue;
   }
   const ConstantData* data = graph_.payload(found.value.node);
-  if (data == nullptr) return Misfit::kUnknown;
+  if (data == nullptr) return Mismatch::kUnknown;
   bool readable = true;
   if (what.sizes && *what.sizes != data->sizes) {
     const ConstantArgument none;
     first_difference(none, {data->dtype, {}, {}, nullptr}, readable);
-    return readable ? Misfit::kShape : Misfit::kUnknown;
+    return readable ? Mismatch::kShape : Mismatch::kUnknown;
   }
   const bool differs = first_difference(what, *data, readable).has_value();
-  return !readable ? Misfit::kUnknown : differs ? Misfit::kValue : Misfit::kNone;
+  return !readable ? Mismatch::kUnknown : differs ? Mismatch::kValue : Mismatch::kNone;
 }
 
 Refusal Predicates::refusal(const CompiledConstant& wanted, const Argument& found) const {
   const std::string shown = argument_text(graph_, {&found, 1});
-  switch (misfit(wanted, found)) {
-    case Misfit::kUnknown:
+  switch (mismatch(wanted, found)) {
+    case Mismatch::kUnknown:
       return {"the data of a constant is not known", *wanted.text, shown};
-    case Misfit::kShape: {
+    case Mismatch::kShape: {
       std::vector<Dim> dims;
       for (const int64_t size : graph_.payload(found.value.node)->sizes) {
         dims.push_back({size, kNoString});
       }
       return {"a constant has another shape", *wanted.text, shape_text(dims)};
     }
-    case Misfit::kValue: {
+    case Mismatch::kValue: {
       if (found.tag != Tag::kValue) return {"a constant differs", *wanted.text, shown};
       bool readable = true;
       const ConstantData& data = *graph_.payload(found.value.node);
@@ -161,18 +162,18 @@ Refusal Predicates::refusal(const CompiledConstant& wanted, const Argument& foun
   }
 }
 
-Predicates::DataMisfit Predicates::data_misfit(const PatternNode& wanted, NodeId found) const {
-  if (wanted.data == nullptr) return DataMisfit::kNone;
+Predicates::DataMismatch Predicates::data_mismatch(const PatternNode& wanted, NodeId found) const {
+  if (wanted.data == nullptr) return DataMismatch::kNone;
   const ConstantData* data = graph_.payload(found);
-  if (data == nullptr) return DataMisfit::kUnknown;
+  if (data == nullptr) return DataMismatch::kUnknown;
   if (wanted.data->dtype != data->dtype || wanted.data->sizes != data->sizes) {
-    return DataMisfit::kForm;
+    return DataMismatch::kForm;
   }
   const bool same_bytes =
       wanted.data->bytes.size() == data->bytes.size() &&
       (data->bytes.empty() ||
        std::memcmp(wanted.data->bytes.data(), data->bytes.data(), data->bytes.size()) == 0);
-  return same_bytes ? DataMisfit::kNone : DataMisfit::kElements;
+  return same_bytes ? DataMismatch::kNone : DataMismatch::kElements;
 }
 
 Refusal Predicates::data_refusal(const Graph& pattern, const PatternNode& wanted,
@@ -180,10 +181,10 @@ Refusal Predicates::data_refusal(const Graph& pattern, const PatternNode& wanted
   const Argument mine = Argument::of_value({wanted.id, 0});
   const Argument theirs = Argument::of_value({found, 0});
   const std::string got = argument_text(graph_, {&theirs, 1});
-  switch (data_misfit(wanted, found)) {
-    case DataMisfit::kUnknown:
+  switch (data_mismatch(wanted, found)) {
+    case DataMismatch::kUnknown:
       return {"the data of a constant is not known", form_text(*wanted.data), got};
-    case DataMisfit::kForm:
+    case DataMismatch::kForm:
       return {"a constant has another form", form_text(*wanted.data),
               form_text(*graph_.payload(found))};
     default:

@@ -35,11 +35,11 @@ class Predicates {
   bool fits_any(const CompiledAny& wanted, ArgumentSpan found) const;
   bool is_constant(const Argument& found) const;
   // Nothing when it fits.
-  enum class Misfit : uint8_t { kNone, kNoConstant, kUnknown, kShape, kValue };
-  Misfit misfit(const CompiledConstant& wanted, const Argument& found) const;
+  enum class Mismatch : uint8_t { kNone, kNoConstant, kUnknown, kShape, kValue };
+  Mismatch mismatch(const CompiledConstant& wanted, const Argument& found) const;
   Refusal refusal(const CompiledConstant& wanted, const Argument& found) const;
-  enum class DataMisfit : uint8_t { kNone, kUnknown, kForm, kElements };
-  DataMisfit data_misfit(const PatternNode& wanted, NodeId found) const;
+  enum class DataMismatch : uint8_t { kNone, kUnknown, kForm, kElements };
+  DataMismatch data_mismatch(const PatternNode& wanted, NodeId found) const;
   Refusal data_refusal(const Graph& pattern, const PatternNode& wanted, NodeId found) const;
   // `items` is a run of `count` items.
   static bool all_values(const Argument* items, uint32_t count);

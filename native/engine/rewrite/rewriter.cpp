@@ -96,13 +96,14 @@ class Copy {
     for (const NodeId node : site_.nodes) {
       for (const Attribute& attribute : graph_.attributes(node)) {
         if (attribute.name == origin_attribute()) continue;
-        const auto [place, is_new] = heritage_.try_emplace(
+        const auto [place, is_new] = inherited_attributes_.try_emplace(
             attribute.name, std::vector<Argument>(attribute.item.begin(), attribute.item.end()));
-        if (is_new) givers_[attribute.name] = node;
+        if (is_new) attribute_sources_[attribute.name] = node;
         if (is_new || same(place->second, attribute.item)) continue;
         throw EngineError(ErrorCode::kPass,
-                          "nodes " + quoted(graph_.name_text(givers_[attribute.name])) + " and " +
-                              quoted(graph_.name_text(node)) + " differ in their attribute " +
+                          "nodes " + quoted(graph_.name_text(attribute_sources_[attribute.name])) +
+                              " and " + quoted(graph_.name_text(node)) +
+                              " differ in their attribute " +
                               quoted(Strings::text(attribute.name)) +
                               ", so one replacement cannot stand for both");
       }
@@ -119,7 +120,7 @@ class Copy {
     if (!is_constant) {
       own_.insert(node);
       calls_.emplace(original, node);
-      for (const auto& [name, item] : heritage_) graph_.set_attribute(node, name, item);
+      for (const auto& [name, item] : inherited_attributes_) graph_.set_attribute(node, name, item);
     }
     for (const Attribute& attribute : replacement_.attributes(original)) {
       graph_.set_attribute(node, attribute.name, attribute.item);
@@ -228,8 +229,8 @@ class Copy {
   AliasAnalysis& aliases_;
   const Providers& providers_;
   std::unordered_map<ValueId, ValueId> copies_;
-  std::unordered_map<StringId, std::vector<Argument>> heritage_;
-  std::unordered_map<StringId, NodeId> givers_;
+  std::unordered_map<StringId, std::vector<Argument>> inherited_attributes_;
+  std::unordered_map<StringId, NodeId> attribute_sources_;
   std::map<NodeId, NodeId> calls_;  // new ones by their original
   std::unordered_set<NodeId> own_;  // new nodes whose memory is their own
   std::vector<NodeId> made_;

@@ -230,8 +230,8 @@ class _Reader:
             count = max((user.args[1] for user in fx_node.users), default=-1) + 1
         return kind, (None,) * count
 
-    def misfit(self, fx_node: Any) -> None:
-        """Raises `SchemaError` that says why the arguments do not fit."""
+    def raise_mismatch(self, fx_node: Any) -> None:
+        """Raise the `SchemaError` that says why the arguments do not match the schema."""
         in_schema_order(fx_node.target, fx_node.args, fx_node.kwargs)
 
     def meta(self, fx_node: Any) -> object:
