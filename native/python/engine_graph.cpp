@@ -369,13 +369,13 @@ void def_transactions(nb::class_<GraphCore>& type) {
       .def_prop_ro("in_transaction", [](GraphCore& core) { return core.graph.in_transaction(); })
       .def("commit", [](GraphCore& core) { return EditList{editable(core).commit()}; })
       .def("rollback", [](GraphCore& core) { editable(core).rollback(); })
-      .def("mark",
+      .def("savepoint",
            [](GraphCore& core) {
-             const en::Graph::Mark mark = core.graph.mark();
-             return nb::make_tuple(mark.edits, mark.metas);
+             const en::Graph::Savepoint savepoint = core.graph.savepoint();
+             return nb::make_tuple(savepoint.edits, savepoint.metas);
            })
-      .def("undo_to", [](GraphCore& core, size_t edits,
-                         size_t metas) { editable(core).undo_to({edits, metas}); })
+      .def("rollback_to", [](GraphCore& core, size_t edits,
+                             size_t metas) { editable(core).rollback_to({edits, metas}); })
       .def("edit_count", [](GraphCore& core) { return core.graph.journal().size(); })
       .def("edit_at", &edit_at, nb::arg(), nb::arg().none() = nb::none());
 }

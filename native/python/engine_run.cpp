@@ -67,7 +67,7 @@ class PythonSession : public en::SessionSteps {
       : graph_(graph_of(session.attr("graph"))),
         pass_(std::move(pass)),
         is_decompose_(pass_->descriptor.kind == en::PassKind::kDecompose),
-        is_heard_(nb::cast<bool>(session.attr("is_heard"))),
+        has_listeners_(nb::cast<bool>(session.attr("has_listeners"))),
         is_limited_(nb::cast<bool>(session.attr("is_limited"))),
         can_copy_(nb::cast<bool>(session.attr("can_copy"))),
         session_(std::move(session)) {}
@@ -100,22 +100,22 @@ class PythonSession : public en::SessionSteps {
   void replace() override { call<void>(session_, "replace"); }
   void refuse(const std::string& reason) override { call<void>(session_, "refuse", reason); }
   std::optional<en::NearMiss> near_miss() override;
-  void mark() override { call<void>(session_, "mark"); }
-  void keep() override { call<void>(session_, "keep"); }
-  void undo() override { call<void>(session_, "undo"); }
+  void savepoint() override { call<void>(session_, "savepoint"); }
+  void release_savepoint() override { call<void>(session_, "release_savepoint"); }
+  void rollback_to_savepoint() override { call<void>(session_, "rollback_to_savepoint"); }
 
   // Steps of every candidate that are mostly empty are left out where they are.
   bool may_rewrite() override { return !is_limited_ || call<bool>(session_, "may_rewrite"); }
-  void tell_matched() override {
-    if (is_heard_) call<void>(session_, "tell_matched");
+  void report_match() override {
+    if (has_listeners_) call<void>(session_, "report_match");
   }
-  void tell_replaced() override {
-    if (is_heard_) call<void>(session_, "tell_replaced");
+  void report_replacement() override {
+    if (has_listeners_) call<void>(session_, "report_replacement");
   }
 
-  en::Verdict judge(std::exception_ptr error) const override {
-    const auto [kind, status, text] =
-        call<std::tuple<int, int64_t, std::string>>(session_, "judge", exception_of(error));
+  en::Verdict classify_error(std::exception_ptr error) const override {
+    const auto [kind, status, text] = call<std::tuple<int, int64_t, std::string>>(
+        session_, "classify_error", exception_of(error));
     return {static_cast<en::Verdict::Kind>(kind), status, text};
   }
 
@@ -127,7 +127,7 @@ class PythonSession : public en::SessionSteps {
   en::Graph& graph_;
   const en::RegistrationPtr pass_;
   const bool is_decompose_;
-  const bool is_heard_;
+  const bool has_listeners_;
   const bool is_limited_;
   const bool can_copy_;
   nb::object session_;
@@ -199,8 +199,8 @@ class PythonRun : public en::RunSteps {
     return std::make_unique<PythonSession>(std::move(session), pass);
   }
 
-  void tell(const en::PassResult& result, const en::Graph& graph) override {
-    call<void>(run_, "tell", fields_of(result), graphs_.at(&graph));
+  void report_result(const en::PassResult& result, const en::Graph& graph) override {
+    call<void>(run_, "report_result", fields_of(result), graphs_.at(&graph));
   }
 
   void infer_shapes() override { call<void>(run_, "infer_shapes"); }

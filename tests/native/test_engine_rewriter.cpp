@@ -214,10 +214,10 @@ TEST(failed_replacement_is_undone_by_its_transaction) {
   target.graph.begin(text("rule"));
   const auto made = replace_at(target.graph, wide, {{target.x, 0}}, {{target.exp, 0}},
                                {target.relu, target.exp}, target.sum);
-  const Graph::Mark mark = target.graph.mark();
+  const Graph::Savepoint savepoint = target.graph.savepoint();
   replace_at(target.graph, Unary("t::neg").graph, {{made.back(), 0}}, {{target.sum, 0}},
              {target.sum}, target.graph.last());
-  target.graph.undo_to(mark);
+  target.graph.rollback_to(savepoint);
   CHECK_EQ(target.graph.count(text("t::neg")), 0u);
   CHECK_EQ(target.graph.count(text("t::tanh")), 1u);
   target.graph.rollback();

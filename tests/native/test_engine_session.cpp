@@ -38,12 +38,12 @@ class Noted : public SessionSteps {
   }
   void refuse(const std::string& reason) override { note("refuse(" + reason + ")"); }
   std::optional<NearMiss> near_miss() override { return std::nullopt; }
-  void mark() override { note("mark"); }
-  void keep() override { note("keep"); }
-  void undo() override { note("undo"); }
-  Verdict judge(std::exception_ptr error) const override {
+  void savepoint() override { note("savepoint"); }
+  void release_savepoint() override { note("release"); }
+  void rollback_to_savepoint() override { note("undo"); }
+  Verdict classify_error(std::exception_ptr error) const override {
     if (interrupted) std::rethrow_exception(error);
-    Verdict verdict = SessionSteps::judge(error);
+    Verdict verdict = SessionSteps::classify_error(error);
     verdict.kind = kind;
     return verdict;
   }
@@ -77,22 +77,23 @@ PassDescriptor pattern_pass(Policy policy = Policy::kFail) {
 
 }  // namespace
 
-TEST(candidates_are_rewritten_one_after_the_other_each_behind_a_mark) {
+TEST(candidates_are_rewritten_one_after_the_other_each_behind_a_savepoint) {
   Noted steps(2);
   const PassResult result = run_session(pattern_pass(), steps, {});
   CHECK_EQ(steps.steps,
-           "begin prepare start next mark meets make replace keep next mark meets make replace "
-           "keep next commit ");
+           "begin prepare start next savepoint meets make replace release next savepoint meets "
+           "make replace release next commit ");
   CHECK_EQ(result.matches, 2u);
 }
 
-TEST(candidate_that_a_hook_refuses_is_undone_and_the_search_is_told) {
+TEST(candidate_that_a_hook_refuses_is_undone_and_reported_to_the_search) {
   Noted steps(1);
   steps.met = false;
   const PassResult result = run_session(pattern_pass(), steps, {});
-  CHECK_EQ(steps.steps,
-           "begin prepare start next mark meets undo refuse(meet_requirements returned False) next "
-           "commit ");
+  CHECK_EQ(
+      steps.steps,
+      "begin prepare start next savepoint meets undo refuse(meet_requirements returned False) next "
+      "commit ");
   CHECK_EQ(result.refused, 1u);
   CHECK(result.outcome == Outcome::kUnchanged);
 }
@@ -107,7 +108,7 @@ TEST(result_that_would_be_an_input_is_left_to_who_can_copy_it_and_refused_otherw
   Noted copied(1);
   copied.returns_input = copied.copier = true;
   CHECK_EQ(run_session(pattern_pass(), copied, {}).matches, 1u);
-  CHECK(copied.steps.find("replace keep") != std::string::npos);
+  CHECK(copied.steps.find("replace release") != std::string::npos);
 }
 
 TEST(policy_skip_undoes_the_candidate_that_failed_alone) {
@@ -128,7 +129,7 @@ TEST(wrong_rewrite_is_tolerated_by_no_policy) {
     const PassResult result = run_session(pattern_pass(policy), steps, {});
     CHECK(result.failed());
     CHECK(!result.fatal);
-    CHECK_EQ(steps.steps, "begin prepare start next mark meets make replace undo rollback ");
+    CHECK_EQ(steps.steps, "begin prepare start next savepoint meets make replace undo rollback ");
     CHECK_EQ(result.message, "no luck");
   }
 }
@@ -138,7 +139,7 @@ TEST(what_is_no_failure_of_the_pass_goes_through_after_the_edits_were_undone) {
   steps.fail_at = "meets";
   steps.interrupted = true;
   CHECK_THROWS(run_session(pattern_pass(Policy::kSkip), steps, {}), std::runtime_error, "no luck");
-  CHECK_EQ(steps.steps, "begin prepare start next mark meets undo rollback ");
+  CHECK_EQ(steps.steps, "begin prepare start next savepoint meets undo rollback ");
 }
 
 TEST(failure_of_the_last_step_undoes_the_session) {

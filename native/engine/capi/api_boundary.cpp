@@ -30,18 +30,18 @@ int32_t boundary_nodes(bringup_ir_graph graph, const bringup_boundary* boundary,
   });
 }
 
-// Edits that stay only when `keep` is called: those of a transaction of its own, or of the open
+// Edits that stay only when `commit` is called: those of a transaction of its own, or of the open
 // one.
 class Edits {
  public:
   explicit Edits(Graph& graph)
-      : graph_(graph), is_inner_(graph.in_transaction()), mark_(graph.mark()) {
+      : graph_(graph), is_inner_(graph.in_transaction()), savepoint_(graph.savepoint()) {
     if (!is_inner_) graph.begin(kNoString);
   }
   ~Edits() {
-    if (kept_) return;
+    if (is_committed_) return;
     if (is_inner_) {
-      graph_.undo_to(mark_);
+      graph_.rollback_to(savepoint_);
     } else {
       graph_.rollback();
     }
@@ -49,16 +49,16 @@ class Edits {
   Edits(const Edits&) = delete;
   Edits& operator=(const Edits&) = delete;
 
-  void keep() {
+  void commit() {
     if (!is_inner_) graph_.commit();
-    kept_ = true;
+    is_committed_ = true;
   }
 
  private:
   Graph& graph_;
   const bool is_inner_;
-  const Graph::Mark mark_;
-  bool kept_ = false;
+  const Graph::Savepoint savepoint_;
+  bool is_committed_ = false;
 };
 
 void check_replacement(const GraphEntry& entry, const GraphEntry& replacement) {
@@ -101,7 +101,7 @@ int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundar
     const std::vector<NodeId> added = replaced(*entry, *made->graph, part, aliases);
     if (nodes != nullptr) hand_out(*entry, added, nodes, count);
     take_graph(replacement);
-    edits.keep();
+    edits.commit();
   });
 }
 

@@ -205,13 +205,13 @@ class Graph {
   std::vector<Edit> commit();
   // Closes it and undoes everything, the last edit first.
   void rollback();
-  // How far the open transaction has come, and undoing what came after it.
-  struct Mark {
+  // How far the open transaction has come; rollback_to undoes what came after it.
+  struct Savepoint {
     size_t edits = 0;
     size_t metas = 0;
   };
-  Mark mark() const { return {journal_.size(), former_metas_.size()}; }
-  void undo_to(const Mark& mark);
+  Savepoint savepoint() const { return {journal_.size(), former_metas_.size()}; }
+  void rollback_to(const Savepoint& savepoint);
 
  private:
   static constexpr NodeId kOutput = 0;

@@ -265,17 +265,17 @@ std::vector<Edit> Graph::commit() {
 void Graph::rollback() {
   if (!open_)
     throw EngineError(ErrorCode::kBusy, "graph " + quoted(name_) + " is not being edited");
-  undo_to({});
+  rollback_to({});
   open_ = false;
   rule_ = kNoString;
 }
 
-void Graph::undo_to(const Mark& mark) {
-  while (journal_.size() > mark.edits) {
+void Graph::rollback_to(const Savepoint& savepoint) {
+  while (journal_.size() > savepoint.edits) {
     undo(journal_.back());
     journal_.pop_back();
   }
-  while (former_metas_.size() > mark.metas) {
+  while (former_metas_.size() > savepoint.metas) {
     write_meta(former_metas_.back().value, former_metas_.back().meta);
     former_metas_.pop_back();
   }

@@ -65,7 +65,7 @@ class Run {
       const std::unique_ptr<SessionSteps> session = steps_.open(graph, registration);
       report_.results.push_back(run_session(descriptor, *session, shared_[&graph]));
     }
-    steps_.tell(report_.results.back(), graph);
+    steps_.report_result(report_.results.back(), graph);
     return report_.results.back();
   }
 

@@ -63,16 +63,16 @@ class NativeSession : public SessionSteps {
   void refuse(const std::string&) override {}
   std::optional<NearMiss> near_miss() override { return std::nullopt; }
 
-  void mark() override { mark_ = graph_.mark(); }
+  void savepoint() override { savepoint_ = graph_.savepoint(); }
 
-  void undo() override {
-    const bool was_edited = graph_.journal().size() != mark_.edits;
-    graph_.undo_to(mark_);
+  void rollback_to_savepoint() override {
+    const bool was_edited = graph_.journal().size() != savepoint_.edits;
+    graph_.rollback_to(savepoint_);
     if (was_edited) aliases_.emplace(graph_);
   }
 
   std::string describe(std::exception_ptr error) override {
-    const std::string what = judge(error).text;
+    const std::string what = classify_error(error).text;
     const std::string& said = context_.error_message;
     return said.empty() || said == what ? what : said + " (" + what + ")";
   }
@@ -101,7 +101,7 @@ class NativeSession : public SessionSteps {
 
  private:
   bool is_open_ = false;
-  Graph::Mark mark_;
+  Graph::Savepoint savepoint_;
 };
 
 class PatternSession : public NativeSession {

@@ -23,7 +23,7 @@ struct Providers;
 using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
 using Options = std::map<std::string, OptionValue, std::less<>>;
 
-// What a hook is told about its run.
+// What a hook can read about its run.
 struct PassContext {
   const PassDescriptor& descriptor;
   uint64_t instance_id;  // of the session's one instance; unique in the process

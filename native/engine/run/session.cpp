@@ -82,16 +82,16 @@ class Session {
     while (again) {
       const uint64_t before = result_.matches;
       result_.near_misses.clear();
-      for (size_t search = 0; search < searches && !is_spent(); ++search) sweep(search);
-      again = descriptor_.repeat_until_stable && result_.matches != before && !is_spent();
+      for (size_t search = 0; search < searches && !is_limit_reached(); ++search) sweep(search);
+      again = descriptor_.repeat_until_stable && result_.matches != before && !is_limit_reached();
     }
-    if (is_spent()) tell_spent();
+    if (is_limit_reached()) report_limit_reached();
     result_.matches += steps_.fusions();
   }
 
-  bool is_spent() const { return most_ != 0 && result_.matches >= most_; }
+  bool is_limit_reached() const { return most_ != 0 && result_.matches >= most_; }
 
-  void tell_spent() {
+  void report_limit_reached() {
     if (descriptor_.max_rewrites != 0) {
       result_.message = "stopped after " + std::to_string(most_) + " rewrites (max_rewrites)";
       return;
@@ -105,7 +105,7 @@ class Session {
 
   void sweep(size_t search) {
     steps_.start(search);
-    while (!is_spent() && steps_.next()) {
+    while (!is_limit_reached() && steps_.next()) {
       if (const std::optional<std::string> reason = attempt()) {
         ++result_.refused;
         steps_.refuse(*reason);
@@ -122,19 +122,19 @@ class Session {
   // Rewrites one candidate, all or nothing; the reason if it was left alone.
   std::optional<std::string> attempt() {
     if (std::optional<std::string> reason = steps_.refusal()) return reason;
-    steps_.tell_matched();
-    steps_.mark();
+    steps_.report_match();
+    steps_.savepoint();
     try {
       if (std::optional<std::string> reason = rewrite()) {
-        steps_.undo();
+        steps_.rollback_to_savepoint();
         return reason;
       }
     } catch (...) {
       return leave(std::current_exception());
     }
-    steps_.keep();
+    steps_.release_savepoint();
     ++result_.matches;
-    steps_.tell_replaced();
+    steps_.report_replacement();
     return std::nullopt;
   }
 
@@ -155,8 +155,8 @@ class Session {
 
   // Undoes the candidate that failed, where it may be left alone, and says why; else throws.
   std::string leave(std::exception_ptr error) {
-    steps_.undo();
-    const Verdict verdict = steps_.judge(error);
+    steps_.rollback_to_savepoint();
+    const Verdict verdict = steps_.classify_error(error);
     if (verdict.kind == Verdict::Kind::kSkip) return "skipped: " + verdict.text;
     if (descriptor_.policy != Policy::kSkip || verdict.kind != Verdict::Kind::kFailure) {
       std::rethrow_exception(error);
@@ -167,7 +167,7 @@ class Session {
 
   void end(std::exception_ptr error) {
     steps_.rollback();
-    const Verdict verdict = steps_.judge(error);
+    const Verdict verdict = steps_.classify_error(error);
     result_.matches = 0;
     if (verdict.kind == Verdict::Kind::kSkip) {
       result_.outcome = Outcome::kSkipped;
@@ -206,7 +206,7 @@ PassResult result_of(const PassDescriptor& descriptor, const Graph& graph) {
   return result;
 }
 
-Verdict SessionSteps::judge(std::exception_ptr error) const {
+Verdict SessionSteps::classify_error(std::exception_ptr error) const {
   using Kind = Verdict::Kind;
   try {
     std::rethrow_exception(error);

@@ -58,7 +58,7 @@ class StatusError : public std::exception {
 
 // Runs the pass. Its edits stay only when it succeeds: it ran, `settle` agrees, and no results
 // share memory that did not in `shared`. Every failure becomes part of the
-// result; what `judge` does not take for one is thrown.
+// result; an error that `classify_error` does not count as one is thrown.
 //
 // One sweep visits the candidates that were there when it began, so a replacement that holds its
 // own pattern ends; sweeps are repeated where the pass asks for it, up to a bound.

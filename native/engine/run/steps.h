@@ -72,19 +72,20 @@ class SessionSteps {
   virtual void refuse(const std::string& reason) = 0;
   // What came closest since `start`.
   virtual std::optional<NearMiss> near_miss() = 0;
-  // Marks a state of the graph, which `undo` brings back; `keep` forgets it.
-  virtual void mark() = 0;
-  virtual void keep() {}
-  virtual void undo() = 0;
+  // A state of the graph, which `rollback_to_savepoint` brings back; `release_savepoint` forgets
+  // it.
+  virtual void savepoint() = 0;
+  virtual void release_savepoint() {}
+  virtual void rollback_to_savepoint() = 0;
 
   // Whether one more rewrite may happen at all; of a graph pass, its run.
   virtual bool may_rewrite() { return true; }
-  virtual void tell_matched() {}
-  virtual void tell_replaced() {}
+  virtual void report_match() {}
+  virtual void report_replacement() {}
   // Throws what is no failure of the pass, such as an interrupt of the user's.
-  virtual Verdict judge(std::exception_ptr error) const;
+  virtual Verdict classify_error(std::exception_ptr error) const;
   // A failure in words for the result; called once each, when its edits were undone.
-  virtual std::string describe(std::exception_ptr error) { return judge(error).text; }
+  virtual std::string describe(std::exception_ptr error) { return classify_error(error).text; }
 };
 
 // A run of several passes over a graph and its subgraphs.
@@ -96,7 +97,7 @@ class RunSteps {
   virtual std::vector<Graph*> graphs() = 0;
   virtual std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass) = 0;
   // Called once for every result, in order.
-  virtual void tell(const PassResult&, const Graph&) {}
+  virtual void report_result(const PassResult&, const Graph&) {}
   // Between the first two stages, and before the last.
   virtual void infer_shapes() = 0;
   virtual void fold() = 0;

@@ -399,14 +399,14 @@ class Graph(GraphTree):
             raise RuntimeError(
                 f"graph {self.name!r} has no open transaction to make a savepoint in"
             )
-        mark, notes = self._core.mark(), len(self._undo)
+        savepoint, notes = self._core.savepoint(), len(self._undo)
         edits = len(journal)
         try:
             yield
         except BaseException:
             if undone is not None:
                 undone.extend(journal[edits:])
-            self._core.undo_to(*mark)
+            self._core.rollback_to(*savepoint)
             self._undo_since(notes)
             raise
 

@@ -94,7 +94,7 @@ class Run:
         self._graph = graph
         self._options = options
         self._controls = Controls.of(options)
-        self._is_heard = is_wanted() and not self._controls.quiet
+        self._has_listeners = is_wanted() and not self._controls.quiet
         self._commit = commit
         self._fold = fold
         self._session: Session | None = None
@@ -107,11 +107,16 @@ class Run:
         """A session of a pass on one of these graphs."""
         commit = self._commit if graph is self._graph else None
         self._session = Session(
-            graph, descriptor, self._options, self._controls, commit, is_heard=self._is_heard
+            graph,
+            descriptor,
+            self._options,
+            self._controls,
+            commit,
+            has_listeners=self._has_listeners,
         )
         return self._session
 
-    def tell(self, facts: dict[str, Any], graph: ir.Graph) -> None:
+    def report_result(self, facts: dict[str, Any], graph: ir.Graph) -> None:
         """Take a result: of the session that was opened last, or of a pass that did not run."""
         result = result_of(facts, graph)
         self.report.results.append(result)

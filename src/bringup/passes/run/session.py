@@ -45,11 +45,11 @@ class Session:
         options: what the pass may read.
         controls: what else is asked for.
         commit: handed the edits that stay.
-        is_heard: whether anybody wants to be told what happens.
+        has_listeners: whether anybody has subscribed to what happens.
 
     Attributes:
         error: that failed last.
-        is_heard: as given; the engine asks once.
+        has_listeners: as given; the engine asks once.
         is_limited: whether the number of rewrites is limited; likewise.
         can_copy: whether `copy_output` can be asked for; likewise.
     """
@@ -65,7 +65,7 @@ class Session:
         controls: Controls,
         commit: Committer | None,
         *,
-        is_heard: bool = False,
+        has_listeners: bool = False,
     ) -> None:
         self.graph = graph
         self.error: Exception | None = None
@@ -73,7 +73,7 @@ class Session:
         self._options = options
         self._controls = controls
         self._commit = commit
-        self.is_heard = is_heard
+        self.has_listeners = has_listeners
         self.is_limited = controls.limit is not None
         self.can_copy = hasattr(graph.dialect, "copy_of")
         self._before = str(graph) if controls.dump is not None else ""
@@ -151,7 +151,7 @@ class Session:
         self._around.close()
 
     def finish(self, result: PassResult) -> None:
-        """Complete the result and tell everybody."""
+        """Complete the result and report it to the listeners."""
         result.traceback = self._traceback
         result.refused += len(self._refusals)
         result.near_misses.extend(self._refusals[:1])
@@ -163,7 +163,7 @@ class Session:
             limit.give_back(self._descriptor.pass_name, self.graph.name)
         if folder is not None and (result.edits or result.status is PassStatus.FAILED):
             dump(folder, result, self._before, self.graph)
-        if self.is_heard:
+        if self.has_listeners:
             self._emit_executed(result)
         if not self._controls.quiet:
             _LOG.info("%s", result)
@@ -270,28 +270,28 @@ class Session:
             miss.size,
         )
 
-    def mark(self) -> None:
-        """Mark the state that `undo` brings back."""
+    def savepoint(self) -> None:
+        """Mark the state that `rollback_to_savepoint` brings back."""
         self._undone: list[ir.Edit] = []
         savepoint = self.graph.savepoint(self._undone)
         savepoint.__enter__()
         self._savepoint = savepoint
 
-    def keep(self) -> None:
-        """Forget the mark."""
-        assert self._savepoint is not None, "mark() made it"
+    def release_savepoint(self) -> None:
+        """Keep what was edited since the savepoint."""
+        assert self._savepoint is not None, "savepoint() made it"
         self._savepoint.__exit__(None, None, None)
 
-    def undo(self) -> None:
-        """Undo what was edited since the mark."""
-        assert self._savepoint is not None, "mark() made it"
+    def rollback_to_savepoint(self) -> None:
+        """Undo what was edited since the savepoint."""
+        assert self._savepoint is not None, "savepoint() made it"
         _undo(self._savepoint)
         if self._undone:
             self._targets.aliases.rebuild()
 
     # What happens
 
-    def tell_matched(self) -> None:
+    def report_match(self) -> None:
         """A candidate is offered to the hooks."""
         self._captures = self._target.captures
         self._emit(
@@ -301,7 +301,7 @@ class Session:
             captures=self._captures,
         )
 
-    def tell_replaced(self) -> None:
+    def report_replacement(self) -> None:
         """It was rewritten."""
         self._emit(
             EventKind.REPLACED,
@@ -311,7 +311,7 @@ class Session:
             new_nodes=[node.name for node in self._made],
         )
 
-    def judge(self, error: BaseException) -> tuple[int, int, str]:
+    def classify_error(self, error: BaseException) -> tuple[int, int, str]:
         """What an exception means, its status, and its text; raises what is no failure."""
         if not isinstance(error, Exception):
             self._context.expire()
@@ -361,7 +361,7 @@ class Session:
         return result.status is not PassStatus.FAILED and result.matches > 0
 
     def _emit(self, kind: EventKind, **details: object) -> None:
-        if not self.is_heard:
+        if not self.has_listeners:
             return
         descriptor = self._descriptor
         emit(

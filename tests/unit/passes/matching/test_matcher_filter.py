@@ -191,10 +191,10 @@ def test_index_follows_edits():
     assert count() == 0
     scale = graph.find("t::scale")[1]
     with graph.transaction("edit"):
-        mark = graph._core.mark()
+        savepoint = graph._core.savepoint()
         graph._core.rewire(scale, (scale.arguments[0], 3), {})
         assert count() == 1
-        graph._core.undo_to(*mark)
+        graph._core.rollback_to(*savepoint)
         assert count() == 0
         made = graph.inserting_before(graph.output_node).op("t::scale", graph.inputs[0], 3)
         assert count() == 0
