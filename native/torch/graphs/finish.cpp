@@ -46,7 +46,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   check_contents();
   for (Block* block : pool_->live_blocks()) {
-    if (!block->written && block->origin == Origin::kLiteral) add_constant(*block);
+    if (!block->written && block->origin == Origin::kHostData) add_constant(*block);
   }
   if (nodes_.empty()) {
     throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +

@@ -204,7 +204,7 @@ void Graph::run_all(bool validating) {
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
   }
-  const auto over = c10::make_scope_exit([this] { replay_.standings.clear(); });
+  const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
   const ReplayDispatch dispatch;
   const TapScope tap(&replay_.tap);
   replay_.tap = ReplayTap();
@@ -226,8 +226,8 @@ void Graph::run_all(bool validating) {
 void Graph::take_random_numbers() {
   if (!random_.draws()) return;
   if (device_graph_ != nullptr) device_graph_->finish_former();
-  replay_.standings.clear();  // else this graph alone could keep a generator alive
-  replay_.standings = random_.reserve();
+  replay_.generators.clear();  // else this graph alone could keep a generator alive
+  replay_.generators = random_.reserve();
 }
 
 void Graph::run_node(size_t position, bool validating) {

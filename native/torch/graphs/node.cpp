@@ -174,7 +174,7 @@ bool OperatorNode::out_fits(Replay& replay) const {
 void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) const {
   auto& stack = replay.stack;
   if (C10_LIKELY(!call_.random)) return op.redispatchBoxed(call_.keys, &stack);
-  call_.random->run(stack.data(), replay.standings,
+  call_.random->run(stack.data(), replay.generators,
                     [&] { op.redispatchBoxed(call_.keys, &stack); });
 }
 

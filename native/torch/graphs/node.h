@@ -26,7 +26,7 @@ struct Replay {
   runtime::HostContext* context = nullptr;  // of the thread on which nodes run now
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns
-  std::vector<Standing> standings;
+  std::vector<ReplayGenerator> generators;
 };
 
 // A host argument that `update` may write.

@@ -150,9 +150,9 @@ at::DataPtr RecordingTap::allocate(size_t bytes, c10::Device device, c10::Alloca
   Origin origin = origin_;
   if (!in_operator_) {
     // torch excludes these two while it turns Python data into a tensor.
-    const bool literal = c10::impl::tls_is_dispatch_key_excluded(kRecorderKey) &&
-                         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python);
-    origin = literal ? Origin::kLiteral : Origin::kUnseen;
+    const bool is_host_data = c10::impl::tls_is_dispatch_key_excluded(kRecorderKey) &&
+                              c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python);
+    origin = is_host_data ? Origin::kHostData : Origin::kUnseen;
   }
   at::DataPtr data = pool_->allocate(bytes, device, base, origin);
   if (list_ != nullptr) list_->push_back({data.get(), bytes, data.device()});

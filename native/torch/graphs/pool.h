@@ -18,10 +18,10 @@ class Pool;
 
 // Who asked for a block: says what its content may be before a node wrote it.
 enum class Origin : uint8_t {
-  kOperator,  // an operator that became a node
-  kBlank,     // aten::empty and its kin: undefined on purpose
-  kLiteral,   // data that came from Python: torch.tensor([...]), an index list
-  kUnseen,    // code that the recorder cannot see: a generated kernel, a raw launch
+  kOperator,       // an operator that became a node
+  kUninitialised,  // aten::empty and the like: undefined on purpose
+  kHostData,       // data that came from Python: torch.tensor([...]), an index list
+  kUnseen,         // code that the recorder cannot see: a generated kernel, a raw launch
 };
 
 // A piece of memory that is handed out again when its storage has died during the capture.

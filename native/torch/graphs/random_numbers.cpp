@@ -47,27 +47,27 @@ std::string describe(const at::Generator& generator) {
 
 // --- replay
 
-void NodeRandom::run(c10::IValue* arguments, const std::vector<Standing>& standings,
+void NodeRandom::run(c10::IValue* arguments, const std::vector<ReplayGenerator>& generators,
                      c10::function_ref<void()> call) const {
   if (given) {
-    const Standing& standing = standings[given->generator];
-    if (is_host(standing.generator)) {
-      arguments[traits.generator()] = standing.generator;
+    const ReplayGenerator& entry = generators[given->generator];
+    if (is_host(entry.generator)) {
+      arguments[traits.generator()] = entry.generator;
     } else {
-      ReplayDraws source(standing.base, *given);
+      ReplayDraws source(entry.base, *given);
       traits.give_generator(arguments, source);
     }
   }
   if (!inside) return call();
-  // A graph that draws nothing has no standings, and this source refuses to give anything.
-  const RandomPoint base = inside->count > 0 ? standings[inside->generator].base : RandomPoint();
+  // A graph that draws nothing reserves no generators, and this source refuses to give anything.
+  const RandomPoint base = inside->count > 0 ? generators[inside->generator].base : RandomPoint();
   ReplayDraws source(base, *inside);
   const DrawScope scope(source);
   call();
 }
 
-std::vector<Standing> GraphRandom::reserve() const {
-  std::vector<Standing> standings(used_.size());
+std::vector<ReplayGenerator> GraphRandom::reserve() const {
+  std::vector<ReplayGenerator> generators(used_.size());
   for (size_t i = 0; i < used_.size(); ++i) {
     if (!used_[i].drawn) continue;
     c10::intrusive_ptr<c10::GeneratorImpl> generator = used_[i].generator.lock();
@@ -77,15 +77,16 @@ std::vector<Standing> GraphRandom::reserve() const {
                            " drew from was freed, or replaced by another: keep it and seed it with "
                            "manual_seed, or capture again (reset() first)");
     }
-    standings[i].generator = at::Generator(std::move(generator));
+    generators[i].generator = at::Generator(std::move(generator));
   }
   // All are there: now they may move.
   for (size_t i = 0; i < used_.size(); ++i) {
-    const at::Generator& generator = standings[i].generator;
+    const at::Generator& generator = generators[i].generator;
     if (!generator.defined() || is_host(generator)) continue;
-    standings[i].base = random_state(generator, generator.device().index())->take(used_[i].offsets);
+    generators[i].base =
+        random_state(generator, generator.device().index())->take(used_[i].offsets);
   }
-  return standings;
+  return generators;
 }
 
 bool GraphRandom::draws() const noexcept {

@@ -24,7 +24,7 @@ struct Draws {
 };
 
 // A generator as one replay finds it.
-struct Standing {
+struct ReplayGenerator {
   at::Generator generator;
   RandomPoint base;  // of a device's generator: where this replay begins
 };
@@ -33,7 +33,7 @@ struct Standing {
 struct NodeRandom {
   // Runs `call` with generators where the operator looks for them: among `arguments`, and where it
   // draws without being given one.
-  void run(c10::IValue* arguments, const std::vector<Standing>& standings,
+  void run(c10::IValue* arguments, const std::vector<ReplayGenerator>& generators,
            c10::function_ref<void()> call) const;
 
   RandomTraits traits;
@@ -57,7 +57,7 @@ class GraphRandom {
 
   // One replay's share; whoever draws afterwards goes on behind it. Raises when a generator is
   // gone.
-  std::vector<Standing> reserve() const;
+  std::vector<ReplayGenerator> reserve() const;
 
   // Whether nodes draw at all.
   bool draws() const noexcept;

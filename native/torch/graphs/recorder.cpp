@@ -30,7 +30,7 @@ bool writes(const c10::Argument& argument) {
 }
 
 // The batch norms write their running statistics without saying so in the schema.
-bool writes_in_secret(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   return schema.name().ends_with("batch_norm") && argument.name().starts_with("running_");
 }
 
@@ -114,7 +114,7 @@ c10::Storage private_copy(const c10::Storage& storage) {
       c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, false));
 }
 
-const char* const kBlankHelp =
+const char* const kUninitialisedHelp =
     "It was made by torch.empty or one of its kind, and nothing in the capture filled it";
 const char* const kUnseenHelp =
     "It was produced by code that the recorder cannot see (a kernel that torch.compile generated, "
@@ -195,8 +195,8 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
   traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
   traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
   traits.resizes = base == "aten::resize_" || base == "aten::resize_as_";
-  traits.blank = traits.resizes || (!traits.mutates && is_empty_factory(base));
-  traits.literal = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
+  traits.uninitialised = traits.resizes || (!traits.mutates && is_empty_factory(base));
+  traits.host_data = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
   traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
                        (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
   traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
@@ -234,7 +234,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
-  const bool becomes_node = !traits.view && !traits.blank;
+  const bool becomes_node = !traits.view && !traits.uninitialised;
   if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);
 
@@ -242,7 +242,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   std::vector<Allocation> allocations;
   {
     tap_.begin_operator(becomes_node ? &allocations : nullptr,
-                        traits.blank ? Origin::kBlank : Origin::kOperator);
+                        traits.uninitialised ? Origin::kUninitialised : Origin::kOperator);
     const auto ended = c10::make_scope_exit([this] { tap_.end_operator(); });
     op.redispatchBoxed(keys, stack);
   }
@@ -251,9 +251,9 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   if (traits.may_draw) random_.after(traits.name);
   const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
   check_gradient(traits, results);
-  if (traits.literal) {
+  if (traits.host_data) {
     for_each_tensor(results.front(), [&](const at::Tensor& tensor) {
-      if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kLiteral;
+      if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kHostData;
     });
   }
   if (!becomes_node || only_passed_on(traits, args, results, allocations)) {
@@ -284,7 +284,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
     const c10::Argument& argument = schema.arguments()[i];
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
-      if (writes_in_secret(schema, argument)) about_to_write(tensor);
+      if (writes_undeclared(schema, argument)) about_to_write(tensor);
       if (writes(argument)) {
         if (!argument.is_out()) check_readable(traits, tensor);
         about_to_write(tensor);
@@ -300,12 +300,12 @@ void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& te
   Block* block = pool_->find(tensor.storage());
   if (block == nullptr) return watch_->add_tensor(tensor, traits.name);
   if (block->written) return;
-  if (block->origin == Origin::kLiteral) return add_constant(*block);
+  if (block->origin == Origin::kHostData) return add_constant(*block);
   // Operators that fill a tensor in place start from an empty one.
-  if (block->origin == Origin::kBlank && traits.mutates) return;
-  throw CaptureFailure(traits.name + " reads a tensor " + describe(tensor) +
-                       " that no captured operator wrote. " +
-                       (block->origin == Origin::kBlank ? kBlankHelp : kUnseenHelp));
+  if (block->origin == Origin::kUninitialised && traits.mutates) return;
+  throw CaptureFailure(
+      traits.name + " reads a tensor " + describe(tensor) + " that no captured operator wrote. " +
+      (block->origin == Origin::kUninitialised ? kUninitialisedHelp : kUnseenHelp));
 }
 
 // A replay would not move the content: fresh memory only.
@@ -532,7 +532,7 @@ void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor)
 std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {
   std::vector<std::pair<uintptr_t, size_t>> found;
   for (const Block* block : pool_->live_blocks()) {
-    if (block->written || block->origin == Origin::kLiteral) continue;
+    if (block->written || block->origin == Origin::kHostData) continue;
     found.emplace_back(reinterpret_cast<uintptr_t>(block->data), block->bytes);
   }
   return found;

@@ -27,16 +27,16 @@ namespace bringup::torch_ext::graphs {
 
 // What the recorder must know about an operator; looked up once a capture.
 struct OperatorTraits {
-  std::string name;          // "aten::add.Tensor"
-  SchemaPtr schema;          // never null
-  bool of_torch = false;     // one of the operators that torch defines
-  bool composite = false;    // made of other operators wherever a backend has no kernel of its own
-  bool random = false;       // draws numbers, and is made of operators that are given a generator
-  bool view = false;         // gives only views, changes no data
-  bool blank = false;        // allocates and writes nothing
-  bool resizes = false;      // gives a tensor other sizes, and memory where it needs more
-  bool literal = false;      // marks data that came from Python
-  bool host_result = false;  // its result is a host value that was read from tensors
+  std::string name;        // "aten::add.Tensor"
+  SchemaPtr schema;        // never null
+  bool of_torch = false;   // one of the operators that torch defines
+  bool composite = false;  // made of other operators wherever a backend has no kernel of its own
+  bool random = false;     // draws numbers, and is made of operators that are given a generator
+  bool view = false;       // gives only views, changes no data
+  bool uninitialised = false;  // allocates and writes nothing
+  bool resizes = false;        // gives a tensor other sizes, and memory where it needs more
+  bool host_data = false;      // marks data that came from Python
+  bool host_result = false;    // its result is a host value that was read from tensors
   bool dynamic_shape = false;  // its result's shape depends on data
   bool asserts = false;        // reads tensors and gives nothing back
   bool mutates = false;        // writes to an argument
