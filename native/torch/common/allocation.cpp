@@ -9,9 +9,9 @@
 namespace bringup::torch_ext {
 namespace {
 
-thread_local AllocationTap* t_tap = nullptr;
+thread_local AllocationInterceptor* t_interceptor = nullptr;
 
-// One for each kind of tap; a slot is written once and never cleared.
+// One for each kind of interceptor; a slot is written once and never cleared.
 std::array<std::atomic<RawRelease>, 4> g_raw_releases{};
 c10::DeleterFnPtr g_base_raw_deleter = nullptr;
 
@@ -24,13 +24,13 @@ void free_raw(void* address) {
   g_base_raw_deleter(address);
 }
 
-class TappedCpuAllocator final : public c10::Allocator {
+class InterceptedCpuAllocator final : public c10::Allocator {
  public:
-  explicit TappedCpuAllocator(c10::Allocator* base) : base_(base) {}
+  explicit InterceptedCpuAllocator(c10::Allocator* base) : base_(base) {}
 
   at::DataPtr allocate(size_t bytes) override {
-    if (C10_LIKELY(t_tap == nullptr)) return base_->allocate(bytes);
-    return t_tap->allocate(bytes, c10::Device(c10::kCPU), *base_);
+    if (C10_LIKELY(t_interceptor == nullptr)) return base_->allocate(bytes);
+    return t_interceptor->allocate(bytes, c10::Device(c10::kCPU), *base_);
   }
   at::DeleterFnPtr raw_deleter() const override { return &free_raw; }
   void copy_data(void* dest, const void* src, size_t count) const override {
@@ -43,28 +43,32 @@ class TappedCpuAllocator final : public c10::Allocator {
 
 }  // namespace
 
-AllocationTap* current_tap() noexcept { return t_tap; }
+AllocationInterceptor* current_interceptor() noexcept { return t_interceptor; }
 
-TapScope::TapScope(AllocationTap* tap) noexcept : former_(t_tap) { t_tap = tap; }
-TapScope::~TapScope() { t_tap = former_; }
+InterceptorScope::InterceptorScope(AllocationInterceptor* interceptor) noexcept
+    : former_(t_interceptor) {
+  t_interceptor = interceptor;
+}
+InterceptorScope::~InterceptorScope() { t_interceptor = former_; }
 
 void add_raw_release(RawRelease release) {
   for (auto& slot : g_raw_releases) {
     RawRelease present = nullptr;
     if (slot.compare_exchange_strong(present, release) || present == release) return;
   }
-  TORCH_INTERNAL_ASSERT(false, "there are more kinds of allocation taps than slots for them");
+  TORCH_INTERNAL_ASSERT(false,
+                        "there are more kinds of allocation interceptors than slots for them");
 }
 
-void install_cpu_allocation_tap() {
+void install_cpu_allocation_interceptor() {
   static std::once_flag once;
   std::call_once(once, [] {
     c10::Allocator* base = c10::GetCPUAllocator();
     g_base_raw_deleter = base->raw_deleter();
     // Never destroyed: tensors may be allocated until the very end of the process.
-    static auto* tapped = new TappedCpuAllocator(base);
+    static auto* intercepted = new InterceptedCpuAllocator(base);
     constexpr uint8_t kAboveTorch = 100;
-    c10::SetCPUAllocator(tapped, kAboveTorch);
+    c10::SetCPUAllocator(intercepted, kAboveTorch);
   });
 }
 

@@ -359,8 +359,8 @@ void free_block(void* context) {
   cache_of(block->segment->device).free(block);
 }
 
-// The memory behind a request that no tap wants; a tap gets it as its `base`.
-class UntappedAllocator final : public c10::Allocator {
+// The memory behind a request that no interceptor wants; an interceptor gets it as its `base`.
+class DirectAllocator final : public c10::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override { return allocate_block(bytes, current_device()); }
   // A block is known by its Block, not by its address, so there is no raw deleter.
@@ -373,19 +373,19 @@ class UntappedAllocator final : public c10::Allocator {
   }
 };
 
-UntappedAllocator& untapped() {
-  static auto* allocator = new UntappedAllocator;
+DirectAllocator& direct_allocator() {
+  static auto* allocator = new DirectAllocator;
   return *allocator;
 }
 
 class DriverAllocator final : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
-    return allocate_through_tap(bytes, current_device());
+    return allocate_intercepted(bytes, current_device());
   }
-  at::DeleterFnPtr raw_deleter() const override { return untapped().raw_deleter(); }
+  at::DeleterFnPtr raw_deleter() const override { return direct_allocator().raw_deleter(); }
   void copy_data(void* target, const void* source, size_t bytes) const override {
-    untapped().copy_data(target, source, bytes);
+    direct_allocator().copy_data(target, source, bytes);
   }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {
@@ -434,10 +434,10 @@ at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   return {block->address, block, &free_block, where};
 }
 
-at::DataPtr allocate_through_tap(size_t bytes, c10::DeviceIndex device) {
-  AllocationTap* tap = current_tap();
-  if (C10_LIKELY(tap == nullptr)) return allocate_block(bytes, device);
-  return tap->allocate(bytes, c10::Device(kDriverDevice, device), untapped());
+at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device) {
+  AllocationInterceptor* interceptor = current_interceptor();
+  if (C10_LIKELY(interceptor == nullptr)) return allocate_block(bytes, device);
+  return interceptor->allocate(bytes, c10::Device(kDriverDevice, device), direct_allocator());
 }
 
 c10::DeviceIndex device_of_address(const void* address) {

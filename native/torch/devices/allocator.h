@@ -7,15 +7,16 @@
 
 namespace bringup::torch_ext {
 
-// What torch asks for device memory: asks this thread's allocation tap first, then allocate_block.
+// What torch asks for device memory: asks this thread's allocation interceptor first, then
+// allocate_block.
 c10::DeviceAllocator& device_allocator();
 
-// Memory of `device` for the current stream of this thread, whatever tap is installed. 0 bytes: a
-// null pointer.
+// Memory of `device` for the current stream of this thread, whatever interceptor is installed. 0
+// bytes: a null pointer.
 at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device);
 
-// The same through this thread's tap, when there is one.
-at::DataPtr allocate_through_tap(size_t bytes, c10::DeviceIndex device);
+// The same through this thread's interceptor, when there is one.
+at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device);
 
 // The device that holds an address; raises when none does.
 c10::DeviceIndex device_of_address(const void* address);

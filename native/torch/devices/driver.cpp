@@ -189,7 +189,7 @@ bool install_driver() {
   require_autograd_devices(device_count);
   g_active.store(g_opened, std::memory_order_release);
   pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
-  install_cpu_allocation_tap();
+  install_cpu_allocation_interceptor();
   register_allocator();
   register_host_allocator();
   register_guard();

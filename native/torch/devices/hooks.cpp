@@ -52,7 +52,7 @@ class DriverHooks final : public at::PrivateUse1HooksInterface {
     TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
     const c10::DeviceIndex device = storage.device().index();
     c10::DeviceGuard guard(storage.device());
-    at::DataPtr grown = allocate_through_tap(bytes, device);
+    at::DataPtr grown = allocate_intercepted(bytes, device);
     const size_t kept = std::min(storage.nbytes(), bytes);
     if (kept > 0) {
       const ProfiledWork work(BRINGUP_DEVICE_TO_DEVICE, kept, current_stream(device));

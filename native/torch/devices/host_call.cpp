@@ -138,8 +138,8 @@ at::Tensor host_alias(const at::Tensor& device_tensor) {
 HostCall::HostCall(c10::DeviceIndex device, Mode mode)
     : device_(device),
       mode_(mode),
-      former_tap_(current_tap()),
-      scope_(mode == Mode::kAlias ? this : former_tap_) {
+      former_interceptor_(current_interceptor()),
+      scope_(mode == Mode::kAlias ? this : former_interceptor_) {
   [[maybe_unused]] static const bool known = (add_raw_release(&release_redirected), true);
   synchronize_current_stream(device);
 }
@@ -180,8 +180,8 @@ at::Tensor HostCall::new_alias(const at::Tensor& tensor) const {
 }
 
 at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&) {
-  const TapScope outside(former_tap_);
-  at::DataPtr block = allocate_through_tap(bytes, device_);
+  const InterceptorScope outside(former_interceptor_);
+  at::DataPtr block = allocate_intercepted(bytes, device_);
   if (device.type() == kDriverDevice) return block;
   void* address = block.get();
   void* host = host_address(device_, address);

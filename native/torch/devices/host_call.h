@@ -47,7 +47,7 @@ class CommonDevice {
   std::optional<c10::Device> stranger_;
 };
 
-class HostCall final : AllocationTap {
+class HostCall final : AllocationInterceptor {
  public:
   enum class Mode { kAlias, kCopy };
 
@@ -90,8 +90,8 @@ class HostCall final : AllocationTap {
   const Mode mode_;
   c10::SmallVector<Pair, 4> pairs_;
   c10::SmallVector<Redirected, 4> redirected_;
-  AllocationTap* const former_tap_;
-  const TapScope scope_;
+  AllocationInterceptor* const former_interceptor_;
+  const InterceptorScope scope_;
 };
 
 // Aliases where the driver allows them.

@@ -74,8 +74,8 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   device_graph_ =
       std::make_unique<DeviceGraph>(*device, nodes_, [this](size_t position, bool validating) {
         const ReplayDispatch dispatch;
-        const TapScope tap(&replay_.tap);
-        replay_.tap = ReplayTap();
+        const InterceptorScope interceptor(&replay_.interceptor);
+        replay_.interceptor = ReplayInterceptor();
         runtime::HostContext context;
         replay_.context = &context;
         run_node(position, validating);
@@ -206,8 +206,8 @@ void Graph::run_all(bool validating) {
   }
   const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
   const ReplayDispatch dispatch;
-  const TapScope tap(&replay_.tap);
-  replay_.tap = ReplayTap();
+  const InterceptorScope interceptor(&replay_.interceptor);
+  replay_.interceptor = ReplayInterceptor();
   runtime::HostContext context;
   replay_.context = &context;
   size_t position = 0;

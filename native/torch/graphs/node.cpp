@@ -186,9 +186,9 @@ void OperatorNode::run(Replay& replay) {
     redispatch(*call_.out, replay);
   } else {
     // Without a list every request goes to the allocator below.
-    if (method_ == Method::kAllocations) replay.tap.begin_operator(call_.allocations);
+    if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
     redispatch(call_.op, replay);
-    replay.tap.end_operator();
+    replay.interceptor.end_operator();
     settle_outputs(stack);
   }
   stack.clear();
@@ -202,10 +202,10 @@ void OperatorNode::validate(Replay& replay) {
   if (call_.learn) return learn_allocations(replay);
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
-  replay.tap.begin_operator(call_.allocations);
+  replay.interceptor.begin_operator(call_.allocations);
   redispatch(call_.op, replay);
-  if (!replay.tap.exact()) method_ = Method::kCopy;
-  replay.tap.end_operator();
+  if (!replay.interceptor.exact()) method_ = Method::kCopy;
+  replay.interceptor.end_operator();
   settle_outputs(stack);
   stack.clear();
 }
@@ -215,10 +215,10 @@ void OperatorNode::validate(Replay& replay) {
 void OperatorNode::learn_allocations(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
-  RecordingTap tap(replay.pool);
+  RecordingInterceptor interceptor(replay.pool);
   {
-    const TapScope scope(&tap);
-    tap.begin_operator(&call_.allocations, Origin::kOperator);
+    const InterceptorScope scope(&interceptor);
+    interceptor.begin_operator(&call_.allocations, Origin::kOperator);
     redispatch(call_.op, replay);
   }
   size_t next = 0;

@@ -22,7 +22,7 @@ namespace bringup::torch_ext::graphs {
 
 // What the nodes of one running replay share.
 struct Replay {
-  ReplayTap tap;
+  ReplayInterceptor interceptor;
   runtime::HostContext* context = nullptr;  // of the thread on which nodes run now
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns

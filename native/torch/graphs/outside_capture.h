@@ -17,7 +17,7 @@ inline constexpr c10::DispatchKeySet kUnseenKeys({kRecorderKey, c10::DispatchKey
 struct OutsideCapture {
   c10::impl::ExcludeDispatchKeyGuard not_recorded{kUnseenKeys};
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  TapScope no_tap{nullptr};
+  InterceptorScope no_interceptor{nullptr};
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -96,7 +96,7 @@ bool Pool::release_raw(void* address) noexcept {
   Block* block = registry().find(address);
   if (block == nullptr) return false;
   // A replay only borrows the address: it may be a living tensor's by now.
-  const bool replaying = dynamic_cast<ReplayTap*>(current_tap()) != nullptr;
+  const bool replaying = dynamic_cast<ReplayInterceptor*>(current_interceptor()) != nullptr;
   if (!replaying && block->holder != nullptr) give_back(*block);
   return true;
 }
@@ -145,7 +145,7 @@ void mark_written(Block& block, const at::Tensor& tensor, size_t writer) {
   }
 }
 
-at::DataPtr RecordingTap::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
+at::DataPtr RecordingInterceptor::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
   if (paused_) return base.allocate(bytes);
   Origin origin = origin_;
   if (!in_operator_) {
@@ -159,7 +159,7 @@ at::DataPtr RecordingTap::allocate(size_t bytes, c10::Device device, c10::Alloca
   return data;
 }
 
-at::DataPtr ReplayTap::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
+at::DataPtr ReplayInterceptor::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
   if (next_ == end_) {
     missed_ = true;
     return base.allocate(bytes);

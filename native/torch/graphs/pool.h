@@ -1,6 +1,6 @@
 // The memory of one captured graph: everything that the capturing thread allocates comes from here,
-// stays at its address for the graph's life and knows who filled it. Also the taps that lead
-// allocations to these addresses.
+// stays at its address for the graph's life and knows who filled it. Also the interceptors that
+// lead allocations to these addresses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -85,9 +85,9 @@ struct Allocation {
 };
 
 // Sends the capturing thread's allocations to the pool, and lists those of the operator that runs.
-class RecordingTap final : public AllocationTap {
+class RecordingInterceptor final : public AllocationInterceptor {
  public:
-  explicit RecordingTap(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+  explicit RecordingInterceptor(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
 
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
 
@@ -112,7 +112,7 @@ class RecordingTap final : public AllocationTap {
 
 // Answers an operator's allocations with the recorded addresses in the recorded order; what does
 // not fit goes to the allocator below and counts as a miss.
-class ReplayTap final : public AllocationTap {
+class ReplayInterceptor final : public AllocationInterceptor {
  public:
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
 

@@ -108,7 +108,7 @@ void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const 
 }
 
 c10::Storage private_copy(const c10::Storage& storage) {
-  const TapScope no_tap{nullptr};
+  const InterceptorScope no_interceptor{nullptr};
   at::DataPtr data = c10::GetCPUAllocator()->clone(storage.data(), storage.nbytes());
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, false));
@@ -145,11 +145,11 @@ void Recorder::begin() {
     throw CaptureFailure(
         "another thread captures a graph now: captures run one after the other in a process");
   }
-  install_cpu_allocation_tap();
+  install_cpu_allocation_interceptor();
   random_.begin();
   t_recorder = this;
   active_ = true;
-  tap_scope_ = std::make_unique<TapScope>(&tap_);
+  interceptor_scope_ = std::make_unique<InterceptorScope>(&interceptor_);
   set_stream_observer(&streams_);
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, true);
 }
@@ -159,7 +159,7 @@ void Recorder::stop() noexcept {
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, false);
   set_stream_observer(nullptr);
   if (device_) last_stream_ = current_stream_of(*device_);
-  tap_scope_.reset();
+  interceptor_scope_.reset();
   t_recorder = nullptr;
   active_ = false;
   g_capturing.store(false);
@@ -168,7 +168,7 @@ void Recorder::stop() noexcept {
 void Recorder::set_paused(bool paused) {
   paused_ = paused;
   set_stream_observer(paused ? nullptr : &streams_);
-  tap_.set_paused(paused);
+  interceptor_.set_paused(paused);
 }
 
 const OperatorTraits& Recorder::traits_of(const c10::OperatorHandle& op) {
@@ -241,9 +241,9 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   if (traits.may_draw) random_.before(args);
   std::vector<Allocation> allocations;
   {
-    tap_.begin_operator(becomes_node ? &allocations : nullptr,
-                        traits.uninitialised ? Origin::kUninitialised : Origin::kOperator);
-    const auto ended = c10::make_scope_exit([this] { tap_.end_operator(); });
+    interceptor_.begin_operator(becomes_node ? &allocations : nullptr,
+                                traits.uninitialised ? Origin::kUninitialised : Origin::kOperator);
+    const auto ended = c10::make_scope_exit([this] { interceptor_.end_operator(); });
     op.redispatchBoxed(keys, stack);
   }
   const c10::ArrayRef<c10::IValue> results(stack->data() + stack->size() - schema.returns().size(),

@@ -133,8 +133,8 @@ class Recorder {
   void put_back() const;
 
   std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
-  RecordingTap tap_{pool_};
-  std::unique_ptr<TapScope> tap_scope_;
+  RecordingInterceptor interceptor_{pool_};
+  std::unique_ptr<InterceptorScope> interceptor_scope_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
   std::unordered_set<const c10::StorageImpl*> known_inputs_;

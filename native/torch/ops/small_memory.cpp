@@ -74,7 +74,7 @@ class OutputAllocator final : public c10::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     if (bytes == 0 || bytes > kLargest || !g_enabled.load(std::memory_order_relaxed) ||
-        current_tap() != nullptr || c10::memoryProfilingEnabled() ||
+        current_interceptor() != nullptr || c10::memoryProfilingEnabled() ||
         !(t_pool.open || open_pool())) {
       return c10::GetCPUAllocator()->allocate(bytes);
     }
