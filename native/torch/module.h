@@ -1,4 +1,4 @@
-// The rooms of the torch module. Each binds its own functions into a submodule.
+// The packages of the torch module. Each binds its own functions into a submodule.
 #pragma once
 
 #include <nanobind/nanobind.h>

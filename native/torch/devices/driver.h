@@ -1,4 +1,4 @@
-// The loaded driver, for the other rooms of native/torch: is there one, its streams, host views,
+// The loaded driver, for the other packages of native/torch: is there one, its streams, host views,
 // kernel launches.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace bringup::torch_ext::graphs {
 
-// Why a run cannot be captured. Must not leave this room as a C++ exception: see set_python_error.
+// Why a run cannot be captured. Must not leave this package as a C++ exception: see set_python_error.
 class CaptureFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -222,7 +222,7 @@ void set_forward_mode(nb::handle function, const std::string& name,
   op.forward_mode.store(new c10::OperatorName(name, overload_name), std::memory_order_release);
 }
 
-// For all rooms of this module; other exceptions go on to nanobind.
+// For all packages of this module; other exceptions go on to nanobind.
 void translate_exception(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
