@@ -21,8 +21,8 @@ namespace {
 
 using Outcome = std::tuple<int32_t, std::optional<std::string>, std::optional<std::string>>;
 
-// The words of the exception in flight.
-std::string thrown_words() {
+// The text of the exception in flight.
+std::string exception_text() {
   try {
     throw;
   } catch (const abi::__forced_unwind&) {
@@ -43,9 +43,9 @@ Outcome call_kernel(runtime::KernelId id, uintptr_t args, int32_t n) {
     if (status == 0) return {0, std::nullopt, std::nullopt};
     return {status, runtime::take_last_error(), std::nullopt};
   } catch (...) {
-    std::string words = thrown_words();
+    std::string text = exception_text();
     runtime::take_last_error();  // not for the next kernel that fails
-    return {0, std::nullopt, std::move(words)};
+    return {0, std::nullopt, std::move(text)};
   }
 }
 
@@ -59,7 +59,7 @@ Outcome ask_kernel(runtime::KernelId id, uintptr_t args, int32_t n) {
     if (reason == nullptr) return {0, std::nullopt, std::nullopt};
     return {0, std::string(reason), std::nullopt};
   } catch (...) {
-    return {0, std::nullopt, thrown_words()};
+    return {0, std::nullopt, exception_text()};
   }
 }
 

@@ -8,10 +8,10 @@ namespace {
 
 std::string text(DLDataType dtype, int32_t rank) {
   constexpr const char* kKinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  std::string words = dtype.code < std::size(kKinds) ? kKinds[dtype.code] : "dtype";
-  if (words != "bool") words += std::to_string(dtype.bits);
-  if (dtype.lanes != 1) words += "x" + std::to_string(dtype.lanes);
-  return rank < 0 ? words : words + " of rank " + std::to_string(rank);
+  std::string text = dtype.code < std::size(kKinds) ? kKinds[dtype.code] : "dtype";
+  if (text != "bool") text += std::to_string(dtype.bits);
+  if (dtype.lanes != 1) text += "x" + std::to_string(dtype.lanes);
+  return rank < 0 ? text : text + " of rank " + std::to_string(rank);
 }
 
 void refuse_view(DLDataType dtype, int32_t rank, const DLTensor* tensor) {

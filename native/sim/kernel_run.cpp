@@ -119,7 +119,7 @@ int32_t foreign_argument(const bringup_launch& launch, const DeviceMemory& memor
   return -1;
 }
 
-std::string place_words(const bringup_launch& launch, const Place& place) {
+std::string place_text(const bringup_launch& launch, const Place& place) {
   return "operator '" + std::string(launch.name != nullptr ? launch.name : "?") +
          "' failed in stream " + std::to_string(place.stream_number) + " of device " +
          std::to_string(place.device);
@@ -127,7 +127,7 @@ std::string place_words(const bringup_launch& launch, const Place& place) {
 
 std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
                                       const Place& place) {
-  std::string words;
+  std::string message;
   bringup_ctx ctx{sizeof(bringup_ctx),
                   BRINGUP_KERNEL_ABI,
                   place.native_stream,
@@ -137,16 +137,16 @@ std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
                   &set_error,
                   &workspace,
                   &parallel_for,
-                  &words};
+                  &message};
   for (int64_t block = 0; block < launch.grid; ++block) {
     ctx.block_index = block;
     scratch().rewind();
     const int32_t status = launch.fn(args, launch.nargs, &ctx);
     if (status == 0) continue;
     std::string text =
-        place_words(launch, place) + ": the kernel returned " + std::to_string(status);
+        place_text(launch, place) + ": the kernel returned " + std::to_string(status);
     if (launch.grid > 1) text += " in block " + std::to_string(block);
-    if (!words.empty()) text += ": " + words;
+    if (!message.empty()) text += ": " + message;
     return text;
   }
   return std::nullopt;
@@ -157,7 +157,7 @@ std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
 std::optional<std::string> run_launch(const bringup_launch& launch, const Place& place) {
   const int32_t foreign = foreign_argument(launch, *place.memory);
   if (foreign >= 0) {
-    return place_words(launch, place) + ": argument " + std::to_string(foreign) +
+    return place_text(launch, place) + ": argument " + std::to_string(foreign) +
            " is a tensor outside this device's memory";
   }
   try {
@@ -165,9 +165,9 @@ std::optional<std::string> run_launch(const bringup_launch& launch, const Place&
     WorkerArguments arguments(launch, *place.memory);
     return run_blocks(launch, arguments.data(), place);
   } catch (const std::exception& error) {
-    return place_words(launch, place) + ": the kernel threw: " + error.what();
+    return place_text(launch, place) + ": the kernel threw: " + error.what();
   } catch (...) {
-    return place_words(launch, place) + ": the kernel threw something that is no std::exception";
+    return place_text(launch, place) + ": the kernel threw something that is no std::exception";
   }
 }
 

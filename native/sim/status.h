@@ -1,4 +1,5 @@
-// How the simulator reports: an exception inside, a status and this thread's words at the C border.
+// How the simulator reports: an exception inside, a status and this thread's message at the C
+// border.
 #pragma once
 
 #include <exception>
@@ -23,7 +24,7 @@ class SimError : public std::exception {
   std::string text_;
 };
 
-// This thread's words for last_error(); kept until its next failure.
+// This thread's message for last_error(); kept until its next failure.
 std::string& last_error_text();
 
 // Runs `body` behind the C border: nothing is thrown over it. `body` returns a bringup_status.

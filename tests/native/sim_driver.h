@@ -23,14 +23,14 @@ inline const bringup_driver& driver() {
   return *driver;
 }
 
-inline std::string words() { return driver().last_error(); }
+inline std::string last_error() { return driver().last_error(); }
 
 // Device memory that is freed with its holder.
 class Memory {
  public:
   explicit Memory(size_t bytes, int32_t device = 0) : device_(device) {
     if (driver().mem_alloc(device, bytes, &address_) != BRINGUP_OK)
-      throw std::runtime_error(words());
+      throw std::runtime_error(last_error());
   }
   ~Memory() { driver().mem_free(device_, address_); }
   Memory(const Memory&) = delete;

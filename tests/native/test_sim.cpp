@@ -31,7 +31,7 @@ TEST(properties_are_written_no_further_than_asked) {
 TEST(an_unknown_device_is_refused) {
   void* address = nullptr;
   CHECK_EQ(driver().mem_alloc(2, 8, &address), BRINGUP_INVALID);
-  CHECK_EQ(words(), "no simulated device 2: there are 2");
+  CHECK_EQ(last_error(), "no simulated device 2: there are 2");
 }
 
 TEST(memory_is_counted_merged_and_aligned) {
@@ -57,7 +57,7 @@ TEST(memory_is_counted_merged_and_aligned) {
 TEST(too_much_memory_is_said_so) {
   void* address = nullptr;
   CHECK_EQ(driver().mem_alloc(0, size_t{1} << 50, &address), BRINGUP_OUT_OF_MEMORY);
-  CHECK(words().find("has no range of 1125899906842624 bytes free") != std::string::npos);
+  CHECK(last_error().find("has no range of 1125899906842624 bytes free") != std::string::npos);
 }
 
 TEST(a_copy_outside_an_allocation_is_refused) {
@@ -66,7 +66,7 @@ TEST(a_copy_outside_an_allocation_is_refused) {
   CHECK_EQ(driver().copy_async(BRINGUP_HOST_TO_DEVICE, 0, memory.get(), 0, host.data(), host.size(),
                                nullptr),
            BRINGUP_INVALID);
-  CHECK_EQ(words(),
+  CHECK_EQ(last_error(),
            "the target of a copy of 65536 bytes is not within one allocation of device memory");
   CHECK_EQ(
       driver().copy_async(BRINGUP_DEVICE_TO_DEVICE, 0, memory.get(), 0, host.data(), 64, nullptr),
@@ -143,7 +143,7 @@ TEST(events_measure_time) {
   const Event end(1);
   double milliseconds = -1;
   CHECK_EQ(driver().event_elapsed(start.get(), end.get(), &milliseconds), BRINGUP_INVALID);
-  CHECK_EQ(words(), "both events must be recorded to tell the time between them");
+  CHECK_EQ(last_error(), "both events must be recorded to tell the time between them");
   driver().event_record(start.get(), 0, nullptr);
   driver().host_func(
       0, nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(3)); },
@@ -164,8 +164,8 @@ TEST(a_failure_is_reported_once_by_the_next_synchronisation_of_its_stream) {
   CHECK_EQ(driver().launch(0, bad.get(), &failing.launch), BRINGUP_OK);
   CHECK_EQ(driver().stream_synchronize(0, good.get()), BRINGUP_OK);
   CHECK_EQ(driver().stream_synchronize(0, bad.get()), BRINGUP_KERNEL_FAILED);
-  CHECK(words().find("operator 'test::kernel' failed in stream ") == 0);
-  CHECK(words().find(" of device 0: the kernel returned 9: the number is wrong") !=
+  CHECK(last_error().find("operator 'test::kernel' failed in stream ") == 0);
+  CHECK(last_error().find(" of device 0: the kernel returned 9: the number is wrong") !=
         std::string::npos);
   CHECK_EQ(driver().stream_synchronize(0, bad.get()), BRINGUP_OK);
   CHECK_EQ(failing.released.load(), 1);
@@ -200,7 +200,8 @@ TEST(a_host_pointer_in_a_launch_is_caught) {
   Launch launch(add_number, &on_host, 1, 1);
   CHECK_EQ(driver().launch(0, nullptr, &launch.launch), BRINGUP_OK);
   CHECK_EQ(driver().stream_synchronize(0, nullptr), BRINGUP_KERNEL_FAILED);
-  CHECK(words().find("argument 0 is a tensor outside this device's memory") != std::string::npos);
+  CHECK(last_error().find("argument 0 is a tensor outside this device's memory") !=
+        std::string::npos);
   CHECK_EQ(on_host, 0);
 }
 
@@ -211,14 +212,14 @@ TEST(a_kernel_that_throws_fails_its_stream_only) {
       memory.get(), 1, 0);
   driver().launch(0, nullptr, &launch.launch);
   CHECK_EQ(driver().stream_synchronize(0, nullptr), BRINGUP_KERNEL_FAILED);
-  CHECK(words().find("the kernel threw: oops") != std::string::npos);
+  CHECK(last_error().find("the kernel threw: oops") != std::string::npos);
 }
 
 TEST(a_refused_launch_is_released_too) {
   const Memory memory(sizeof(int64_t));
   Launch launch(add_number, memory.get(), 1, 0, 0);
   CHECK_EQ(driver().launch(0, nullptr, &launch.launch), BRINGUP_INVALID);
-  CHECK_EQ(words(), "a launch over less than one block");
+  CHECK_EQ(last_error(), "a launch over less than one block");
   CHECK_EQ(launch.released.load(), 1);
 }
 
@@ -247,10 +248,10 @@ TEST(device_code_comes_from_a_module) {
   void* module = nullptr;
   bringup_kernel_fn fn = nullptr;
   CHECK_EQ(driver().module_load(0, "/nowhere.so", &module), BRINGUP_INVALID);
-  CHECK(words().find("/nowhere.so") != std::string::npos);
+  CHECK(last_error().find("/nowhere.so") != std::string::npos);
   REQUIRE(driver().module_load(0, TEST_KERNELS "/add_one.so", &module) == BRINGUP_OK);
   CHECK_EQ(driver().get_function(module, "missing", &fn), BRINGUP_INVALID);
-  CHECK_EQ(words(), "the module exports no function 'missing'");
+  CHECK_EQ(last_error(), "the module exports no function 'missing'");
   CHECK_EQ(driver().get_function(module, "run", &fn), BRINGUP_OK);
   CHECK(fn != nullptr);
   CHECK_EQ(driver().module_unload(module), BRINGUP_OK);
@@ -359,7 +360,7 @@ TEST(a_forked_child_is_refused_in_words_and_ends_cleanly) {
   if (child == 0) {
     const int32_t status = driver().stream_synchronize(0, nullptr);
     const bool refused =
-        status == BRINGUP_ERROR && words().find("forked process") != std::string::npos;
+        status == BRINGUP_ERROR && last_error().find("forked process") != std::string::npos;
     _exit(refused ? 0 : 1);
   }
   int status = -1;

@@ -28,7 +28,7 @@ TEST(there_is_no_host_view) {
   const Memory memory(64);
   void* host = nullptr;
   CHECK_EQ(driver().host_view(0, memory.get(), &host), BRINGUP_UNSUPPORTED);
-  CHECK(words().find("BRINGUP_SIM_ISOLATED=1") != std::string::npos);
+  CHECK(last_error().find("BRINGUP_SIM_ISOLATED=1") != std::string::npos);
 }
 
 TEST(a_host_that_touches_device_memory_faults) {

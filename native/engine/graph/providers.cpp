@@ -6,7 +6,7 @@
 namespace bringup::engine {
 namespace {
 
-std::string words(const std::vector<Dim>& dims) {
+std::string dims_text(const std::vector<Dim>& dims) {
   std::string text;
   for (const Dim& dim : dims) {
     text += text.empty() ? "" : ", ";
@@ -22,7 +22,7 @@ std::string differs(const char* what, const std::string& old, const std::string&
 }  // namespace
 
 std::optional<std::string> difference_of(const TensorDesc& old, const TensorDesc& now) {
-  if (old.sizes != now.sizes) return differs("shape", words(old.sizes), words(now.sizes));
+  if (old.sizes != now.sizes) return differs("shape", dims_text(old.sizes), dims_text(now.sizes));
   if (old.dtype != now.dtype) {
     return differs("dtype", std::string(Strings::text(old.dtype)),
                    std::string(Strings::text(now.dtype)));

@@ -9,14 +9,14 @@ namespace {
 
 thread_local Batch* innermost_batch = nullptr;
 
-std::string words(const PassDescriptor& descriptor) {
+std::string described(const PassDescriptor& descriptor) {
   return descriptor.module_name + "." + descriptor.class_qualname;
 }
 
 EngineError taken(const PassDescriptor& first, const PassDescriptor& second) {
   return EngineError(ErrorCode::kDuplicate, "a pass named " + quoted(label_of(first)) +
-                                                " is registered already, by " + words(first) +
-                                                "; it stays. Give " + words(second) +
+                                                " is registered already, by " + described(first) +
+                                                "; it stays. Give " + described(second) +
                                                 " another name or version, or unregister the "
                                                 "first");
 }

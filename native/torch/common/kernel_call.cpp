@@ -12,8 +12,8 @@
 namespace bringup::torch_ext {
 namespace {
 
-// The words of the exception in flight; those of a view need no `advice`.
-std::string thrown_words(const std::string& advice) {
+// The text of the exception in flight; that of a view needs no `advice`.
+std::string exception_text(const std::string& advice) {
   try {
     throw;
   } catch (const abi::__forced_unwind&) {
@@ -40,7 +40,7 @@ void raise_kernel_status(const std::string& operator_name, int32_t status) {
 
 void raise_kernel_exception(const std::string& operator_name, const char* what,
                             const char* advice) {
-  const std::string reason = thrown_words(std::string(" (") + advice + ")");
+  const std::string reason = exception_text(std::string(" (") + advice + ")");
   runtime::take_last_error();  // not for the next kernel that fails
   raise_error("KernelError", operator_name + ": " + what + ": " + reason);
 }

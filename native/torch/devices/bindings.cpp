@@ -36,7 +36,7 @@ nb::dict props_dict(c10::DeviceIndex device) {
   return dict;
 }
 
-// The status and the driver's words, so that Python can raise the class that fits.
+// The status and the driver's message, so that Python can raise the class that fits.
 std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
   if (StreamObserver* observer = stream_observer()) observer->on_host_wait("synchronize()");
   const int32_t status = wait_for_device(checked_device(device));
@@ -44,7 +44,7 @@ std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
     std::string failure = take_host_failure(checked_device(device));
     return {failure.empty() ? BRINGUP_OK : BRINGUP_KERNEL_FAILED, std::move(failure)};
   }
-  return {status, driver_words(status)};
+  return {status, driver_error_text(status)};
 }
 
 }  // namespace

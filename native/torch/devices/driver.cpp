@@ -94,9 +94,9 @@ const char* status_name(int32_t status) {
   }
 }
 
-std::string words_of(const bringup_driver& table, int32_t status) {
-  const char* words = table.last_error != nullptr ? table.last_error() : nullptr;
-  if (words != nullptr && *words != '\0') return words;
+std::string error_text_of(const bringup_driver& table, int32_t status) {
+  const char* text = table.last_error != nullptr ? table.last_error() : nullptr;
+  if (text != nullptr && *text != '\0') return text;
   return std::string(status_name(status)) + " (status " + std::to_string(status) + ")";
 }
 
@@ -132,7 +132,7 @@ DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
   facts.device_name = table.device_name != nullptr ? table.device_name : "";
   facts.description = table.description != nullptr ? table.description : "";
   const auto must = [&](int32_t status, const char* what) {
-    if (status != BRINGUP_OK) refuse(path, std::string(what) + ": " + words_of(table, status));
+    if (status != BRINGUP_OK) refuse(path, std::string(what) + ": " + error_text_of(table, status));
   };
   must(table.device_count(&facts.device_count), "device_count");
   if (facts.device_count < 1) refuse(path, "it has no device");
@@ -220,15 +220,15 @@ bringup_device_props device_props(c10::DeviceIndex device) {
 
 bool in_forked_child() noexcept { return g_forked.load(std::memory_order_relaxed); }
 
-std::string driver_words(int32_t status) { return words_of(*active_driver(), status); }
+std::string driver_error_text(int32_t status) { return error_text_of(*active_driver(), status); }
 
 void check_driver(int32_t status, const char* what) {
   if (C10_LIKELY(status == BRINGUP_OK)) return;
-  const std::string words = driver_words(status);
-  TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, what, ": ", words);
+  const std::string text = driver_error_text(status);
+  TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, what, ": ", text);
   TORCH_CHECK(status != BRINGUP_KERNEL_FAILED,
-              words);  // the words say which operator, that is what matters
-  TORCH_CHECK(false, what, " failed on device '", driver_facts().device_name, "': ", words);
+              text);  // the text says which operator, which is what matters
+  TORCH_CHECK(false, what, " failed on device '", driver_facts().device_name, "': ", text);
 }
 
 namespace {

@@ -17,12 +17,12 @@ namespace bringup::torch_ext {
 // The driver that owns PrivateUse1, or null.
 const bringup_driver* active_driver() noexcept;
 
-// Turns a driver status into a c10::Error that names `what` and repeats the driver's words.
+// Turns a driver status into a c10::Error that names `what` and repeats the driver's message.
 // BRINGUP_OK: nothing.
 void check_driver(int32_t status, const char* what);
 
-// The driver's own words for its last failure on this thread; without any, what the status means.
-std::string driver_words(int32_t status);
+// The driver's own message for its last failure on this thread; without any, what the status means.
+std::string driver_error_text(int32_t status);
 
 // The native handle of torch's current stream on `device` (null = the default stream).
 bringup_stream current_driver_stream(c10::DeviceIndex device);

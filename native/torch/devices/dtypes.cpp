@@ -10,7 +10,7 @@ namespace {
 
 DtypeSet only(c10::ScalarType type) { return DtypeSet{1} << static_cast<int>(type); }
 
-const char* remedy(c10::ScalarType type) {
+const char* closest_supported(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Double:
       return "torch.float32";
@@ -34,7 +34,7 @@ DtypeSet absent_dtypes(const bringup_device_props& props) noexcept {
 void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device) {
   const std::string dtype = "torch." + std::string(c10::getDtypeNames(type).first);
   const std::string name = driver_facts().device_name + ":" + std::to_string(device);
-  const char* other = remedy(type);
+  const char* other = closest_supported(type);
   TORCH_CHECK_TYPE(false, "device '", name, "' has no tensors of ", dtype,
                    ", as its driver says: expected ", other, ", got ", dtype,
                    ". Cast before the tensor gets there, as in tensor.to('", name, "', ", other,

@@ -37,7 +37,7 @@ class TimedEvent {
   // Waits. What failed in the stream stays to be raised by the next synchronisation.
   void wait() const noexcept {
     const int32_t status = wait_for_event(event_);
-    if (status != BRINGUP_OK) report_host_failure(device_, driver_words(status));
+    if (status != BRINGUP_OK) report_host_failure(device_, driver_error_text(status));
   }
   // The time from this event to a later one; both are over.
   int32_t nanoseconds_to(const TimedEvent& later, int64_t& nanoseconds) const noexcept {
@@ -139,7 +139,7 @@ class Recorder {
       const int64_t before = c10::getTime();
       origin.event = TimedEvent::record(stream, status);
       if (status != BRINGUP_OK) {
-        errors.push_back("recording a timed event: " + driver_words(status));
+        errors.push_back("recording a timed event: " + driver_error_text(status));
         return {};
       }
       origin.event->wait();
@@ -153,7 +153,7 @@ class Recorder {
     std::unique_ptr<TimedEvent> event = TimedEvent::record(stream, status);
     if (status == BRINGUP_OK) return event;
     std::lock_guard lock(mutex_);
-    found_.errors.push_back(row.name + ": recording a timed event: " + driver_words(status));
+    found_.errors.push_back(row.name + ": recording a timed event: " + driver_error_text(status));
     return nullptr;
   }
 
@@ -167,7 +167,7 @@ class Recorder {
     if (status == BRINGUP_OK) status = row.start->nanoseconds_to(*row.end, length);
     if (status != BRINGUP_OK || length < 0) {
       errors.push_back(row.name + ": the time between two events: " +
-                       (length < 0 ? "the driver gave a negative one" : driver_words(status)));
+                       (length < 0 ? "the driver gave a negative one" : driver_error_text(status)));
       return false;
     }
     row.start_ns = origin.host_ns + offset;

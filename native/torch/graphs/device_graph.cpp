@@ -80,20 +80,20 @@ void DeviceGraph::run_span(void* user) {
   DeviceGraph& graph = *span.graph;
   const Turns::Inside inside;
   for (size_t i = span.first; i < span.last && !graph.failed_; ++i) {
-    std::string words;
+    std::string message;
     try {
       graph.step_(i, graph.validating_.load());
       continue;
     } catch (const c10::Error& error) {
-      words = error.what_without_backtrace();
+      message = error.what_without_backtrace();
     } catch (const std::exception& error) {
-      words = error.what();
+      message = error.what();
     } catch (...) {
-      words = "something that is no std::exception was thrown";
+      message = "something that is no std::exception was thrown";
     }
     graph.failed_ = true;
     report_host_failure(graph.device(), "operator '" + graph.nodes_[i]->op() + "' failed in node " +
-                                            std::to_string(i) + " of a captured graph: " + words);
+                                            std::to_string(i) + " of a captured graph: " + message);
   }
 }
 
@@ -128,7 +128,7 @@ void DeviceGraph::wait() noexcept {
   const int32_t status = work_->wait();
   if (status == BRINGUP_OK) return;
   // The driver may tell a failure only once, and here nobody can be told.
-  report_host_failure(device(), driver_words(status));
+  report_host_failure(device(), driver_error_text(status));
 }
 
 }  // namespace bringup::torch_ext::graphs

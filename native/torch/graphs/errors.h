@@ -9,14 +9,15 @@
 
 namespace bringup::torch_ext::graphs {
 
-// Why a run cannot be captured. Must not leave this package as a C++ exception: see set_python_error.
+// Why a run cannot be captured. Must not leave this package as a C++ exception: see
+// set_python_error.
 class CaptureFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A value that the user reads on the host: told in the words of the user's line, where there are
-// any.
+// A value that the user reads on the host: described by the user's line, where there is
+// one.
 class HostRead : public CaptureFailure {
  public:
   // `op`: what read it, as far as the recorder knows. `tensor`: its description.

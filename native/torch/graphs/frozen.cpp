@@ -90,16 +90,16 @@ void FrozenWeights::add_samples(const at::Tensor& weight) {
   const auto* memory = static_cast<const uint8_t*>(host_address(weight.storage()));
   if (memory == nullptr || weight.numel() == 0) return;
   const auto size = weight.element_size();
-  const int64_t count = std::min<int64_t>(kTurns, weight.numel());
+  const int64_t count = std::min<int64_t>(kSampleGroups, weight.numel());
   const int64_t part = weight.numel() / count;
-  for (size_t turn = 0; turn < kTurns; ++turn) {
+  for (size_t group = 0; group < kSampleGroups; ++group) {
     // One in each of as many equal parts, not always at the same place within it.
-    const auto i = static_cast<int64_t>(turn) % count;
+    const auto i = static_cast<int64_t>(group) % count;
     const int64_t place = weight.storage_offset() + offset_of(weight, i * part + (i * 7919) % part);
     const uint8_t* address = memory + static_cast<size_t>(place) * size;
     const Element element = read(address, size);
-    samples_[turn].push_back({address, element.low, element.high, static_cast<uint32_t>(size),
-                              static_cast<uint32_t>(weights_.size())});
+    samples_[group].push_back({address, element.low, element.high, static_cast<uint32_t>(size),
+                               static_cast<uint32_t>(weights_.size())});
   }
 }
 
@@ -126,13 +126,13 @@ std::optional<std::string> FrozenWeights::change(const Given* given) {
     Weight& weight = weights_[i];
     const at::Tensor& now = given != nullptr ? (*given)(weight.argument) : weight.tensor;
     const auto how = difference(weight, now);
-    if (!how.empty()) return told(weight, how);
+    if (!how.empty()) return changed_message(weight, how);
   }
   // The memory is where it was: the addresses hold.
-  for (const Sample& sample : samples_[turn_++ % kTurns]) {
+  for (const Sample& sample : samples_[next_group_++ % kSampleGroups]) {
     const Element now = read(sample.address, sample.size);
     if (now.low != sample.low || now.high != sample.high) {
-      return told(weights_[sample.weight], "was written");
+      return changed_message(weights_[sample.weight], "was written");
     }
   }
   return std::nullopt;
@@ -142,13 +142,13 @@ std::optional<std::string> FrozenWeights::refresh() {
   for (Weight& weight : weights_) {
     auto how = weight.placement.difference(*weight.tensor.unsafeGetTensorImpl());
     if (how.empty() && !weight.content.same_content(weight.tensor)) how = "was written";
-    if (!how.empty()) return told(weight, how);
+    if (!how.empty()) return changed_message(weight, how);
   }
   for (Weight& weight : weights_) weight.content.accept(weight.tensor);
   return std::nullopt;
 }
 
-std::string FrozenWeights::told(const Weight& weight, std::string_view how) {
+std::string FrozenWeights::changed_message(const Weight& weight, std::string_view how) {
   return "the weight '" + weight.name + "' was frozen into the compiled graph and " +
          std::string(how);
 }

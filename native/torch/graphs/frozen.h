@@ -79,15 +79,15 @@ class FrozenWeights {
 
   std::string_view difference(Weight& weight, const at::Tensor& now);
 
-  static constexpr size_t kTurns = 16;
+  static constexpr size_t kSampleGroups = 16;
 
   void add_samples(const at::Tensor& weight);
-  static std::string told(const Weight& weight, std::string_view how);
+  static std::string changed_message(const Weight& weight, std::string_view how);
 
   std::vector<Weight> weights_;
   std::vector<at::Tensor> constants_;
-  std::array<std::vector<Sample>, kTurns> samples_;  // a call looks at those of one turn
-  size_t turn_ = 0;
+  std::array<std::vector<Sample>, kSampleGroups> samples_;  // a call looks at one group
+  size_t next_group_ = 0;
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -25,7 +25,7 @@ namespace nb = nanobind;
   refuse(std::string(nb::str(cause.value()).c_str()) + ". Nothing was changed");
 }
 
-std::string words(nb::handle value) {
+std::string value_text(nb::handle value) {
   return std::string(nb::repr(value).c_str()) + " (" + nb::type_name(value.type()).c_str() + ")";
 }
 
@@ -100,7 +100,7 @@ bool same(const HostValue& left, const HostValue& right) {
 
 size_t length(const HostValue& value) { return value.isList() ? value.toListRef().size() : 1; }
 
-std::string type_words(const HostValue& current) {
+std::string type_text(const HostValue& current) {
   if (current.isBool()) return "a bool";
   if (current.isInt()) return "an int";
   if (current.isDouble()) return "a float";
@@ -151,13 +151,13 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   const HostValue current = *graph_->host_value(slot.node, slot.argument);
   std::optional<HostValue> wanted = converted(value, current);
   if (!wanted) {
-    refuse("slot '" + name_of(slot) + "' takes " + type_words(current) + ", got " + words(value) +
-           ". Nothing was changed");
+    refuse("slot '" + name_of(slot) + "' takes " + type_text(current) + ", got " +
+           value_text(value) + ". Nothing was changed");
   }
   if (length(*wanted) != length(current) && !slot.variable_length) {
     refuse("slot '" + name_of(slot) + "' takes " + std::to_string(length(current)) +
-           " values, as captured, got " + std::to_string(length(*wanted)) + ": " + words(value) +
-           ". Nothing was changed");
+           " values, as captured, got " + std::to_string(length(*wanted)) + ": " +
+           value_text(value) + ". Nothing was changed");
   }
   for (Change& earlier : staged.changes) {
     if (earlier.node != slot.node || earlier.argument != slot.argument) continue;

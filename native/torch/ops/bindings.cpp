@@ -116,10 +116,10 @@ void set_key_fields(KernelOp& op, const std::vector<KeyFieldSpec>& specs,
                     const std::vector<int>& strided) {
   op.layouts.assign(op.arguments.size(), 0);
   for (const int argument : strided) op.layouts[argument] = kAnyLayout;
-  for (const auto& [kind, argument, bits, layouts, words, numbers, predicate] : specs) {
+  for (const auto& [kind, argument, bits, layouts, choices, numbers, predicate] : specs) {
     const KeyField& field = op.key_fields.emplace_back(KeyField{
-        static_cast<KeyField::Kind>(kind), argument, bits, static_cast<LayoutMask>(layouts), words,
-        numbers, expression(std::get<0>(predicate), std::get<1>(predicate))});
+        static_cast<KeyField::Kind>(kind), argument, bits, static_cast<LayoutMask>(layouts),
+        choices, numbers, expression(std::get<0>(predicate), std::get<1>(predicate))});
     if (field.kind == KeyField::Kind::kLayout) op.layouts[argument] = field.layouts;
   }
 }

@@ -67,7 +67,7 @@ uint64_t layout_code(const Frame& frame, const KeyField& field) {
 [[noreturn]] void raise_bad_choice(const KernelOp& op, const KeyField& field,
                                    const std::string& got) {
   std::string allowed;
-  for (const std::string& word : field.words) {
+  for (const std::string& word : field.choices) {
     allowed += (allowed.empty() ? "'" : ", '") + word + "'";
   }
   for (const int64_t number : field.numbers) {
@@ -77,16 +77,16 @@ uint64_t layout_code(const Frame& frame, const KeyField& field) {
                                    " must be one of " + allowed + ", got " + got);
 }
 
-uint64_t word_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+uint64_t text_choice_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
   const char* word = frame.is_none(field.argument) ? "none" : frame.string(field.argument);
-  for (size_t i = 0; i < field.words.size(); ++i) {
-    if (std::strcmp(field.words[i].c_str(), word) == 0) return i;
+  for (size_t i = 0; i < field.choices.size(); ++i) {
+    if (std::strcmp(field.choices[i].c_str(), word) == 0) return i;
   }
   raise_bad_choice(op, field, "'" + std::string(word) + "'");
 }
 
 uint64_t choice_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
-  if (!field.words.empty()) return word_code(op, frame, field);
+  if (!field.choices.empty()) return text_choice_code(op, frame, field);
   const int64_t value = frame.integer(field.argument);
   for (size_t i = 0; i < field.numbers.size(); ++i) {
     if (field.numbers[i] == value) return i;

@@ -36,10 +36,10 @@ struct KeyField {
   Kind kind;
   int32_t argument = -1;  // kDtype: past the inputs it is an output
   int bits = 1;
-  LayoutMask layouts = 0;          // kLayout
-  std::vector<std::string> words;  // kChoice of a str argument
-  std::vector<int64_t> numbers;    // kChoice of an int or bool argument
-  Expression predicate;            // kBucket
+  LayoutMask layouts = 0;            // kLayout
+  std::vector<std::string> choices;  // kChoice of a str argument
+  std::vector<int64_t> numbers;      // kChoice of an int or bool argument
+  Expression predicate;              // kBucket
 };
 
 // A binary for one key. Published once and never freed, so that it can be read without a lock.
