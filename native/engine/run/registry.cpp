@@ -9,16 +9,16 @@ namespace {
 
 thread_local Batch* innermost_batch = nullptr;
 
-std::string described(const PassDescriptor& descriptor) {
+std::string qualified_name(const PassDescriptor& descriptor) {
   return descriptor.module_name + "." + descriptor.class_qualname;
 }
 
 EngineError taken(const PassDescriptor& first, const PassDescriptor& second) {
-  return EngineError(ErrorCode::kDuplicate, "a pass named " + quoted(label_of(first)) +
-                                                " is registered already, by " + described(first) +
-                                                "; it stays. Give " + described(second) +
-                                                " another name or version, or unregister the "
-                                                "first");
+  return EngineError(ErrorCode::kDuplicate,
+                     "a pass named " + quoted(label_of(first)) + " is registered already, by " +
+                         qualified_name(first) + "; it stays. Give " + qualified_name(second) +
+                         " another name or version, or unregister the "
+                         "first");
 }
 
 std::pair<std::string, Version> key_of(const PassDescriptor& descriptor) {

@@ -7,7 +7,7 @@
 #include "torch/devices/profiler.h"
 #include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
-#include "torch/graphs/turns.h"
+#include "torch/graphs/run_locks.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -78,7 +78,7 @@ void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_
 void DeviceGraph::run_span(void* user) {
   const auto& span = *static_cast<const Span*>(user);
   DeviceGraph& graph = *span.graph;
-  const Turns::Inside inside;
+  const RunLocks::Inside inside;
   for (size_t i = span.first; i < span.last && !graph.failed_; ++i) {
     std::string message;
     try {

@@ -106,14 +106,14 @@ void Graph::replay() {
   if (end_use()) throw CaptureFailure(kTwoAtOnce);
 }
 
-std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> inputs,
+std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
                                    const std::vector<at::Tensor>& results,
                                    const std::function<void()>& before) {
   const auto me = std::this_thread::get_id();
   if (runner_.load() == me) throw CaptureFailure(kWithinItself);
-  const Turns::Held held(turns);
-  const auto one_run = Turns::lock(run_mutex_);
-  const Turns::Inside inside;
+  const RunLocks::Held held(run_locks);
+  const auto one_run = RunLocks::lock(run_mutex_);
+  const RunLocks::Inside inside;
   runner_.store(me);
   const auto over = c10::make_scope_exit([this] { runner_.store(std::thread::id()); });
   std::vector<at::Tensor> copies;
@@ -132,11 +132,11 @@ std::vector<at::Tensor> Graph::run(const Turns& turns, std::vector<InputCopy> in
   return copies;
 }
 
-void Graph::begin_run(const Turns::Held& turns) {
+void Graph::begin_run(const RunLocks::Held& held) {
   begin_use();
   try {
     if (device_graph_ == nullptr) return;  // graphs of the device wait where they have its memory
-    turns.order_before(device_graph_->device());
+    held.order_before(device_graph_->device());
     device_graph_->work()->order_before();
   } catch (...) {
     end_use();
@@ -144,10 +144,10 @@ void Graph::begin_run(const Turns::Held& turns) {
   }
 }
 
-bool Graph::end_run(const Turns::Held& turns) noexcept {
+bool Graph::end_run(const RunLocks::Held& held) noexcept {
   if (device_graph_ != nullptr) {
     device_graph_->order_after();
-    turns.leave(device_graph_->work());
+    held.release(device_graph_->work());
   }
   return end_use();
 }

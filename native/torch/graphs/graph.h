@@ -13,13 +13,13 @@
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
-#include "torch/graphs/turns.h"
+#include "torch/graphs/run_locks.h"
 #include "torch/graphs/versions.h"
 #include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {
 
-// A tensor that a node reads or writes, told without naming an address.
+// A tensor that a node reads or writes, described without naming an address.
 struct Access {
   size_t memory;  // the same number for the same storage, counted from 0 in order of appearance
   bool writes;
@@ -59,12 +59,12 @@ class Graph {
   void replay();
 
   // The same with copies: inputs in before it, `results` out after it, which are returned. Runs of
-  // this graph and of those that have a turn in common come one after the other, on a device the
+  // this graph and of those that share a lock come one after the other, on a device the
   // copies too, in whatever streams; no replay() gets through meanwhile. CaptureFailure also when a
   // replay() was refused meanwhile, whose caller may have written the inputs, and for a run of this
   // graph inside of a run. `before` may write slots: when the run fails before its nodes start,
   // they are as they were.
-  std::vector<at::Tensor> run(const Turns& turns, std::vector<InputCopy> inputs,
+  std::vector<at::Tensor> run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
                               const std::vector<at::Tensor>& results,
                               const std::function<void()>& before);
   // A replay for whoever made the graph: nobody else has it.
@@ -95,8 +95,8 @@ class Graph {
   // Who uses the graph's inputs and results.
   enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
 
-  void begin_run(const Turns::Held& turns);
-  bool end_run(const Turns::Held& turns) noexcept;
+  void begin_run(const RunLocks::Held& held);
+  bool end_run(const RunLocks::Held& held) noexcept;
   void begin_use();
   bool end_use() noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;

@@ -15,9 +15,9 @@ namespace nb = nanobind;
 namespace bringup::torch_ext::graphs {
 namespace {
 
-std::vector<at::Tensor> run(Graph& graph, const Turns& turns, std::vector<at::Tensor> targets,
-                            std::vector<at::Tensor> given, const std::vector<at::Tensor>& results,
-                            const nb::object& update) {
+std::vector<at::Tensor> run(Graph& graph, const RunLocks& run_locks,
+                            std::vector<at::Tensor> targets, std::vector<at::Tensor> given,
+                            const std::vector<at::Tensor>& results, const nb::object& update) {
   refuse_replay_in_capture();
   graph.check_given();
   std::vector<InputCopy> inputs;
@@ -32,7 +32,7 @@ std::vector<at::Tensor> run(Graph& graph, const Turns& turns, std::vector<at::Te
     };
   }
   const nb::gil_scoped_release no_gil;
-  return graph.run(turns, std::move(inputs), results, write_slots);
+  return graph.run(run_locks, std::move(inputs), results, write_slots);
 }
 
 template <class T>
@@ -84,10 +84,10 @@ void refuse_replay_in_capture() {
 }
 
 void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
-  nb::class_<Turns>(module, "Turns")
+  nb::class_<RunLocks>(module, "RunLocks")
       .def(nb::init<const std::vector<at::Tensor>&>(), nb::arg("tensors"));
-  graph.def("run", &run, nb::arg("turns"), nb::arg("targets"), nb::arg("given"), nb::arg("results"),
-            nb::arg("update").none());
+  graph.def("run", &run, nb::arg("run_locks"), nb::arg("targets"), nb::arg("given"),
+            nb::arg("results"), nb::arg("update").none());
   module.def("copied", &own_copy, nb::arg("tensor"));
   module.def("share_memory", &share_memory, nb::arg("left"), nb::arg("right"));
   module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));

@@ -40,7 +40,7 @@ def _without_memory(call: ModuleCall) -> str | None:
 
 
 class RunUnit:
-    """What run takes and gives for one capture, and whose turn it is.
+    """What run takes and gives for one capture, and the locks of its runs.
 
     Args:
         inputs: as declared, or None to take those of the block's only module call.
@@ -51,7 +51,7 @@ class RunUnit:
         self._outputs: ResultNest | None = None
         self._declared_outputs = False
         self._obstacle = "the capture is not over"
-        self._turns: Any | None = None  # until outputs are known
+        self._run_locks: Any | None = None  # until outputs are known
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
         """What run gives: a nest of tensors of the capture. `native`: the graph, once it is there.
@@ -71,7 +71,7 @@ class RunUnit:
             if self._inputs is not None:
                 self._obstacle = ""
         self._outputs, self._declared_outputs = nest, True
-        self._turns = _turns_of(self._inputs, nest)
+        self._run_locks = _run_locks_of(self._inputs, nest)
 
     def settle(self, native: Any, calls: OutermostCalls) -> None:
         """At the end of the capture: checks what was declared, and infers what was not.
@@ -93,7 +93,7 @@ class RunUnit:
             self._inputs.settle(native)
         if self._outputs is not None and self._outputs.obstacle is None:
             self._outputs.settle()
-        self._turns = _turns_of(self._inputs, self._outputs)
+        self._run_locks = _run_locks_of(self._inputs, self._outputs)
 
     def _infer(self, call: ModuleCall | str) -> None:
         if not isinstance(call, str):
@@ -147,7 +147,7 @@ class RunUnit:
         targets, sources = self.inputs.match(args, kwargs)
         if forward_ad._current_level >= 0:
             _refuse_tangents(sources)
-        copies = native.run(self._turns, targets, sources, outputs.tensors, update)
+        copies = native.run(self._run_locks, targets, sources, outputs.tensors, update)
         return outputs.filled(copies)
 
     def _refuse(self) -> None:
@@ -157,13 +157,13 @@ class RunUnit:
         )
 
 
-def _turns_of(inputs: Inputs | None, outputs: ResultNest | None) -> Any:
+def _run_locks_of(inputs: Inputs | None, outputs: ResultNest | None) -> Any:
     tensors = [
         *(() if inputs is None else inputs.tensors.values()),
         *(() if outputs is None else outputs.tensors),
     ]
     known = [tensor for tensor in tensors if has_memory(tensor)]
-    return torch_library("a captured graph").graphs.Turns(known)
+    return torch_library("a captured graph").graphs.RunLocks(known)
 
 
 def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:

@@ -1,5 +1,5 @@
-// Whose turn it is to run a graph in memory that other graphs have too: one buffer may be the input
-// of several, or the result of one and the input of the next.
+// Striped locks around the runs of graphs that share memory: one buffer may be the input of several
+// graphs, or the result of one and the input of the next.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@
 
 namespace bringup::torch_ext::graphs {
 
-// The turns that one graph's runs need. Storages are told apart by a hash of their addresses, so
+// The locks that one graph's runs take. Each storage has the stripe that its address hashes to, so
 // graphs that have nothing in common may wait for each other too.
-class Turns {
+class RunLocks {
  public:
   // The inputs and results of the graph.
-  explicit Turns(const std::vector<at::Tensor>& tensors);
+  explicit RunLocks(const std::vector<at::Tensor>& tensors);
 
   // While this thread runs nodes of a graph: one of them may run another graph.
   class Inside {
@@ -29,7 +29,7 @@ class Turns {
   };
 
   // Waits for the lock. A thread that is inside a run does not: whoever has the lock may wait for
-  // what that run has. It is then told so, CaptureFailure.
+  // what that run has. CaptureFailure then.
   template <class Mutex>
   static std::unique_lock<Mutex> lock(Mutex& mutex) {
     if (depth_ == 0) return std::unique_lock(mutex);
@@ -38,28 +38,28 @@ class Turns {
     return now;
   }
 
-  // All these turns, on the host; a run within a run gets those that it has.
+  // All these locks, on the host; a run within a run gets those that it has.
   class Held {
    public:
-    explicit Held(const Turns& turns);
+    explicit Held(const RunLocks& run_locks);
     // What is enqueued from here on in the current stream of `device` comes after the work of all
     // former holders.
     void order_before(c10::DeviceIndex device) const;
     // The next holder comes after this work too, which came after that of all former ones.
-    void leave(const std::shared_ptr<const DeviceWork>& work) const;
+    void release(const std::shared_ptr<const DeviceWork>& work) const;
 
    private:
-    const Turns& turns_;
+    const RunLocks& run_locks_;
     std::vector<std::unique_lock<std::recursive_mutex>> locks_;
   };
 
  private:
-  struct Turn {
+  struct Stripe {
     std::recursive_mutex mutex;
     std::weak_ptr<const DeviceWork> former;  // gone with its graph, which waits for it
   };
 
-  static Turn& turn(size_t number);
+  static Stripe& stripe(size_t number);
   [[noreturn]] static void refuse_to_wait();
 
   static thread_local int depth_;
