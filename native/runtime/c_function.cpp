@@ -95,7 +95,7 @@ int64_t call(void* function, Places& places) {
   return with(std::make_index_sequence<kMaxWords>());
 }
 
-// --- Reading arguments. What cannot be read is told by `refuse`, once.
+// --- Reading arguments. What cannot be read is reported by `refuse`, once.
 
 // A reason that lives until the next one on this thread.
 const char* refuse(const std::string& reason) {
@@ -433,7 +433,7 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
                        .c_str());
 }
 
-// --- Entries. A kernel's entry has no room for whose it is, so there is one for each bound
+// --- Entries. A kernel's entry has no argument for its owner, so there is one for each bound
 // function: a fixed number of them, numbered by the compiler, and used again.
 
 constexpr size_t kEntries = 2048;

@@ -100,7 +100,7 @@ void Stream::work() {
     }
     for (Task& task : batch) {
       if (!dropping_.load(std::memory_order_relaxed)) run(task);
-      // Let go of events, graphs and launches before anybody is told that the task is over.
+      // Let go of events, graphs and launches before anybody learns that the task is over.
       { const Task over = std::move(task); }
       finish_one();
     }

@@ -1,4 +1,4 @@
-// What a C program tells the engine about its operators, and the engine's own steps between stages.
+// What a C program says of its operators, and the engine's own steps between stages.
 #include <cstring>
 
 #include "engine_api.h"

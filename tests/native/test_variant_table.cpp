@@ -140,16 +140,16 @@ TEST(one_of_many_writers_of_a_key_wins_and_all_learn_who) {
   constexpr size_t kThreads = 8;
   VariantTable table;
   std::barrier start(kThreads);
-  std::vector<const void*> told(kThreads);
+  std::vector<const void*> inserted(kThreads);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       start.arrive_and_wait();
-      told[i] = table.insert({5, 5}, value_of(i));
+      inserted[i] = table.insert({5, 5}, value_of(i));
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const void* one : told) CHECK(one == table.find({5, 5}));
+  for (const void* one : inserted) CHECK(one == table.find({5, 5}));
   CHECK_EQ(table.size(), 1u);
 }
 

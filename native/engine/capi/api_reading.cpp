@@ -215,9 +215,9 @@ int32_t node_supported(bringup_ir_graph graph, bringup_ir_node node, int32_t* su
                        const char** reason) {
   return guarded([&] {
     const auto entry = graph_of(graph);
-    const auto why_not = entry->providers->supports(*entry->graph, living(*entry, node));
-    given(supported, "supported") = why_not ? 0 : 1;
-    if (reason != nullptr) *reason = kept(why_not.value_or(""));
+    const auto unsupported_reason = entry->providers->supports(*entry->graph, living(*entry, node));
+    given(supported, "supported") = unsupported_reason ? 0 : 1;
+    if (reason != nullptr) *reason = kept(unsupported_reason.value_or(""));
   });
 }
 

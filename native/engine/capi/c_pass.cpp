@@ -63,7 +63,7 @@ class CPass : public Pass {
     if (hooks_.create == nullptr || hooks_.destroy == nullptr) return;
     try {
       hooks_.destroy(instance_);
-    } catch (...) {  // there is nobody to tell: the pass has run
+    } catch (...) {  // no caller to report it to: the pass has run
     }
   }
 

@@ -30,7 +30,7 @@ std::string real_path(const std::string& path) {
   return resolved;
 }
 
-// Tells a changed file from the one that was loaded.
+// Identifies the file that was loaded, to see that it changed.
 std::string digest_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Sha256 sha;

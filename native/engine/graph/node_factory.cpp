@@ -20,8 +20,8 @@ TensorDesc desc_of(const ConstantData& data) {
   return desc;
 }
 
-std::optional<std::string> why_not(const Graph& graph, ValueId old, ValueId now,
-                                   const Providers& providers) {
+std::optional<std::string> incompatibility_reason(const Graph& graph, ValueId old, ValueId now,
+                                                  const Providers& providers) {
   if (providers.difference) return providers.difference(graph, old, now);
   const TensorDesc* before = graph.desc(old);
   const TensorDesc* after = graph.desc(now);
@@ -71,7 +71,7 @@ void infer_if_known(Graph& graph, NodeId node, const Providers& providers) {
 }
 
 void exchange(Graph& graph, ValueId old, ValueId now, const Providers& providers) {
-  if (const auto difference = why_not(graph, old, now, providers)) {
+  if (const auto difference = incompatibility_reason(graph, old, now, providers)) {
     throw EngineError(ErrorCode::kPass, "it would replace " + shown(graph, old) + " by " +
                                             shown(graph, now) + ": " + *difference);
   }

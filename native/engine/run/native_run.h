@@ -23,7 +23,7 @@ Report run_passes(Graph& graph, std::span<const RegistrationPtr> selected,
                   const RunSettings& settings);
 
 // What sessions of one run have in common. All of it must outlive them.
-struct Surroundings {
+struct SharedRunState {
   const Options& options;
   const Providers& providers;
   const Commit& commit;
@@ -31,6 +31,6 @@ struct Surroundings {
 
 // The steps of one pass on one graph.
 std::unique_ptr<SessionSteps> native_session(Graph& graph, const RegistrationPtr& pass,
-                                             const Surroundings& surroundings);
+                                             const SharedRunState& shared_state);
 
 }  // namespace bringup::engine

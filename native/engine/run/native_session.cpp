@@ -14,11 +14,11 @@ namespace {
 // What is common to the kinds of passes; by itself, a graph pass.
 class NativeSession : public SessionSteps {
  public:
-  NativeSession(Graph& graph, const RegistrationPtr& pass, const Surroundings& surroundings)
+  NativeSession(Graph& graph, const RegistrationPtr& pass, const SharedRunState& shared_state)
       : graph_(graph),
         pass_(pass),
-        surroundings_(surroundings),
-        context_{pass->descriptor, 0, surroundings.options, surroundings.providers, ""} {}
+        shared_state_(shared_state),
+        context_{pass->descriptor, 0, shared_state.options, shared_state.providers, ""} {}
 
   Graph& graph() override { return graph_; }
 
@@ -37,12 +37,12 @@ class NativeSession : public SessionSteps {
                                               quoted(graph_.name_text(failure->node)) +
                                               " has its inputs: " + failure->reason);
     }
-    if (surroundings_.providers.settle) surroundings_.providers.settle(graph_);
+    if (shared_state_.providers.settle) shared_state_.providers.settle(graph_);
   }
 
   void commit() override {
-    if (surroundings_.commit && !graph_.journal().empty()) {
-      surroundings_.commit(graph_, graph_.journal());
+    if (shared_state_.commit && !graph_.journal().empty()) {
+      shared_state_.commit(graph_, graph_.journal());
     }
     is_open_ = false;
     graph_.commit();
@@ -88,12 +88,12 @@ class NativeSession : public SessionSteps {
   }
 
   void put(const Site& site) {
-    engine::replace(graph_, *replacement_, site, *aliases_, surroundings_.providers);
+    engine::replace(graph_, *replacement_, site, *aliases_, shared_state_.providers);
   }
 
   Graph& graph_;
   const RegistrationPtr pass_;
-  const Surroundings surroundings_;
+  const SharedRunState shared_state_;
   PassContext context_;
   std::unique_ptr<Pass> instance_;
   std::optional<AliasAnalysis> aliases_;
@@ -262,17 +262,17 @@ class DecomposeSession : public NativeSession {
 }  // namespace
 
 std::unique_ptr<SessionSteps> native_session(Graph& graph, const RegistrationPtr& pass,
-                                             const Surroundings& surroundings) {
+                                             const SharedRunState& shared_state) {
   switch (pass->descriptor.kind) {
     case PassKind::kPatternFusion:
-      return std::make_unique<PatternSession>(graph, pass, surroundings);
+      return std::make_unique<PatternSession>(graph, pass, shared_state);
     case PassKind::kDecompose:
-      return std::make_unique<DecomposeSession>(graph, pass, surroundings);
+      return std::make_unique<DecomposeSession>(graph, pass, shared_state);
     case PassKind::kFusionBase:
     case PassKind::kLegacyCustom:
       break;
   }
-  return std::make_unique<NativeSession>(graph, pass, surroundings);
+  return std::make_unique<NativeSession>(graph, pass, shared_state);
 }
 
 }  // namespace bringup::engine

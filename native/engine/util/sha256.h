@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): what tells one content of a file from another.
+// SHA-256 (FIPS 180-4): identifies the content of a file.
 #pragma once
 
 #include <array>

@@ -39,7 +39,7 @@ struct Block {
   void* address = nullptr;
   size_t bytes = 0;
   size_t requested = 0;
-  std::vector<c10::Stream> used_by;  // other streams, told by record_stream
+  std::vector<c10::Stream> used_by;  // other streams, given by record_stream
   int pending_events = 0;
 };
 

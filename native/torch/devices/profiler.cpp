@@ -65,7 +65,7 @@ thread_local std::vector<uint64_t> t_correlations;
 
 }  // namespace
 
-// The running recording. Device times are told relative to an event of which the host time is
+// The running recording. Device times are relative to an event of which the host time is
 // known, one a device.
 class Recorder {
  public:
@@ -159,7 +159,7 @@ class Recorder {
 
   bool take_times(ProfiledRow& row, std::vector<std::string>& errors) {
     const Origin& origin = origins_[static_cast<size_t>(row.device)];
-    if (origin.event == nullptr) return false;  // told when the recording began
+    if (origin.event == nullptr) return false;  // reported when the recording began
     row.end->wait();
     int64_t offset = 0;
     int64_t length = 0;

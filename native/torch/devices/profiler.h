@@ -1,4 +1,4 @@
-// What torch's profiler is told about a device: the work that its driver was given, with times
+// What torch's profiler gets about a device: the work that its driver was given, with times
 // taken by the driver's own events. How it gets to Kineto is kineto.cpp's.
 #pragma once
 

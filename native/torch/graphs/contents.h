@@ -29,7 +29,7 @@ class Contents {
   // Puts back what was copied.
   void restore() const;
 
-  // Tells the watch how the user calls the tensors.
+  // Gives the watch the user's names of the tensors.
   void name_tensors(Watch& watch) const;
 
  private:

@@ -127,7 +127,7 @@ void DeviceGraph::finish_former() {
 void DeviceGraph::wait() noexcept {
   const int32_t status = work_->wait();
   if (status == BRINGUP_OK) return;
-  // The driver may tell a failure only once, and here nobody can be told.
+  // The driver may report a failure only once, and no caller can be given it here.
   report_host_failure(device(), driver_error_text(status));
 }
 

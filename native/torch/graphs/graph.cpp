@@ -155,7 +155,7 @@ bool Graph::end_run(const RunLocks::Held& held) noexcept {
 void Graph::begin_use() {
   Use found = Use::kNobody;
   while (!use_.compare_exchange_strong(found, Use::kOne)) {
-    // Told to the other one too, unless it has just ended.
+    // Reported to the other one too, unless it has just ended.
     if (found == Use::kOneAndAnotherWasRefused ||
         use_.compare_exchange_strong(found, Use::kOneAndAnotherWasRefused)) {
       throw CaptureFailure(kTwoAtOnce);

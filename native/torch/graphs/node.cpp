@@ -135,7 +135,7 @@ OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
 }
 
 void OperatorNode::choose_method() {
-  // Another value could mean another shape: the functional form tells.
+  // Another value could mean another shape: the functional form shows it.
   if (!call_.out || call_.updatable) return;
   if (call_.outputs.size() != schema()->returns().size()) return;
   // Nothing between autograd and the kernel, such as a lazy conjugation.

@@ -107,8 +107,8 @@ class RandomRecorder::Watched {
   virtual bool operator_drew() = 0;
   // What that operator took.
   virtual Draws taken() const { return {}; }
-  // Whether replayed operators would not find it, or leave it, as the captured ones did.
-  virtual bool strayed() const = 0;
+  // Whether something else than operators moved it, so that a replay would find another state.
+  virtual bool was_moved_elsewhere() const = 0;
   // How far the capture moved it.
   virtual uint64_t offsets() const { return 0; }
   virtual void restore() const = 0;
@@ -124,7 +124,7 @@ class RandomRecorder::Watched {
   std::string reader_;
 };
 
-// How far a CPU generator is, is all that it tells: nothing but operators may move it.
+// A CPU generator shows only its state: nothing but operators may change it.
 class RandomRecorder::WatchedHost final : public Watched {
  public:
   explicit WatchedHost(at::Generator generator)
@@ -134,11 +134,13 @@ class RandomRecorder::WatchedHost final : public Watched {
   bool operator_drew() override {
     const Place now = place();
     if (now == before_) return false;
-    strayed_ = strayed_ || !(before_ == expected_);
+    was_moved_elsewhere_ = was_moved_elsewhere_ || !(before_ == expected_);
     expected_ = now;
     return true;
   }
-  bool strayed() const override { return strayed_ || !(place() == expected_); }
+  bool was_moved_elsewhere() const override {
+    return was_moved_elsewhere_ || !(place() == expected_);
+  }
   void restore() const override {
     at::CPUGeneratorImpl& generator = impl();
     at::mt19937 engine;
@@ -173,7 +175,7 @@ class RandomRecorder::WatchedHost final : public Watched {
   Place begin_;
   Place expected_;
   Place before_;
-  bool strayed_ = false;
+  bool was_moved_elsewhere_ = false;
 };
 
 // Offsets count from where the capture began, so going back to a state that was read inside the
@@ -193,7 +195,7 @@ class RandomRecorder::WatchedDevice final : public Watched {
     return taken_.count > 0;
   }
   Draws taken() const override { return taken_; }
-  bool strayed() const override {
+  bool was_moved_elsewhere() const override {
     const RandomPoint now = state_->point();
     const RandomHistory history = state_->history();
     const bool from_elsewhere =
@@ -252,7 +254,7 @@ void RandomRecorder::after(const std::string& op) {
   for (const auto& watched : watched_) {
     if (!watched->operator_drew()) continue;
     watched->read_by(op);
-    if (!watched->strayed()) continue;
+    if (!watched->was_moved_elsewhere()) continue;
     throw CaptureFailure(op + " draws from " + describe(watched->generator()) +
                          ", which something else than an operator seeded, set or drew from inside "
                          "the capture" +
@@ -303,7 +305,7 @@ GraphRandom RandomRecorder::finish() const {
                     watched->offsets(), watched->reader()});
     if (!drawn) continue;
     draws_on_host = draws_on_host || is_host(generator);
-    if (watched->strayed()) {
+    if (watched->was_moved_elsewhere()) {
       throw CaptureFailure(describe(generator) + ", which " + watched->reader() +
                            " draws from, was seeded or set inside the capture" + kReplayHelp);
     }

@@ -157,7 +157,7 @@ class OperatorBackward final : public Node {
     return mask;
   }
 
-  // What the backward operator returned, as one gradient for each edge. What the mask told it to
+  // What the backward operator returned, as one gradient for each edge. What the mask made it
   // leave out is no gradient, whatever it returned for it.
   variable_list distribute(c10::Stack& results) const {
     variable_list gradients;

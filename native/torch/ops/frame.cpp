@@ -35,7 +35,7 @@ constexpr auto kDtypes = [] {
 
 constexpr int32_t kDlCpu = 1;
 constexpr int32_t kDlExtDev = 12;
-constexpr int32_t kDlOthers = 1 << 8;  // no kernel runs there, but devices can be told apart
+constexpr int32_t kDlOthers = 1 << 8;  // no kernel runs there, but devices stay distinguishable
 
 void look_at(const at::Tensor& tensor, DLTensor& descriptor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();

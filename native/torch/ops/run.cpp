@@ -54,7 +54,7 @@ void check_written(const Frame& frame, const std::string& name, const at::Tensor
 
 // As torch's own operators do (at::assert_no_partial_overlap): a written tensor may be an input as
 // a whole, x + x into x, but not in part. Nor may two results go to one place. What is neither
-// dense nor contiguous is not judged.
+// dense nor contiguous is not checked.
 void check_overlap(const Frame& frame, int written, const at::Tensor& tensor) {
   const auto storage_of = [](const at::Tensor& any) {
     return any.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
