@@ -26,12 +26,12 @@ rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool
 }
 
 // (op, argument, value)
-using Step = std::tuple<uint8_t, int32_t, int64_t>;
+using StepFields = std::tuple<uint8_t, int32_t, int64_t>;
 // (text, kind, by reference, (lowest, highest) or nothing, optional, program, texts)
-using Parameter = std::tuple<std::string, uint8_t, bool, std::vector<int64_t>, bool,
-                             std::vector<Step>, std::vector<std::string>>;
+using ParameterFields = std::tuple<std::string, uint8_t, bool, std::vector<int64_t>, bool,
+                                   std::vector<StepFields>, std::vector<std::string>>;
 
-rt::CParameter c_parameter(const Parameter& spec) {
+rt::CParameter c_parameter(const ParameterFields& spec) {
   const auto& [text, kind, by_reference, range, optional, program, texts] = spec;
   rt::CParameter parameter;
   parameter.text = text;
@@ -51,9 +51,9 @@ rt::CParameter c_parameter(const Parameter& spec) {
 }
 
 rt::KernelId bind_c_function(const std::string& path, const std::string& symbol, uint8_t convention,
-                             const std::vector<Parameter>& parameters) {
+                             const std::vector<ParameterFields>& parameters) {
   std::vector<rt::CParameter> bound;
-  for (const Parameter& spec : parameters) bound.push_back(c_parameter(spec));
+  for (const ParameterFields& spec : parameters) bound.push_back(c_parameter(spec));
   return rt::bind_c_function(path, symbol, static_cast<rt::CConvention>(convention),
                              std::move(bound));
 }

@@ -87,8 +87,8 @@ bool is_true(PyObject* object, const char* name) {
 }
 
 // One parameter of a schema, as bringup.compiler.schema.Slot has it.
-struct Slot {
-  explicit Slot(PyObject* given)
+struct SchemaParameter {
+  explicit SchemaParameter(PyObject* given)
       : self(Ref::borrowed(given)),
         name(get(given, "name")),
         fallback(get(given, "default")),
@@ -132,7 +132,7 @@ struct Target {
   Ref key;  // keeps its address from being another one's
   Ref operator_object;
   const en::Operator* op = nullptr;
-  std::vector<Slot> slots;  // empty: it has no schema
+  std::vector<SchemaParameter> slots;  // empty: it has no schema
   Py_ssize_t by_position = 0;
   bool folds = false;
 };
@@ -245,7 +245,7 @@ class FxReading {
     const bool named = PyDict_GET_SIZE(kwargs) > 0;
     Py_ssize_t used = 0;
     Py_ssize_t index = 0;
-    for (const Slot& slot : target.slots) {
+    for (const SchemaParameter& slot : target.slots) {
       PyObject* argument = nullptr;
       if (index < given && !slot.kwarg_only) {
         argument = PyTuple_GET_ITEM(args, index);

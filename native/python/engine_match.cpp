@@ -15,7 +15,7 @@ namespace {
 
 nb::object text(en::StringId id) { return take(python_text(id)); }
 
-// AliasAnalysis
+// Alias analysis
 
 struct AliasAnalysisCore {
   AliasAnalysisCore(GraphCore& core, bool track_views)

@@ -62,7 +62,6 @@ en::RegistrationPtr pass_of(nb::handle descriptor) {
 // The steps of a session, which are methods of a bringup.passes.run.session.Session.
 class PythonSession : public en::SessionSteps {
  public:
-  //
   PythonSession(nb::object session, en::RegistrationPtr pass)
       : graph_(graph_of(session.attr("graph"))),
         pass_(std::move(pass)),
@@ -173,7 +172,6 @@ nb::dict fields_of(const en::PassResult& result) {
 // The steps of a run, which are methods of a bringup.passes.run.executor.Run.
 class PythonRun : public en::RunSteps {
  public:
-  //
   PythonRun(nb::object run, nb::handle descriptors) : run_(std::move(run)) {
     for (nb::handle item : descriptors) {
       selected_.push_back(pass_of(item));

@@ -55,7 +55,7 @@ uint32_t Bindings::add_frame(uint32_t sub, uint32_t parent) {
 }
 
 void Bindings::drop_frame() {
-  const Frame& last = frames_.back();
+  const PatternFrame& last = frames_.back();
   nodes_.resize(last.nodes);
   inputs_.resize(last.inputs);
   choices_.resize(last.choices);

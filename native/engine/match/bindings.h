@@ -34,7 +34,7 @@ class TakenNodes {
 };
 
 // One occurrence of a sub-pattern: where its slots begin in each table.
-struct Frame {
+struct PatternFrame {
   uint32_t sub = 0;
   uint32_t parent = kNoSlot;
   uint32_t nodes = 0, inputs = 0, choices = 0, names = 0, sizes = 0, lists = 0;
@@ -51,7 +51,7 @@ class Bindings {
  public:
   explicit Bindings(const Program& program);
 
-  const Frame& frame(uint32_t number) const { return frames_[number]; }
+  const PatternFrame& frame(uint32_t number) const { return frames_[number]; }
   const SubPattern& sub(uint32_t frame) const { return program_.subs()[frames_[frame].sub]; }
   uint32_t add_frame(uint32_t sub, uint32_t parent);
   uint32_t scope(uint32_t frame, uint32_t hops) const;
@@ -102,7 +102,7 @@ class Bindings {
   void add_items(uint32_t frame, std::vector<uint32_t>& agenda) const;
 
   const Program& program_;
-  std::vector<Frame> frames_;
+  std::vector<PatternFrame> frames_;
   std::vector<NodeId> nodes_;
   std::vector<ValueId> inputs_;
   std::vector<uint32_t> choices_;

@@ -92,13 +92,13 @@ void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
   dictionaries_.back().version = kUnknown;
 }
 
-void Watch::prefetch(const Slot& slot) {
+void Watch::prefetch(const DictionarySlot& slot) {
   __builtin_prefetch(slot.value.ptr());
   if (!slot.is_frozen) slot.placement->prefetch(slot.tensor);
 }
 
 // Asks the entry where it was last, which takes a few nanoseconds, before it looks the key up.
-PyObject* Watch::find(const Dictionary& dictionary, Slot& slot) {
+PyObject* Watch::find(const Dictionary& dictionary, DictionarySlot& slot) {
   PyObject* dict = dictionary.dict.ptr();
   PyObject *key, *value;
   Py_ssize_t next = slot.position;
@@ -156,7 +156,7 @@ std::optional<std::string> Watch::change() {
   }
   for (size_t i = 0; i < placed_.size(); ++i) {
     if (i + Placement::kAhead < placed_.size()) prefetch(slots_[placed_[i + Placement::kAhead]]);
-    Slot& slot = slots_[placed_[i]];
+    DictionarySlot& slot = slots_[placed_[i]];
     // It is a tensor: no need to ask, which is slow for a Parameter.
     const c10::TensorImpl* tensor = THPVariable_Unpack(slot.value.ptr()).unsafeGetTensorImpl();
     const bool same = slot.is_frozen && tensor == slot.tensor;
@@ -197,7 +197,7 @@ std::optional<std::string> Watch::change_of(Dictionary& dictionary) {
   return std::nullopt;
 }
 
-std::string Watch::difference(Slot& slot, PyObject* now) {
+std::string Watch::difference(DictionarySlot& slot, PyObject* now) {
   if (now == nullptr) return "is gone";
   if (!slot.placement) {
     if (slot.value.is_none()) return "was None and is " + kind_of(now) + " now";
@@ -228,7 +228,7 @@ std::optional<std::string> Watch::refresh() {
 
 int Watch::traverse(visitproc visit, void* arg) const {
   for (const Dictionary& dictionary : dictionaries_) Py_VISIT(dictionary.dict.ptr());
-  for (const Slot& slot : slots_) {
+  for (const DictionarySlot& slot : slots_) {
     Py_VISIT(slot.key.ptr());
     Py_VISIT(slot.value.ptr());
   }
@@ -242,7 +242,7 @@ int Watch::traverse(visitproc visit, void* arg) const {
 void Watch::clear() noexcept {
   placed_.clear();
   const std::vector<Dictionary> dictionaries = std::exchange(dictionaries_, {});
-  const std::vector<Slot> slots = std::exchange(slots_, {});
+  const std::vector<DictionarySlot> slots = std::exchange(slots_, {});
   const std::vector<Mirror> mirrors = std::exchange(mirrors_, {});
 }
 

@@ -70,7 +70,7 @@ class Watch {
     uint64_t version;  // of the dictionary where its slots held what they should, or kUnknown
     size_t begin, end;
   };
-  struct Slot {
+  struct DictionarySlot {
     nanobind::object key;
     Py_ssize_t position;  // of the key in the dictionary, where it was last
     nanobind::object value;
@@ -86,15 +86,15 @@ class Watch {
   };
 
   static void reread(const Mirror& mirror);
-  static void prefetch(const Slot& slot);
-  static PyObject* find(const Dictionary& dictionary, Slot& slot);
+  static void prefetch(const DictionarySlot& slot);
+  static PyObject* find(const Dictionary& dictionary, DictionarySlot& slot);
   std::optional<std::string> change_of(Dictionary& dictionary);
-  std::string difference(Slot& slot, PyObject* now);
+  std::string difference(DictionarySlot& slot, PyObject* now);
 
   std::unordered_set<const c10::TensorImpl*> known_;  // while recording
   std::vector<Held> tensors_;
   std::vector<Dictionary> dictionaries_;
-  std::vector<Slot> slots_;
+  std::vector<DictionarySlot> slots_;
   std::vector<size_t> placed_;  // the slots that hold tensors
   std::vector<Mirror> mirrors_;
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;

@@ -217,7 +217,7 @@ class MissingBackward final : public Node {
 
 }  // namespace
 
-CallTensors::CallTensors(const Frame& frame) {
+CallTensors::CallTensors(const CallFrame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
     begin_[i] = static_cast<int32_t>(all_.size());
     frame.for_each_tensor(i, [this](int, const at::Tensor& tensor) { all_.push_back(&tensor); });

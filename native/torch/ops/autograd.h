@@ -42,7 +42,7 @@ using Constants = c10::SmallVector<c10::IValue, 4>;
 // symbolic. What it was made of has to outlive it.
 class CallTensors {
  public:
-  explicit CallTensors(const Frame& frame);
+  explicit CallTensors(const CallFrame& frame);
   CallTensors(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs);
 
   // Those of a Tensor or Tensor[] argument; none for None.

@@ -29,7 +29,7 @@ std::vector<at::Tensor> written_tensors(const KernelOp& op, c10::ArrayRef<c10::I
 }
 
 // One value for each return: the written arguments as they came, or the fresh outputs.
-c10::Stack results_of(Frame& frame, c10::ArrayRef<c10::IValue> inputs) {
+c10::Stack results_of(CallFrame& frame, c10::ArrayRef<c10::IValue> inputs) {
   c10::Stack results;
   if (frame.op().outputs.empty()) {
     for (const int32_t i : frame.op().returns) results.push_back(inputs[i]);
@@ -183,7 +183,7 @@ class BackendKernel final : public c10::OperatorKernel {
   explicit BackendKernel(const KernelOp& op) : op_(op) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
-    Frame frame(op_);
+    CallFrame frame(op_);
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
     frame.load(inputs);
     check_contract(frame);

@@ -28,7 +28,7 @@ struct KernelFunction {
 // --- Python objects into a frame. False: not exactly what the fast call knows; the slow path
 // converts or refuses.
 
-bool take_tensor(PyObject* object, int i, Frame& frame, c10::DispatchKeySet& keys) {
+bool take_tensor(PyObject* object, int i, CallFrame& frame, c10::DispatchKeySet& keys) {
   if (!THPVariable_CheckExact(object)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(object);
   keys = keys | tensor.key_set();
@@ -36,7 +36,7 @@ bool take_tensor(PyObject* object, int i, Frame& frame, c10::DispatchKeySet& key
   return true;
 }
 
-bool take_list(const Argument& argument, PyObject* object, int i, Frame& frame,
+bool take_list(const Argument& argument, PyObject* object, int i, CallFrame& frame,
                c10::DispatchKeySet& keys) {
   if (!PyList_CheckExact(object) && !PyTuple_CheckExact(object)) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
@@ -65,7 +65,7 @@ bool take_list(const Argument& argument, PyObject* object, int i, Frame& frame,
   return true;
 }
 
-bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
+bool take(const Argument& argument, PyObject* object, int i, CallFrame& frame,
           c10::DispatchKeySet& keys) {
   if (argument.kind == ArgumentKind::kTensor && C10_LIKELY(object != Py_None)) {
     return take_tensor(object, i, frame, keys);
@@ -98,7 +98,7 @@ bool take(const Argument& argument, PyObject* object, int i, Frame& frame,
       const char* text =
           PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
       if (text == nullptr) PyErr_Clear();
-      // A NUL within it is refused by Frame::load.
+      // A NUL within it is refused by CallFrame::load.
       if (text == nullptr || std::strlen(text) != static_cast<size_t>(size)) return false;
       frame.set_string(i, text);
       return true;
@@ -201,7 +201,7 @@ struct Needs {
   int64_t elements = 0;    // of all tensors
 };
 
-Needs needs_of(const KernelOp& op, const Frame& frame) {
+Needs needs_of(const KernelOp& op, const CallFrame& frame) {
   Needs needs;
   for (const int32_t i : op.tensor_arguments) {
     frame.for_each_tensor(i, [&](int, const at::Tensor& tensor) {
@@ -227,7 +227,7 @@ constexpr int64_t kElementsToReleaseGil = 1 << 14;
 // Lets other threads in for as long as this lives, once `elements` are worth it.
 class GilRelease {
  public:
-  explicit GilRelease(const Frame& frame)
+  explicit GilRelease(const CallFrame& frame)
       : declared_(frame.op().release_gil),
         waits_(frame.op().counts > 0 && !frame.device().is_cpu()) {}  // in settle_counts
   ~GilRelease() {
@@ -250,7 +250,7 @@ class GilRelease {
   PyThreadState* thread_ = nullptr;  // not null while the GIL is released
 };
 
-void run(Frame& frame, const Needs& needs) {
+void run(CallFrame& frame, const Needs& needs) {
   GilRelease gil(frame);
   gil.consider(needs.elements);
   if (C10_UNLIKELY(needs.copies)) {
@@ -265,7 +265,7 @@ void run(Frame& frame, const Needs& needs) {
 }
 
 // False: there is nothing to attach a gradient to, or no way to do it here.
-bool run_with_grad(Frame& frame, const Needs& needs) {
+bool run_with_grad(CallFrame& frame, const Needs& needs) {
   const KernelOp& op = frame.op();
   const Backward* backward = op.backward.load(std::memory_order_acquire);
   if (backward == nullptr) return false;
@@ -283,7 +283,7 @@ bool run_with_grad(Frame& frame, const Needs& needs) {
   return true;
 }
 
-void bump_versions(const Frame& frame) {
+void bump_versions(const CallFrame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
     if (!frame.op().arguments[i].mutated) continue;
     frame.for_each_tensor(i, [](int, const at::Tensor& tensor) {
@@ -332,7 +332,7 @@ PyObject* list_of(at::Tensor* tensors, int64_t size) {
   return list;
 }
 
-PyObject* results_of(Frame& frame, PyObject* const* slots) {
+PyObject* results_of(CallFrame& frame, PyObject* const* slots) {
   const KernelOp& op = frame.op();
   if (op.outputs.empty()) return written_results(op, slots);
   at::Tensor* next = frame.outputs().data();
@@ -351,7 +351,7 @@ PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
   if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
     return nullptr;
   }
-  Frame frame(op);
+  CallFrame frame(op);
   c10::DispatchKeySet keys;
   const int count = static_cast<int>(op.arguments.size());
   for (int i = 0; i < count; ++i) {

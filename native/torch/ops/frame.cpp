@@ -58,11 +58,12 @@ DLDevice dlpack_device(c10::Device device) {
   return {kDlOthers + static_cast<int32_t>(device.type()), device.index()};
 }
 
-Frame::Frame(const KernelOp& op) : op_(op), num_inputs_(static_cast<int32_t>(op.arguments.size())) {
+CallFrame::CallFrame(const KernelOp& op)
+    : op_(op), num_inputs_(static_cast<int32_t>(op.arguments.size())) {
   std::fill_n(elements_, num_inputs_, nullptr);
 }
 
-void* Frame::take(size_t bytes) {
+void* CallFrame::take(size_t bytes) {
   constexpr size_t kAlignment = 16;
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (used_ + rounded <= sizeof(memory_)) {
@@ -72,21 +73,21 @@ void* Frame::take(size_t bytes) {
   return overflow_.emplace_front(std::make_unique<std::byte[]>(rounded)).get();
 }
 
-int64_t* Frame::set_int_list(int i, int64_t size) {
+int64_t* CallFrame::set_int_list(int i, int64_t size) {
   auto* data = static_cast<int64_t*>(take(static_cast<size_t>(size) * sizeof(int64_t)));
   values_[i].list = {data, size};
   args_[i] = &values_[i];
   return data;
 }
 
-double* Frame::set_float_list(int i, int64_t size) {
+double* CallFrame::set_float_list(int i, int64_t size) {
   auto* data = static_cast<double*>(take(static_cast<size_t>(size) * sizeof(double)));
   values_[i].list = {data, size};
   args_[i] = &values_[i];
   return data;
 }
 
-at::Tensor* Frame::set_tensor_list(int i, int64_t size) {
+at::Tensor* CallFrame::set_tensor_list(int i, int64_t size) {
   // At least one element, so that an empty list still differs from a tensor.
   const auto room = static_cast<size_t>(std::max<int64_t>(size, 1));
   at::Tensor* tensors = lists_.emplace_front(static_cast<size_t>(size)).data();
@@ -97,7 +98,7 @@ at::Tensor* Frame::set_tensor_list(int i, int64_t size) {
   return tensors;
 }
 
-void Frame::load(c10::ArrayRef<c10::IValue> inputs) {
+void CallFrame::load(c10::ArrayRef<c10::IValue> inputs) {
   for (int i = 0; i < num_inputs_; ++i) {
     const c10::IValue& value = inputs[i];
     if (value.isNone()) {
@@ -127,7 +128,7 @@ void Frame::load(c10::ArrayRef<c10::IValue> inputs) {
   }
 }
 
-void Frame::load_tensor(int i, const at::Tensor& tensor) {
+void CallFrame::load_tensor(int i, const at::Tensor& tensor) {
   if (tensor.defined()) {
     set_tensor(i, tensor);
   } else if (op_.arguments[i].optional) {
@@ -138,7 +139,7 @@ void Frame::load_tensor(int i, const at::Tensor& tensor) {
   }
 }
 
-void Frame::load_string(int i, const std::string& text) {
+void CallFrame::load_string(int i, const std::string& text) {
   if (const size_t end = text.find('\0'); end != std::string::npos) {
     raise_error("ContractError", op_.name + ": " + op_.arguments[i].name + " has a NUL at byte " +
                                      std::to_string(end) + " of " + std::to_string(text.size()) +
@@ -147,7 +148,7 @@ void Frame::load_string(int i, const std::string& text) {
   set_string(i, text.c_str());
 }
 
-void Frame::load_list(int i, const c10::IValue& value) {
+void CallFrame::load_list(int i, const c10::IValue& value) {
   const c10::ArrayRef<c10::IValue> items = value.toListRef();
   const auto size = static_cast<int64_t>(items.size());
   switch (op_.arguments[i].kind) {
@@ -168,12 +169,12 @@ void Frame::load_list(int i, const c10::IValue& value) {
   }
 }
 
-c10::ArrayRef<int64_t> Frame::int_list(int i) const {
+c10::ArrayRef<int64_t> CallFrame::int_list(int i) const {
   const bringup_list& list = values_[i].list;
   return {static_cast<const int64_t*>(list.data), static_cast<size_t>(list.size)};
 }
 
-c10::IValue Frame::value(int i) const {
+c10::IValue CallFrame::value(int i) const {
   if (is_none(i)) return {};
   switch (op_.arguments[i].kind) {
     case ArgumentKind::kTensor:
@@ -208,7 +209,7 @@ c10::IValue Frame::value(int i) const {
   return {};
 }
 
-void Frame::copy_refused_layouts() {
+void CallFrame::copy_refused_layouts() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     const bool is_list = elements_[i] != nullptr;
@@ -229,7 +230,7 @@ void Frame::copy_refused_layouts() {
   }
 }
 
-void Frame::look() {
+void CallFrame::look() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     if (C10_LIKELY(elements_[i] == nullptr)) {
@@ -242,7 +243,7 @@ void Frame::look() {
 }
 
 template <class At>
-DLTensor** Frame::look_at_list(int i, int64_t size, At tensor_at) {
+DLTensor** CallFrame::look_at_list(int i, int64_t size, At tensor_at) {
   auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
   auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
   for (int64_t k = 0; k < size; ++k) {
@@ -253,7 +254,7 @@ DLTensor** Frame::look_at_list(int i, int64_t size, At tensor_at) {
   return pointers;
 }
 
-void Frame::read_data(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor) {
+void CallFrame::read_data(const at::Tensor& tensor, bool written, int i, DLTensor& descriptor) {
   if (C10_UNLIKELY(descriptor.dtype.lanes == 0)) {
     const std::string what =
         i < num_inputs_ ? op_.arguments[i].name : "output " + std::to_string(i - num_inputs_);
@@ -266,7 +267,7 @@ void Frame::read_data(const at::Tensor& tensor, bool written, int i, DLTensor& d
       written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
 }
 
-void Frame::describe() {
+void CallFrame::describe() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
     const bool written = op_.arguments[i].mutated;
@@ -280,16 +281,16 @@ void Frame::describe() {
   describe_outputs();
 }
 
-int32_t Frame::num_outputs() const {
+int32_t CallFrame::num_outputs() const {
   return static_cast<int32_t>(op_.outputs.size()) + (op_.counts > 0 ? 1 : 0);
 }
 
-int64_t Frame::output_size(int output) const {
+int64_t CallFrame::output_size(int output) const {
   const OutputRule& rule = op_.outputs[output];
   return rule.list ? list_size(rule.like) : 1;
 }
 
-void Frame::describe_outputs() {
+void CallFrame::describe_outputs() {
   const at::Tensor* next = outputs_.data();
   for (int output = 0; output < num_outputs(); ++output) {
     const int i = num_inputs_ + output;
@@ -315,7 +316,7 @@ runtime::TensorDesc as_desc(const DLTensor& tensor) {
 
 }  // namespace
 
-void Frame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block) {
+void CallFrame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block) {
   const Value& value = values_[i];
   switch (kind) {
     case ArgumentKind::kTensor:
@@ -343,7 +344,7 @@ void Frame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block)
   }
 }
 
-runtime::LaunchBlock Frame::pack() {
+runtime::LaunchBlock CallFrame::pack() {
   runtime::LaunchBlock block;
   for (int i = 0; i < num_inputs_; ++i) {
     if (is_none(i)) {

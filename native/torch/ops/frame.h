@@ -20,13 +20,13 @@ namespace bringup::torch_ext {
 
 struct KernelOp;
 
-class Frame {
+class CallFrame {
  public:
   // The arrays are left uninitialised: a frame is made for every call, and only filled entries are
   // read.
-  explicit Frame(const KernelOp& op);  // NOLINT
-  Frame(const Frame&) = delete;
-  Frame& operator=(const Frame&) = delete;
+  explicit CallFrame(const KernelOp& op);  // NOLINT
+  CallFrame(const CallFrame&) = delete;
+  CallFrame& operator=(const CallFrame&) = delete;
 
   // --- Filling. Tensors and strings stay the caller's, the tensors of a list are shared.
   void set_none(int i) {

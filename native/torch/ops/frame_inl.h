@@ -7,10 +7,10 @@
 namespace bringup::torch_ext {
 
 template <class Visit>
-void Frame::for_each_tensor(Visit visit) const {
+void CallFrame::for_each_tensor(Visit visit) const {
   for (const int32_t i : op_.tensor_arguments) for_each_tensor(i, visit);
 }
 
-inline c10::Device Frame::device() const { return tensors_[op_.device_argument]->device(); }
+inline c10::Device CallFrame::device() const { return tensors_[op_.device_argument]->device(); }
 
 }  // namespace bringup::torch_ext

@@ -142,21 +142,21 @@ bool takes_layout(const KernelOp& op, size_t argument, const at::Tensor& tensor)
 
 std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op,
                                                   c10::ArrayRef<c10::IValue> inputs) {
-  Frame frame(op);
+  CallFrame frame(op);
   frame.load(inputs);
   return variant_for(op, frame).kernel;
 }
 
 int64_t grid_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs) {
   if (op.grid.program.empty()) return 1;
-  Frame frame(op);
+  CallFrame frame(op);
   frame.load(inputs);
   return grid_of(frame);
 }
 
 runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                                        c10::ArrayRef<at::Tensor> outputs) {
-  Frame frame(op);
+  CallFrame frame(op);
   frame.load(inputs);
   for (const at::Tensor& output : outputs) frame.add_output(output);
   frame.look();
@@ -167,7 +167,7 @@ runtime::LaunchBlock pack_launch_block(const KernelOp& op, c10::ArrayRef<c10::IV
 void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
                          c10::ArrayRef<at::Tensor> outputs, int64_t grid,
                          const runtime::Kernel& kernel) {
-  Frame frame(op);
+  CallFrame frame(op);
   frame.load(inputs);
   check_contract(frame);
   const Variant* variant = find_variant(op, frame);

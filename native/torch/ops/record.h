@@ -16,7 +16,7 @@
 
 namespace bringup::torch_ext {
 
-class Frame;
+class CallFrame;
 struct Backward;  // autograd.h
 
 // Whether the fast call lets other Python threads in while the kernel runs; kAuto: where the work
@@ -101,18 +101,18 @@ inline bool takes_layout_inline(const KernelOp& op, size_t argument, const at::T
 
 // Looks at the inputs. Raises ContractError when the frame breaks the input contract: devices,
 // checks, layout.
-void check_contract(Frame& frame);
+void check_contract(CallFrame& frame);
 // Allocates the fresh outputs by their rules, and the counts.
-void allocate_outputs(Frame& frame);
+void allocate_outputs(CallFrame& frame);
 // Once the kernel was started: waits for its counts, and cuts the outputs to them. Raises
 // KernelError for counts that cannot be. Nothing where an operator has none.
-void settle_counts(Frame& frame);
+void settle_counts(CallFrame& frame);
 // Blocks of the declared grid, at least 1.
-int64_t grid_of(const Frame& frame);
+int64_t grid_of(const CallFrame& frame);
 // Raises KernelError with the kernel's reason when it says that it cannot run a described frame.
-void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx);
+void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx);
 // Runs the kernel on a frame with outputs: called on cpu, given to the driver elsewhere. Raises
 // KernelError.
-void run_kernel(Frame& frame, const Variant& variant);
+void run_kernel(CallFrame& frame, const Variant& variant);
 
 }  // namespace bringup::torch_ext

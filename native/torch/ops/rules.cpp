@@ -19,12 +19,12 @@ namespace {
 
 constexpr size_t kMaxDepth = 16;  // contract/expressions.py refuses deeper programs
 
-[[noreturn]] void contract_error(const Frame& frame, const std::string& what) {
+[[noreturn]] void contract_error(const CallFrame& frame, const std::string& what) {
   raise_error("ContractError", frame.op().name + ": " + what);
 }
 
 // A size, or a stride.
-int64_t size_of(const Frame& frame, const Instruction& step, const std::string& text) {
+int64_t size_of(const CallFrame& frame, const Instruction& step, const std::string& text) {
   const at::Tensor& tensor = frame.tensor(step.argument);
   const at::IntArrayRef sizes = tensor.sizes();
   const auto rank = static_cast<int64_t>(sizes.size());
@@ -39,7 +39,7 @@ int64_t size_of(const Frame& frame, const Instruction& step, const std::string& 
 }
 
 // What stands for itself. Of an argument that is None, which only predicates take, 0.
-int64_t leaf(const Frame& frame, const Instruction& step, const std::string& text) {
+int64_t leaf(const CallFrame& frame, const Instruction& step, const std::string& text) {
   if (step.opcode == Opcode::kConstant) return step.value;
   if (frame.is_none(step.argument)) return 0;
   switch (step.opcode) {
@@ -66,7 +66,8 @@ int64_t floor_divide(int64_t a, int64_t b) {
   return quotient * b != a && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
-int64_t combine(const Frame& frame, Opcode opcode, int64_t a, int64_t b, const std::string& text) {
+int64_t combine(const CallFrame& frame, Opcode opcode, int64_t a, int64_t b,
+                const std::string& text) {
   int64_t result = 0;
   bool overflow = false;
   switch (opcode) {
@@ -97,7 +98,7 @@ int64_t combine(const Frame& frame, Opcode opcode, int64_t a, int64_t b, const s
   return result;
 }
 
-void append_slice(const Dimension& item, const Frame& frame, Sizes& sizes) {
+void append_slice(const Dimension& item, const CallFrame& frame, Sizes& sizes) {
   const bool is_tensor = frame.op().arguments[item.sliced_argument].kind == ArgumentKind::kTensor;
   const at::IntArrayRef source =
       is_tensor ? frame.tensor(item.sliced_argument).sizes() : frame.int_list(item.sliced_argument);
@@ -108,7 +109,7 @@ void append_slice(const Dimension& item, const Frame& frame, Sizes& sizes) {
   for (int64_t i = clamp(item.start); i < clamp(item.stop); ++i) sizes.push_back(source[i]);
 }
 
-std::string names_text(const Frame& frame, const std::vector<int32_t>& arguments) {
+std::string names_text(const CallFrame& frame, const std::vector<int32_t>& arguments) {
   std::string text;
   for (size_t k = 0; k < arguments.size(); ++k) {
     if (k > 0) text += k + 1 == arguments.size() ? " and " : ", ";
@@ -119,7 +120,7 @@ std::string names_text(const Frame& frame, const std::vector<int32_t>& arguments
 
 // "x: [5], y: [3]"
 template <class Describe>
-std::string each_text(const Frame& frame, const std::vector<int32_t>& arguments,
+std::string each_text(const CallFrame& frame, const std::vector<int32_t>& arguments,
                       Describe describe) {
   std::string text;
   for (const int32_t argument : arguments) {
@@ -133,7 +134,7 @@ std::string each_text(const Frame& frame, const std::vector<int32_t>& arguments,
 
 // Whether `same(first, other)` holds for the first tensor and every other one.
 template <class Same>
-bool all_same(const Frame& frame, const std::vector<int32_t>& arguments, Same same) {
+bool all_same(const CallFrame& frame, const std::vector<int32_t>& arguments, Same same) {
   const DLTensor* first = nullptr;
   bool holds = true;
   for (const int32_t argument : arguments) {
@@ -158,7 +159,7 @@ constexpr auto kEqualDtypes = [](const DLTensor& a, const DLTensor& b) {
   return a.dtype.code == b.dtype.code && a.dtype.bits == b.dtype.bits;
 };
 
-void verify_same_shape(const Frame& frame, const Check& check) {
+void verify_same_shape(const CallFrame& frame, const Check& check) {
   if (C10_LIKELY(all_same(frame, check.arguments, kEqualShapes))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same shape, got " +
                             each_text(frame, check.arguments, [](const at::Tensor& tensor) {
@@ -166,7 +167,7 @@ void verify_same_shape(const Frame& frame, const Check& check) {
                             }));
 }
 
-void verify_same_dtype(const Frame& frame, const Check& check) {
+void verify_same_dtype(const CallFrame& frame, const Check& check) {
   if (C10_LIKELY(all_same(frame, check.arguments, kEqualDtypes))) return;
   contract_error(frame, names_text(frame, check.arguments) + " must have the same dtype, got " +
                             each_text(frame, check.arguments,
@@ -185,7 +186,7 @@ std::string shape_text(const std::vector<Dimension>& shape) {
   return text + ")";
 }
 
-void verify_shape(const Frame& frame, const Check& check) {
+void verify_shape(const CallFrame& frame, const Check& check) {
   frame.for_each_tensor(check.arguments.front(), [&](int i, const at::Tensor& tensor) {
     Sizes expected;
     evaluate_shape(check.shape, frame, expected);
@@ -196,7 +197,8 @@ void verify_shape(const Frame& frame, const Check& check) {
   });
 }
 
-void require_dtype(const Frame& frame, const Check& check, at::ScalarType dtype, const char* hint) {
+void require_dtype(const CallFrame& frame, const Check& check, at::ScalarType dtype,
+                   const char* hint) {
   const auto& allowed = check.dtypes;
   if (std::find(allowed.begin(), allowed.end(), dtype) != allowed.end()) return;
   std::string names;
@@ -207,7 +209,7 @@ void require_dtype(const Frame& frame, const Check& check, at::ScalarType dtype,
                             ", got " + dtype_text(dtype) + hint);
 }
 
-void verify_dtype(const Frame& frame, const Check& check) {
+void verify_dtype(const CallFrame& frame, const Check& check) {
   const int32_t argument = check.arguments.front();
   if (frame.op().arguments[argument].kind == ArgumentKind::kDtype) {
     if (frame.is_none(argument)) return;
@@ -218,7 +220,7 @@ void verify_dtype(const Frame& frame, const Check& check) {
   });
 }
 
-void verify_length(const Frame& frame, const Check& check) {
+void verify_length(const CallFrame& frame, const Check& check) {
   const int32_t argument = check.arguments.front();
   if (frame.is_none(argument)) return;
   const int64_t expected = check.shape.front().size.evaluate(frame);
@@ -228,7 +230,7 @@ void verify_length(const Frame& frame, const Check& check) {
                             std::to_string(expected) + " elements, got " + std::to_string(given));
 }
 
-void verify_rank(const Frame& frame, const Check& check) {
+void verify_rank(const CallFrame& frame, const Check& check) {
   const int64_t expected = check.shape.front().size.evaluate(frame);
   frame.for_each_descriptor(check.arguments.front(), [&](const DLTensor& tensor) {
     if (C10_LIKELY(tensor.ndim == expected)) return;
@@ -240,7 +242,7 @@ void verify_rank(const Frame& frame, const Check& check) {
 
 }  // namespace
 
-int64_t Expression::evaluate(const Frame& frame) const {
+int64_t Expression::evaluate(const CallFrame& frame) const {
   int64_t stack[kMaxDepth];
   size_t depth = 0;
   for (const Instruction& step : program) {
@@ -256,7 +258,7 @@ int64_t Expression::evaluate(const Frame& frame) const {
   return stack[0];
 }
 
-void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Sizes& sizes) {
+void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame, Sizes& sizes) {
   for (const Dimension& item : shape) {
     if (item.sliced_argument >= 0) {
       append_slice(item, frame, sizes);
@@ -269,7 +271,7 @@ void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Siz
 namespace {
 
 // As at::empty, for sizes of which none is negative.
-at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::ScalarType type) {
+at::Tensor allocate_contiguous(const CallFrame& frame, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::Device device = frame.device();
   if (C10_UNLIKELY(!device.is_cpu())) {
     return at::empty(sizes, at::TensorOptions().dtype(type).device(device));
@@ -286,7 +288,7 @@ at::Tensor allocate_contiguous(const Frame& frame, at::IntArrayRef sizes, at::Sc
   return tensor;
 }
 
-at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& arguments) {
+at::ScalarType promoted_dtype(const CallFrame& frame, const std::vector<int32_t>& arguments) {
   at::native::ResultTypeState state;
   const auto add_number = [&state](const at::Scalar& number) {
     state = at::native::update_result_type_state(number, state);
@@ -318,14 +320,14 @@ at::ScalarType promoted_dtype(const Frame& frame, const std::vector<int32_t>& ar
 
 }  // namespace
 
-void OutputRule::allocate(Frame& frame, int output) const {
+void OutputRule::allocate(CallFrame& frame, int output) const {
   if (C10_LIKELY(!list)) return frame.add_output(allocate_one(frame, output));
   frame.for_each_tensor(like, [&](int, const at::Tensor& tensor) {
     frame.add_output(allocate_contiguous(frame, tensor.sizes(), tensor.scalar_type()));
   });
 }
 
-bool OutputRule::is_wanted(const Frame& frame) const {
+bool OutputRule::is_wanted(const CallFrame& frame) const {
   if (when < 0 || frame.is_none(when)) return true;
   if (when_element < 0) return frame.integer(when) != 0;
   const at::IntArrayRef flags = frame.int_list(when);
@@ -335,7 +337,7 @@ bool OutputRule::is_wanted(const Frame& frame) const {
                             std::to_string(flags.size()));
 }
 
-at::IntArrayRef OutputRule::sizes_for(const Frame& frame, int output, Sizes& computed) const {
+at::IntArrayRef OutputRule::sizes_for(const CallFrame& frame, int output, Sizes& computed) const {
   if (C10_UNLIKELY(!is_wanted(frame))) {
     computed = {0};
     return computed;
@@ -350,7 +352,7 @@ at::IntArrayRef OutputRule::sizes_for(const Frame& frame, int output, Sizes& com
   return computed;
 }
 
-at::Tensor OutputRule::allocate_one(const Frame& frame, int output) const {
+at::Tensor OutputRule::allocate_one(const CallFrame& frame, int output) const {
   Sizes computed;
   const at::IntArrayRef sizes = sizes_for(frame, output, computed);
   const at::ScalarType type = dtype_for(frame);
@@ -360,7 +362,7 @@ at::Tensor OutputRule::allocate_one(const Frame& frame, int output) const {
   return allocate_formatted(frame, output, sizes, type);
 }
 
-at::Tensor OutputRule::allocate_formatted(const Frame& frame, int output, at::IntArrayRef sizes,
+at::Tensor OutputRule::allocate_formatted(const CallFrame& frame, int output, at::IntArrayRef sizes,
                                           at::ScalarType type) const {
   const auto options = at::TensorOptions().dtype(type).device(frame.device());
   if (format == at::MemoryFormat::Preserve) {
@@ -379,7 +381,7 @@ at::Tensor OutputRule::allocate_formatted(const Frame& frame, int output, at::In
   return at::empty(sizes, options, format);
 }
 
-at::ScalarType OutputRule::dtype_for(const Frame& frame) const {
+at::ScalarType OutputRule::dtype_for(const CallFrame& frame) const {
   if (dtype_of < 0) return promoted.empty() ? dtype : promoted_dtype(frame, promoted);
   const KernelOp& op = frame.op();
   if (op.arguments[dtype_of].kind != ArgumentKind::kDtype) {
@@ -389,7 +391,7 @@ at::ScalarType OutputRule::dtype_for(const Frame& frame) const {
   return static_cast<at::ScalarType>(frame.integer(dtype_of));
 }
 
-void Check::verify(const Frame& frame) const {
+void Check::verify(const CallFrame& frame) const {
   switch (kind) {
     case CheckKind::kSameShape:
       return verify_same_shape(frame, *this);

@@ -14,7 +14,7 @@
 
 namespace bringup::torch_ext {
 
-class Frame;
+class CallFrame;
 
 // Numbers are those of Opcode in jit/language/predicate.py.
 enum class Opcode : uint8_t {
@@ -50,7 +50,7 @@ struct Expression {
   std::vector<Instruction> program;
 
   // Raises ContractError for a missing dimension, a division by zero and an overflow.
-  int64_t evaluate(const Frame& frame) const;
+  int64_t evaluate(const CallFrame& frame) const;
 };
 
 // One item of a shape: an expression, or a slice of a tensor's sizes or of an int[] argument.
@@ -64,7 +64,7 @@ struct Dimension {
 using Sizes = c10::SmallVector<int64_t, 6>;
 
 // Evaluates the items into `sizes`.
-void evaluate_shape(const std::vector<Dimension>& shape, const Frame& frame, Sizes& sizes);
+void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame, Sizes& sizes);
 
 // How one fresh output is allocated, on the device of the first tensor argument.
 struct OutputRule {
@@ -84,17 +84,17 @@ struct OutputRule {
 
   // The sizes of one tensor; in `computed` where they are not an argument's. `output` is its
   // number, for errors.
-  at::IntArrayRef sizes_for(const Frame& frame, int output, Sizes& computed) const;
+  at::IntArrayRef sizes_for(const CallFrame& frame, int output, Sizes& computed) const;
   // One tensor, or those of a list.
-  void allocate(Frame& frame, int output) const;
+  void allocate(CallFrame& frame, int output) const;
   // A ScalarType argument that is None stands for the dtype of the first tensor.
-  at::ScalarType dtype_for(const Frame& frame) const;
+  at::ScalarType dtype_for(const CallFrame& frame) const;
 
  private:
-  at::Tensor allocate_one(const Frame& frame, int output) const;
-  at::Tensor allocate_formatted(const Frame& frame, int output, at::IntArrayRef sizes,
+  at::Tensor allocate_one(const CallFrame& frame, int output) const;
+  at::Tensor allocate_formatted(const CallFrame& frame, int output, at::IntArrayRef sizes,
                                 at::ScalarType type) const;
-  bool is_wanted(const Frame& frame) const;
+  bool is_wanted(const CallFrame& frame) const;
 };
 
 enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype, kLength, kRank };
@@ -108,7 +108,7 @@ struct Check {
   std::vector<at::ScalarType> dtypes;  // kDtype
 
   // Raises ContractError.
-  void verify(const Frame& frame) const;
+  void verify(const CallFrame& frame) const;
 };
 
 // "[2, 3]"

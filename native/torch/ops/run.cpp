@@ -14,7 +14,7 @@
 namespace bringup::torch_ext {
 namespace {
 
-[[noreturn]] void raise_device_mismatch(const Frame& frame) {
+[[noreturn]] void raise_device_mismatch(const CallFrame& frame) {
   std::string devices;
   frame.for_each_tensor([&](int i, const at::Tensor& tensor) {
     if (!devices.empty()) devices += ", ";
@@ -24,7 +24,7 @@ namespace {
                                    devices + "; move them with .to()");
 }
 
-void check_devices(const Frame& frame) {
+void check_devices(const CallFrame& frame) {
   const DLDevice device = dlpack_device(frame.device());
   for (const int32_t i : frame.op().tensor_arguments) {
     frame.for_each_descriptor(i, [&](const DLTensor& tensor) {
@@ -38,7 +38,7 @@ void check_devices(const Frame& frame) {
 }
 
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
-void check_written(const Frame& frame, const std::string& name, const at::Tensor& tensor) {
+void check_written(const CallFrame& frame, const std::string& name, const at::Tensor& tensor) {
   if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
     raise_error("ContractError", frame.op().name + ": " + name +
                                      " is an inference tensor and cannot be written outside "
@@ -55,7 +55,7 @@ void check_written(const Frame& frame, const std::string& name, const at::Tensor
 // As torch's own operators do (at::assert_no_partial_overlap): a written tensor may be an input as
 // a whole, x + x into x, but not in part. Nor may two results go to one place. What is neither
 // dense nor contiguous is not checked.
-void check_overlap(const Frame& frame, int written, const at::Tensor& tensor) {
+void check_overlap(const CallFrame& frame, int written, const at::Tensor& tensor) {
   const auto storage_of = [](const at::Tensor& any) {
     return any.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   };
@@ -73,7 +73,7 @@ void check_overlap(const Frame& frame, int written, const at::Tensor& tensor) {
   });
 }
 
-void check_all_written(const Frame& frame) {
+void check_all_written(const CallFrame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
     const Argument& argument = frame.op().arguments[i];
     if (!argument.mutated) continue;
@@ -101,7 +101,7 @@ void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
 }
 
-void run_on_cpu(Frame& frame, const Variant& variant) {
+void run_on_cpu(CallFrame& frame, const Variant& variant) {
   const runtime::HostContext context;
   check_can_implement(frame, *variant.kernel, context.get());
   call_kernel(variant.kernel->run, frame.args(), frame.size(), context.get(), frame.op().name);
@@ -109,14 +109,14 @@ void run_on_cpu(Frame& frame, const Variant& variant) {
 
 }  // namespace
 
-void check_contract(Frame& frame) {
+void check_contract(CallFrame& frame) {
   frame.look();
   check_devices(frame);
   for (const Check& check : frame.op().checks) check.verify(frame);
   if (C10_UNLIKELY(frame.op().mutates)) check_all_written(frame);
 }
 
-void allocate_outputs(Frame& frame) {
+void allocate_outputs(CallFrame& frame) {
   int output = 0;
   for (const OutputRule& rule : frame.op().outputs) rule.allocate(frame, output++);
   if (C10_LIKELY(frame.op().counts == 0)) return;
@@ -124,7 +124,7 @@ void allocate_outputs(Frame& frame) {
   frame.add_output(at::full({frame.op().counts}, kNoCount, options));
 }
 
-void settle_counts(Frame& frame) {
+void settle_counts(CallFrame& frame) {
   const KernelOp& op = frame.op();
   if (C10_LIKELY(op.counts == 0)) return;
   const at::Tensor counts = frame.outputs().pop_back_val().cpu();  // waits for the device
@@ -137,7 +137,7 @@ void settle_counts(Frame& frame) {
   }
 }
 
-int64_t grid_of(const Frame& frame) {
+int64_t grid_of(const CallFrame& frame) {
   const Expression& grid = frame.op().grid;
   if (grid.program.empty()) return 1;
   const int64_t blocks = grid.evaluate(frame);
@@ -148,7 +148,7 @@ int64_t grid_of(const Frame& frame) {
   return blocks;
 }
 
-void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
+void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
   if (C10_LIKELY(kernel.can_implement == nullptr)) return;
   const char* reason = nullptr;
   try {
@@ -162,7 +162,7 @@ void check_can_implement(Frame& frame, const runtime::Kernel& kernel, const brin
               frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
 }
 
-void run_kernel(Frame& frame, const Variant& variant) {
+void run_kernel(CallFrame& frame, const Variant& variant) {
   frame.describe();
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);

@@ -44,7 +44,7 @@ Layout plain_layout(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return Layout::kStrided;
 }
 
-uint64_t dtype_code(const KernelOp& op, const Frame& frame, int32_t argument) {
+uint64_t dtype_code(const KernelOp& op, const CallFrame& frame, int32_t argument) {
   const auto inputs = static_cast<int32_t>(op.arguments.size());
   if (argument >= inputs) {
     return static_cast<uint64_t>(op.outputs[argument - inputs].dtype_for(frame));
@@ -57,7 +57,7 @@ uint64_t dtype_code(const KernelOp& op, const Frame& frame, int32_t argument) {
 }
 
 // A tensor whose layout is not allowed is copied to rows before it reaches the kernel.
-uint64_t layout_code(const Frame& frame, const KeyField& field) {
+uint64_t layout_code(const CallFrame& frame, const KeyField& field) {
   Layout layout = Layout::kRow;
   if (frame.is_none(field.argument)) return static_cast<uint64_t>(layout);
   if (!layout_among(frame.tensor(field.argument), field.layouts, layout)) layout = Layout::kRow;
@@ -77,7 +77,7 @@ uint64_t layout_code(const Frame& frame, const KeyField& field) {
                                    " must be one of " + allowed + ", got " + got);
 }
 
-uint64_t text_choice_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+uint64_t text_choice_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
   const char* word = frame.is_none(field.argument) ? "none" : frame.string(field.argument);
   for (size_t i = 0; i < field.choices.size(); ++i) {
     if (std::strcmp(field.choices[i].c_str(), word) == 0) return i;
@@ -85,7 +85,7 @@ uint64_t text_choice_code(const KernelOp& op, const Frame& frame, const KeyField
   raise_bad_choice(op, field, "'" + std::string(word) + "'");
 }
 
-uint64_t choice_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+uint64_t choice_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
   if (!field.choices.empty()) return text_choice_code(op, frame, field);
   const int64_t value = frame.integer(field.argument);
   for (size_t i = 0; i < field.numbers.size(); ++i) {
@@ -94,7 +94,7 @@ uint64_t choice_code(const KernelOp& op, const Frame& frame, const KeyField& fie
   raise_bad_choice(op, field, std::to_string(value));
 }
 
-uint64_t field_code(const KernelOp& op, const Frame& frame, const KeyField& field) {
+uint64_t field_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
   switch (field.kind) {
     case KeyField::Kind::kDtype:
       return dtype_code(op, frame, field.argument);
@@ -147,7 +147,7 @@ const Variant& publish_variant(const KernelOp& op, const runtime::Key128& key,
   return *static_cast<const Variant*>(present);
 }
 
-const Variant& variant_in_table(const KernelOp& op, const Frame& frame) {
+const Variant& variant_in_table(const KernelOp& op, const CallFrame& frame) {
   const runtime::Key128 key = variant_key(op, frame);
   if (const void* found = table().find(key); C10_LIKELY(found != nullptr)) {
     return *static_cast<const Variant*>(found);
@@ -183,7 +183,7 @@ bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) 
   return has(layout);
 }
 
-runtime::Key128 variant_key(const KernelOp& op, const Frame& frame) {
+runtime::Key128 variant_key(const KernelOp& op, const CallFrame& frame) {
   runtime::KeyPacker packer;
   packer.put(BRINGUP_KERNEL_ABI, kAbiBits);
   packer.put(op.number, kOperatorBits);
@@ -192,11 +192,11 @@ runtime::Key128 variant_key(const KernelOp& op, const Frame& frame) {
   return packer.key();
 }
 
-const Variant* find_variant(const KernelOp& op, const Frame& frame) {
+const Variant* find_variant(const KernelOp& op, const CallFrame& frame) {
   return static_cast<const Variant*>(table().find(variant_key(op, frame)));
 }
 
-const Variant& variant_for(const KernelOp& op, const Frame& frame) {
+const Variant& variant_for(const KernelOp& op, const CallFrame& frame) {
   const bool only = op.key_fields.empty() && frame.device().is_cpu();
   if (only) {
     const Variant* known = op.only_variant.load(std::memory_order_acquire);

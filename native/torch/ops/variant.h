@@ -16,7 +16,7 @@
 
 namespace bringup::torch_ext {
 
-class Frame;
+class CallFrame;
 struct KernelOp;
 
 // How the last two dimensions of a tensor lie in memory; the numbers are those of params.h.
@@ -52,12 +52,12 @@ int variant_field_bits();
 
 // The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
 // no GIL. Raises ContractError for a choice that is not declared.
-const Variant& variant_for(const KernelOp& op, const Frame& frame);
+const Variant& variant_for(const KernelOp& op, const CallFrame& frame);
 
 // The same if it is there already, else null.
-const Variant* find_variant(const KernelOp& op, const Frame& frame);
+const Variant* find_variant(const KernelOp& op, const CallFrame& frame);
 
 // The key of a frame.
-runtime::Key128 variant_key(const KernelOp& op, const Frame& frame);
+runtime::Key128 variant_key(const KernelOp& op, const CallFrame& frame);
 
 }  // namespace bringup::torch_ext
