@@ -1,5 +1,4 @@
-// Boundaries in C: a part of a graph described by what enters and leaves it, and replacing it
-// (rows RW and SB through the C API).
+// Boundaries in C: a part of a graph described by what enters and leaves it, and replacing it.
 #include "engine_api.h"
 
 using namespace engine_api;
@@ -67,7 +66,7 @@ bringup_ir_graph binary(const char* type) {
 
 }  // namespace
 
-// SB: the nodes between what enters and what leaves.
+// The nodes between what enters and what leaves.
 TEST(nodes_of_a_boundary_are_what_its_outputs_need) {
   Target target;
   CHECK_EQ(nodes_in(target.graph, {target.x, target.y}, {target.sum}), "relu exp add ");
@@ -75,7 +74,7 @@ TEST(nodes_of_a_boundary_are_what_its_outputs_need) {
   CHECK_EQ(nodes_in(target.graph, {target.x}, {target.relu, target.exp}), "relu exp ");
 }
 
-// SB, RW1: not closed, not self-contained, taken twice, missing, no output.
+// Not closed, not self-contained, taken twice, missing, no output.
 TEST(boundaries_that_cannot_be_meant_say_why) {
   Target target;
   CHECK(contains(nodes_in(target.graph, {target.x}, {target.sum}),
@@ -101,7 +100,7 @@ TEST(boundaries_that_cannot_be_meant_say_why) {
   CHECK_EQ(api().boundary_nodes(target.graph, &boundary, &nodes, &count), BRINGUP_ENGINE_INVALID);
 }
 
-// RW4, RW5: the part goes, new nodes stand in its place and are given back.
+// The part goes, new nodes stand in its place and are given back.
 TEST(part_is_replaced_by_a_graph) {
   Target target;
   const std::vector<bringup_ir_value> inputs = {target.x, target.y}, outputs = {target.sum};
@@ -121,7 +120,7 @@ TEST(part_is_replaced_by_a_graph) {
   CHECK_EQ(count, 3u);
 }
 
-// RW7, RW8: wired straight through, nothing left.
+// Wired straight through, nothing left.
 TEST(part_may_vanish) {
   Target target;
   bringup_ir_graph nothing = 0;
@@ -131,7 +130,7 @@ TEST(part_may_vanish) {
   CHECK_EQ(types(target.graph), "t::relu t::add t::neg ");
 }
 
-// RW12 to RW14: a cycle, other numbers of inputs and outputs; everything is as it was.
+// A cycle, other numbers of inputs and outputs; everything is as it was.
 TEST(refused_replacement_leaves_graph_and_replacement) {
   Target target;
   const std::string before = types(target.graph);
@@ -160,7 +159,7 @@ TEST(late_input_is_moved_in_front_of_the_replacement) {
   CHECK_EQ(types(target.graph), "t::late t::fused t::exp t::add t::neg ");
 }
 
-// FC: a constant that others read too stays for them.
+// A constant that others read too stays for them.
 TEST(shared_constant_does_not_hold_a_part_back) {
   Target target;
   const float number = 2;

@@ -1,5 +1,4 @@
-// Libraries with passes: whole or not at all, once, and closed when nothing refers to them (row
-// EX).
+// Libraries with passes: whole or not at all, once, and closed when nothing refers to them.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -55,7 +54,7 @@ TEST(library_registers_its_passes_and_they_run) {
   CHECK_EQ(api().unload_library(library("good").c_str()), BRINGUP_ENGINE_NOT_FOUND);
 }
 
-// EX: what fails half way registers nothing.
+// What fails half way registers nothing.
 TEST(library_that_fails_registers_nothing) {
   CHECK_EQ(api().load_library(library("half").c_str(), nullptr), BRINGUP_ENGINE_FAILED);
   CHECK(contains(api().last_error(), "returned status 7: it threw: no luck"));
@@ -68,7 +67,7 @@ TEST(library_that_fails_registers_nothing) {
   CHECK_EQ(api().load_library(library("text").c_str(), nullptr), BRINGUP_ENGINE_FAILED);
 }
 
-// EX: a duplicate name rolls back all registrations of its library, and leaves the first.
+// A duplicate name rolls back all registrations of its library, and leaves the first.
 TEST(library_that_wants_a_taken_name_registers_nothing) {
   REQUIRE(api().load_library(library("good").c_str(), nullptr) == BRINGUP_ENGINE_OK);
   CHECK_EQ(api().load_library(library("taken").c_str(), nullptr), BRINGUP_ENGINE_FAILED);

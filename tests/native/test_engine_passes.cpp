@@ -1,4 +1,4 @@
-// Passes in C over graphs of a C program: kinds, statuses, policies, stages (rows EX, DC, PF).
+// Passes in C over graphs of a C program: kinds, statuses, policies, stages.
 #include <atomic>
 #include <cstdio>
 #include <functional>
@@ -83,7 +83,7 @@ TEST(graph_pass_edits_and_is_reported) {
   CHECK_EQ(std::string(rule), "Swap");
 }
 
-// EX: failure fails the stage; statuses keep their number; all edits are undone.
+// Failure fails the stage; statuses keep their number; all edits are undone.
 TEST(status_of_failure_undoes_the_edits_and_is_kept) {
   Chain chain;
   Run run = [](bringup_ir_graph graph, bringup_pass_context) {
@@ -101,7 +101,7 @@ TEST(status_of_failure_undoes_the_edits_and_is_kept) {
   CHECK_EQ(types(chain.graph), "t::relu t::exp ");
 }
 
-// EX: an exception of a pass is a failure with its message.
+// An exception of a pass is a failure with its message.
 TEST(exception_of_a_hook_is_a_failure_with_its_text) {
   Chain chain;
   Run run = [](bringup_ir_graph graph, bringup_pass_context) -> int32_t {
@@ -164,7 +164,7 @@ TEST(policies_other_than_fail_let_the_run_go_on) {
   }
 }
 
-// DC: replaced, not met, invalid replacement, no match.
+// Replaced, not met, invalid replacement, no match.
 TEST(decompose_pass_replaces_every_node_of_its_types) {
   Chain chain;
   const Registered registered(decompose_pass("Tanh"));
@@ -382,7 +382,7 @@ TEST(pass_that_orders_a_cycle_fails_and_leaves_the_graph) {
   CHECK_EQ(types(chain.graph), "t::relu t::exp ");
 }
 
-// BS3, EX: sessions on different graphs run in parallel, each with an instance of its own.
+// Sessions on different graphs run in parallel, each with an instance of its own.
 TEST(sessions_on_different_graphs_run_in_parallel) {
   std::atomic<int> inside{0};
   std::atomic<bool> met{false};

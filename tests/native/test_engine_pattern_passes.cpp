@@ -1,4 +1,4 @@
-// Pattern passes in C: what hooks learn about a match, and what becomes of it (rows PF, FC, MR).
+// Pattern passes in C: what hooks learn about a match, and what becomes of it.
 #include "engine_api.h"
 
 using namespace engine_api;
@@ -118,7 +118,7 @@ TEST(pattern_pass_replaces_every_match) {
   CHECK_EQ(hooks.seen, "mul_add: mul add a=x 0=mul;mul_add: mul_1 add_1 a=fused 0=mul_1;");
 }
 
-// PF: not met, a failing hook, a bad replacement, none at all.
+// Not met, a failing hook, a bad replacement, none at all.
 TEST(match_that_is_not_met_or_skipped_stays) {
   Hooks hooks;
   const Registered registered(pattern_pass(hooks));
@@ -273,7 +273,7 @@ TEST(open_argument_matches_anything_and_is_captured_by_its_name) {
   api().graph_release(graph);
 }
 
-// PG: a pattern that cannot be meant fails its pass with a reason.
+// A pattern that cannot be meant fails its pass with a reason.
 TEST(pattern_without_an_output_fails_its_pass) {
   bringup_pass_definition definition{};
   definition.name = "Empty";

@@ -1,5 +1,5 @@
 // Pieces of patterns in C: arguments, constants, lists, alternatives, parts that may be absent, and
-// what tensors must look like (rows 4 to 7).
+// what tensors must look like.
 #include "engine_pieces.h"
 
 using namespace engine_pieces;

@@ -45,7 +45,7 @@ std::string names(const std::vector<RegistrationPtr>& passes) {
 
 }  // namespace
 
-// RP: duplicate key refused.
+// Duplicate key refused.
 TEST(another_class_with_a_taken_name_and_version_is_refused_and_the_first_stays) {
   Registry registry;
   CHECK(registry.add(registration("P")));
@@ -93,7 +93,7 @@ TEST(selection_names_a_pass_that_is_missing) {
   CHECK_THROWS(registry.select(both), EngineError, "no pass named 'Z' is registered");
 }
 
-// RP: wrong stage; kind and policy likewise.
+// Wrong stage; kind and policy likewise.
 TEST(unknown_stage_kind_and_policy_are_refused_by_name) {
   CHECK_THROWS(stage_named("Never"), EngineError, "there is no stage 'Never'; there are Before");
   CHECK_THROWS(kind_named("x"), EngineError, "there is no kind of pass 'x'");
@@ -192,7 +192,7 @@ TEST(passes_of_the_host_run_on_its_graphs_only) {
   CHECK_EQ(names(registry.select(all)), "any mine ");
 }
 
-// EX: a duplicate name rolls back all registrations of a plugin.
+// A duplicate name rolls back all registrations of a plugin.
 TEST(batch_is_seen_as_a_whole_or_not_at_all) {
   Registry registry;
   registry.add(registration("taken"));
@@ -244,7 +244,7 @@ std::unique_ptr<Pass> make_outer() {
 
 }  // namespace
 
-// RP: the creation context is restored after a nested creation.
+// The creation context is restored after a nested creation.
 TEST(creator_learns_what_it_makes_also_after_making_another) {
   Registration outer = registration("outer");
   outer.create = make_outer;

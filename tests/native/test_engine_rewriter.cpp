@@ -1,4 +1,4 @@
-// Putting replacements in place: rows RW1 to RW14 of the rewriter and SB of its boundaries.
+// Putting replacements in place: the rewriter and its boundaries.
 #include "check.h"
 #include "engine/graph/native_host.h"
 #include "engine/rewrite/rewriter.h"
@@ -58,7 +58,7 @@ Boundary::Place place(NodeId node, uint32_t position) { return {node, position};
 
 }  // namespace
 
-// RW3: one to one at every site; attributes are inherited; rule and origin are on the new node.
+// One to one at every site; attributes are inherited; rule and origin are on the new node.
 TEST(one_node_becomes_another_that_inherits_attributes_rule_and_origin) {
   Target target;
   ArgumentList label;
@@ -78,7 +78,7 @@ TEST(one_node_becomes_another_that_inherits_attributes_rule_and_origin) {
   CHECK_EQ(Strings::text((*origin)[1].id), "relu");
 }
 
-// RW4, FC: two nodes become two nodes and a constant, whose data stay.
+// Two nodes become two nodes and a constant, whose data stay.
 TEST(chain_becomes_a_chain_with_a_constant) {
   Target target;
   target.graph.set_host(NativeHost::instance());
@@ -103,7 +103,7 @@ TEST(chain_becomes_a_chain_with_a_constant) {
   CHECK_EQ(Strings::text(desc->dtype), "float32");
 }
 
-// RW5: one input with several consumers, two outputs. RW6: the producer keeps its other consumer.
+// One input with several consumers, two outputs. The producer keeps its other consumer.
 TEST(several_outputs_are_exchanged_in_order_and_outside_readers_stay) {
   Graph graph("g");
   const NodeId x = graph.add_input(text("x"));
@@ -123,7 +123,7 @@ TEST(several_outputs_are_exchanged_in_order_and_outside_readers_stay) {
   CHECK(outputs[1] == (ValueId{made[0], 0}));
 }
 
-// RW7: a replacement output wired straight to an input. RW8: N to 0.
+// A replacement output wired straight to an input. N to 0.
 TEST(replacement_without_nodes_wires_its_input_through) {
   Target target;
   Graph identity("identity");
@@ -135,7 +135,7 @@ TEST(replacement_without_nodes_wires_its_input_through) {
   CHECK_EQ(line(target.graph), "x() y() add(x y ) output(add ) ");
 }
 
-// RW13 and RW14: the numbers of inputs and outputs must fit.
+// The numbers of inputs and outputs must fit.
 TEST(wrong_number_of_inputs_or_outputs_is_refused) {
   Target target;
   Graph wide("wide");
@@ -169,7 +169,7 @@ TEST(replacement_that_differs_in_dtype_is_refused_by_name) {
                "float32, got float16");
 }
 
-// FI3: nodes that contradict each other cannot become one.
+// Nodes that contradict each other cannot become one.
 TEST(nodes_that_differ_in_an_attribute_are_refused_and_both_are_named) {
   Target target;
   ArgumentList one, two;
@@ -224,7 +224,7 @@ TEST(failed_replacement_is_undone_by_its_transaction) {
   CHECK_EQ(engine_graphs::shown(target.graph), before);
 }
 
-// SB: single and multi-consumer inputs, one value into several places, closure from the outputs.
+// Single and multi-consumer inputs, one value into several places, closure from the outputs.
 TEST(boundary_finds_its_nodes_and_replaces_them) {
   Target target;
   Boundary boundary(target.graph);
@@ -243,7 +243,7 @@ TEST(boundary_finds_its_nodes_and_replaces_them) {
   CHECK_EQ(line(target.graph), "x() y() fused(x y ) output(fused ) ");
 }
 
-// SB: different producers, duplicate index, output set twice, missing port, missing index.
+// Different producers, duplicate index, output set twice, missing port, missing index.
 TEST(boundary_refuses_what_does_not_fit) {
   Target target;
   Boundary boundary(target.graph);
@@ -267,7 +267,7 @@ TEST(boundary_refuses_what_does_not_fit) {
                "the boundary has no input number 0");
 }
 
-// RW1: a boundary that is not self-contained is refused with its reason.
+// A boundary that is not self-contained is refused with its reason.
 TEST(boundary_that_is_read_outside_is_refused) {
   Target target;
   const NodeId other = add(target.graph, op("t::other"), {{target.relu, 0}});
@@ -290,7 +290,7 @@ TEST(boundary_that_is_not_closed_is_refused) {
                "the boundary is not closed: 'y' enters it, but is no input of it");
 }
 
-// RW12: a replacement that would make a cycle is refused.
+// A replacement that would make a cycle is refused.
 TEST(boundary_whose_replacement_would_make_a_cycle_is_refused) {
   Graph graph("g");
   const NodeId x = graph.add_input(text("x"));
