@@ -139,7 +139,7 @@ def address_of(tensor: Any) -> int | None:
 
 def layout_of(tensor: Any, allowed: Sequence[Layout]) -> Layout:
     """The layout of a tensor among the allowed ones; `ROW` for one that has none of them (it is
-    copied) and for None. native/torch/ops/layout.cpp says the same.
+    copied) and for None. native/torch/ops/variant.cpp says the same.
     """
     if tensor is None:
         return Layout.ROW
