@@ -114,7 +114,7 @@ def _own_cache() -> Iterator[Path]:
 
 
 def run(quick: bool = False) -> list[Row]:
-    """Row 33 of the feature table: two rows for each kernel, one for NVRTC where it is there."""
+    """Two rows for each kernel, one for NVRTC where it is there."""
     rounds, rows = 3 if quick else 15, []
     _native.core()
     with _own_cache() as folder:

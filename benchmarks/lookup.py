@@ -35,7 +35,7 @@ def _library() -> ctypes.CDLL:
 
 
 def run(*, quick: bool = False) -> list[Row]:
-    """Row 3 of the feature table: against the peer, and against the budget with one and with two
+    """Against the peer, and against the budget with one and with two
     threads.
     """
     library = _library()

@@ -53,7 +53,7 @@ def test_cmake_builds_a_library_for_each_language(built: Path) -> None:
 
 
 def test_every_pass_of_the_example_rewrites_the_model(built: Path) -> None:
-    """Rows DC, PF: every pass found its place, and the result is that of the model."""
+    """Every pass found its place, and the result is that of the model."""
     printed = run(sys.executable, str(EXAMPLE / "run.py"), BRINGUP_PASS_PATH=str(built))
     *counts, difference = printed.splitlines()
     found = dict(line.split(": ") for line in counts)

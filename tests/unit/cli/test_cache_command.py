@@ -38,7 +38,6 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_ls_lists_the_kernels(
     two: tuple[jit.Binary, jit.Binary], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Row 23: command line."""
     text = printed(capsys, "ls")
     assert all(binary.key[:12] in text for binary in two)
     assert "2 kernels" in text
@@ -61,7 +60,6 @@ def test_show_says_what_a_kernel_was_built_from(
 def test_why_names_what_differs(
     two: tuple[jit.Binary, jit.Binary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Row 26: why-miss key difference."""
     text = printed(capsys, "why", two[0].key, two[1].key)
     assert "N=2 instead of none" in text
     assert "another content of a header" in text
@@ -101,7 +99,6 @@ def test_export_and_import_carry_kernels(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Row 24: export and import."""
     bundle = tmp_path / "kernels.zip"
     assert "1 kernels in" in printed(capsys, "export", str(bundle), two[1].key[:16])
     assert len(asked(capsys, "export", str(bundle))["entries"]) == 2

@@ -213,7 +213,6 @@ def make():
 def test_mine_shows_what_repeats_with_a_pattern(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Row 28."""
     (folder / "repeating_model.py").write_text(REPEATING)
     assert run("mine", "repeating_model:make") == 0
     said = capsys.readouterr().out

@@ -1,5 +1,5 @@
-"""`torch.autograd.Function` in both styles, on cpu and on the device. Rows "mt" are the eleven of
-the anchor's test_autograd_function.py; the rest is what a device adds.
+"""`torch.autograd.Function` in both styles, on cpu and on the device. The first
+eleven tests are those of mindtorch_v2's test_autograd_function.py; the rest is what a device adds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def leaf(device: str, *values: float) -> torch.Tensor:
 @DEVICES
 @STYLES
 def test_backward_gives_the_function_s_gradient(device: str, square: type[Function]) -> None:
-    """Rows mt 1 and 2: old style, new style."""
+    """Old style, new style."""
     x = leaf(device, 3.0, -2.0)
     y = square.apply(x)
     assert y.grad_fn is not None
@@ -73,7 +73,6 @@ def test_backward_gives_the_function_s_gradient(device: str, square: type[Functi
 @DEVICES
 @STYLES
 def test_no_grad_records_nothing(device: str, square: type[Function]) -> None:
-    """Row mt 3."""
     x = leaf(device)
     with torch.no_grad():
         y = square.apply(x)
@@ -84,8 +83,6 @@ def test_no_grad_records_nothing(device: str, square: type[Function]) -> None:
 
 @DEVICES
 def test_output_marked_non_differentiable_needs_no_gradient(device: str) -> None:
-    """Row mt 4."""
-
     class Sort(Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,7 +107,6 @@ def test_output_marked_non_differentiable_needs_no_gradient(device: str) -> None
 
 @DEVICES
 def test_needs_input_grad_says_which_inputs_need_one(device: str) -> None:
-    """Row mt 5."""
     asked: list[tuple[bool, ...]] = []
 
     class Multiply(Function):
@@ -139,7 +135,6 @@ def test_needs_input_grad_says_which_inputs_need_one(device: str) -> None:
 @DEVICES
 @STYLES
 def test_saved_tensor_that_was_written_is_noticed(device: str, square: type[Function]) -> None:
-    """Row mt 6."""
     x = leaf(device)
     inner = x + 0
     y = square.apply(inner)
@@ -152,7 +147,6 @@ def test_saved_tensor_that_was_written_is_noticed(device: str, square: type[Func
 @DEVICES
 @STYLES
 def test_second_backward_through_a_freed_graph_raises(device: str, square: type[Function]) -> None:
-    """Row mt 7."""
     y = square.apply(leaf(device))
     y.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
@@ -162,7 +156,6 @@ def test_second_backward_through_a_freed_graph_raises(device: str, square: type[
 @DEVICES
 @STYLES
 def test_retain_graph_allows_a_second_backward(device: str, square: type[Function]) -> None:
-    """Row mt 8."""
     x = leaf(device)
     y = square.apply(x)
     y.backward(retain_graph=True)
@@ -174,7 +167,6 @@ def test_retain_graph_allows_a_second_backward(device: str, square: type[Functio
 @DEVICES
 @STYLES
 def test_gradients_of_several_uses_add_up(device: str, square: type[Function]) -> None:
-    """Row mt 9."""
     x = leaf(device)
     (square.apply(x) + square.apply(x) + 3 * x).backward()
     assert x.grad is not None
@@ -183,7 +175,7 @@ def test_gradients_of_several_uses_add_up(device: str, square: type[Function]) -
 
 @DEVICES
 def test_functions_chain(device: str) -> None:
-    """Row mt 10: both styles in one graph."""
+    """Both styles in one graph."""
     x = leaf(device)
     SetUpSquare.apply(Square.apply(x)).backward()
     assert x.grad is not None
@@ -195,7 +187,6 @@ def test_functions_chain(device: str) -> None:
 def test_autograd_grad_gives_the_gradient_and_leaves_the_leaf(
     device: str, square: type[Function]
 ) -> None:
-    """Row mt 11."""
     x = leaf(device)
     (gradient,) = torch.autograd.grad(square.apply(x), x)
     assert gradient.item() == 6

@@ -192,7 +192,7 @@ extern "C" void run(uint32_t, void*, const P* p) {
 def test_a_host_entry_works_in_device_memory_that_it_gives_back(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
-    """Row 27 of the kernels' feature table: stream-ordered, reused, no leak over 10,000 calls."""
+    """Stream-ordered, reused, no leak over 10,000 calls."""
     code = f"""
 import sys, torch
 from bringup import devices, jit, ops

@@ -1,5 +1,5 @@
-"""What the tests of the GEMM family share: operands in every layout, and the anchor's tolerances
-(feature row 35; the anchor's own rows are named in the tests).
+"""What the tests of the GEMM family share: operands in every layout, and torch_catlass's
+tolerances.
 """
 
 from __future__ import annotations

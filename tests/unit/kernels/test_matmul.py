@@ -35,7 +35,7 @@ def _seed() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_basic_matmul_is_matmul(m: int, n: int, k: int, dtype: torch.dtype) -> None:
-    """Anchor rows 00, 06, 13, 14, 25, 31, 43, 46: plain, optimized, tla, full-load, small."""
+    """Plain, optimized, tla, full-load, small."""
     a, b = matrix(m, k, dtype=dtype), matrix(k, n, dtype=dtype)
     ours = kernels.basic_matmul(a, b)
     assert ours.dtype == dtype
@@ -47,14 +47,14 @@ def test_basic_matmul_is_matmul(m: int, n: int, k: int, dtype: torch.dtype) -> N
 def test_basic_matmul_over_a_long_depth_and_in_several_blocks(
     m: int, n: int, k: int, dtype: torch.dtype
 ) -> None:
-    """Anchor rows 04, 09, 21, 22, 34, 37: padding, split-k, preload, stream-k."""
+    """Padding, split-k, preload, stream-k."""
     a, b = matrix(m, k, dtype=dtype) / 8, matrix(k, n, dtype=dtype) / 8
     close(kernels.basic_matmul(a, b), a.double() @ b.double())
 
 
 @pytest.mark.parametrize("out_dtype", ["float16", torch.float16, "bfloat16", "float32", None])
 def test_out_dtype_is_a_name_or_a_dtype_and_rounds_once(out_dtype: Any) -> None:
-    """Anchor row 00: outDType."""
+    """The output's dtype is a choice (torch_catlass: outDType)."""
     a, b = matrix(40, 70), matrix(70, 50)
     ours = kernels.basic_matmul(a, b, out_dtype=out_dtype)
     expected = torch.float32 if out_dtype is None else getattr(torch, str(out_dtype).split(".")[-1])
@@ -84,7 +84,7 @@ def test_every_16_bit_value_is_read_and_written_exactly(dtype: torch.dtype) -> N
 @pytest.mark.parametrize("right", LAYOUTS)
 @pytest.mark.parametrize("left", LAYOUTS)
 def test_operands_are_taken_as_they_lie(left: str, right: str) -> None:
-    """Anchor rows 00 and 54: nn, nt, tn; strides and offsets, which the anchor does not honour."""
+    """nn, nt, tn; strides and offsets, which torch_catlass does not honour."""
     a = matrix(37, 45, dtype=torch.float16, layout=left)
     b = matrix(45, 61, dtype=torch.float16, layout=right)
     close(kernels.basic_matmul(a, b), a.double() @ b.double())
@@ -172,7 +172,7 @@ def test_operands_that_do_not_fit_are_named(
 
 @pytest.mark.parametrize("out_dtype", [None, "bfloat16"])
 def test_fake_results_have_the_real_shape_and_dtype(out_dtype: str | None) -> None:
-    """Row 30: torch.ops with fake and meta, which the anchor lacks."""
+    """torch.ops with fake and meta, which torch_catlass lacks."""
     a, b = matrix(4, 6, layout="column"), matrix(6, 9, layout="strided")
     real = kernels.basic_matmul(a, b, out_dtype)
     fake = kernels.basic_matmul(a.to("meta"), b.to("meta"), out_dtype)
@@ -269,7 +269,6 @@ def test_threads_that_need_new_variants_at_once_all_get_theirs() -> None:
     ("items", "m", "n", "k"), [(1, 4, 5, 6), (5, 33, 65, 20), (40, 8, 8, 8), (3, 110, 40, 300)]
 )
 def test_batched_matmul_is_bmm(items: int, m: int, n: int, k: int, dtype: torch.dtype) -> None:
-    """Anchor row 01."""
     a, b = matrix(items, m, k, dtype=dtype), matrix(items, k, n, dtype=dtype)
     close(kernels.batched_matmul(a, b), a.double() @ b.double())
 
@@ -280,7 +279,7 @@ def test_batched_matmul_is_bmm(items: int, m: int, n: int, k: int, dtype: torch.
 def test_strided_batched_with_transposed_operands_and_output(
     transposed_a: bool, transposed_b: bool, transposed_output: bool
 ) -> None:
-    """Anchor row 45: strided batched, transA x transB, transposed output, k = 513."""
+    """Strided batched, transA x transB, transposed output, k = 513."""
     a = matrix(3, 65, 513, dtype=torch.float16, layout="column" if transposed_a else "offset")
     b = matrix(3, 513, 33, dtype=torch.float16, layout="column" if transposed_b else "offset")
     if transposed_output:

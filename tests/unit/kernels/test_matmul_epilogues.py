@@ -31,7 +31,7 @@ def _seed() -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_activation_of_the_product_plus_bias(dtype: torch.dtype, activation: str) -> None:
-    """Anchor rows 20, 26, 27, 28: bias, relu, gelu, silu."""
+    """Bias, relu, gelu, silu."""
     a, b = matrix(33, 70, dtype=dtype), matrix(70, 45, dtype=dtype, layout="column")
     bias = matrix(45, 1, dtype=dtype)[:, 0]
     ours = kernels.matmul_bias_activation(a, b, bias, activation)
@@ -96,7 +96,7 @@ def test_gradients_of_an_operator_without_a_backward_are_refused_by_name(name: s
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gemm_is_alpha_product_plus_beta_addend(layout: str, dtype: torch.dtype) -> None:
-    """Anchor rows 03 (matmul add) and 15 (gemm)."""
+    """torch_catlass: matmul add and gemm."""
     a, b = matrix(21, 40, dtype=dtype), matrix(40, 37, dtype=dtype)
     c = matrix(21, 37, dtype=dtype, layout=layout)
     ours = kernels.gemm(a, b, c, alpha=0.5, beta=-2.0)
@@ -111,7 +111,7 @@ def test_gemm_does_not_read_the_addend_where_beta_is_zero() -> None:
 
 
 def test_new_scalars_and_sizes_need_no_new_binary() -> None:
-    """Row 2: a shape or a slope alone never recompiles; torch_catlass compiles each slope anew."""
+    """A shape or a slope alone never recompiles; torch_catlass compiles each slope anew."""
     a, b = matrix(4, 5), matrix(5, 6)
     kernels.gemm(a, b, a @ b)
     count = torch_variants("gemm")
@@ -134,7 +134,7 @@ def torch_variants(name: str) -> int:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("m", "k"), [(1, 1), (7, 300), (65, 17), (130, 1000), (0, 4), (4, 0)])
 def test_gemv_is_a_matrix_times_a_vector(m: int, k: int, layout: str) -> None:
-    """Anchor rows 17 and 18: gemv on both kinds of cores."""
+    """Gemv on both kinds of cores."""
     a, x = matrix(m, k, layout=layout), torch.randn(k)
     close(kernels.gemv(a, x), a.double() @ x.double())
 
@@ -170,7 +170,7 @@ def int8(*shape: int, layout: str = "row") -> torch.Tensor:
 @pytest.mark.parametrize("per_channel", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_quant_matmul_dequantises(layout: str, per_channel: bool, out_dtype: str) -> None:
-    """Anchor rows 12, 42, 44 and 48: per-tensor and per-channel scales."""
+    """Per-tensor and per-channel scales."""
     a, b = int8(33, 130), int8(130, 45, layout=layout)
     scale = torch.rand(45 if per_channel else 1) / 1000
     ours = kernels.quant_matmul(a, b, scale, out_dtype=out_dtype)
@@ -181,7 +181,7 @@ def test_quant_matmul_dequantises(layout: str, per_channel: bool, out_dtype: str
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("per_token", [False, True])
 def test_quant_matmul_with_per_token_scales_and_bias(per_token: bool, bias: bool) -> None:
-    """Anchor row 12 (per token) and row 57: quantisation modes x bias."""
+    """Quantisation modes x bias."""
     a, b, scale = int8(20, 64), int8(64, 70), torch.rand(70) / 100
     token = torch.rand(20) if per_token else None
     addend = torch.randn(70) if bias else None
@@ -192,7 +192,7 @@ def test_quant_matmul_with_per_token_scales_and_bias(per_token: bool, bias: bool
 
 
 def test_sums_of_int8_are_exact_over_any_depth() -> None:
-    """Anchor row 41 asks for exact sums of int8; the largest products there are, 131071 of them."""
+    """torch_catlass asks for exact sums of int8; the largest products there are, 131071 of them."""
     depth = 131071
     a = torch.full((2, depth), -128, dtype=torch.int8)
     ours = kernels.quant_matmul(a, a[:1].t(), torch.ones(1), out_dtype="float32")
@@ -203,7 +203,7 @@ def test_sums_of_int8_are_exact_over_any_depth() -> None:
 
 
 def test_a_depth_at_which_int32_may_overflow_is_refused_with_the_reason() -> None:
-    """Row 28: what a kernel cannot do is an error with a reason; torch_catlass returns silently."""
+    """What a kernel cannot do is an error with a reason; torch_catlass returns silently."""
     a = torch.zeros(1, 131072, dtype=torch.int8)
     with pytest.raises(KernelError, match=r"bringup::quant_matmul.*k must be at most 131071"):
         kernels.quant_matmul(a, a.t(), torch.ones(1))
@@ -217,7 +217,7 @@ def test_a_number_of_scales_that_fits_neither_way_is_refused_with_the_reason() -
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_weights_of_int8_with_activations_of_floats(dtype: torch.dtype) -> None:
-    """Anchor row 30: w8a16."""
+    """w8a16."""
     a, b, scale = matrix(17, 90, dtype=dtype), int8(90, 40, layout="column"), torch.rand(40) / 100
     ours = kernels.quant_matmul(a, b, scale, out_dtype="bfloat16")
     close(ours, (a.double() @ b.double()) * scale.double(), QUANT_TOLERANCE)
@@ -256,7 +256,7 @@ CALLS: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_fake_and_compiled_results_are_as_the_real_ones(name: str) -> None:
-    """Row 30: torch.ops with fake and meta, which the anchor lacks."""
+    """torch.ops with fake and meta, which torch_catlass lacks."""
     operator, arguments = getattr(kernels, name), CALLS[name]()
     real = operator(*arguments)
     fake = operator(*(argument.to("meta") for argument in arguments))

@@ -25,7 +25,7 @@ def _seed() -> None:
 def test_grouped_matmul_multiplies_each_groups_rows_by_its_own_matrix(
     ends: list[int], dtype: torch.dtype
 ) -> None:
-    """Anchor rows 02 and 08: grouped, slice m; empty groups, and rows behind the last one."""
+    """Grouped, slice m; empty groups, and rows behind the last one."""
     a, b = matrix(200, 40, dtype=dtype), matrix(4, 40, 33, dtype=dtype)
     expected = torch.zeros(200, 33, dtype=torch.float64)
     for group, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -44,7 +44,7 @@ def test_grouped_matmul_takes_operands_as_they_lie(layout: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_grouped_matmul_over_slices_of_the_depth(layout: str, dtype: torch.dtype) -> None:
-    """Anchor row 05: grouped, slice k."""
+    """Grouped, slice k."""
     a, b = matrix(30, 700, dtype=dtype, layout=layout), matrix(700, 40, dtype=dtype, layout=layout)
     ends = [100, 100, 520, 690]
     expected = torch.stack(
@@ -109,7 +109,7 @@ def test_nz_stores_block_columns_outermost_and_rows_inside_a_block() -> None:
 def test_nz_operands_give_the_same_product(
     which: str, m: int, n: int, k: int, dtype: torch.dtype
 ) -> None:
-    """Anchor row 21 (zN) and the layouts row, column, nz of rows 00 to 14."""
+    """The layouts row, column and nz (torch_catlass: zN)."""
     a, b = matrix(m, k, dtype=dtype), matrix(k, n, dtype=dtype, layout="column")
     left = kernels.to_nz(a) if which != "b" else a
     right = kernels.to_nz(b) if which != "a" else b

@@ -29,7 +29,7 @@ def test_results_on_the_npu_are_those_of_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("layout", ["column", "offset", "strided"])
 def test_views_on_the_npu_are_taken_as_they_lie(layout: str) -> None:
-    """Row 30: offset and strided views; torch_catlass reads from the start of the storage."""
+    """Offset and strided views; torch_catlass reads from the start of the storage."""
     a, b = (matrix(9, 9).to("npu") for _ in range(2))
     view = {"column": b.t(), "offset": b[2:, 3:], "strided": b[::2, ::3]}[layout]
     ours = kernels.basic_matmul(a[:, : view.shape[0]], view)
@@ -55,7 +55,7 @@ def test_a_graph_on_the_npu_replays_a_chain_of_products() -> None:
 
 
 def test_a_refusal_is_raised_at_the_call_and_a_failure_at_the_next_synchronisation() -> None:
-    """Row 28 and row 29: reasons at the call; launches do not wait."""
+    """Reasons at the call; launches do not wait."""
     with pytest.raises(KernelError, match=r"bringup::quant_matmul.*\(per channel\)"):
         kernels.quant_matmul(
             torch.ones(2, 3, dtype=torch.int8, device="npu"),

@@ -1,4 +1,4 @@
-"""Row 22: the graphs that nodes call and the functions of a model are visited; what they read of
+"""The graphs that nodes call and the functions of a model are visited; what they read of
 the graphs around them stays theirs.
 """
 

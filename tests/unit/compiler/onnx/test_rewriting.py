@@ -1,4 +1,4 @@
-"""Rows 3, 5, 6, 16, 18, 22: patterns on ONNX models, what replaces them, and what is refused."""
+"""Patterns on ONNX models, what replaces them, and what is refused."""
 
 import numpy as np
 import onnx
@@ -186,7 +186,6 @@ def test_a_result_that_becomes_an_input_is_copied_by_an_identity():
 
 
 def test_new_nodes_carry_rule_name_replaced_names_and_stack_trace():
-    """Row 17."""
     register_gemm()
     proto = model_of(LINEAR)
     for node, name in zip(proto.graph.node, ("mm", "plus"), strict=True):
@@ -206,7 +205,6 @@ def test_a_model_whose_nodes_have_no_metadata_yet_gets_none():
 
 
 def test_value_info_of_what_still_exists_stays_and_new_values_get_theirs():
-    """Row 16."""
     swap(lambda op, x: op.Relu(x), lambda op, x: op.Neg(op.Neg(x)))
     proto = model_of(
         "g (float[N,2] x) => (float[N,2] y) <float[N,2] a, float[N,2] b> "
@@ -244,7 +242,6 @@ def test_an_attribute_that_a_pass_sets_is_the_only_thing_that_changes():
 
 
 def test_attributes_that_differ_are_reported_as_the_near_miss():
-    """Row 13."""
     swap(lambda op, x: op.Gemm(x, x, transB=1), lambda op, x: op.Relu(x))
     proto = model_of("g (float[2,2] x) => (float[2,2] y) { y = Gemm(x, x) }")
     _, report = rewritten(proto)
@@ -286,7 +283,6 @@ def test_an_attribute_is_captured_and_copied():
 
 
 def test_scalar_initializers_match_with_a_tolerance_and_in_either_order():
-    """Rows 5 and 6."""
     swap(
         lambda op, x: op.Mul(x, passes.constant(0.7978845608, rtol=1e-4)),
         lambda op, x: op.Identity(x),
@@ -305,7 +301,6 @@ def test_constants_of_a_pattern_match_by_value():
 
 
 def test_optional_inputs_may_be_absent():
-    """Row 6."""
     register(
         lambda op, inputs: op.Conv(
             inputs[0], inputs[1], passes.optional(inputs[2]), kernel_shape=passes.any_value()
@@ -323,7 +318,7 @@ def test_optional_inputs_may_be_absent():
 
 
 def test_relu_before_concat_is_any_number_of_inputs():
-    """Row 6: the variadic Concat, as the sample of GE has it."""
+    """The variadic Concat, as the sample of GE has it."""
     register(
         lambda op, inputs: op.Relu(
             op.Concat(inputs[0], passes.variadic("rest"), axis=passes.any_value("axis"))
@@ -366,7 +361,6 @@ def test_several_outputs_are_asked_for_by_number():
 
 
 def test_dtypes_ranks_and_symbolic_sizes_are_asked_of_values():
-    """Row 4."""
     swap(
         lambda op, x: op.Softmax(x.where(dtype="float32", shape=("n", "n")), axis=-1),
         lambda op, x: op.Relu(x),
@@ -430,7 +424,7 @@ def test_a_call_that_does_not_fit_its_schema_is_refused_by_name(build, words):
     ],
 )
 def test_a_replacement_that_does_not_fit_is_refused_and_undone(new, words):
-    """Row 16: checked against what it replaces, by the inference of onnx."""
+    """Checked against what it replaces, by the inference of onnx."""
     swap(lambda op, x: op.Relu(x), new)
     proto = model_of("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
     before = proto.SerializeToString(deterministic=True)
@@ -450,7 +444,6 @@ def test_a_replacement_with_another_symbolic_size_is_refused():
 
 
 def test_a_wrong_rewrite_names_itself():
-    """Row 18."""
     swap(lambda op, x: op.Relu(x), lambda op, x: op.Abs(x))
     proto = model_of("g (float[2,N] x) => (float[2,N] y) { y = Relu(x) }")
     with pytest.raises(WrongRewriteError, match=r"'P' is wrong at"):
@@ -458,7 +451,7 @@ def test_a_wrong_rewrite_names_itself():
 
 
 def test_operators_that_draw_random_numbers_are_never_replaced():
-    """Row 9. A dropout that does not train draws nothing."""
+    """A dropout that does not train draws nothing."""
     swap(lambda op, x: op.RandomNormalLike(x), lambda op, x: op.Relu(x))
     text = "g (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }"
     assert matches_of(model_of(text)) == 0

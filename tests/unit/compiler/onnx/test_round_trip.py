@@ -1,4 +1,4 @@
-"""Row 22: ONNX files in and out: what no pass touched comes back as the file said it."""
+"""ONNX files in and out: what no pass touched comes back as the file said it."""
 
 import pickle
 import subprocess

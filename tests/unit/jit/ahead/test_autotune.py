@@ -1,4 +1,4 @@
-"""Choosing tile sizes by measuring: once, kept, healed, off in CI (row 31)."""
+"""Choosing tile sizes by measuring: once, kept, healed, off in CI."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def edit(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_the_fastest_tile_sizes_are_found_once_and_kept(root: Path) -> None:
-    """Row 31: measured once, persisted, used by the next process."""
+    """Measured once, persisted, used by the next process."""
     measured = Measured()
     best = jit.tune(params(), measured)
     assert best.template.tiles[best.tile] == FAST
@@ -184,7 +184,7 @@ def test_when_none_can_run_the_error_of_the_default_is_raised(root: Path) -> Non
 def test_it_is_off_in_ci_and_by_setting(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 31: off in CI. What was measured before is not used there either."""
+    """Off in CI. What was measured before is not used there either."""
     jit.tune(params(), Measured())
     monkeypatch.delenv("BRINGUP_JIT_AUTOTUNE")
     for name, value in variables.items():
@@ -218,7 +218,7 @@ def test_a_template_without_choices_is_left_alone() -> None:
 
 
 def test_an_outdated_result_is_not_used_and_measured_again(root: Path) -> None:
-    """Row 31: a soft mismatch (compiler, version, tile sizes) heals."""
+    """A soft mismatch (compiler, version, tile sizes) heals."""
     jit.tune(params(), Measured())
 
     def outdate(content: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def test_other_tile_sizes_are_measured_again() -> None:
 def test_another_machines_results_are_never_overwritten(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 31: a hard mismatch (processor, instruction set, threads) is another file."""
+    """A hard mismatch (processor, instruction set, threads) is another file."""
     from bringup.jit.ahead import tuning
 
     jit.tune(params(), Measured())
@@ -333,7 +333,7 @@ def tune_two(root: str, dtype: str, cost: int) -> None:
 
 
 def test_two_processes_that_tune_at_once_lose_nothing(root: Path) -> None:
-    """Row 31: merge on save."""
+    """What each has measured is merged when it is saved."""
     context = multiprocessing.get_context("spawn")
     jobs = [
         context.Process(target=tune_two, args=(str(root), dtype, cost))

@@ -1,4 +1,4 @@
-"""Many kernels beforehand: here, in other processes, on other machines (rows 17 and 25)."""
+"""Many kernels beforehand: here, in other processes, on other machines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class Elsewhere(Executor):
 
 
 def test_what_is_missing_is_built_and_what_is_there_is_a_hit() -> None:
-    """Row 17: parallel prebuild."""
     jit.compile(ADDERS[1].source, macros={"N": 2})
     report = jit.prebuild(ADDERS, workers=2)
     assert [outcome.status for outcome in report.outcomes] == ["built", "hit", "built"]
@@ -150,7 +149,7 @@ def test_arguments_that_cannot_be_are_refused(
 
 
 def test_processes_build_into_the_cache_they_share(root: Path) -> None:
-    """Row 25: any `concurrent.futures` executor."""
+    """Any `concurrent.futures` executor."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         report = jit.prebuild(ADDERS, executor=pool).check()
     assert len(report.built) == 3
@@ -159,7 +158,6 @@ def test_processes_build_into_the_cache_they_share(root: Path) -> None:
 
 
 def test_a_worker_of_another_machine_sends_what_it_built(root: Path, tmp_path: Path) -> None:
-    """Row 25: the compile farm."""
     farm = Elsewhere(tmp_path / "farm")
     report = jit.prebuild(ADDERS, executor=farm).check()
     shutil.rmtree(tmp_path / "farm")
@@ -300,7 +298,7 @@ def test_a_prebuild_that_is_interrupted_starts_nothing_more(
 
 
 def test_dask_workers_build_into_the_cache() -> None:
-    """Row 25: Dask's executor, in a process of its own, for its loop logs as it ends."""
+    """Dask's executor, in a process of its own, for its loop logs as it ends."""
     pytest.importorskip("distributed")
     script = (
         "from distributed import Client\n"
@@ -324,7 +322,7 @@ def test_dask_workers_build_into_the_cache() -> None:
 def test_without_a_compiler_a_kernel_that_is_there_is_a_hit_and_another_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 32: prebuild says what is missing on a machine without a compiler."""
+    """Prebuild says what is missing on a machine without a compiler."""
     jit.prebuild(ADDERS[:2]).check()
     monkeypatch.setenv("PATH", str(tmp_path))
     report = jit.prebuild(ADDERS)

@@ -43,7 +43,6 @@ def failure_of(source: jit.Source, **arguments: object) -> CompileError:
 
 
 def test_an_error_names_operator_parameters_command_and_log() -> None:
-    """Row 14."""
     source = jit.Source(text="#include <stdint.h>\nint x = Y;", name="bad.cpp")
     with compiling_for("demo::bad"):
         error = failure_of(source, macros={"T": "float", "N": 2}, flags=["-O1"])
@@ -59,7 +58,6 @@ def test_an_error_names_operator_parameters_command_and_log() -> None:
 
 
 def test_an_operator_is_named_where_it_is_called() -> None:
-    """Row 14."""
     torch = pytest.importorskip("torch")
     from bringup import ops
 
@@ -85,7 +83,6 @@ def test_an_operator_is_named_where_it_is_called() -> None:
     ],
 )
 def test_a_mistake_in_the_source_has_a_hint(text: str, hint: str) -> None:
-    """Row 14."""
     with pytest.raises(CompileError, match=hint):
         jit.compile(jit.Source(text=text))
 
@@ -99,7 +96,6 @@ def test_a_mistake_in_the_source_has_a_hint(text: str, hint: str) -> None:
     ],
 )
 def test_a_mistake_in_the_flags_has_a_hint(flag: str, hint: str) -> None:
-    """Row 14."""
     with pytest.raises(CompileError, match=hint):
         jit.compile(SOURCE, flags=[flag])
 
@@ -133,7 +129,6 @@ def test_a_mistake_in_the_flags_has_a_hint(flag: str, hint: str) -> None:
 def test_a_failure_of_the_machine_has_a_hint(
     compiler_that_says: Callable[[str], None], said: str, hint: str
 ) -> None:
-    """Row 14."""
     compiler_that_says(said)
     with pytest.raises(CompileError, match=rf"hint: .*{hint}"):
         jit.compile(SOURCE)
@@ -142,7 +137,6 @@ def test_a_failure_of_the_machine_has_a_hint(
 def test_a_part_of_the_compiler_that_dies_under_a_memory_limit_has_a_hint(
     compiler_that_says: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 14."""
     compiler_that_says(
         "c++: internal compiler error: Segmentation fault signal terminated program cc1plus\n"
     )
@@ -154,7 +148,6 @@ def test_a_part_of_the_compiler_that_dies_under_a_memory_limit_has_a_hint(
 def test_a_compiler_killed_from_outside_has_a_hint(
     compiler_that_says: Callable[[str, str], None],
 ) -> None:
-    """Row 14."""
     compiler_that_says("", "kill -9 $$")
     with pytest.raises(CompileError, match=r"exit status -9.*\n.*\nhint: somebody killed"):
         jit.compile(SOURCE)
@@ -163,7 +156,7 @@ def test_a_compiler_killed_from_outside_has_a_hint(
 def test_a_full_disk_is_said_with_the_folders_to_free(
     compiler_that_says: Callable[[str], None],
 ) -> None:
-    """Row 14: it is tried in a private folder first."""
+    """It is tried in a private folder first."""
     compiler_that_says("/usr/bin/ld: final link failed: No space left on device\n")
     with pytest.raises(CompileError, match=r"free space where it is built .*BRINGUP_CACHE_DIR and"):
         jit.compile(SOURCE)
@@ -172,7 +165,7 @@ def test_a_full_disk_is_said_with_the_folders_to_free(
 def test_a_compiler_that_cannot_be_started_any_more_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Row 20: as on a file system that was mounted noexec meanwhile."""
+    """As on a file system that was mounted noexec meanwhile."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/usr/bin/c++")
@@ -197,7 +190,7 @@ def test_a_compiler_that_cannot_be_started_any_more_is_said(
 def test_the_first_diagnostic_has_its_source_line(
     tmp_path: Path, log: str, expected: str | None
 ) -> None:
-    """Row 14: also of a compiler that does not print it."""
+    """Also of a compiler that does not print it."""
     (tmp_path / "k.c").write_text("one\ntwo\n")
     wanted = "k.c:1:1: error: no\n    1 | one\n      | ^" if expected is None else expected
     assert first_diagnostic(log, tmp_path) == wanted

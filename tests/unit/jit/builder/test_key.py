@@ -134,7 +134,7 @@ def test_every_field_of_the_record_is_perturbed() -> None:
 
 @pytest.mark.parametrize("field", PERTURBATIONS)
 def test_a_change_of_the_field_changes_the_key(field: str) -> None:
-    """Row 7 and row 8: source, headers, libraries, toolchain, ISA, ABI, environment, debug."""
+    """Source, headers, libraries, toolchain, ISA, ABI, environment, debug."""
     for changed in PERTURBATIONS[field]:
         assert _changed_fields(changed) == {field}
         assert changed.key() != Given().key()
@@ -146,7 +146,7 @@ OF_THE_TOOLCHAIN = {"compiler", "assembler", "linker", "runtime", "isa", "enviro
 
 @pytest.mark.parametrize("field", sorted(set(PERTURBATIONS) - FOUND_BY_THE_BUILD))
 def test_what_is_known_before_compiling_changes_the_request_key(field: str) -> None:
-    """Row 8. What the toolchain is reaches the request key through its fingerprint."""
+    """What the toolchain is reaches the request key through its fingerprint."""
     for changed in PERTURBATIONS[field]:
         if field in OF_THE_TOOLCHAIN:
             before, after = TOOLCHAIN.fingerprinted(), changed.toolchain.fingerprinted()
@@ -157,7 +157,7 @@ def test_what_is_known_before_compiling_changes_the_request_key(field: str) -> N
 
 @pytest.mark.parametrize("field", sorted(build_record(**Given()._arguments())))
 def test_every_change_of_a_field_of_the_record_is_another_key(field: str) -> None:
-    """Row 8. Generated from the record: each value altered, added, dropped, moved."""
+    """Generated from the record: each value altered, added, dropped, moved."""
     record = build_record(**Given()._arguments())
     values = tuple(record[field])
     altered = [(*values[:i], f"{value}x", *values[i + 1 :]) for i, value in enumerate(values)]

@@ -56,7 +56,6 @@ def make_library(path: Path, value: int) -> None:
 
 @pytest.mark.parametrize("name", ["libfoo.so", "libfoo.a"])
 def test_a_linked_library_is_part_of_the_key_by_its_content(tmp_path: Path, name: str) -> None:
-    """Row 7 and row 8."""
     library = tmp_path / name
     source, flags = jit.Source(text=CALLS_FOO), [f"-L{tmp_path}", "-lfoo"]
     make_library(library, 1)
@@ -72,7 +71,6 @@ def test_a_linked_library_is_part_of_the_key_by_its_content(tmp_path: Path, name
 
 
 def test_the_folder_of_a_library_is_not_part_of_the_key(tmp_path: Path) -> None:
-    """Row 8."""
     keys = set()
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
@@ -83,7 +81,6 @@ def test_the_folder_of_a_library_is_not_part_of_the_key(tmp_path: Path) -> None:
 
 
 def test_a_script_that_a_flag_names_is_part_of_the_key(tmp_path: Path) -> None:
-    """Row 7."""
     script = tmp_path / "version.map"
     script.write_text("V1 { global: run; local: *; };\n")
     flags = [f"-Wl,--version-script={script}"]
@@ -96,7 +93,7 @@ def test_a_script_that_a_flag_names_is_part_of_the_key(tmp_path: Path) -> None:
 def test_another_assembler_or_linker_is_another_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, field: str
 ) -> None:
-    """Row 7: the compiler starts the first one on PATH."""
+    """The compiler starts the first one on PATH."""
     first = jit.compile(jit.Source(text=ADD))
     wrapper = tmp_path / program
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which(program)} "$@"\n')
@@ -112,7 +109,6 @@ def test_another_assembler_or_linker_is_another_key(
 
 @pytest.mark.skipif(shutil.which("ld.gold") is None, reason="no ld.gold: apt-get install binutils")
 def test_a_linker_that_a_flag_chooses_is_part_of_the_key() -> None:
-    """Row 7."""
     toolchain = jit.targets()["cpu"].toolchain(jit.cache())
     job = jit.Job(
         jit.Source(text=ADD), "k.cpp", "k.so", (), ("-fuse-ld=gold",), Debug(), toolchain, Path("/")
@@ -122,7 +118,6 @@ def test_a_linker_that_a_flag_chooses_is_part_of_the_key() -> None:
 
 
 def test_link_time_optimisation_brings_its_compiler_into_the_key() -> None:
-    """Row 7."""
     plain = jit.compile(jit.Source(text=ADD))
     optimised = jit.compile(jit.Source(text=ADD), flags=["-flto"])
     assert differing(plain, optimised) == {"flags", "inputs"}
@@ -135,7 +130,7 @@ class Vendor(jit.GnuTarget):
 def test_a_variable_that_a_target_declares_is_part_of_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Row 7: and it reaches the compiler, unlike any other."""
+    """It reaches the compiler, unlike any other variable."""
     from bringup.jit.target import target
 
     monkeypatch.setattr(target, "_registry", target._Registry(dict(jit.targets())))
@@ -161,7 +156,7 @@ extern "C" const char* run() { return __FILE__ __DATE__ __TIME__ PLACE; }
 
 
 def test_places_time_and_user_change_neither_the_key_nor_the_binary(tmp_path: Path) -> None:
-    """Row 8: another folder, home, user, working folder, temporary folder, cache and time zone."""
+    """Another folder, home, user, working folder, temporary folder, cache and time zone."""
     found = []
     for place in ("one", "another/and deeper"):
         home = tmp_path / place

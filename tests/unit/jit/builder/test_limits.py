@@ -16,7 +16,6 @@ SOURCE = jit.Source(text=ADD, name="add.cpp")
 
 
 def test_a_compiler_is_stopped_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 22."""
     forever = jit.Source(
         text="template <int n> struct S { typedef typename S<n - 1>::T a; typedef typename "
         "S<n - 2>::T T; };\nconstexpr long f(long n) { return n < 2 ? n : f(n - 1) + f(n - 2); }\n"
@@ -32,14 +31,13 @@ def test_a_compiler_is_stopped_at_the_time_limit(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_compiler_may_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 22: the limit holds for what the compiler's driver starts."""
+    """The limit holds for what the compiler's driver starts."""
     monkeypatch.setenv("BRINGUP_JIT_MEMORY", "48M")
     with pytest.raises(CompileError, match=r"hint: .*BRINGUP_JIT_MEMORY allows"):
         jit.compile(jit.Source(text=f"char big[] = {{ {'1,' * 3_000_000} }};\n{ADD}"))
 
 
 def test_a_compiler_may_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 22."""
     monkeypatch.setenv("BRINGUP_JIT_FILE_SIZE", "1M")
     big = jit.Source(text=f"extern const char big[4 << 20] = {{1}};\n{ADD}")
     with pytest.raises(CompileError, match=r"hint: .*larger than BRINGUP_JIT_FILE_SIZE allows"):
@@ -76,7 +74,7 @@ def test_sizes_have_units(monkeypatch: pytest.MonkeyPatch, text: str, size: int 
 
 
 def test_no_shell_reads_the_command(tmp_path: Path) -> None:
-    """Row 22: what a shell would run is a file name to us."""
+    """What a shell would run is a file name to us."""
     folder = tmp_path / "a; touch $(echo gotcha) `touch gotcha` 'b"
     folder.mkdir()
     path = folder / "k.cpp"
@@ -86,7 +84,7 @@ def test_no_shell_reads_the_command(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 22: Ctrl-C does not leave a compiler behind."""
+    """Ctrl-C does not leave a compiler behind."""
     import subprocess
 
     pids: list[int] = []

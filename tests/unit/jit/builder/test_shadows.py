@@ -28,7 +28,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_header_in_a_folder_that_is_searched_earlier_is_seen(
     root: Path, folders: tuple[Path, Path], counted: Callable[[], int], from_disk: bool
 ) -> None:
-    """Row 6: the key covers headers by content, also one that appears."""
+    """The key covers headers by content, also one that appears."""
     flags = [f"-I{folder}" for folder in folders]
     source = jit.Source(text=TEXT)
     built = jit.compile(source, flags=flags)

@@ -1,4 +1,4 @@
-"""What people see while kernels are built (row 16)."""
+"""What people see while kernels are built."""
 
 from __future__ import annotations
 
@@ -154,7 +154,6 @@ def test_progress_can_be_turned_off(stderr: Stderr, monkeypatch: pytest.MonkeyPa
 
 
 def test_waiting_for_another_process_says_for_whom_and_since_when(stderr: Stderr) -> None:
-    """Row 16: waiting messages."""
     request = request_for(ADDER)
     events.emit(events.Waiting(request, "key", 5.2, pid=4711, since=1_700_000_000.0))
     events.emit(events.Waiting(request, "key", 10.0))
@@ -180,7 +179,7 @@ jit.compile(jit.Source(text=sys.argv[1], name="add.cpp"))
 
 
 def test_who_waits_for_another_process_is_told_its_number(gate: Path) -> None:
-    """Row 16: the heartbeat, between two processes."""
+    """The heartbeat, between two processes."""
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(

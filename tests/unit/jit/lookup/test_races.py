@@ -137,7 +137,7 @@ def source(folder: Path, number: int) -> Path:
 def test_a_hundred_cold_starts_of_eight_ranks_build_once_and_all_load(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    """Row 9: atomic publication; row 10: one compile a kernel across processes."""
+    """Atomic publication, and one compile a kernel across processes."""
     with ranks(RANKS) as job:
         for number in range(ROUNDS):
             job.send(source(tmp_path, number))
@@ -151,7 +151,7 @@ def test_a_hundred_cold_starts_of_eight_ranks_build_once_and_all_load(
 def test_a_builder_that_is_killed_delays_the_next_run_by_less_than_two_compiles(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    """Row 11: kill -9 in the middle of a build. Compiles take a second more here, so that the
+    """kill -9 in the middle of a build. Compiles take a second more here, so that the
     machine's load does not decide.
     """
     compiler.becomes("sleep 1")
@@ -177,7 +177,7 @@ def test_a_builder_that_is_killed_delays_the_next_run_by_less_than_two_compiles(
 def test_when_a_builder_is_killed_one_of_those_who_wait_takes_over(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    """Rows 10 and 11: nobody fails, and the work is done once more, not once by each."""
+    """Nobody fails, and the work is done once more, not once by each."""
     compiler.becomes("sleep 600")
     with ranks(1) as builder, ranks(4) as others:
         path = source(tmp_path, 5)

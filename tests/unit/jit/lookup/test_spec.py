@@ -1,4 +1,4 @@
-"""Specs as values, files of specs, and recording what a run needs (rows 17 and 18)."""
+"""Specs as values, files of specs, and recording what a run needs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_recording_has_each_kernel_once_hits_and_failures_too(
 def test_a_recorded_run_is_prebuilt_by_the_next_deployment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 17: a recorded trace is prebuilt; row 18: then nothing is missing while frozen."""
+    """A recorded trace is prebuilt; then nothing is missing while frozen."""
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "first"))
 
     def run() -> None:

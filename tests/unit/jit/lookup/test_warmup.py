@@ -1,6 +1,4 @@
-"""Kernels at the wrong time: what a miss while frozen and a compile after warm-up say (rows 16 and
-18).
-"""
+"""Kernels at the wrong time: what a miss while frozen and a compile after warm-up say."""
 
 from __future__ import annotations
 
@@ -51,7 +49,6 @@ def in_a_shell(command: str) -> None:
 
 
 def test_a_miss_while_frozen_carries_the_spec_and_names_the_nearest_kernel() -> None:
-    """Row 18: the exact missing spec."""
     near = jit.compile(ADDER, macros={"N": 2})
     jit.compile(ADDER, macros={"N": 2, "M": 1, "O": 1})
     error = missing(ADDER, N=3)
@@ -76,7 +73,7 @@ def test_a_miss_because_of_a_header_says_so(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_miss_builds_exactly_what_is_missing() -> None:
-    """Row 18: the exact command that prebuilds it, run in a shell without our variables."""
+    """The exact command that prebuilds it, run in a shell without our variables."""
     error = missing(ADDER, N=3)
     assert error.command in str(error)
     in_a_shell(error.command)
@@ -116,7 +113,7 @@ def warm() -> Iterator[None]:
 def test_a_compile_after_warm_up_says_what_was_different(
     caplog: pytest.LogCaptureFixture, warm: None
 ) -> None:
-    """Row 16: the compile-after-warm-up warning."""
+    """The compile-after-warm-up warning."""
     near = jit.compile(ADDER, macros={"N": 2})
     caplog.clear()
     jit.end_warmup()  # saying it again changes nothing
@@ -169,7 +166,7 @@ def test_a_damaged_entry_is_no_nearest_kernel() -> None:
 def test_a_miss_while_frozen_is_the_same_error_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows 18 and 32: a serving image has no compiler."""
+    """A serving image has no compiler."""
     jit.compile(ADDER, macros={"N": 2})
     monkeypatch.setenv("PATH", str(tmp_path))
     compilation._state.forget()

@@ -43,7 +43,7 @@ def rewrite(path: Path, change: Callable[[dict[str, bytes]], None]) -> None:
 def test_a_bundle_is_used_where_there_is_no_compiler(
     root: Path, source: jit.Source, tmp_path: Path, elsewhere: Callable[[], Path]
 ) -> None:
-    """Rows 18, 24 and 32: AOT bundle, export and import, no toolchain."""
+    """AOT bundle, export and import, no toolchain."""
     built = jit.compile(source, macros={"N": 4})
     bundle = tmp_path / "kernels.zip"
     assert [entry.key for entry in jit.cache().export_bundle(bundle)] == [built.key]
@@ -166,7 +166,7 @@ def test_a_damaged_bundle_is_refused_whole(
     change: Callable[[dict[str, bytes]], None],
     message: str,
 ) -> None:
-    """Row 21: digests before anything is loaded."""
+    """Digests before anything is loaded."""
     jit.compile(source)
     bundle = tmp_path / "kernels.zip"
     jit.cache().export_bundle(bundle)
@@ -180,7 +180,7 @@ def test_a_damaged_bundle_is_refused_whole(
 def test_no_flipped_or_missing_byte_gets_through(
     root: Path, source: jit.Source, tmp_path: Path, elsewhere: Callable[[], Path]
 ) -> None:
-    """Row 21: whatever zlib, zipfile and json make of it, it is a damaged bundle."""
+    """Whatever zlib, zipfile and json make of it, it is a damaged bundle."""
     built = jit.compile(source)
     bundle = tmp_path / "kernels.zip"
     jit.cache().export_bundle(bundle)
@@ -202,7 +202,6 @@ def test_no_flipped_or_missing_byte_gets_through(
 def test_a_damaged_entry_is_put_aside_and_the_others_are_exported(
     root: Path, source: jit.Source, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Row 13."""
     good, bad = (jit.compile(source, macros={"N": n}) for n in range(2))
     (bad.folder / "build.log").write_text("something else")
     bundle = tmp_path / "kernels.zip"

@@ -309,7 +309,6 @@ def test_a_damaged_binary_is_never_loaded(
     caplog: pytest.LogCaptureFixture,
     damage: str,
 ) -> None:
-    """Row 13."""
     binary = jit.compile(kernel)
     content = binary.path.read_bytes()
     if damage == "gone":
@@ -357,7 +356,6 @@ def test_an_entry_that_is_pruned_while_the_process_lives_is_built_again(
 def test_nothing_is_recalled_from_a_folder_that_others_may_write(
     root: Path, kernel: jit.Source, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Row 21."""
     jit.compile(kernel)
     folder = root / which
     folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IWOTH)
@@ -368,7 +366,7 @@ def test_nothing_is_recalled_from_a_folder_that_others_may_write(
 
 
 def test_what_was_recalled_and_loaded_is_in_use(root: Path, kernel: jit.Source) -> None:
-    """Row 23: never what is loaded."""
+    """A prune never takes what is loaded."""
     key = jit.compile(kernel).key
     forget()
     binary = jit.compile(kernel)
@@ -457,7 +455,7 @@ def test_who_listens_hears_of_a_call_that_could_be_recalled(root: Path, kernel: 
 def test_a_cache_that_cannot_be_written_is_recalled_from(
     root: Path, kernel: jit.Source, asked: list[str]
 ) -> None:
-    """Row 20: read-only cache."""
+    """Read-only cache."""
     binary = jit.compile(kernel)
     (root / "v1" / ".calls").rename(root / "v1" / ".calls-before")
     (root / "v1" / ".calls").write_text("no folder")

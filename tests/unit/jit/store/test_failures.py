@@ -51,7 +51,7 @@ def compiler(
 def test_a_source_that_failed_is_not_compiled_again_and_the_error_is_the_same(
     root: Path, counted: Callable[[], int]
 ) -> None:
-    """Row 15: negative cache."""
+    """Negative cache."""
     source = jit.Source(text=BROKEN, name="bad.cpp")
     first, again = failure(source), failure(source)
     assert counted() == 1
@@ -172,7 +172,7 @@ def test_a_header_that_was_missing_is_looked_for_and_not_compiled_for(
 def test_a_compiler_that_lacked_something_is_asked_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    """Row 15: a failure for want of resources is never kept."""
+    """A failure for want of resources is never kept."""
     notes = compiler(tmp_path, monkeypatch, script)
     failure(jit.Source(text="int i;"))
     before = len(notes.read_text().split())

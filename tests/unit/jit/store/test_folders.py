@@ -42,7 +42,7 @@ def test_a_folder_that_nothing_may_be_executed_from_is_loaded_through_memory(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Row 20: noexec cache."""
+    """Noexec cache."""
     with mounted("noexec,size=8m,mode=0700", tmp_path / "noexec") as folder:
         monkeypatch.setenv("BRINGUP_CACHE_DIR", str(folder / "cache"))
         for n in range(1, 4):  # as many libraries at the same descriptor
@@ -58,7 +58,6 @@ def test_a_full_folder_leads_to_a_private_one(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Row 20: full cache."""
     from bringup.jit.store import private as private_module
 
     with mounted("size=64k,mode=0700", tmp_path / "full") as folder:
@@ -99,7 +98,7 @@ def test_a_limit_on_file_sizes_is_no_crash(tmp_path: Path, source: jit.Source) -
 def test_a_file_system_without_locks_is_used_without_them(
     root: Path, source: jit.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 12: NFS-safe, no flock dependence."""
+    """NFS-safe, no flock dependence."""
 
     def no_locks(_descriptor: int, _operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -119,7 +118,7 @@ def test_a_rename_that_fails_on_a_network_keeps_what_was_built(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Row 12: the loser keeps its own copy."""
+    """The loser keeps its own copy."""
     from bringup.jit.store import private as private_module
 
     def stale(_self: Path, target: Path) -> Path:
@@ -149,7 +148,7 @@ def test_a_rename_that_fails_on_a_network_keeps_what_was_built(
 def test_a_parent_that_others_may_write_is_not_used(
     tmp_path: Path, source: jit.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 21: 0700 and owner check, also of what the store could be replaced in."""
+    """0700 and owner check, also of what the store could be replaced in."""
     root = tmp_path / "open"
     root.mkdir()
     root.chmod(0o777)

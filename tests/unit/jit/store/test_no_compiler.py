@@ -20,7 +20,7 @@ def remove_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_warm_cache_serves_without_a_compiler(
     root: Path, source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows 18 and 32: no toolchain is needed for what was built before."""
+    """No toolchain is needed for what was built before."""
     built = jit.compile(source, macros={"N": 3})
     plain = jit.compile(source)
     remove_compiler(tmp_path, monkeypatch)

@@ -51,7 +51,7 @@ def age(path: Path, seconds: float) -> Path:
 
 
 def test_the_kernels_used_longest_ago_go_first(root: Path, source: jit.Source) -> None:
-    """Row 23: size and entry cap, LRU."""
+    """Size and entry cap, LRU."""
     old, middle, new = build(source, 3)
     used_at(old, 10)
     report = jit.cache().prune(max_entries=2)
@@ -89,7 +89,7 @@ def test_bytes_are_bounded_too(
 def test_what_was_just_built_can_be_loaded_whatever_the_bound(
     root: Path, source: jit.Source, monkeypatch: pytest.MonkeyPatch, variable: str, bound: str
 ) -> None:
-    """Row 23: a cache that holds less than one kernel still serves the one that was asked for."""
+    """A cache that holds less than one kernel still serves the one that was asked for."""
     monkeypatch.setenv(variable, bound)
     for n in range(2):
         added = jit.compile(source, macros={"N": n})
@@ -161,7 +161,6 @@ def test_an_entry_that_is_cleared_as_it_is_published_is_no_broken_cache(
 
 
 def test_what_this_process_has_loaded_stays(root: Path, source: jit.Source) -> None:
-    """Row 23: in-use safe."""
     loaded, other = build(source, 2)
     _ = loaded.kernel_id
     report = jit.cache().prune(max_entries=0)

@@ -47,7 +47,6 @@ def test_what_one_machine_builds_another_one_finds(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Row 24: shared tier."""
     built = jit.compile(source)
     flush()
     another_machine(tmp_path, monkeypatch)

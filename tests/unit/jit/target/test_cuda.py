@@ -46,7 +46,7 @@ def device_source(text: str = DEVICE) -> jit.Source:
 
 @pytest.mark.usefixtures("nvcc")
 def test_nvcc_builds_launches_and_templates_for_sm_90(host_binary: jit.Binary) -> None:
-    """Row 19: prebuilt for an architecture that is not here."""
+    """Prebuilt for an architecture that is not here."""
     assert b".nv_fatbin" in host_binary.path.read_bytes()
     assert "-gencode=arch=compute_90,code=sm_90" in (host_binary.folder / "build.log").read_text()
     assert jit.toolchain("cuda").isa == ("sm_90",)
@@ -63,7 +63,6 @@ def test_a_launch_without_a_gpu_says_what_cuda_says(host_binary: jit.Binary) -> 
 
 @pytest.mark.usefixtures("nvcc")
 def test_headers_of_the_toolkit_belong_to_the_key(host_binary: jit.Binary) -> None:
-    """Row 6 and row 7."""
     meta = json.loads((host_binary.folder / "meta.json").read_text())
     assert any(path.endswith("cuda_runtime.h") for path in meta["headers"])
     assert len(meta["record"]["inputs"]) >= 1  # libcudart_static.a
@@ -71,7 +70,6 @@ def test_headers_of_the_toolkit_belong_to_the_key(host_binary: jit.Binary) -> No
 
 @pytest.mark.usefixtures("nvcc")
 def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
-    """Row 14."""
     with pytest.raises(CompileError) as caught:
         jit.compile(jit.Source(text=HOST, name="bad.cu"), macros={"W": 1}, target="cuda")
     lines = caught.value.diagnostic.splitlines()
@@ -84,7 +82,7 @@ def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
 def test_nvrtc_builds_device_code_with_its_headers_and_no_toolkit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 6 and row 32: a header that a header includes is part of the key."""
+    """A header that a header includes is part of the key."""
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "outer.h").write_text('#include "inner.h"\n')
     inner, keys = tmp_path / "inner.h", set()
@@ -132,7 +130,6 @@ def test_two_headers_of_one_name_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_of_nvrtc_has_diagnostic_and_hint(text: str, message: str) -> None:
-    """Row 14."""
     with pytest.raises(CompileError, match=message):
         jit.compile(device_source(text), target="cuda")
 
@@ -171,7 +168,6 @@ def test_the_default_architecture_has_one_key_whatever_it_is_called() -> None:
 
 @pytest.mark.usefixtures("nvrtc")
 def test_device_code_leaves_its_ptx() -> None:
-    """Row 26."""
     binary = jit.compile(
         device_source(), macros={"V": 7}, target="cuda", debug=jit.Debug(assembly=True)
     )
@@ -181,7 +177,6 @@ def test_device_code_leaves_its_ptx() -> None:
 @pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize("debug", [jit.Debug(sanitize="address")])
 def test_sanitizers_are_refused_with_what_to_use(debug: jit.Debug) -> None:
-    """Row 34."""
     with pytest.raises(ValueError, match=r"is for compilers of the host; .* compute-sanitizer"):
         jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda", debug=debug)
 
@@ -191,14 +186,13 @@ def test_sanitizers_are_refused_with_what_to_use(debug: jit.Debug) -> None:
     "flag", ["-DX=$(touch gotcha)", "-I/x`touch gotcha`", "-Xcompiler=-Wall;touch gotcha", "-la|b"]
 )
 def test_no_flag_reaches_the_shell_behind_nvcc(flag: str) -> None:
-    """Row 22."""
     with pytest.raises(ValueError, match=r"nvcc runs its parts through a shell, which would take"):
         jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda", flags=[flag])
 
 
 @pytest.mark.usefixtures("nvcc")
 def test_no_name_of_a_folder_reaches_the_shell_behind_nvcc(tmp_path: Path) -> None:
-    """Row 22: spaces are fine."""
+    """Spaces are fine."""
     bad, good = tmp_path / "a $(touch gotcha)", tmp_path / "a b;c"
     for folder in (bad, good):
         folder.mkdir()
@@ -223,7 +217,6 @@ def test_device_code_is_for_one_architecture() -> None:
 def test_a_missing_nvcc_says_how_to_get_it_and_what_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 32."""
     monkeypatch.setattr("bringup.jit.target.cuda.on_path", lambda name, also=(): None)
     monkeypatch.setattr(jit.targets()["cuda"], "_known", None)
     with pytest.raises(MissingCompilerError, match=r"no nvcc .*pip install 'bringup\[cuda\]'"):

@@ -63,7 +63,6 @@ def sanitizing_compiler(compiler: str) -> str:
 
 
 def test_each_debug_build_has_a_key_of_its_own() -> None:
-    """Row 34."""
     wanted = [
         jit.Debug(),
         jit.Debug(assembly=True),
@@ -79,7 +78,7 @@ def test_each_debug_build_has_a_key_of_its_own() -> None:
 
 
 def test_dumps_lie_beside_the_binary(compiler: str) -> None:
-    """Row 26: the source as it was compiled, its assembly, what the preprocessor made of it."""
+    """The source as it was compiled, its assembly, what the preprocessor made of it."""
     binary = jit.compile(
         SOURCE, macros={"N": 41}, debug=jit.Debug(assembly=True, preprocessed=True)
     )
@@ -92,14 +91,13 @@ def test_dumps_lie_beside_the_binary(compiler: str) -> None:
 
 
 def test_a_plain_build_keeps_its_source_and_log_but_no_dumps() -> None:
-    """Row 26."""
     left = {path.name for path in jit.compile(SOURCE, macros={"N": 42}).folder.iterdir()}
     assert {"add.cpp", "build.log", "kernel.so", "meta.json"} <= left
     assert not {"kernel.s", "kernel.ii", "kernel.d", "link.d"} & left
 
 
 def test_the_setting_asks_for_debug_builds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 34: for a program whose calls cannot be changed."""
+    """For a program whose calls cannot be changed."""
     asked = jit.compile(SOURCE, debug=jit.Debug(assembly=True, sanitize="undefined"))
     monkeypatch.setenv("BRINGUP_JIT_DEBUG", "undefined, assembly")
     assert jit.compile(SOURCE) == asked
@@ -121,7 +119,6 @@ def test_an_unknown_sanitizer_is_refused() -> None:
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf: apt-get install binutils")
 def test_line_information_is_in_the_binary_without_folders() -> None:
-    """Row 34."""
     binary = jit.compile(SOURCE, debug=jit.Debug(line_info=True))
     sections = subprocess.run(
         ["readelf", "--sections", "--wide", str(binary.path)],
@@ -137,7 +134,6 @@ def test_line_information_is_in_the_binary_without_folders() -> None:
 def test_undefined_behaviour_is_reported_where_it_happens(
     sanitizing_compiler: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Row 34."""
     source = jit.Source(text=OVERFLOWS, name="overflows.cpp")
     x = np.array([2**31 - 1], np.int32)
     run(jit.compile(source, debug=jit.Debug(sanitize="undefined")), x)
@@ -160,7 +156,7 @@ def in_a_new_process(path: Path, **variables: str) -> subprocess.CompletedProces
 def test_a_wrong_access_is_reported_once_the_runtime_is_preloaded(
     sanitizing_compiler: str, tmp_path: Path
 ) -> None:
-    """Row 34: the error that refuses to load says what to preload."""
+    """The error that refuses to load says what to preload."""
     path = tmp_path / "beyond.cpp"
     path.write_text(WRITES_BEYOND)
     refused = in_a_new_process(path)

@@ -38,7 +38,7 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("target", ["cpu", "sim"])
 def test_each_compiler_of_the_host_builds_what_runs_here(compiler: str, target: str) -> None:
-    """Row 7: and each of them has keys of its own."""
+    """Each of them has keys of its own, too."""
     binary = jit.compile(jit.Source(text=ADD, name="add.cpp"), macros={"N": 3}, target=target)
     x = np.zeros(5, np.float32)
     run(binary, x)
@@ -47,7 +47,6 @@ def test_each_compiler_of_the_host_builds_what_runs_here(compiler: str, target: 
 
 
 def test_compilers_and_targets_have_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 7."""
     needs_program("clang++")
     source, keys = jit.Source(text=ADD, name="add.cpp"), set()
     for name in COMPILERS:
@@ -57,7 +56,7 @@ def test_compilers_and_targets_have_keys_of_their_own(monkeypatch: pytest.Monkey
 
 
 def test_a_compiler_that_is_a_library_is_known_by_that_library() -> None:
-    """Row 7: clang++ is a small program over libclang and libLLVM."""
+    """clang++ is a small program over libclang and libLLVM."""
     needs_program("clang++")
     from bringup.jit.target.toolchain import libraries_of
 
@@ -69,7 +68,6 @@ def test_a_compiler_that_is_a_library_is_known_by_that_library() -> None:
 
 @pytest.mark.usefixtures("aarch64")
 def test_a_cross_target_compiles_and_stores_for_another_machine() -> None:
-    """Row 19."""
     binary = jit.compile(jit.Source(text=ADD, name="add.cpp"), target="aarch64")
     assert machine_of(binary.path) == "aarch64"
     assert binary.target == "aarch64"
@@ -80,7 +78,6 @@ def test_a_cross_target_compiles_and_stores_for_another_machine() -> None:
 @pytest.mark.usefixtures("aarch64")
 @pytest.mark.skipif(os.uname().machine == "aarch64", reason="this machine can load it")
 def test_loading_a_binary_of_another_machine_names_both_machines() -> None:
-    """Row 19."""
     binary = jit.compile(jit.Source(text=ADD, name="add.cpp"), target="aarch64")
     with pytest.raises(
         TargetError,
@@ -92,7 +89,6 @@ def test_loading_a_binary_of_another_machine_names_both_machines() -> None:
 
 @pytest.mark.usefixtures("aarch64")
 def test_a_list_of_architectures_is_a_list_of_variants() -> None:
-    """Row 19."""
     source = jit.Source(text=ADD, name="add.cpp")
     wanted = ["aarch64", "aarch64:armv8.2-a", "aarch64:armv8.2-a+sve"]
     binaries = [jit.compile(source, target=name) for name in wanted]
@@ -104,7 +100,7 @@ def test_a_list_of_architectures_is_a_list_of_variants() -> None:
 def test_a_variant_with_instructions_that_this_machine_lacks_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Row 7: it would end the process."""
+    """It would end the process."""
     target = jit.GnuTarget("cpu", ["c++"], march="x86-64-v2", get="", runs_here=True)
     real = target._predefined
     monkeypatch.setattr(
@@ -184,7 +180,7 @@ def acme(registry: None, tmp_path: Path) -> Acme:
 
 
 def test_a_vendors_compiler_is_one_class(acme: Acme, tmp_path: Path) -> None:
-    """Row 7 and row 19: key, store, errors and limits come with the interface."""
+    """Key, store, errors and limits come with the interface."""
     path = tmp_path / "add.acme"
     path.write_text(f'#include "local.h"\n{ADD}')
     (tmp_path / "local.h").write_text("")

@@ -43,14 +43,14 @@ def kernel(template: jit.Template, **arguments: Any) -> jit.Binary:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_the_dtype_of_a_tensor_becomes_a_c_type(dtype: str) -> None:
-    """Row 1: templates from typed params."""
+    """Templates from typed params."""
     arguments = call(dtype=dtype)
     run(kernel(scale(), **arguments), *arguments.values())
     assert arguments["out"].tolist() == [0, 2, 4]
 
 
 def test_another_shape_or_scalar_is_the_same_binary() -> None:
-    """Row 2: shapes and scalars are run-time values."""
+    """Shapes and scalars are run-time values."""
     template = scale()
     small, large = (jit.params(template, **call(n)) for n in (3, 5000))
     other = jit.params(template, **{**call(), "factor": -1.5})
@@ -59,7 +59,7 @@ def test_another_shape_or_scalar_is_the_same_binary() -> None:
 
 
 def test_crossing_a_declared_bucket_is_another_binary() -> None:
-    """Row 2: a bucket is the only way in which a shape chooses a binary."""
+    """A bucket is the only way in which a shape chooses a binary."""
     template = scale(buckets={"BONUS": "numel(x) >= 4"})
     below, above = call(3), call(4)
     run(kernel(template, **below), *below.values())
@@ -206,7 +206,7 @@ def test_every_item_of_the_language_arrives() -> None:
 
 
 def test_workspace_is_there_for_the_run_that_asked_for_it() -> None:
-    """Row 27: the size comes from run-time values."""
+    """The size comes from run-time values."""
     text = SCALE.replace(
         "  return 0;",
         "  p->out[0] = T(p->head.workspace != nullptr) + T(p->head.workspace_size);\n  return 0;",
@@ -285,7 +285,7 @@ def test_errors_of_the_compiler_point_into_the_template() -> None:
 def test_a_kernel_that_is_cleared_before_it_is_loaded_is_built_again(
     monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
-    """Row 23: as by another process, between compile and load."""
+    """As by another process, between compile and load."""
     params = jit.params(scale(macros={"OF_THIS_TEST": 1}), **call())  # not loaded by another
     cleared: list[Any] = []
     compile_ = jit.Template.compile
@@ -348,7 +348,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_decides_the_binary_changes_the_key(change: str) -> None:
-    """Row 1: each of these alone is another key."""
+    """Each of these alone is another key."""
     declared, given = CHANGES[change]
     before = jit.params(jit.Template(**BASE), **CALL)
     after = jit.params(jit.Template(**{**BASE, **declared}), **{**CALL, **given})

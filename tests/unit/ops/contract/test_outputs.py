@@ -222,7 +222,7 @@ def test_an_output_that_is_not_wanted_is_empty(define: Define, path: Path) -> No
 def test_sizes_that_the_kernel_counts(
     positive: ops.KernelOperator, path: Path, device: str, simulator: object
 ) -> None:
-    """Row 8: outputs at an upper bound, cut to what the kernel has found."""
+    """Outputs at an upper bound, cut to what the kernel has found."""
     for x in (torch.randn(3, 7), -torch.ones(4), torch.ones(4), torch.empty(0)):
         values, indices = path(positive)(x.to(device))
         assert values.cpu().tolist() == x[x > 0].tolist()
@@ -254,7 +254,7 @@ def test_a_count_that_cannot_be_is_an_error(
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_counted_sizes_compile(positive: ops.KernelOperator, backend: str) -> None:
-    """Row 8: an unbacked size; no recompilation for another count or another length."""
+    """An unbacked size; no recompilation for another count or another length."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
 

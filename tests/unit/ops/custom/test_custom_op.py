@@ -74,12 +74,11 @@ SCHEMAS: list[tuple[Callable[..., Any], Any, str]] = [
 
 @pytest.mark.parametrize(("function", "mutates", "text"), SCHEMAS)
 def test_the_schema_is_inferred(function: Callable[..., Any], mutates: Any, text: str) -> None:
-    """test_custom_op.py rows 1-8, exact texts; feature row 3."""
     assert ops.infer_schema(function, mutates_args=mutates) == text
 
 
 def test_every_kind_of_parameter_is_inferred() -> None:
-    """Feature rows 3 and 5: PEP 604, string annotations, keyword-only, lists, list defaults."""
+    """PEP 604, string annotations, keyword-only, lists, list defaults."""
     assert ops.infer_schema(everything) == (
         "(Tensor x, Tensor[] ts, Tensor?[] maybe, int? n, str[] names, int[] sizes=[1, 2], *, "
         'str mode="a\\"b", ScalarType dtype=float16, Device? device=None, '
@@ -88,7 +87,7 @@ def test_every_kind_of_parameter_is_inferred() -> None:
 
 
 def test_the_inferred_schema_is_registered(custom: Callable[..., ops.CustomOperator]) -> None:
-    """test_custom_op.py row 9, here in the dispatcher; feature row 30."""
+    """Here in the dispatcher."""
     operator = custom(with_int)
     assert operator.schema.endswith("(Tensor x, SymInt dim=0) -> Tensor")
     packet = getattr(torch.ops.bringup_test_custom, operator.qualified_name.partition("::")[2])
@@ -98,7 +97,6 @@ def test_the_inferred_schema_is_registered(custom: Callable[..., ops.CustomOpera
 def test_the_handle_is_callable_and_keeps_the_functions_name(
     custom: Callable[..., ops.CustomOperator],
 ) -> None:
-    """test_custom_op.py row 10; feature row 2."""
     operator = custom(two)
     assert isinstance(operator, ops.CustomOperator)
     assert operator.__name__ == "two"
@@ -106,7 +104,6 @@ def test_the_handle_is_callable_and_keeps_the_functions_name(
 
 
 def test_a_call_runs_the_function(custom: Callable[..., ops.CustomOperator]) -> None:
-    """test_custom_op.py row 11."""
     operator = custom(two)
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     for result in (operator(x, y), operator(x, y=y), operator.overload(x, y)):
@@ -116,7 +113,6 @@ def test_a_call_runs_the_function(custom: Callable[..., ops.CustomOperator]) -> 
 def test_by_default_the_function_serves_cpu_and_npu(
     custom: Callable[..., ops.CustomOperator],
 ) -> None:
-    """test_custom_op.py row 12."""
     name = custom(two).qualified_name
     assert runs_on(name, "CPU")
     assert runs_on(name, "PrivateUse1")
@@ -125,7 +121,6 @@ def test_by_default_the_function_serves_cpu_and_npu(
 def test_device_types_limit_where_the_function_runs(
     custom: Callable[..., ops.CustomOperator],
 ) -> None:
-    """test_custom_op.py row 13."""
     name = custom(two, device_types="cpu").qualified_name
     assert has_kernel(name, "CPU")
     assert not has_kernel(name, "CompositeImplicitAutograd")
@@ -134,13 +129,11 @@ def test_device_types_limit_where_the_function_runs(
 
 
 def test_a_schema_may_be_given(custom: Callable[..., ops.CustomOperator]) -> None:
-    """test_custom_op.py row 14."""
     operator = custom(without_annotations, schema="(Tensor x, int y=2) -> Tensor")
     assert operator(torch.ones(2)).tolist() == [-1, -1]
 
 
 def test_register_fake_serves_meta_tensors(custom: Callable[..., ops.CustomOperator]) -> None:
-    """test_custom_op.py row 15; feature row 7."""
     operator = custom(two)
     x = torch.empty(2, device="meta")
     with pytest.raises(RuntimeError, match=f"{operator.qualified_name} has no fake.*register_fake"):
@@ -158,7 +151,6 @@ def test_register_fake_serves_meta_tensors(custom: Callable[..., ops.CustomOpera
 def test_register_kernel_puts_a_kernel_at_the_device(
     custom: Callable[..., ops.CustomOperator],
 ) -> None:
-    """test_custom_op.py row 16; feature row 6."""
     operator = custom(two)
 
     @operator.register_kernel("cpu")

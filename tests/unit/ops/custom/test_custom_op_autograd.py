@@ -65,7 +65,7 @@ def squared(custom: Custom) -> ops.CustomOperator:
 
 @PATHS
 def test_backward_gives_the_registered_gradient(scaled: ops.CustomOperator, path: str) -> None:
-    """test_custom_op.py row 17; feature row 9: defaults are filled in."""
+    """Defaults are filled in."""
     x = leaf(1, 2)
     y = by(path, scaled)(x)
     assert y.grad_fn is not None
@@ -77,7 +77,6 @@ def test_backward_gives_the_registered_gradient(scaled: ops.CustomOperator, path
 
 @PATHS
 def test_setup_context_saves_tensors(squared: ops.CustomOperator, path: str) -> None:
-    """test_custom_op.py row 18."""
     x = leaf(3)
     by(path, squared)(x).backward()
     assert x.grad is not None
@@ -86,7 +85,6 @@ def test_setup_context_saves_tensors(squared: ops.CustomOperator, path: str) -> 
 
 @PATHS
 def test_a_backward_needs_no_setup_context(custom: Custom, path: str) -> None:
-    """test_custom_op.py row 19."""
     operator = custom(lambda x: x * 2)
     operator.register_autograd(lambda ctx, grad: grad * 2)
     x = leaf(1)
@@ -95,7 +93,6 @@ def test_a_backward_needs_no_setup_context(custom: Custom, path: str) -> None:
 
 @PATHS
 def test_without_requires_grad_nothing_is_recorded(scaled: ops.CustomOperator, path: str) -> None:
-    """test_custom_op.py row 20."""
     assert by(path, scaled)(torch.ones(1)).grad_fn is None
     with torch.no_grad():
         assert by(path, scaled)(leaf(1)).grad_fn is None
@@ -114,7 +111,7 @@ def test_backward_without_a_formula_raises_naming_the_operator(custom: Custom, p
 
 
 def test_a_tensor_by_keyword_is_differentiated(squared: ops.CustomOperator) -> None:
-    """Research 1.4: tensors passed by keyword must not skip autograd."""
+    """Tensors passed by keyword must not skip autograd."""
     x = leaf(3)
     squared(x=x).backward()
     assert x.grad is not None
@@ -123,7 +120,7 @@ def test_a_tensor_by_keyword_is_differentiated(squared: ops.CustomOperator) -> N
 
 @PATHS
 def test_several_outputs_bring_one_gradient_each(custom: Custom, path: str) -> None:
-    """Research 1.4: d(2x + 3x) is 5; feature row 9."""
+    """The derivative d(2x + 3x) is 5."""
 
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
         return x * 2, x * 3
@@ -139,8 +136,6 @@ def test_several_outputs_bring_one_gradient_each(custom: Custom, path: str) -> N
 
 @PATHS
 def test_lists_of_tensors_have_lists_of_gradients(custom: Custom, path: str) -> None:
-    """Feature row 9."""
-
     def weighted(xs: list[Tensor], weights: list[float]) -> list[Tensor]:
         return [x * w for x, w in zip(xs, weights, strict=True)]
 
@@ -165,7 +160,7 @@ def test_lists_of_tensors_have_lists_of_gradients(custom: Custom, path: str) -> 
 
 @PATHS
 def test_keyword_only_tensors_have_gradients(custom: Custom, path: str) -> None:
-    """Research 2.2: torch.library refuses keyword-only tensors."""
+    """torch.library refuses keyword-only tensors."""
 
     def affine(x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return x * weight if bias is None else x * weight + bias
@@ -188,7 +183,7 @@ def test_keyword_only_tensors_have_gradients(custom: Custom, path: str) -> None:
 
 
 def test_setup_context_may_name_its_parameters_as_it_likes(custom: Custom) -> None:
-    """Research 2.2: torch.library calls it by keyword only."""
+    """torch.library calls it by keyword only."""
     for setup in (
         lambda c, i, o: c.save_for_backward(i[0]),
         lambda output, inputs, ctx: ctx.save_for_backward(inputs[0]),
@@ -228,7 +223,7 @@ def test_marks_and_unmaterialized_gradients_reach_the_node(custom: Custom, path:
 def test_a_gradient_of_a_gradient_is_right_or_raises(
     squared: ops.CustomOperator, custom: Custom, path: str
 ) -> None:
-    """Feature row 11: double backward."""
+    """Double backward."""
     x = leaf(3)
     (first,) = torch.autograd.grad(by(path, squared)(x * x), x, create_graph=True)
     (second,) = torch.autograd.grad(first, x)
@@ -337,7 +332,7 @@ def test_an_exception_of_a_callback_reaches_the_caller(custom: Custom, path: str
 
 
 def test_forward_over_reverse_is_right(custom: Any) -> None:
-    """Row 11: a jvp around a grad, as `torch.func.hessian` runs it, loses no tangent silently."""
+    """A jvp around a grad, as `torch.func.hessian` runs it, loses no tangent silently."""
 
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y

@@ -44,7 +44,6 @@ def with_gradient(operator: ops.CustomOperator) -> None:
 
 @PATHS
 def test_a_gradient_is_recorded_on_the_device(square: ops.CustomOperator, path: str) -> None:
-    """Feature row 9."""
     with_gradient(square)
     x = torch.full((2,), 3.0, device="npu", requires_grad=True)
     y = call(path, square, x)
@@ -60,7 +59,6 @@ def test_a_gradient_is_recorded_on_the_device(square: ops.CustomOperator, path: 
 def test_backward_and_tangents_without_a_formula_raise(
     square: ops.CustomOperator, path: str
 ) -> None:
-    """Feature row 11."""
     x = torch.ones(2, device="npu", requires_grad=True)
     with pytest.raises(RuntimeError, match="custom_device::square has no backward"):
         call(path, square, x).sum().backward()
@@ -70,7 +68,6 @@ def test_backward_and_tangents_without_a_formula_raise(
 
 @PATHS
 def test_autocast_of_the_device_casts(square: ops.CustomOperator, path: str) -> None:
-    """Feature row 13."""
     square.register_autocast("npu", torch.bfloat16)
     x = torch.ones(2, device="npu")
     assert call(path, square, x).dtype == torch.float32
@@ -80,15 +77,12 @@ def test_autocast_of_the_device_casts(square: ops.CustomOperator, path: str) -> 
 
 
 def test_a_kernel_of_the_device_is_used_there_only(square: ops.CustomOperator) -> None:
-    """Feature row 6."""
     square.register_kernel("npu", lambda x: x + 100)
     assert square(torch.ones(1, device="npu")).item() == 101
     assert square(torch.ones(1)).item() == 1
 
 
 def test_a_write_on_the_device_is_checked_like_one_on_cpu() -> None:
-    """Feature row 14."""
-
     @ops.custom_op("bringup_test_custom_device::fill", mutates_args=("x",))
     def fill(x: Tensor) -> None:
         x.detach().fill_(2)
@@ -103,7 +97,6 @@ def test_a_write_on_the_device_is_checked_like_one_on_cpu() -> None:
 
 
 def test_the_operator_compiles_for_the_device(square: ops.CustomOperator) -> None:
-    """Feature row 18."""
     square.register_fake(torch.empty_like)
     with_gradient(square)
     compiled = torch.compile(lambda x: square(x) + 1, fullgraph=True, backend="aot_eager")

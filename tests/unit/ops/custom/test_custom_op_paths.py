@@ -59,7 +59,6 @@ def product(custom: Custom) -> ops.CustomOperator:
 
 @PATHS
 def test_a_dispatch_mode_sees_the_operator(product: ops.CustomOperator, path: str) -> None:
-    """Feature row 17."""
     seen: list[Any] = []
 
     class Record(TorchDispatchMode):
@@ -78,7 +77,6 @@ def test_a_dispatch_mode_sees_the_operator(product: ops.CustomOperator, path: st
 
 @PATHS
 def test_a_function_mode_sees_the_operator(product: ops.CustomOperator, path: str) -> None:
-    """Feature row 17."""
     seen: list[Any] = []
 
     class Record(TorchFunctionMode):
@@ -101,8 +99,6 @@ def test_a_function_mode_sees_the_operator(product: ops.CustomOperator, path: st
 def test_a_subclass_that_overrides_functions_gets_the_call(
     product: ops.CustomOperator, path: str
 ) -> None:
-    """Feature row 17."""
-
     class Named(torch.Tensor):
         @classmethod
         def __torch_function__(
@@ -116,7 +112,6 @@ def test_a_subclass_that_overrides_functions_gets_the_call(
 
 @PATHS
 def test_fake_tensors_run_the_fake(product: ops.CustomOperator, path: str) -> None:
-    """Feature rows 7 and 17."""
     with FakeTensorMode() as mode:
         x = mode.from_tensor(torch.ones(3, 1, requires_grad=True))
         y = by(path, product)(x, torch.empty(2))
@@ -126,7 +121,6 @@ def test_fake_tensors_run_the_fake(product: ops.CustomOperator, path: str) -> No
 
 @PATHS
 def test_the_profiler_sees_the_operator(product: ops.CustomOperator, path: str) -> None:
-    """Feature row 17."""
     x = torch.ones(2)
     with torch.profiler.profile() as profile:
         by(path, product)(x, x)
@@ -141,7 +135,6 @@ KEYS = ["CPU", "AutogradCPU", "Autograd", "AutocastCPU"]
 def test_a_kernel_that_somebody_else_puts_there_is_respected(
     product: ops.CustomOperator, key: str, requires_grad: bool
 ) -> None:
-    """Feature row 17: overrides."""
     x = torch.ones(2, requires_grad=requires_grad)
     with torch.library._scoped_library("bringup_test_custom", "IMPL") as other:
         name = product.qualified_name.partition("::")[2]
@@ -263,7 +256,6 @@ def test_arguments_that_do_not_fit_raise_what_torch_raises(
 def test_the_operator_compiles_into_one_graph_with_gradients(
     product: ops.CustomOperator, path: str, backend: str
 ) -> None:
-    """Feature row 18."""
     call = by(path, product)
     compiled = torch.compile(
         lambda x, y: call(x + 1, y, factor=2.0) * 3, fullgraph=True, backend=backend
@@ -281,7 +273,6 @@ def test_the_operator_compiles_into_one_graph_with_gradients(
 
 
 def test_a_graph_holds_the_operator(product: ops.CustomOperator) -> None:
-    """Feature rows 18 and 30."""
     targets: list[Any] = []
 
     def backend(module: Any, inputs: Any) -> Any:
@@ -293,8 +284,6 @@ def test_a_graph_holds_the_operator(product: ops.CustomOperator) -> None:
 
 
 def test_export_keeps_the_operator(product: ops.CustomOperator) -> None:
-    """Feature row 18."""
-
     class Model(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return product(x, x)  # type: ignore[no-any-return]
@@ -318,7 +307,6 @@ def test_a_new_size_does_not_compile_again(product: ops.CustomOperator) -> None:
 
 
 def test_an_output_may_have_a_size_that_depends_on_data(custom: Custom) -> None:
-    """Feature row 8."""
     operator = custom(lambda x: x[x > 0].clone())
     operator.register_fake(lambda x: x.new_empty(torch.library.get_ctx().new_dynamic_size()))
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
@@ -328,8 +316,6 @@ def test_an_output_may_have_a_size_that_depends_on_data(custom: Custom) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_an_operator_that_writes_is_functionalized(custom: Custom, backend: str) -> None:
-    """Feature row 14."""
-
     def fill(x: Tensor, value: float) -> None:
         x.numpy().fill(value)
 
@@ -347,8 +333,6 @@ def test_an_operator_that_writes_is_functionalized(custom: Custom, backend: str)
 
 
 def test_a_return_that_may_be_none_compiles(custom: Custom) -> None:
-    """Feature row 5."""
-
     def maybe(x: Tensor, present: bool) -> tuple[Tensor, Tensor | None]:
         return x + 1, x * 2 if present else None
 
@@ -376,7 +360,6 @@ def test_compiled_autograd_runs_the_backward(product: ops.CustomOperator) -> Non
 
 
 def test_opcheck_is_green(product: ops.CustomOperator, custom: Custom) -> None:
-    """Feature row 19."""
     x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
     torch.library.opcheck(product.overload, (x, y, 2.0))
     torch.library.opcheck(product.overload, (x.detach(), y.detach()))
@@ -404,7 +387,6 @@ def test_opcheck_is_green(product: ops.CustomOperator, custom: Custom) -> None:
 
 
 def test_every_check_of_the_operator_passes(product: ops.CustomOperator) -> None:
-    """Feature row 19."""
     # numpy has no bfloat16, and takes no tensor of a device that another test may have loaded.
     product.register_kernel(["cpu", "npu"], lambda x, y, factor=1.0: x * y * factor)
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)

@@ -27,7 +27,6 @@ def add(x: Tensor, y: Tensor, factor: float = 1.0) -> Tensor:
 
 
 def test_a_batching_rule_is_used_and_may_be_replaced(custom: Custom) -> None:
-    """Feature row 12."""
     operator = custom(add)
 
     @operator.register_vmap
@@ -46,7 +45,7 @@ def test_a_batching_rule_is_used_and_may_be_replaced(custom: Custom) -> None:
 def test_a_generated_rule_is_right_and_gives_no_warning(
     custom: Custom, rule: Any, dims: Any
 ) -> None:
-    """Feature row 12: a generated rule."""
+    """A generated rule."""
     operator = custom(add)
     operator.register_vmap(rule)
     x, y = torch.randn(3, 3), torch.randn(3, 3)
@@ -77,7 +76,7 @@ def test_a_looping_rule_takes_lists_and_several_outputs(custom: Custom) -> None:
 
 
 def test_without_a_rule_samples_run_one_by_one(custom: Custom) -> None:
-    """Feature row 12: also lists and keyword-only tensors, which torch has no fallback for."""
+    """Also lists and keyword-only tensors, which torch has no fallback for."""
     seen: list[tuple[int, ...]] = []
 
     def weighted(xs: list[Tensor], *, weight: Tensor, n: int = 2) -> list[Tensor]:
@@ -108,8 +107,6 @@ def test_samples_are_written_one_by_one(custom: Custom) -> None:
 
 
 def test_gradients_of_samples_go_through_the_rule(custom: Custom) -> None:
-    """Feature rows 11 and 12."""
-
     def square(x: Tensor) -> Tensor:
         return x * x
 
@@ -140,8 +137,6 @@ def test_an_unknown_generated_rule_is_refused(custom: Custom) -> None:
 
 
 def test_autocast_casts_what_is_floating_point_on_its_device(custom: Custom) -> None:
-    """Feature row 13."""
-
     def kinds(xs: list[Tensor], *, y: Tensor) -> str:
         return " ".join(str(x.dtype).removeprefix("torch.") for x in (*xs, y))
 
@@ -187,7 +182,6 @@ def test_a_wrong_autocast_rule_is_refused(
 
 
 def test_a_sharding_rule_runs_the_operator_on_dtensors(custom: Custom) -> None:
-    """Feature row 24."""
     import torch.distributed as dist
     from torch.distributed.tensor import (
         DTensor,
@@ -221,13 +215,11 @@ def test_a_sharding_rule_runs_the_operator_on_dtensors(custom: Custom) -> None:
 
 
 def test_an_unknown_effect_is_refused(custom: Custom) -> None:
-    """Feature row 26."""
     with pytest.raises(SchemaError, match=r"register_effect\('io'\): expected 'ordered' or None"):
         custom(add).register_effect("io")  # type: ignore[arg-type]
 
 
 def test_an_effect_may_be_declared_for_an_operator_with_a_result(custom: Custom) -> None:
-    """Feature row 26."""
     seen: list[int] = []
 
     def count(x: Tensor) -> Tensor:
@@ -282,7 +274,6 @@ def example(requires_grad: bool = False) -> Any:
 
 
 def test_structured_arguments_become_several_of_the_schema(custom: Custom) -> None:
-    """Feature row 4."""
     assert ops.infer_schema(structured) == (
         "(Tensor pair_left, Tensor pair_right, Tensor config_weight, float config_scale, "
         "int[] config_axes, Tensor mixed_0, int mixed_1, *, str[] named_keys, "
@@ -294,8 +285,6 @@ def test_structured_arguments_become_several_of_the_schema(custom: Custom) -> No
 
 
 def test_structured_arguments_have_structured_gradients(custom: Custom) -> None:
-    """Feature rows 4 and 9."""
-
     def setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
         pair, config, (_, ctx.number) = inputs
         ctx.save_for_backward(pair.right, config.weight)
@@ -320,7 +309,6 @@ def test_structured_arguments_have_structured_gradients(custom: Custom) -> None:
 
 
 def test_structured_arguments_compile_in_one_graph(custom: Custom) -> None:
-    """Feature rows 4 and 18."""
     operator = custom(structured)
     operator.register_fake(lambda pair, config, mixed, *, named: torch.empty_like(pair.left))
     args, kwargs, _ = example()
@@ -349,7 +337,7 @@ def test_a_call_that_does_not_fit_a_structured_signature_is_refused(custom: Cust
 
 
 def test_defaults_that_no_schema_can_write_are_filled_in(custom: Custom) -> None:
-    """Feature row 5: list defaults of str, infinite floats."""
+    """List defaults of str, infinite floats."""
 
     def f(x: Tensor, names: list[str] = ["a", "b"], top: float = float("inf")) -> Tensor:  # noqa: B006
         return x.clamp(max=top) * len(names)
@@ -365,7 +353,6 @@ def test_defaults_that_no_schema_can_write_are_filled_in(custom: Custom) -> None
 
 
 def test_a_view_operator_is_tracked_as_a_view(custom: Custom) -> None:
-    """Feature row 15."""
     operator = custom(lambda x: x[1:], schema="(Tensor(a) x) -> Tensor(a)")
     x = torch.zeros(3)
     view = operator(x)
@@ -376,7 +363,7 @@ def test_a_view_operator_is_tracked_as_a_view(custom: Custom) -> None:
 
 
 def test_an_output_that_shares_memory_is_refused(custom: Custom) -> None:
-    """Feature row 16: the check is always on."""
+    """The check is always on."""
     for function in (lambda x: x, lambda x: x[1:], lambda x: x.view(-1)):
         operator = custom(function)
         with pytest.raises(
@@ -394,8 +381,6 @@ def test_an_output_that_shares_memory_is_refused(custom: Custom) -> None:
 
 
 def test_a_written_argument_gets_a_new_version_once(custom: Custom) -> None:
-    """Feature row 14."""
-
     def fill(xs: list[Tensor], y: Tensor) -> None:
         for x in (*xs, y):
             x.numpy().fill(1)

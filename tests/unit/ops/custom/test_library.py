@@ -50,14 +50,12 @@ def operator(library: ops.Library, name: str = "f") -> Any:
 def test_a_key_is_known_by_the_name_that_people_use(
     library: ops.Library, name: str, key: str
 ) -> None:
-    """test_library.py, key strings (12 rows with the next test); feature row 1."""
     library.define("f(Tensor x) -> Tensor")
     library.impl("f", lambda x: x.clone(), name)
     assert has_kernel(f"{library.ns}::f", key)
 
 
 def test_an_unknown_key_is_refused_and_the_near_one_named(library: ops.Library) -> None:
-    """test_library.py, unknown key; feature row 1."""
     library.define("f(Tensor x) -> Tensor")
     text = "'AutogradNPUs' is no dispatch key; did you mean 'AutogradNPU'\\? Known are CPU, CUDA"
     with pytest.raises(ValueError, match=text):
@@ -67,7 +65,6 @@ def test_an_unknown_key_is_refused_and_the_near_one_named(library: ops.Library) 
 
 
 def test_define_makes_a_real_operator(library: ops.Library) -> None:
-    """test_library.py, define registers; feature rows 1 and 30."""
     library.define("f(Tensor x, int n=2) -> Tensor")
     assert isinstance(operator(library).default, torch._ops.OpOverload)
     assert str(operator(library).default._schema) == (
@@ -134,7 +131,7 @@ def test_register_fake_by_name_serves_meta_tensors(library: ops.Library) -> None
 
 
 def test_a_second_definition_is_refused(library: ops.Library) -> None:
-    """Research 1.4: a duplicate define must not replace silently."""
+    """A duplicate define must not replace silently."""
     library.define("f(Tensor x) -> Tensor")
     with pytest.raises(SchemaError, match=r"'f\(Tensor y\) -> Tensor' is defined already"):
         library.define("f(Tensor y) -> Tensor")
@@ -146,7 +143,7 @@ def test_a_text_that_is_no_schema_is_refused(library: ops.Library) -> None:
 
 
 def test_an_impl_library_defines_nothing(library: ops.Library) -> None:
-    """Research 1.4: an IMPL library may not define."""
+    """An IMPL library may not define."""
     other = ops.Library(library.ns, "IMPL")
     with pytest.raises(SchemaError, match=r"kind 'IMPL' defines no operators.*'FRAGMENT'"):
         other.define("g(Tensor x) -> Tensor")
@@ -160,7 +157,7 @@ def test_an_unknown_kind_and_a_second_def_library_are_refused(library: ops.Libra
 
 
 def test_a_fragment_adds_to_a_namespace(library: ops.Library) -> None:
-    """Feature row 1: FRAGMENT."""
+    """A library of kind FRAGMENT."""
     fragment = ops.Library(library.ns, "FRAGMENT")
     fragment.define("g(Tensor x) -> Tensor")
     fragment.impl("g", lambda x: x - 1, "CPU")
@@ -239,7 +236,7 @@ def test_register_autograd_by_name_gives_a_library_operator_a_gradient(
 
 
 def test_a_written_argument_of_a_library_operator_gets_a_new_version(library: ops.Library) -> None:
-    """Feature row 14; `Tensor!` as people write it."""
+    """`Tensor!` as people write it."""
     library.define("f(Tensor! x) -> ()")
     library.impl("f", lambda x: x.numpy().fill(1), "CPU")
     x = torch.zeros(2)

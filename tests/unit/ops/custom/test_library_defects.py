@@ -67,7 +67,6 @@ def square_jvp(ctx: Any, tangent: Tensor) -> Tensor:
 
 
 def test_forward_mode_is_not_silently_zero(ours: Define, theirs: Define) -> None:
-    """Feature row 11."""
     three = torch.tensor(3.0)
     plain = theirs(square)
     plain.register_autograd(square_backward, setup_context=save_input)
@@ -87,7 +86,6 @@ def test_forward_mode_is_not_silently_zero(ours: Define, theirs: Define) -> None
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])
 def test_reverse_transforms_work(ours: Define, theirs: Define, transform: Any) -> None:
-    """Feature row 11."""
     plain = theirs(square)
     plain.register_autograd(square_backward, setup_context=save_input)
     with pytest.raises(RuntimeError, match="must override the setup_context"):
@@ -103,7 +101,6 @@ def test_reverse_transforms_work(ours: Define, theirs: Define, transform: Any) -
 
 
 def test_a_kernel_after_a_list_of_devices_counts(ours: Define, theirs: Define) -> None:
-    """Feature row 6."""
     x = torch.tensor(3.0)
     plain = theirs(square, device_types=["cpu", "cuda"])
     plain.register_kernel("cpu", lambda x: x + 1)
@@ -122,8 +119,6 @@ total.__annotations__ = {"xs": list[Optional[Tensor]], "return": Tensor}  # noqa
 
 
 def test_a_none_in_a_list_of_tensors_detaches_nothing(ours: Define, theirs: Define) -> None:
-    """Feature row 9."""
-
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.present = [x is not None for x in inputs[0]]
 
@@ -144,7 +139,6 @@ def product(x: Tensor, *, factor: float = 2.0) -> Tensor:
 
 
 def test_autocast_takes_keyword_arguments(ours: Define, theirs: Define) -> None:
-    """Feature row 13."""
     plain, operator = theirs(product), ours(product)
     plain.register_autocast("cpu", torch.bfloat16)
     operator.register_autocast("cpu", torch.bfloat16)
@@ -156,7 +150,6 @@ def test_autocast_takes_keyword_arguments(ours: Define, theirs: Define) -> None:
 
 
 def test_autocast_may_be_registered_again(ours: Define, theirs: Define) -> None:
-    """Feature row 13."""
     plain, operator = theirs(square), ours(square)
     for one in (plain, operator):
         one.register_autocast("cpu", torch.bfloat16)
@@ -167,7 +160,6 @@ def test_autocast_may_be_registered_again(ours: Define, theirs: Define) -> None:
 
 
 def test_a_compiler_keeps_operators_that_return_nothing(ours: Define, theirs: Define) -> None:
-    """Feature row 26."""
     seen: list[str] = []
 
     def log(who: str) -> Callable[[Tensor], None]:
@@ -206,7 +198,6 @@ split.__annotations__ = {
 
 
 def test_tuples_and_lists_of_str_are_arguments(ours: Define, theirs: Define) -> None:
-    """Feature rows 4 and 5."""
     with pytest.raises(ValueError, match="do not support Tuple inputs"):
         theirs(split)
     operator = ours(split)
@@ -227,7 +218,6 @@ maybe.__annotations__ = {
 
 
 def test_a_return_may_be_none(ours: Define, theirs: Define) -> None:
-    """Feature row 5."""
     with pytest.raises(ValueError, match="Return has unsupported type"):
         theirs(maybe)
     operator = ours(maybe)
@@ -253,8 +243,6 @@ fill.__annotations__ = {"x": Tensor, "return": None}
 
 
 def test_a_leaf_that_requires_grad_cannot_be_written(ours: Define, theirs: Define) -> None:
-    """Feature row 14."""
-
     def fill_detached(x: Tensor) -> None:
         x.detach().numpy().fill(1)
 
@@ -279,8 +267,6 @@ def test_a_leaf_that_requires_grad_cannot_be_written(ours: Define, theirs: Defin
 def test_a_written_tensor_with_history_does_not_keep_a_wrong_one(
     ours: Define, theirs: Define
 ) -> None:
-    """Feature row 14."""
-
     def double(x: Tensor) -> None:
         x.detach().mul_(2)
 
@@ -306,7 +292,7 @@ hidden.__annotations__ = {"x": Tensor, "return": Tensor}
 
 
 def test_a_hidden_write_is_found_while_debugging(ours: Define, theirs: Define) -> None:
-    """Feature row 14: neither finds it in eager; `debugging` does."""
+    """Neither finds it in eager; `debugging` does."""
     plain, operator = theirs(hidden), ours(hidden)
     plain(torch.ones(2))
     operator(torch.ones(2))

@@ -108,7 +108,7 @@ def _defined(way: Definition, path: str) -> Iterator[tuple[Any, str]]:
 def test_backward_raises_one_error_that_names_the_operator(
     way: Definition, device: str, path: str
 ) -> None:
-    """DESIGN 7: torch warns and loses the gradient."""
+    """torch warns and loses the gradient."""
     with _defined(way, path) as (call, name):
         result = call(torch.ones(3, device=device, requires_grad=True), 2.0)
         with pytest.raises(NotImplementedError) as failure:
@@ -140,7 +140,7 @@ def test_backward_through_an_operator_that_writes_is_one_error(
 @DEVICES
 @PATHS
 def test_a_leaf_is_refused_by_name(way: Definition, device: str, path: str) -> None:
-    """Row 14: a leaf that requires grad is not written."""
+    """A leaf that requires grad is not written."""
     with _defined(way, path) as (call, name):
         leaf = torch.ones(3, device=device, requires_grad=True)
         for written, what in ((leaf, "is a leaf"), (leaf[:2], "is a view of a leaf")):
@@ -161,7 +161,7 @@ def test_a_leaf_is_refused_by_name(way: Definition, device: str, path: str) -> N
 def test_forward_mode_raises_one_error_that_names_the_operator(
     way: Definition, device: str, path: str
 ) -> None:
-    """Row 11: torch.library.custom_op returns zero tangents."""
+    """torch.library.custom_op returns zero tangents."""
     with _defined(way, path) as (call, name):
         x = torch.ones(3, device=device)
         with pytest.raises(NotImplementedError) as failure:

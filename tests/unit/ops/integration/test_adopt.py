@@ -59,7 +59,7 @@ def has(vendor: Vendor, key: str) -> bool:
 
 
 def test_a_handle_is_the_operator(vendor: Vendor) -> None:
-    """Row 2, for an operator of somebody else's."""
+    """For an operator of somebody else's."""
     scale = ops.adopt(vendor.name)
     x = torch.arange(3.0)
     assert scale(x).tolist() == [0, 2, 4]
@@ -113,7 +113,7 @@ VERBS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("what", VERBS)
 def test_what_an_operator_has_is_taken_only_when_asked(vendor: Vendor, what: str) -> None:
-    """Row 16: nobody's registration is replaced silently; afterwards it is back."""
+    """Nobody's registration is replaced silently; afterwards it is back."""
     key, register = VERBS[what]
     calls: list[str] = []
 
@@ -264,7 +264,7 @@ def test_bringups_own_operators_have_the_verbs_already(mul: ops.KernelOperator) 
 
 
 def test_what_watches_calls_sees_those_of_a_handle(vendor: Vendor) -> None:
-    """Row 17: modes, subclasses and overrides."""
+    """Modes, subclasses and overrides."""
     scale = ops.adopt(vendor.name)
     seen: list[Any] = []
 
@@ -311,7 +311,7 @@ def test_a_captured_graph_updates_its_arguments_by_the_schemas_names(vendor: Ven
 
 
 def test_a_c_plus_plus_operator_is_adopted_too() -> None:
-    """Row 30: what is in torch.ops, whoever put it there."""
+    """What is in torch.ops, whoever put it there."""
     add = ops.adopt("aten::add.Tensor")
     x = torch.ones(2)
     assert add(x, x, alpha=3).tolist() == [4, 4]

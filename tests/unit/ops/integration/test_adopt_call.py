@@ -332,7 +332,7 @@ def test_a_python_kernels_error_and_results_come_through(
 
 @native
 def test_an_operator_that_its_owner_removed_is_an_error_and_can_come_back() -> None:
-    """Row 30: the entry in the dispatcher may go, and another schema may take its place."""
+    """The entry in the dispatcher may go, and another schema may take its place."""
     namespace = f"bringup_test_adopted_{next(_numbers)}"
     library = torch.library.Library(namespace, "DEF")
     library.define("f(Tensor x, int n) -> Tensor")

@@ -1,4 +1,4 @@
-"""Row 24: operators on DTensors whose parts lie in two processes, which talk by gloo."""
+"""Operators on DTensors whose parts lie in two processes, which talk by gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row 25: operators in programs that are compiled ahead of time, and called from generated C++."""
+"""Operators in programs that are compiled ahead of time, and called from generated C++."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ops.autotune`: tile sizes of a template are measured on an operator's calls within (row 31)."""
+"""`ops.autotune`: tile sizes of a template are measured on an operator's calls within."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_each_dtype_is_measured_for_itself(define: Define, root: Path) -> None:
 
 
 def test_a_bucket_is_measured_for_itself(define: Define, root: Path) -> None:
-    """Row 31: the shape enters as declared buckets only."""
+    """The shape enters as declared buckets only."""
     operator = costly(define, buckets={"BIG": "size(x,0) >= 100"})
     with ops.autotune():
         operator(torch.zeros(2))

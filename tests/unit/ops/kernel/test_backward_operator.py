@@ -76,7 +76,7 @@ def total(define: Define) -> ops.KernelOperator:
 def test_lists_of_tensors_have_gradients_without_python(
     total: ops.KernelOperator, path: Path
 ) -> None:
-    """Rows 9 and 10: a Tensor[] input, its gradient a Tensor[] output of a kernel."""
+    """A Tensor[] input, its gradient a Tensor[] output of a kernel."""
     call = path(total)
     assert torch.autograd.gradcheck(
         lambda s, *xs: call(s, [*xs]), (doubles(1), doubles(2), doubles(2), doubles(2))
@@ -91,7 +91,6 @@ def test_lists_of_tensors_have_gradients_without_python(
 
 
 def test_lists_work_under_function_transforms(total: ops.KernelOperator) -> None:
-    """Row 11."""
     scale, xs = torch.full((1,), 2.0), [torch.ones(2), torch.ones(2)]
     grad_scale, grads = torch.func.grad(lambda s, a: total(s, a).sum(), argnums=(0, 1))(scale, xs)
     assert grad_scale.tolist() == [4]
@@ -140,7 +139,7 @@ def masked(define: Define, product: ops.KernelOperator) -> ops.KernelOperator:
 
 @PATHS
 def test_a_mask_says_which_gradients_are_wanted(masked: ops.KernelOperator, path: Path) -> None:
-    """Row 9: None gradients; nothing is allocated or computed for them."""
+    """None gradients; nothing is allocated or computed for them."""
     call = path(masked)
     assert torch.autograd.gradcheck(call, (doubles(3), doubles(3)))
     x, y = doubles(3), doubles(3)
@@ -177,7 +176,7 @@ def test_an_undefined_gradient_is_none_where_the_backward_takes_none(
 
 @PATHS
 def test_outputs_without_a_gradient(define: Define, path: Path) -> None:
-    """Row 9: `mark_non_differentiable`."""
+    """`mark_non_differentiable`."""
     backward = define("split_backward(Tensor grad_out) -> Tensor",
                       source=each("DATA(1)[i] = 2 * DATA(0)[i];"),
                       outputs=ops.empty_like("grad_out"), dtypes={"T": "grad_out"})  # fmt: skip
@@ -220,7 +219,7 @@ def square_(define: Define) -> ops.KernelOperator:
 def test_an_operator_that_writes_in_place_has_a_gradient(
     square_: ops.KernelOperator, path: Path
 ) -> None:
-    """Row 14, `mark_dirty`: history rebased, version bumped, the result saved after the write."""
+    """`mark_dirty`: history rebased, version bumped, the result saved after the write."""
     call = path(square_)
 
     def through(x: torch.Tensor) -> torch.Tensor:
@@ -248,7 +247,6 @@ def test_an_operator_that_writes_in_place_has_a_gradient(
 def test_a_write_with_a_gradient_returns_the_same_object_and_bumps_its_version(
     square_: ops.KernelOperator,
 ) -> None:
-    """Row 14."""
     for x in (torch.ones(2), doubles(2) * 1):
         version = x._version
         assert square_(x) is x
@@ -287,7 +285,7 @@ def test_an_out_variant_cuts_the_history_of_what_it_overwrites(define: Define, p
 def test_a_registered_jvp_is_used_beside_a_native_backward(
     mul: ops.KernelOperator, path: Path
 ) -> None:
-    """Row 11: forward mode, forward over reverse, and both transforms nested."""
+    """Forward mode, forward over reverse, and both transforms nested."""
     mul.register_jvp(lambda ctx, dx, dy: _product_rule(ctx, dx, dy))
     call = path(mul)
     x, y, dx = (torch.randn(3, dtype=torch.float64) for _ in range(3))
@@ -318,7 +316,7 @@ def _product_rule(ctx: Any, dx: Any, dy: Any) -> Any:
 
 
 def test_reverse_over_forward_uses_jvp_and_backward(mul: ops.KernelOperator) -> None:
-    """Row 11: d/dx of the directional derivative of x * x along v is 2 v."""
+    """d/dx of the directional derivative of x * x along v is 2 v."""
     mul.register_jvp(_product_rule)
     x, v = torch.randn(3), torch.randn(3)
 
@@ -329,7 +327,7 @@ def test_reverse_over_forward_uses_jvp_and_backward(mul: ops.KernelOperator) -> 
 
 
 def test_forward_over_reverse_needs_the_jvp_of_the_backward(mul: ops.KernelOperator) -> None:
-    """Row 11: it raises and names the backward, or is right."""
+    """It raises and names the backward, or is right."""
     mul.register_jvp(_product_rule)
     backward = mul.qualified_name.replace("::mul", "::mul_backward")
     x, v = torch.randn(3), torch.randn(3)
@@ -358,7 +356,7 @@ def test_a_jvp_of_an_operator_that_writes_is_refused(square_: ops.KernelOperator
 def test_batches_run_without_a_rule_and_without_a_warning(
     mul: ops.KernelOperator, path: Path
 ) -> None:
-    """Row 12: one call a sample unless declared otherwise; torch.library warns."""
+    """One call a sample unless declared otherwise; torch.library warns."""
     x, y = torch.randn(4, 3), torch.randn(3, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -368,7 +366,7 @@ def test_batches_run_without_a_rule_and_without_a_warning(
 
 
 def test_a_pointwise_kernel_runs_once_for_a_batch(define: Define) -> None:
-    """Row 12: a generated rule."""
+    """A generated rule."""
     ranks = define(
         "ranks(Tensor x, Tensor y) -> Tensor",
         source=each("DATA(2)[i] = DATA(0)[i] * 10 + TENSOR(0)->ndim;"),

@@ -49,7 +49,7 @@ def rms(define: Define, build: Build, form: str) -> ops.KernelOperator:
 @DEVICES
 @PATHS
 def test_a_function_is_an_operator_as_it_is(rms: Any, device: str, path: Any) -> None:
-    """Row 20: a plain C function, without C++ and without a header, from source or built."""
+    """A plain C function, without C++ and without a header, from source or built."""
     x, w = torch.randn(5, 8), torch.randn(8)
     for eps in (1e-6, 0.5):
         result = path(rms)(x.to(device), w.to(device), eps=eps)
@@ -84,7 +84,7 @@ def test_another_dtype_or_device_is_refused_before_it_runs(rms: Any, path: Any) 
 
 @FORMS
 def test_meta_and_compiled_calls_know_the_same_contract(rms: Any) -> None:
-    """Row 7: one rule for allocation, fake and meta."""
+    """One rule for allocation, fake and meta."""
     x, w = torch.randn(2, 4), torch.randn(4)
     assert rms(x.to("meta"), w.to("meta")).shape == (2, 4)
     with pytest.raises(ContractError, match=r"x must be torch\.float32"):
@@ -96,7 +96,7 @@ def test_meta_and_compiled_calls_know_the_same_contract(rms: Any) -> None:
 @FORMS
 @DEVICES
 def test_a_status_that_is_not_zero_is_an_error(rms: Any, device: str) -> None:
-    """Row 23: the function's own return code."""
+    """The function's own return code."""
     x, w = torch.randn(1, 13, device=device), torch.randn(13, device=device)
 
     def call() -> None:
@@ -115,7 +115,7 @@ def test_a_number_that_does_not_fit_is_refused(rms: Any) -> None:
 
 
 def test_gradients_come_from_a_function_too(define: Define, build: Build) -> None:
-    """Row 10: backward is another operator, and no Python runs."""
+    """Backward is another operator, and no Python runs."""
     library = build(
         "#include <stdint.h>\n"
         "void twice(double* out, const double* x, int64_t n) {\n"
@@ -178,7 +178,7 @@ PROBE_ARGS = (
 def test_everything_that_can_be_passed_arrives(
     define: Define, build: Build, form: str, device: str
 ) -> None:
-    """Row 23: typed arguments, more of them than there are registers, both ways of calling the
+    """Typed arguments, more of them than there are registers, both ways of calling the
     same.
     """
     source = build(PROBE) if form == "library" else jit.Source(text=PROBE, name="probe.c")
@@ -204,7 +204,7 @@ def test_everything_that_can_be_passed_arrives(
 def test_a_function_gets_a_workspace_of_any_size(
     define: Define, build: Build, form: str, device: str
 ) -> None:
-    """Row 21: scratch memory, given back after the call."""
+    """Scratch memory, given back after the call."""
     text = (
         "#include <stdint.h>\n#include <string.h>\n"
         "void reverse(int64_t* x, int64_t n, int64_t* scratch) {\n"

@@ -128,7 +128,7 @@ def test_an_unused_function_is_closed_by_unload(build: Build) -> None:
 
 
 def test_a_library_has_nothing_to_prebuild(define: Define, build: Build) -> None:
-    """Row 21: the kernels of a run as values, libraries among them."""
+    """The kernels of a run as values, libraries among them."""
     rms = define(SIGNATURE, source=build(RMS), args=LIBRARY_ARGS, **CONTRACT)
     params = rms.params(torch.randn(2, 4), torch.randn(4))
     assert [field.item for field in params.fields][3:] == [

@@ -111,7 +111,6 @@ def test_what_the_compiler_finds_is_shown_with_the_function(define: Define) -> N
 
 
 def test_a_library_without_the_function_names_what_is_near(define: Define, build: Build) -> None:
-    """Row 23: the missing symbol."""
     options = {"args": LIBRARY_ARGS, **CONTRACT}
     library = build(RMS.replace("int rms(", "int rms_norm_f32("))
     with pytest.raises(SchemaError, match="exports no function 'rms'; did you mean 'rms_norm_f32'"):

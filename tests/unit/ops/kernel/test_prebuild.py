@@ -1,4 +1,4 @@
-"""Operators' kernels built beforehand: recorded, or from a call's parameters (rows 16 to 18)."""
+"""Operators' kernels built beforehand: recorded, or from a call's parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_parameters_of_a_call_are_prebuilt(define: Define) -> None:
 
 
 def test_a_miss_while_frozen_names_the_operator_and_carries_what_builds_it(define: Define) -> None:
-    """Row 18: the exact spec, at the call."""
+    """The exact spec, at the call."""
     operator = add(define)
     x = torch.ones(2)
     with jit.frozen():

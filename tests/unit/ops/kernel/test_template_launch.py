@@ -47,7 +47,7 @@ def uses_workspace(define: Define) -> ops.KernelOperator:
 
 @DEVICES
 def test_ten_thousand_calls_use_one_workspace(uses_workspace: Any, device: str) -> None:
-    """Row 27: stream-ordered, reused, given back when its launch has finished: nothing leaks."""
+    """Stream-ordered, reused, given back when its launch has finished: nothing leaks."""
     x = torch.ones(1, device=device)
     results = [uses_workspace(x, 1 << 20) for _ in range(10_000)]
     addresses, sizes = torch.stack(results).cpu().t().tolist()
@@ -57,7 +57,6 @@ def test_ten_thousand_calls_use_one_workspace(uses_workspace: Any, device: str) 
 
 @DEVICES
 def test_the_size_of_the_workspace_is_a_run_time_value(uses_workspace: Any, device: str) -> None:
-    """Row 27."""
     x = torch.ones(1, device=device)
     for size in (0, 1, 64, 100_000, 3):
         address, bytes_there = uses_workspace(x, size).tolist()
@@ -89,7 +88,7 @@ extern "C" void run(uint32_t, void*, const P* p) {
 
 @pytest.mark.native("a device")
 def test_a_launch_on_a_device_does_not_wait_for_it(define: Define) -> None:
-    """Row 29: no synchronisation per call."""
+    """No synchronisation per call."""
     waits = define(
         "waits(Tensor x) -> Tensor",
         source=jit.Template(text=WAITS, name="waits.cpp", params="ptr(out)"),
@@ -117,7 +116,7 @@ extern "C" uint32_t aclrtlaunch_add_one(uint32_t block_dim, void*, uint8_t* out,
 @PATHS
 @DEVICES
 def test_an_ascendc_entry_is_an_operator(define: Define, path: Any, device: str) -> None:
-    """Row 1: the third entry form."""
+    """The third entry form."""
     add = define(
         "add(Tensor x) -> Tensor",
         source=jit.Template(

@@ -91,7 +91,7 @@ def scale(define: Define) -> ops.KernelOperator:
 @PATHS
 @DEVICES
 def test_a_template_is_an_operator(scale: Any, path: Callable[..., Any], device: str) -> None:
-    """Row 1: compiled by dtype, layout and choice; row 30: in torch.ops."""
+    """Compiled by dtype, layout and choice, and in torch.ops."""
     x = torch.arange(6.0).reshape(2, 3)
     call = path(scale)
     assert torch.equal(call(x.to(device), factor=2.0).cpu(), x * 2)
@@ -101,7 +101,6 @@ def test_a_template_is_an_operator(scale: Any, path: Callable[..., Any], device:
 
 
 def test_each_of_dtype_layout_choice_and_bucket_is_a_binary_of_its_own(scale: Any) -> None:
-    """Row 1."""
     x = torch.zeros(2, 4)
     for count, call in enumerate(
         (
@@ -121,7 +120,7 @@ def test_each_of_dtype_layout_choice_and_bucket_is_a_binary_of_its_own(scale: An
 
 
 def test_another_shape_compiles_nothing_and_crossing_a_bucket_once(scale: Any) -> None:
-    """Row 2: shapes and scalars are run-time values unless a bucket is declared."""
+    """Shapes and scalars are run-time values unless a bucket is declared."""
     scale(torch.zeros(2, 3))
     with jit.frozen():
         for rows, columns in ((1, 1), (3, 5), (63, 7), (0, 4), (5, 0)):
@@ -143,7 +142,7 @@ def test_a_frozen_miss_names_the_operator_and_the_macros(scale: Any) -> None:
 @PATHS
 @DEVICES
 def test_views_are_honoured_without_a_copy(scale: Any, path: Any, device: str) -> None:
-    """Row 30: strided and offset views; a transposed input is LAYOUT_COLUMN."""
+    """Strided and offset views; a transposed input is LAYOUT_COLUMN."""
     whole = torch.arange(40.0, device=device).reshape(5, 8)
     for view, code in (
         (whole[2:], 0),
@@ -161,7 +160,7 @@ def test_views_are_honoured_without_a_copy(scale: Any, path: Any, device: str) -
 
 @PATHS
 def test_a_layout_that_is_not_declared_is_copied(define: Define, path: Any) -> None:
-    """Row 30: contiguous where the template takes nothing else."""
+    """Contiguous where the template takes nothing else."""
     rows_only = define(
         SCHEMA,
         source=template(layouts={"LAYOUT": ("x", "row")}),
@@ -174,7 +173,7 @@ def test_a_layout_that_is_not_declared_is_copied(define: Define, path: Any) -> N
 
 @PATHS
 def test_arguments_without_a_layout_follow_the_operators(define: Define, path: Any) -> None:
-    """Row 30: strided as declared."""
+    """Strided as declared."""
     one = template(layouts={}, macros={"LAYOUT": 0})
     strided = define(SCHEMA, source=one, outputs=ops.empty_like("x"), layout="strided")
     x = torch.arange(6.0).reshape(2, 3)
@@ -197,7 +196,6 @@ extern "C" void run(uint32_t, void*, const P* p) {
 
 @DEVICES
 def test_blocked_fractal_input_is_read_where_it_lies(define: Define, device: str) -> None:
-    """Row 30: layout nz."""
     unblock = define(
         "unblock(Tensor x, int rows, int columns) -> Tensor",
         source=jit.Template(
@@ -220,7 +218,7 @@ def test_blocked_fractal_input_is_read_where_it_lies(define: Define, device: str
 def test_a_refusal_has_a_reason_and_is_raised_at_the_call(
     scale: Any, path: Any, device: str
 ) -> None:
-    """Row 28: can_implement false is an error, not an uninitialised result."""
+    """can_implement false is an error, not an uninitialised result."""
     with pytest.raises(
         KernelError, match=r"::f: the kernel cannot run this call: the factor is negative"
     ):
@@ -240,7 +238,6 @@ def test_a_refusal_has_a_reason_and_is_raised_at_the_call(
 def test_can_implement_that_throws_is_an_error_and_ends_nothing(
     define: Define, path: Any, device: str, statement: str, words: str
 ) -> None:
-    """Row 28."""
     text = SOURCE.replace("return p->factor < 0", f"if (p->factor < 0) {statement} return 0")
     throws = define(
         SCHEMA,
@@ -259,7 +256,6 @@ def test_can_implement_that_throws_is_an_error_and_ends_nothing(
 @PATHS
 @DEVICES
 def test_a_dimension_that_a_tensor_lacks_is_refused(scale: Any, path: Any, device: str) -> None:
-    """Row 28."""
     flat = scale_of_vectors(scale)
     with pytest.raises(KernelError, match=r"the kernel takes size\(x,1\), a dimension that"):
         path(flat)(torch.ones(3, device=device))
@@ -361,7 +357,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_each_field_of_the_packed_key_alone_is_another_key(scale: Any, field: str) -> None:
-    """Row 8 for the 128-bit key: nothing that chooses the binary is left out of it."""
+    """Nothing that chooses the binary is left out of it."""
     scale(torch.zeros(2, 4))
     given = dict(FIELDS[field])
     x = given.pop("x", torch.zeros(2, 4)).to(given.pop("device", "cpu"))
@@ -468,7 +464,7 @@ def test_a_call_is_compiled_as_its_parameters_say(
 
 @DEVICES
 def test_a_compiled_model_runs_templates(scale: Any, device: str) -> None:
-    """Row 30: fake and Meta; a transposed view reaches the kernel as it is."""
+    """Fake and Meta; a transposed view reaches the kernel as it is."""
 
     def model(x: torch.Tensor, factor: float) -> torch.Tensor:
         return scale(x.t(), factor=factor) + scale(x * 2, act="negated")
@@ -482,7 +478,7 @@ def test_a_compiled_model_runs_templates(scale: Any, device: str) -> None:
 
 
 def test_other_hits_go_on_while_a_kernel_compiles(scale: Any, define: Define) -> None:
-    """Row 4: a hit of another key never waits for a compile."""
+    """A hit of another key never waits for a compile."""
     scale(torch.zeros(2, 2))
     begun, release = threading.Event(), threading.Event()
     real = jit.Template.compile
@@ -508,7 +504,6 @@ def test_other_hits_go_on_while_a_kernel_compiles(scale: Any, define: Define) ->
 
 @pytest.mark.parametrize("linkage", ["BRINGUP_EXPORT", ""])
 def test_a_plain_source_may_say_what_it_cannot_do(define: Define, linkage: str) -> None:
-    """Row 28, in the entry form "args"."""
     source = kernel("DATA(1)[0] = 1;")
     text = f"""{source.text}
     {linkage} const char* bringup_can_implement(void** args, int32_t, const bringup_ctx*) {{

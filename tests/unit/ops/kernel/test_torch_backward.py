@@ -63,7 +63,7 @@ def test_a_mask_of_torch_s_own_operator_asks_for_what_is_needed(
     wanted: tuple[bool, ...],
     absent: tuple[str, ...],
 ) -> None:
-    """Rows 9 and 10: arguments that are None, gradients that nobody wants."""
+    """Arguments that are None, gradients that nobody wants."""
     names, sizes = ("input", "weight", "bias"), ((4, 6), (6,), (6,))
     values = {
         name: torch.randn(size, dtype=torch.float64)
@@ -94,6 +94,6 @@ def test_a_mask_of_torch_s_own_operator_asks_for_what_is_needed(
 
 
 def test_a_backward_of_torch_has_a_second_derivative(layer_norm: ops.KernelOperator) -> None:
-    """Row 11: its own formula is torch's."""
+    """Its own formula is torch's."""
     x, weight = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 3), (3,)))
     assert torch.autograd.gradgradcheck(lambda a, w: layer_norm(a, [3], w)[0], (x, weight))

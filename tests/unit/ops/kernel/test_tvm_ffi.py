@@ -105,7 +105,7 @@ def scale(define: Define, build: Build) -> ops.KernelOperator:
 @DEVICES
 @PATHS
 def test_an_export_is_an_operator_with_its_outputs_last(scale: Any, device: str, path: Any) -> None:
-    """Row 20: destination passing, without the package."""
+    """Destination passing, without the package."""
     x = torch.arange(4.0, device=device)
     assert path(scale)(x).tolist() == [0, 2, 4, 6]
     assert path(scale)(x, by=0.5).tolist() == [0, 0.5, 1, 1.5]
@@ -264,7 +264,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(add_one, AddOne);
 
 @REAL
 def test_a_typed_export_of_the_real_package(define: Define) -> None:
-    """Row 3: TVM_FFI_DLL_EXPORT_TYPED_FUNC, its own type checks and its own errors."""
+    """TVM_FFI_DLL_EXPORT_TYPED_FUNC, its own type checks and its own errors."""
     package = importlib.util.find_spec("tvm_ffi")
     assert package is not None
     assert package.origin is not None

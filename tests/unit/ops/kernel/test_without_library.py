@@ -58,7 +58,7 @@ def without_library(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.native("it starts the others")
 def test_the_operator_tests_pass_and_what_is_left_out_says_why() -> None:
-    """Row 30 and all others that a kernel operator has to do with: same results and errors."""
+    """All that a kernel operator does: same results and errors."""
     files = [str(next(FOLDER.rglob(f"{name}.py"))) for name in FILES]
     plain = ["-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore"]
     done = without_library("-m", "pytest", "-q", "-rs", *plain, *files)

@@ -35,14 +35,13 @@ from bringup.errors import ContractError
 def test_arguments_that_do_not_fit_the_declaration_are_refused(
     typed: ops.KernelLauncher, args: Any, words: str
 ) -> None:
-    """Row 23: instead of a kernel that reads a register which nobody set."""
+    """Instead of a kernel that reads a register which nobody set."""
     with pytest.raises(ContractError, match=words):
         typed.launch("typed", block_dim=1, args=args(torch.zeros(8)))
 
 
 @pytest.mark.parametrize("number", [7, -7, 2**31, ops.i32(-7), ops.u32(7)])
 def test_arguments_that_fit_the_declaration_arrive(typed: ops.KernelLauncher, number: Any) -> None:
-    """Row 23."""
     x = torch.zeros(5)
     args = [ops.tensor_ptr(x), number, ops.f32(0.5), ops.f32(1.5), PAIR]
     typed.launch("typed", block_dim=1, args=args)

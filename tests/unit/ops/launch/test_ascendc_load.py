@@ -67,7 +67,7 @@ def load(tmp_path: Path) -> Load:
 @DEVICES
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 def test_add_custom_adds(adder: ops.KernelLauncher, device: str, blocks: int) -> None:
-    """Row 20: one source, every block count."""
+    """One source, every block count."""
     x = torch.randn(8 * 2048).half().to(device)
     y = torch.randn(8 * 2048).half().to(device)
     z = ops.alloc_like(x)
@@ -83,7 +83,7 @@ def test_each_block_runs_once_and_knows_its_place(load: Load) -> None:
 
 
 def test_launches_run_in_the_order_of_their_stream(adder: ops.KernelLauncher) -> None:
-    """Row 21: behind copies and operators, before what follows."""
+    """Behind copies and operators, before what follows."""
     x = torch.zeros(4096, dtype=torch.half, device="npu")
     one = torch.ones(4096, dtype=torch.half, device="npu")
     for _ in range(20):

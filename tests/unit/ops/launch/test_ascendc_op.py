@@ -1,5 +1,5 @@
-"""`ascendc_op`: an operator over launched kernels. Rows "mt" are those of the anchor's
-test_custom_kernel.py.
+"""`ascendc_op`: an operator over launched kernels. Includes
+the cases of mindtorch_v2's test_custom_kernel.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def halves(*shape: int, **options: Any) -> Tensor:
 
 
 def test_it_is_registered_for_the_npu_alone(add: Any) -> None:
-    """Row mt 30."""
     name = add.qualified_name
     assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
     assert not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
@@ -74,7 +73,7 @@ def test_it_is_registered_for_the_npu_alone(add: Any) -> None:
 
 
 def test_one_tensor_returned_gives_a_fake(add: Any) -> None:
-    """Row mt 31: contiguous, whatever the input's strides."""
+    """Contiguous, whatever the input's strides."""
     x = torch.empty(3, 4, dtype=torch.half, device="meta").t()
     got = add(x, x)
     assert got.is_meta
@@ -84,7 +83,7 @@ def test_one_tensor_returned_gives_a_fake(add: Any) -> None:
 
 
 def test_it_returns_what_custom_op_returns(add: Any, define: Callable[..., Any]) -> None:
-    """Row mt 32: and keeps the function's name."""
+    """It keeps the function's name."""
     assert type(add) is type(ops.custom_op(f"bringup_test_ascendc_{next(_numbers)}::g", plain))
     assert add.__name__ == "vector_add"
 
@@ -94,8 +93,6 @@ def plain(x: Tensor) -> Tensor:
 
 
 def test_function_that_returns_no_tensor_gets_no_fake(define: Callable[..., Any]) -> None:
-    """Row mt 33."""
-
     def count(x: Tensor) -> int:
         return x.numel()
 
@@ -106,8 +103,6 @@ def test_function_that_returns_no_tensor_gets_no_fake(define: Callable[..., Any]
 
 
 def test_function_that_returns_two_tensors_gets_no_fake(define: Callable[..., Any]) -> None:
-    """Row mt 33."""
-
     def twice(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.clone(), x.clone()
 
@@ -116,8 +111,6 @@ def test_function_that_returns_two_tensors_gets_no_fake(define: Callable[..., An
 
 
 def test_function_without_a_tensor_argument_gets_no_fake(define: Callable[..., Any]) -> None:
-    """Row mt 33."""
-
     def ones(n: int, device: torch.device) -> Tensor:
         return torch.ones(n, device=device)
 
@@ -130,8 +123,6 @@ def test_function_without_a_tensor_argument_gets_no_fake(define: Callable[..., A
 def test_first_tensor_may_stand_behind_numbers_and_be_given_by_name(
     define: Callable[..., Any],
 ) -> None:
-    """Row mt 31."""
-
     def scale(factor: float, x: Tensor) -> Tensor:
         return x * factor
 
@@ -140,7 +131,6 @@ def test_first_tensor_may_stand_behind_numbers_and_be_given_by_name(
 
 
 def test_own_fake_takes_the_place_of_the_automatic_one(add: Any) -> None:
-    """Row mt 34."""
     seen: list[Tensor] = []
 
     @add.register_fake  # type: ignore[untyped-decorator, unused-ignore]
@@ -155,7 +145,7 @@ def test_own_fake_takes_the_place_of_the_automatic_one(add: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(1024,), (8, 1024), (2, 2, 2048)])
 def test_forward_adds_and_backward_gives_ones(add: Any, shape: tuple[int, ...]) -> None:
-    """The anchor's custom_add example: half, 1024 and 8192 elements."""
+    """mindtorch_v2's custom_add example: half, 1024 and 8192 elements."""
     x, y = halves(*shape, grad=True), halves(*shape, grad=True)
     z = add(x, y)
     torch.testing.assert_close(z.cpu(), x.detach().cpu() + y.detach().cpu(), atol=1e-3, rtol=0)

@@ -1,5 +1,5 @@
-"""`KernelLauncher`: arguments, symbols, streams, and what goes wrong. Rows "mt" are those of the
-anchor's test_custom_kernel.py.
+"""`KernelLauncher`: arguments, symbols, streams, and what goes wrong. Includes
+the cases of mindtorch_v2's test_custom_kernel.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def launcher(library: Path) -> ops.KernelLauncher:
 def test_block_dim_and_stream_are_passed_ints_are_uint64_and_floats_double(
     launcher: ops.KernelLauncher,
 ) -> None:
-    """Row mt 28, row 23."""
     out = torch.zeros(4, dtype=torch.uint64)
     args = [ops.tensor_ptr(out), 2**64 - 2, 0.1]
     launcher.launch("words", block_dim=2**32 - 1, args=args, stream=0x1234)
@@ -73,14 +72,13 @@ def test_block_dim_and_stream_are_passed_ints_are_uint64_and_floats_double(
 
 
 def test_negative_int_keeps_the_bits_of_an_int64(launcher: ops.KernelLauncher) -> None:
-    """Row 23."""
     out = torch.zeros(4, dtype=torch.int64)
     launcher.launch("words", block_dim=1, args=[out, -3, 0.0])
     assert out[2] == -3
 
 
 def test_typed_numbers_reach_parameters_of_their_type(launcher: ops.KernelLauncher) -> None:
-    """Row 23: no guessing where the kernel's parameter is narrower than 64 bits."""
+    """No guessing where the kernel's parameter is narrower than 64 bits."""
     out = torch.zeros(10, dtype=torch.float64)
     given = [
         ops.i8(-128), ops.i16(-(2**15)), ops.i32(-(2**31)), ops.i64(-(2**40)),
@@ -94,7 +92,7 @@ def test_typed_numbers_reach_parameters_of_their_type(launcher: ops.KernelLaunch
 
 
 def test_ctypes_values_and_none_are_passed_as_they_are(launcher: ops.KernelLauncher) -> None:
-    """Row 23: a tiling struct goes by value."""
+    """A tiling struct goes by value."""
 
     class Pair(ctypes.Structure):
         _fields_ = (("a", ctypes.c_int32), ("b", ctypes.c_double))
@@ -114,13 +112,11 @@ def test_ctypes_values_and_none_are_passed_as_they_are(launcher: ops.KernelLaunc
     ],
 )
 def test_typed_number_that_does_not_fit_is_refused(make: Any, message: str) -> None:
-    """Row 23."""
     with pytest.raises(OverflowError, match=message):
         make()
 
 
 def test_typed_number_takes_no_float_for_an_int() -> None:
-    """Row 23."""
     with pytest.raises(TypeError, match=r"ops.i32: expected an int, got float \(1.5\)"):
         ops.i32(1.5)  # type: ignore[arg-type]
 
@@ -130,7 +126,6 @@ def test_infinity_is_a_float(launcher: ops.KernelLauncher) -> None:
 
 
 def test_symbol_is_looked_up_once(launcher: ops.KernelLauncher) -> None:
-    """Row mt 26."""
     libraries = launcher._libraries
     assert libraries.get("aclrtlaunch_words") is libraries.get("aclrtlaunch_words")
 
@@ -138,13 +133,11 @@ def test_symbol_is_looked_up_once(launcher: ops.KernelLauncher) -> None:
 def test_missing_symbol_names_symbol_and_library(
     launcher: ops.KernelLauncher, library: Path
 ) -> None:
-    """Row mt 27."""
     with pytest.raises(RuntimeError, match=rf"Symbol 'aclrtlaunch_no' not found in {library}"):
         launcher.launch("no", block_dim=1)
 
 
 def test_return_code_becomes_an_error(launcher: ops.KernelLauncher) -> None:
-    """Row mt 29."""
     with pytest.raises(KernelError, match=r"kernel 'fails' of .*: launch failed with code 507"):
         launcher.launch("fails", block_dim=1)
 

@@ -1,4 +1,6 @@
-"""`tensor_ptr` and `alloc_like`. Rows "mt" are those of the anchor's test_custom_kernel.py."""
+"""`tensor_ptr` and `alloc_like`. Includes the cases of mindtorch_v2's
+test_custom_kernel.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from bringup.errors import ContractError
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (2, 3, 4), ()])
 def test_alloc_like_is_contiguous(shape: tuple[int, ...]) -> None:
-    """Rows mt 21-24: one, two, three dimensions and a scalar."""
+    """One, two, three dimensions and a scalar."""
     given = torch.zeros(shape, dtype=torch.int16)
     got = ops.alloc_like(given)
     assert got.shape == given.shape
@@ -23,7 +25,6 @@ def test_alloc_like_is_contiguous(shape: tuple[int, ...]) -> None:
 
 
 def test_alloc_like_is_contiguous_for_strided_and_expanded_tensors() -> None:
-    """Rows mt 21-24."""
     assert ops.alloc_like(torch.zeros(3, 4).t()).stride() == (3, 1)
     assert ops.alloc_like(torch.zeros(1).expand(5)).stride() == (1,)
 
@@ -33,7 +34,6 @@ def test_alloc_like_needs_no_gradient() -> None:
 
 
 def test_tensor_ptr_is_the_address() -> None:
-    """Row mt 25."""
     x = torch.arange(4, dtype=torch.int32)
     address = ops.tensor_ptr(x)
     assert isinstance(address, int)
@@ -42,7 +42,7 @@ def test_tensor_ptr_is_the_address() -> None:
 
 
 def test_tensor_ptr_honours_the_storage_offset() -> None:
-    """The anchor's does not (DESIGN 7)."""
+    """mindtorch_v2's does not."""
     x = torch.arange(4, dtype=torch.int32)
     assert ops.tensor_ptr(x[2:]) == ops.tensor_ptr(x) + 8
     assert ctypes.c_int32.from_address(ops.tensor_ptr(x[2:])).value == 2

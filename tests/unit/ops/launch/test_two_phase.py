@@ -1,4 +1,4 @@
-"""`TwoPhaseLauncher`: a plan that says its workspace, then the run. Row 21."""
+"""`TwoPhaseLauncher`: a plan that says its workspace, then the run."""
 
 from __future__ import annotations
 

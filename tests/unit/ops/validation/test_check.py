@@ -1,4 +1,4 @@
-"""`ops.check`: operators that break a check each (rows 14, 16 and 19 of the table)."""
+"""`ops.check`: operators that break a check each."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_expression_is_evaluated_once_for_all_graphs_and_matches_in_each():
 
 
 def test_expression_that_uses_its_instance_is_evaluated_for_every_graph():
-    """Row 1: one session has one instance, and what the expression leaves on it is there for the
+    """One session has one instance, and what the expression leaves on it is there for the
     hooks of this session.
     """
 

@@ -26,8 +26,6 @@ def seen_by(replacement):
 
 
 def test_expression_with_inputs_alone():
-    """Rows PP6, PP8."""
-
     def replacement(self, inputs):
         assert isinstance(inputs, passes.PatternInputs)
         return one_op(inputs)
@@ -36,7 +34,7 @@ def test_expression_with_inputs_alone():
 
 
 def test_expression_with_context():
-    """Rows PP7, PP8: a second parameter named `context` is the context."""
+    """A second parameter named `context` is the context."""
 
     def replacement(self, inputs, context):
         assert isinstance(context, passes.PassContext)
@@ -46,8 +44,6 @@ def test_expression_with_context():
 
 
 def test_expression_with_match_under_any_other_name():
-    """Row PP8."""
-
     def replacement(self, inputs, whatever):
         assert isinstance(whatever, passes.MatchResult)
         return one_op(inputs)
@@ -56,8 +52,6 @@ def test_expression_with_match_under_any_other_name():
 
 
 def test_expression_with_match_and_context():
-    """Row PP8."""
-
     def replacement(self, inputs, match, context):
         assert isinstance(match, passes.MatchResult)
         assert context.pass_name == "P"
@@ -67,13 +61,10 @@ def test_expression_with_match_and_context():
 
 
 def test_expression_may_return_a_graph():
-    """Row PP6."""
     seen_by(lambda self, inputs: built())
 
 
 def test_plain_forms_with_and_without_context():
-    """Row PP7."""
-
     def with_context(self, match, anything):
         assert isinstance(anything, passes.PassContext)
         return built()
@@ -84,7 +75,6 @@ def test_plain_forms_with_and_without_context():
 
 
 def test_parameter_with_a_default_is_left_alone_unless_it_is_the_context():
-    """Row PP8."""
     asked = []
 
     def meet(self, match, least=3):
@@ -117,14 +107,12 @@ def test_parameter_with_a_default_is_left_alone_unless_it_is_the_context():
     ],
 )
 def test_wrong_number_of_parameters_is_a_type_error_at_class_creation(hook, method):
-    """Row PP9."""
     with pytest.raises(TypeError, match=f"Wrong.{hook} (must take|needs the keyword)"):
         type("Wrong", (passes.PatternFusionPass,), {hook: method})
 
 
 @pytest.mark.parametrize("hook", ["meet_requirements", "replacement"])
 def test_decompose_hook_with_extra_parameters_is_a_type_error(hook):
-    """Row DP3."""
     with pytest.raises(
         TypeError, match=rf"Wrong.{hook} must take \(self, node\) or \(self, node, context\)"
     ):
@@ -132,7 +120,6 @@ def test_decompose_hook_with_extra_parameters_is_a_type_error(hook):
 
 
 def test_pattern_method_takes_its_inputs_alone():
-    """Row PP9."""
     method = passes.pattern(lambda self, inputs, context: None)
     with pytest.raises(TypeError, match=r"Wrong.one must take \(self, inputs\)"):
         type("Wrong", (passes.PatternFusionPass,), {"one": method})
@@ -146,13 +133,11 @@ def test_run_takes_graph_and_context(run):
 
 @pytest.mark.parametrize("base", [passes.PatternFusionPass, passes.DecomposePass])
 def test_overriding_run_of_a_driven_pass_is_a_type_error(base):
-    """Rows PP1, DP1."""
     with pytest.raises(TypeError, match="must not define run"):
         type("Wrong", (base,), {"run": lambda self, graph, context: None})
 
 
 def test_decompose_hooks_with_and_without_context():
-    """Row DP2."""
     seen = []
 
     class Decompose(passes.DecomposePass):
@@ -171,7 +156,6 @@ def test_decompose_hooks_with_and_without_context():
 
 
 def test_no_signature_is_inspected_while_passes_run(monkeypatch):
-    """Rows PP16, DP7."""
     passes.register_fusion_pass(name="P", stage=STAGE)(swap())
 
     @passes.register_decompose_pass(name="D", stage=STAGE, op_types=["demo::c"])
@@ -188,7 +172,6 @@ def test_no_signature_is_inspected_while_passes_run(monkeypatch):
 
 
 def test_captures_come_in_order_inputs_first_then_outputs_as_returned():
-    """Rows PP6, PP10."""
     seen = []
 
     class Two(passes.PatternFusionPass):
@@ -207,8 +190,6 @@ def test_captures_come_in_order_inputs_first_then_outputs_as_returned():
 
 
 def test_two_pattern_methods_are_two_patterns():
-    """Row PP11."""
-
     class Either(passes.PatternFusionPass):
         @passes.pattern
         def first(self, inputs):
@@ -233,8 +214,6 @@ def test_two_pattern_methods_are_two_patterns():
 
 
 def test_pattern_method_that_returns_a_list_of_graphs_is_a_type_error():
-    """Row PP12."""
-
     class Several(passes.PatternFusionPass):
         @passes.pattern
         def both(self, inputs):
@@ -245,8 +224,6 @@ def test_pattern_method_that_returns_a_list_of_graphs_is_a_type_error():
 
 
 def test_patterns_may_return_several_graphs():
-    """Row PP14."""
-
     class Several(passes.PatternFusionPass):
         def patterns(self):
             return [chain("a", graph_name="one"), chain("c", graph_name="other")]
@@ -260,7 +237,6 @@ def test_patterns_may_return_several_graphs():
 
 
 def test_matcher_config_is_read_back_and_builds_are_separate():
-    """Row PP2."""
     builder = passes.PatternMatcherConfigBuilder()
     plain = builder.build()
     assert not plain.is_enable_const_value_match()
@@ -281,7 +257,7 @@ def power(exponent):
 
 @pytest.mark.parametrize(("compare", "matches"), [(None, 0), (True, 0), (False, 1)])
 def test_host_arguments_are_compared_as_the_config_says(compare, matches):
-    """Rows PM16, EX (the matcher config takes effect)."""
+    """The matcher config takes effect."""
 
     class Square(passes.PatternFusionPass):
         def __init__(self):

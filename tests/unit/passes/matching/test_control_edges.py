@@ -32,7 +32,7 @@ def joined(b, x, y):
 
 
 def test_edge_of_a_pattern_must_be_in_the_graph():
-    """PM10: the anchor refuses such a pattern; here its edge is compared."""
+    """GE refuses such a pattern; here its edge is compared."""
     found, _ = matches(pattern_of(joined, 2), graph_of(joined, 2))
     assert found == [["relu", "exp", "add"]]
     found, miss = matches(
@@ -204,7 +204,7 @@ def test_edge_that_says_no_more_than_what_is_read_is_no_obstacle():
 
 
 def test_match_that_would_have_to_run_before_and_after_a_node_is_refused():
-    """FU: a cycle through control edges. relu -> between -> exp, by edges alone."""
+    """A cycle through control edges. relu -> between -> exp, by edges alone."""
 
     def circle(b, x, y):
         first = b.relu(x)
@@ -346,7 +346,7 @@ def test_every_new_node_runs_between_what_the_old_ones_ran_between():
 
 @pytest.mark.usefixtures("engine")
 def test_replacement_without_nodes_leaves_the_order_of_the_others():
-    """RW7, RW8: what ran before a removed node runs before what ran after it."""
+    """What ran before a removed node runs before what ran after it."""
     graph = around()
     small.run_one(rewriting(lambda b, x: x), graph)
     assert small.types(graph) == ["before", "after", "end"]
@@ -425,7 +425,6 @@ def test_decomposed_node_hands_its_edges_on():
 
 
 def test_part_that_was_picked_by_hand_keeps_its_edges():
-    """RW9, with edges."""
     graph = around()
     first, second = graph.find("demo::a")[0], graph.find("demo::b")[0]
     boundary = passes.SubgraphBoundary()

@@ -96,7 +96,7 @@ class _Inputs(dict):
     st.booleans(),
 )
 def test_left_out_candidates_change_no_answer(expressions, which, place, open_numbers, two):
-    """Row 26: as many candidates as there are, one pattern taken from them and changed."""
+    """As many candidates as there are, one pattern taken from them and changed."""
     made = [changed(expressions[which % len(expressions)], itertools.count(), place)]
     if two:
         made.append(expressions[0])

@@ -11,7 +11,7 @@ def names(pattern, graph):
 
 
 def test_single_node_is_found_at_every_site_in_graph_order():
-    """PM1, NM: one node with one input and one output, with its exact boundary."""
+    """One node with one input and one output, with its exact boundary."""
     graph = graph_of(lambda b, x: [x := b.relu(x) for _ in range(6)][-1])
     found = candidates(pattern_of(lambda b, x: b.relu(x)), graph)[0]
     order = ["relu", "relu_1", "relu_2", "relu_3", "relu_4", "relu_5"]
@@ -20,7 +20,7 @@ def test_single_node_is_found_at_every_site_in_graph_order():
 
 
 def test_node_with_a_constant_input_is_found_at_both_sites():
-    """PM2: a constant without known data in the pattern matches any constant."""
+    """A constant without known data in the pattern matches any constant."""
 
     def function(b, x):
         one, two = b.constant(data("int32", (), 1)), b.constant(data("int32", (), 2))
@@ -32,7 +32,7 @@ def test_node_with_a_constant_input_is_found_at_both_sites():
 
 @pytest.mark.parametrize(("compared", "sites"), [(True, 0), (False, 1)])
 def test_constant_of_another_value_is_refused_if_values_are_compared(compared, sites):
-    """PM3, MC, CM: constant value match on and off."""
+    """Constant value match on and off."""
     graph = graph_of(lambda b, x: b.sub(x, b.constant(data("int32", (), 1))))
     pattern = pattern_of(
         lambda b, x: b.sub(x, b.constant(data("int32", (), 2))), constant_values=compared
@@ -59,7 +59,7 @@ def test_constant_of_another_value_is_refused_if_values_are_compared(compared, s
     ],
 )
 def test_constants_of_pattern_and_graph(wanted, found, reason):
-    """CM: scalars and tensors, high rank, dtype, shape, size and value misses, missing payloads."""
+    """Scalars and tensors, high rank, dtype, shape, size and value misses, missing payloads."""
     pattern = pattern_of(lambda b, x: b.sub(x, b.constant(wanted and data(*wanted))))
     graph = graph_of(lambda b, x: b.sub(x, b.constant(found and data(*found))))
     sites, miss = matches(pattern, graph)
@@ -67,8 +67,6 @@ def test_constants_of_pattern_and_graph(wanted, found, reason):
 
 
 def test_two_nodes_and_a_constant_are_found_at_the_one_right_site():
-    """PM4."""
-
     def function(b, x):
         c = b.constant()
         return b.relu(b.sub(x, c)), b.exp(b.sub(x, c)), b.relu(b.sub(c, x))
@@ -78,8 +76,6 @@ def test_two_nodes_and_a_constant_are_found_at_the_one_right_site():
 
 
 def test_three_nodes_with_one_input_and_two_outputs():
-    """PM5."""
-
     def three(b, x):
         inner = b.norm(x)
         return b.exp(inner), b.abs(inner)
@@ -96,13 +92,12 @@ def two_readers(b, x, y):
 
 
 def test_input_with_two_readers_and_nodes_in_topological_order():
-    """PM6."""
     graph = graph_of(lambda b, x: two_readers(b, x, x))
     assert names(pattern_of(lambda b, x: two_readers(b, x, x)), graph) == [["exp", "neg", "sub"]]
 
 
 def test_readers_of_different_producers_are_refused():
-    """PM7, DM: one input is one value."""
+    """One input is one value."""
     pattern = pattern_of(lambda b, x: two_readers(b, x, x))
     found, miss = matches(pattern, graph_of(two_readers, 2))
     assert found == []
@@ -111,20 +106,18 @@ def test_readers_of_different_producers_are_refused():
 
 
 def test_same_operators_in_another_topology_are_refused():
-    """PM8."""
     pattern = pattern_of(lambda b, x: b.sub(b.exp(b.neg(x)), x))
     assert names(pattern, graph_of(lambda b, x: b.sub(b.neg(b.exp(x)), x))) == []
 
 
 def test_two_matchers_on_one_graph_are_independent():
-    """PM9."""
     graph = graph_of(lambda b, x: b.relu(b.relu(x)))
     pattern = pattern_of(lambda b, x: b.relu(x))
     assert names(pattern, graph) == names(pattern, graph) == [["relu"], ["relu_1"]]
 
 
 def test_list_inputs_and_several_outputs_match():
-    """PM12 and PM13, which the anchor refuses: operators of open arity."""
+    """Operators of open arity, which GE refuses."""
 
     def both(b, x, y):
         left, right = b.split2(b.cat([x, y], 1))
@@ -142,7 +135,7 @@ def test_list_inputs_and_several_outputs_match():
 
 
 def test_some_outputs_of_a_node_may_be_outputs_of_the_pattern():
-    """PM14: the others must not be read outside."""
+    """The others must not be read outside."""
 
     def first(b, x):
         return b.split2(x)[0]
@@ -156,7 +149,7 @@ def test_some_outputs_of_a_node_may_be_outputs_of_the_pattern():
 
 @pytest.mark.parametrize(("compared", "sites"), [(True, 0), (False, 1)])
 def test_host_argument_of_another_value_is_refused_if_they_are_compared(compared, sites):
-    """PM15, PM16, MC: attribute match on and off; never confuses operators (semantics 6)."""
+    """Attribute match on and off; never confuses operators."""
     graph = graph_of(lambda b, x: b.exp(b.sum(x, 1, (1, 2), True)))
     pattern = pattern_of(lambda b, x: b.exp(b.sum(x, 2, (1,), True)), attributes=compared)
     found, miss = matches(pattern, graph)
@@ -172,8 +165,6 @@ def escaping(b, x):
 
 
 def test_inner_value_that_is_used_outside_drops_that_candidate_only():
-    """PM17."""
-
     def function(b, x):
         left = b.exp(x)
         return b.neg(left), b.abs(left), b.neg(b.exp(x))
@@ -185,13 +176,12 @@ def test_inner_value_that_is_used_outside_drops_that_candidate_only():
 
 
 def test_escaping_value_that_is_declared_as_an_output_matches():
-    """PM18."""
     graph = graph_of(lambda b, x: [*escaping(b, x), b.abs(x)])
     assert names(pattern_of(escaping), graph) == [["exp", "neg"]]
 
 
 def test_outputs_whose_candidates_stand_in_reversed_order_are_all_found():
-    """PM19, row 7: 5 candidates of output 0, 4 of output 1, paired through what they share."""
+    """5 candidates of output 0, 4 of output 1, paired through what they share."""
 
     def function(b, x):
         inner = [b.norm(x) for _ in range(5)]
@@ -214,14 +204,14 @@ def test_outputs_whose_candidates_stand_in_reversed_order_are_all_found():
 
 
 def test_parts_that_share_nothing_are_refused():
-    """Row 7: no cartesian search."""
+    """No cartesian search."""
     pattern = pattern_of(lambda b, x, y: (b.exp(x), b.neg(y)), 2)
     miss = matches(pattern, graph_of(lambda b, x: (b.exp(x), b.neg(x))))[1]
     assert miss.reason == "the pattern falls into parts that share no value"
 
 
 def test_second_reader_is_tried_when_the_first_cannot_be_taken_out():
-    """Row 7: the search goes on after the boundary was refused."""
+    """The search goes on after the boundary was refused."""
 
     def function(b, x):
         first = b.norm(x)
@@ -238,7 +228,7 @@ def test_second_reader_is_tried_when_the_first_cannot_be_taken_out():
 
 
 def test_input_matches_constants_and_one_output_of_a_node():
-    """DM: a wildcard binds anything; another output of the same node is another value."""
+    """A wildcard binds anything; another output of the same node is another value."""
     pattern = pattern_of(lambda b, x: b.op(b.exp(x), x))
     assert names(pattern, graph_of(lambda b, x: b.op(b.exp(c := b.constant()), c)))
 
@@ -258,7 +248,7 @@ def test_input_matches_constants_and_one_output_of_a_node():
     ],
 )
 def test_node_of_another_kind_or_form_is_refused(wanted, reason):
-    """NM: type, number of inputs, a host value where a tensor stands."""
+    """Type, number of inputs, a host value where a tensor stands."""
     pattern = pattern_of(wanted, 0 if "differs" in reason else 1)
     assert matches(pattern, relu_chain())[1].reason == reason
 
@@ -268,7 +258,6 @@ def relu_chain():
 
 
 def test_nodes_that_write_or_draw_random_numbers_are_refused():
-    """Row 9."""
     for kind in ("write", "random"):
         graph = graph_of(lambda b, x, k=kind: b.exp(getattr(b, k)(x)))
         miss = matches(pattern_of(lambda b, x, k=kind: b.exp(getattr(b, k)(x))), graph)[1]
@@ -276,8 +265,6 @@ def test_nodes_that_write_or_draw_random_numbers_are_refused():
 
 
 def test_match_across_a_write_of_what_it_reads_is_refused():
-    """Row 9, row 10."""
-
     def function(b, x):
         inner = b.exp(x)
         b.write(x)
@@ -288,7 +275,7 @@ def test_match_across_a_write_of_what_it_reads_is_refused():
 
 
 def test_cycle_check_looks_only_at_nodes_between_the_outputs():
-    """Row 10, FU: an input that depends on an output is refused, a late unrelated one is moved."""
+    """An input that depends on an output is refused, a late unrelated one is moved."""
 
     def two(b, x, y):
         return b.exp(b.sub(x, y)), b.neg(b.div(x, y))
@@ -312,8 +299,6 @@ def test_cycle_check_looks_only_at_nodes_between_the_outputs():
 
 
 def test_late_inputs_are_moved_in_front():
-    """Row 10."""
-
     def function(b, x, y):
         first = b.exp(x)
         early = b.abs(first)
@@ -326,7 +311,7 @@ def test_late_inputs_are_moved_in_front():
 
 
 def test_keyword_arguments_and_slices_are_compared_item_by_item():
-    """Row 8: for operations that have no schema."""
+    """For operations that have no schema."""
     operator = ir.Operator("python::index")
 
     def graph(stop, key):
@@ -347,7 +332,7 @@ def test_keyword_arguments_and_slices_are_compared_item_by_item():
 
 
 def test_captures_by_number_and_by_name():
-    """MR, PP4, PP10: captures by order and name, out of range fails."""
+    """Captures by order and name, out of range fails."""
     build = Build("pattern")
     (x,) = build.inputs(1)
     inner = build.exp(x)
@@ -361,7 +346,7 @@ def test_captures_by_number_and_by_name():
 
 
 def test_match_is_refused_by_dtype_before_its_operands_are_looked_at():
-    """Row 13: the first thing that is wrong is reported with what was expected and found."""
+    """The first thing that is wrong is reported with what was expected and found."""
     build = Build()
     graph = build.graph(build.neg(build.exp(build.input(desc(2)))))
     pattern = pattern_of(lambda b, x: b.neg(b.exp(x).where(dtype="float16")))

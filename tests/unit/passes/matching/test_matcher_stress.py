@@ -1,4 +1,4 @@
-"""Row 26: work grows with the graph and no faster. Work is counted in comparisons, not timed."""
+"""Work grows with the graph and no faster. Work is counted in comparisons, not timed."""
 
 import pytest
 from tests.unit.passes.plain import Build, pattern_of
@@ -35,7 +35,7 @@ def diamonds(b, x, depth, bottom="exp"):
 @pytest.mark.parametrize("bottom", ["exp", "neg"])
 @pytest.mark.parametrize("depth", [5, 20])
 def test_stacked_diamonds_are_walked_once(depth, bottom):
-    """Row 26: depth 20, whether the last node fits or not; the anchor needs 4**depth visits."""
+    """Depth 20, whether the last node fits or not; GE needs 4**depth visits."""
     build = Build()
     (x,) = build.inputs(1)
     graph = build.graph(diamonds(build, x, depth, bottom))
@@ -59,7 +59,7 @@ def layer(b, x):
 
 
 def test_work_on_a_thousand_matches_is_linear():
-    """Row 26: 1,000 matches."""
+    """1,000 matches."""
     pattern = pattern_of(layer)
     found, compared = work(pattern, layers(500))
     twice, more = work(pattern, layers(1000))
@@ -68,7 +68,7 @@ def test_work_on_a_thousand_matches_is_linear():
 
 
 def test_work_on_50k_nodes_is_that_of_its_matches():
-    """Row 26: 50k nodes."""
+    """50k nodes."""
     pattern = pattern_of(layer)
     graph = layers(8333)
     assert len(graph) > 49_000
@@ -78,7 +78,7 @@ def test_work_on_50k_nodes_is_that_of_its_matches():
 
 
 def test_hundred_patterns_look_only_at_nodes_of_their_type():
-    """Row 26: 100 patterns, none of which has an anchor in the graph, compare nothing."""
+    """100 patterns, none of which has an anchor in the graph, compare nothing."""
     graph = layers(100)
     for number in range(100):
         pattern = pattern_of(lambda b, x, n=number: getattr(b, f"absent{n}_")(x))
@@ -86,7 +86,7 @@ def test_hundred_patterns_look_only_at_nodes_of_their_type():
 
 
 def test_search_that_cannot_be_decided_early_gives_up_and_says_so():
-    """Row 26: every order of every operand fails only at the very end."""
+    """Every order of every operand fails only at the very end."""
     build = Build()
     leaves = [build.add(*build.inputs(2)) for _ in range(16)]
     value = leaves[0]

@@ -1,4 +1,4 @@
-"""Patterns and boundaries written in C++, on torch graphs: rows 4 to 7 and SB of native passes."""
+"""Patterns and boundaries written in C++, on torch graphs."""
 
 import shutil
 
@@ -48,7 +48,7 @@ def rewritten(traced, name, function, *inputs):
 def test_optional_part_alternatives_and_tensor_forms_in_cpp(
     traced, monkeypatch, engine, function, shapes, activation
 ):
-    """Rows 4, 6: forms with named sizes, a bias that may be absent, one of two activations."""
+    """Forms with named sizes, a bias that may be absent, one of two activations."""
     if engine == "python":
         monkeypatch.setenv("BRINGUP_ENGINE", "python")
     inputs = [torch.randn(shape) for shape in shapes]
@@ -62,7 +62,7 @@ def test_optional_part_alternatives_and_tensor_forms_in_cpp(
 
 
 def test_tensor_form_in_cpp_refuses_and_says_why(traced):
-    """Row 4: another rank is a near miss that names expected and got."""
+    """Another rank is a near miss that names expected and got."""
     inputs = [torch.randn(4, 8), torch.randn(8, 3), torch.randn(1, 3)]
     module, result = rewritten(traced, "MmToLinear", lambda x, w, c: torch.relu(x @ w + c), *inputs)
     assert result.matches == 0
@@ -71,7 +71,7 @@ def test_tensor_form_in_cpp_refuses_and_says_why(traced):
 
 
 def test_list_of_patterns_in_cpp_reads_its_items(traced):
-    """Row 6: a list of any length, every item a pattern, read by the replacement."""
+    """A list of any length, every item a pattern, read by the replacement."""
     inputs = [torch.randn(2, 3), torch.randn(4, 3), torch.randn(5, 3)]
 
     def function(a, b, c):
@@ -88,7 +88,7 @@ def test_list_of_patterns_in_cpp_reads_its_items(traced):
 
 
 def test_constant_with_a_tolerance_in_cpp(traced):
-    """Row 5: a number in the call, near enough."""
+    """A number in the call, near enough."""
 
     def function(x):
         return torch.exp(x * 1.0000001), x * 1.5
@@ -99,7 +99,7 @@ def test_constant_with_a_tolerance_in_cpp(traced):
 
 
 def test_boundary_in_cpp_is_replaced_and_its_operators_bound(traced):
-    """Rows SB, RW4: new nodes have overloads, shapes and the rule's name."""
+    """New nodes have overloads, shapes and the rule's name."""
     module, result = rewritten(traced, "ReciprocalOfExp", lambda x: 1 + (-x).exp(), torch.randn(3))
     assert result.status is passes.PassStatus.CHANGED
     assert operators(module) == ["aten.exp.default", "aten.reciprocal.default", "aten.add.Tensor"]
@@ -109,7 +109,7 @@ def test_boundary_in_cpp_is_replaced_and_its_operators_bound(traced):
 
 
 def test_boundary_that_is_not_self_contained_fails_the_pass_with_its_reason(traced):
-    """Row RW1: the engine's words reach the report; nothing is changed."""
+    """The engine's words reach the report; nothing is changed."""
 
     def function(x):
         y = -x

@@ -1,4 +1,4 @@
-"""Row 28: what repeats in a graph, against an enumeration of all its connected parts."""
+"""What repeats in a graph, against an enumeration of all its connected parts."""
 
 import itertools
 
@@ -272,7 +272,7 @@ def test_wrong_kinds_are_refused():
 
 
 def test_large_graph_is_searched_in_stretches_and_counted_whole():
-    """Row 28, row 26: 6,000 nodes; what is followed does not grow with the graph."""
+    """6,000 nodes; what is followed does not grow with the graph."""
     graph = chain(*["a", "b", "c", "d", "e", "f"] * 1000)
     mined = passes.mine(graph, max_nodes=6)
     assert not mined.is_complete

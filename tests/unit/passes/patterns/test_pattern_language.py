@@ -33,7 +33,7 @@ def cast_pattern():
 
 
 def test_optional_node_that_is_there_is_part_of_the_match():
-    """Row 6: an optional cast."""
+    """An optional cast."""
     pattern, cast = cast_pattern()
     result = only(pattern, graph_of(lambda b, x: b.relu(b.cast(x, "half"))))
     assert [node.name for node in result.get_matched_nodes()] == ["cast", "relu"]
@@ -43,7 +43,7 @@ def test_optional_node_that_is_there_is_part_of_the_match():
 
 
 def test_optional_node_that_is_absent_leaves_its_operand_in_its_place():
-    """Row 6: an optional cast."""
+    """An optional cast."""
     pattern, cast = cast_pattern()
     result = only(pattern, graph_of(lambda b, x: b.relu(b.exp(x))))
     assert [node.name for node in result.get_matched_nodes()] == ["relu"]
@@ -61,7 +61,7 @@ def bias_pattern():
 
 
 def test_optional_last_node_is_preferred_wherever_it_stands():
-    """Row 6: a bias that may be there or not, as the output of the pattern."""
+    """A bias that may be there or not, as the output of the pattern."""
 
     def function(b, x, w, c):
         return b.relu(b.mm(x, w)), b.add(c, b.mm(x, w))
@@ -141,7 +141,7 @@ def activation(b, x):
 
 
 def test_each_alternative_is_found_and_named():
-    """Row 6: either-or, dispatched by type."""
+    """Either-or, dispatched by type."""
     pattern = pattern_of(lambda b, x: b.exp(activation(b, x)))
 
     def function(b, x):
@@ -164,7 +164,7 @@ def test_alternatives_as_the_output_are_tried_in_their_order():
 
 
 def test_search_goes_back_to_another_alternative_when_a_later_operand_does_not_fit():
-    """Row 6: backtracking over alternatives of one type."""
+    """Backtracking over alternatives of one type."""
 
     def build(b, x, y):
         return b.sub(passes.one_of(b.add(x, y), b.add(y, x), name="order"), x)
@@ -189,7 +189,7 @@ def test_alternatives_may_be_host_arguments():
 
 
 def test_second_output_may_be_an_alternative_that_is_found_through_a_shared_value():
-    """Row 7: seeding through a part that is undecided."""
+    """Seeding through a part that is undecided."""
 
     def build(b, x):
         inner = b.norm(x)
@@ -215,7 +215,7 @@ def test_one_of_needs_two_alternatives_and_a_holder():
 
 
 def test_list_of_any_length_is_captured():
-    """Row 6: variadic inputs of cat."""
+    """Variadic inputs of cat."""
     pattern = pattern_of(lambda b: b.cat(passes.variadic("xs"), passes.any_value("dim")), 0)
     graph = graph_of(lambda b, x, y: (b.cat([x, y, x], 1), b.cat([], 0)), 2)
     found = candidates(pattern, graph)[0]
@@ -245,7 +245,7 @@ def test_length_of_a_list_is_bounded(length, fits):
 
 
 def test_every_item_of_a_list_matches_a_pattern_of_its_own():
-    """Row 6 and sample 2 (relu before concat): every item is relu of something."""
+    """Relu before concat: every item is relu of something."""
     each = pattern_of(lambda b, x: b.relu(x))
     pattern = pattern_of(lambda b: b.cat(passes.variadic("xs", each=each)), 0)
 
@@ -348,7 +348,7 @@ def test_name_that_stands_for_two_kinds_of_things_is_refused():
     ],
 )
 def test_open_argument_may_be_restricted(element, fits):
-    """Row 4: attribute predicates."""
+    """Attribute predicates."""
     pattern = pattern_of(lambda b, x: b.op(x, element))
     for argument in (2, 2.5, None, True, (1, 2), "sum"):
         found, miss = matches(pattern, graph_of(lambda b, x, a=argument: b.op(x, a)))
@@ -375,7 +375,7 @@ def add_of(payload):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_number_matches_a_constant_after_rounding_to_its_dtype(dtype):
-    """Row 5, CM: constants of every float dtype."""
+    """Constants of every float dtype."""
     rounded = {"float16": 0.0999755859375, "bfloat16": 0.10009765625}.get(dtype, 0.1)
     pattern = added(passes.constant(0.1, name="c"))
     result = only(pattern, add_of(data(dtype, (), rounded)))
@@ -385,7 +385,7 @@ def test_number_matches_a_constant_after_rounding_to_its_dtype(dtype):
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64"])
 def test_number_matches_whole_constants(dtype):
-    """Row 5, CM: constants of every integer dtype."""
+    """Constants of every integer dtype."""
     assert matches(added(passes.constant(1)), add_of(data(dtype, (2,), 1, 1)))[0]
     assert matches(added(passes.constant(1.0)), add_of(data(dtype, (), 1)))[0]
     found, miss = matches(added(passes.constant(1)), add_of(data(dtype, (2,), 1, 0)))
@@ -396,7 +396,7 @@ def test_number_matches_whole_constants(dtype):
 
 
 def test_large_integers_are_compared_exactly():
-    """CM: int64 scalars."""
+    """Int64 scalars."""
     assert matches(added(passes.constant(2**62 + 1)), add_of(data("int64", (), 2**62 + 1)))[0]
     assert not matches(added(passes.constant(2**62)), add_of(data("int64", (), 2**62 + 1)))[0]
 
@@ -416,14 +416,14 @@ def test_large_integers_are_compared_exactly():
     ],
 )
 def test_tolerance_of_a_constant(element, number, fits):
-    """Row 5: exact, with tolerance, any; as a number in the call and as a constant."""
+    """Exact, with tolerance, any; as a number in the call and as a constant."""
     pattern = added(element)
     assert bool(matches(pattern, graph_of(lambda b, x: b.add(x, number)))[0]) == fits
     assert bool(matches(pattern, add_of(data("float64", (), number)))[0]) == fits
 
 
 def test_array_matches_a_constant_of_the_same_shape_only():
-    """CM: tensors, high rank, shape misses."""
+    """Tensors, high rank, shape misses."""
     element = passes.constant([[1.0, 2.0]])
     assert matches(added(element), add_of(data("float32", (1, 2), 1.0, 2.0)))[0]
     found, miss = matches(added(element), add_of(data("float32", (2,), 1.0, 2.0)))
@@ -435,7 +435,7 @@ def test_array_matches_a_constant_of_the_same_shape_only():
 
 
 def test_computed_value_or_unknown_data_is_no_constant():
-    """CM: missing payload on the graph's side."""
+    """Missing payload on the graph's side."""
     element = passes.constant(1.0)
     miss = matches(added(element), graph_of(lambda b, x: b.sub(x, b.exp(x))))[1]
     assert miss.reason == "the graph has no t::add"
@@ -450,7 +450,7 @@ def test_computed_value_or_unknown_data_is_no_constant():
 
 
 def test_constant_that_others_read_too_does_not_hinder():
-    """Row 5: shared constants."""
+    """Shared constants."""
 
     def function(b, x):
         one = b.constant(data("float32", (), 1.0))
@@ -496,7 +496,7 @@ def relu_of(meta):
     ],
 )
 def test_tensor_that_is_not_as_stated_is_refused(facts, expected, got):
-    """Row 4: dtype, shape, rank, device."""
+    """Dtype, shape, rank, device."""
     found, miss = matches(stated(**facts), relu_of(desc(2, 3, "s0")))
     assert found == []
     assert (miss.node, miss.expected, miss.got) == ("input_0", expected, got)
@@ -516,7 +516,6 @@ def test_tensor_that_is_not_as_stated_is_refused(facts, expected, got):
     ],
 )
 def test_tensor_that_is_as_stated_matches(facts):
-    """Row 4."""
     assert matches(stated(**facts), relu_of(desc(2, 3, "s0")))[0]
 
 
@@ -535,7 +534,7 @@ def test_tensor_of_unknown_form_is_refused_where_something_is_stated():
 
 
 def test_same_name_is_the_same_size_by_expression():
-    """Row 4: symbolic sizes."""
+    """Symbolic sizes."""
 
     def build(b, x, y):
         x.where(shape=("B", "T", 64))

@@ -187,7 +187,6 @@ def test_many_threads_load_every_plugin_once(folder):
 
 
 def test_env_variable_naming_a_file_or_a_folder_loads_what_is_there(tmp_path, monkeypatch):
-    """Rows BS1, BS2."""
     write(tmp_path / "one.py", "One")
     write(tmp_path / "two.py", "Two")
     monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path / "one.py"))
@@ -211,7 +210,7 @@ def test_two_versions_of_a_pass_in_two_plugins_stand_side_by_side(folder):
 
 
 def test_duplicate_in_a_plugin_takes_all_of_its_passes_back(folder):
-    """Row EX: a duplicate name rolls all registrations of its plugin back."""
+    """A duplicate name rolls all registrations of its plugin back."""
     write(folder / "a.py", "Taken")
     text = PLUGIN.format(name="Mine") + PLUGIN.format(name="Taken")
     (folder / "b.py").write_text(text)
@@ -276,7 +275,7 @@ def test_thread_that_imports_a_plugin_while_it_is_loaded_does_not_hang(tmp_path,
 
 
 def test_shutdown_forgets_everything_and_is_harmless_twice(folder):
-    """Row EX: shutdown and reset twice."""
+    """Shutdown and reset twice."""
 
     @passes.register_fusion_pass(name="Mine", stage=passes.PassStage.AFTER_INFER_SHAPE)
     class Mine(passes.FusionBasePass):

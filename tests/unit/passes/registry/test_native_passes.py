@@ -1,6 +1,6 @@
 """Passes of C and C++ libraries through the loader, registry and executor of Python passes.
 
-Rows EX (failures, duplicate names, repeated loads), DC and PF as native passes.
+Failures, duplicate names and repeated loads are treated as those of Python passes.
 """
 
 import os
@@ -139,7 +139,7 @@ def test_libraries_on_the_path_register_their_passes(both):
 def test_every_kind_of_native_pass_rewrites_a_torch_graph(
     both, traced, name, function, shapes, before, after
 ):
-    """Rows DC, PF: graph, pattern and decompose passes in C and in C++, results compared."""
+    """Graph, pattern and decompose passes in C and in C++, results compared."""
     inputs = [torch.randn(shape) for shape in shapes]
     module = traced(function, *inputs)
     assert before in operators(module)
@@ -152,7 +152,7 @@ def test_every_kind_of_native_pass_rewrites_a_torch_graph(
 
 
 def test_native_hook_that_refuses_leaves_the_match(both, traced):
-    """Row PF: not met, so nothing changes; the near miss says so."""
+    """Not met, so nothing changes; the near miss says so."""
     function = lambda a, b, c: torch.relu(a @ b + c)  # noqa: E731
     module = traced(function, X, torch.randn(8, 3), torch.randn(4, 3))
     result = compiler.apply_passes(module, passes=["MmAddToAddmm"])["MmAddToAddmm"]
@@ -173,7 +173,7 @@ def test_native_hook_that_refuses_leaves_the_match(both, traced):
     ],
 )
 def test_failing_native_pass_is_reported_and_undone(folder, traced, body, text, status):
-    """Row EX: exceptions, statuses and bad handles are failures as in any other pass."""
+    """Exceptions, statuses and bad handles are failures as in any other pass."""
     swap = """
   const bringup_ir_node* nodes; uint32_t count;
   engine->find_nodes(graph, "aten::relu", &nodes, &count);
@@ -252,7 +252,7 @@ extern "C" int32_t bringup_register_passes(const bringup_engine_api* api) {
 
 
 def test_replacement_may_bring_constants(folder, traced):
-    """Row FC: the value of a replacement's constant is kept."""
+    """The value of a replacement's constant is kept."""
     source = folder.parent / "constants.cpp"
     source.write_text(CONSTANTS.replace("DTYPE", "float32"))
     build(source, folder / "constants.so")
@@ -287,7 +287,7 @@ def test_operator_that_does_not_take_its_arguments_fails_by_name(folder, traced)
 
 
 def test_broken_libraries_are_reported_and_the_others_load(folder):
-    """Row EX: a library that throws half way, lacks its entry or is none registers nothing."""
+    """A library that throws half way, lacks its entry or is none registers nothing."""
     build(LIBRARIES / "half.cpp", folder / "half.so")
     build(LIBRARIES / "empty.c", folder / "empty.so")
     build(LIBRARIES / "good.c", folder / "good.so")
@@ -302,7 +302,7 @@ def test_broken_libraries_are_reported_and_the_others_load(folder):
 
 
 def test_name_taken_by_a_python_pass_refuses_the_whole_library(folder):
-    """Row EX: a duplicate name takes back all registrations of its library; the first stays."""
+    """A duplicate name takes back all registrations of its library; the first stays."""
 
     @passes.register_fusion_pass(name="TanhInC", stage=STAGE)
     class First(passes.FusionBasePass):
@@ -385,7 +385,7 @@ def test_unchanged_library_stays_and_a_changed_one_is_loaded_anew(folder):
 
 
 def test_many_threads_load_a_library_once(folder):
-    """Row EX: repeated and concurrent loads register once."""
+    """Repeated and concurrent loads register once."""
     build(LIBRARIES / "good.c", folder / "good.so")
     reports = []
     threads = [

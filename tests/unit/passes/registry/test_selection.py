@@ -36,7 +36,7 @@ def test_newest_version_runs_and_an_option_names_another():
 
 
 def test_taken_name_and_version_is_a_value_error_that_leaves_the_first():
-    """Row RP: a duplicate is refused."""
+    """A duplicate is refused."""
     first = register("P", version="2")
     other = type("Other", (passes.FusionBasePass,), {})
     with pytest.raises(ValueError, match=r"a pass named 'P@2' is registered already, by .*Swap"):
@@ -72,8 +72,6 @@ def test_descriptor_key_finds_the_newest_or_the_named_version():
 
 
 def test_dicts_have_the_fields_of_the_descriptors():
-    """Row DP5."""
-
     @passes.register_decompose_pass(name="D", stage=STAGE, op_types=["demo::a"], version="3")
     class Decompose(passes.DecomposePass):
         pass
@@ -182,7 +180,7 @@ def test_name_with_an_at_sign_is_refused():
     ],
 )
 def test_switch_by_name_goes_before_all(switch, left):
-    """Row EX: option off, ALL off with one on."""
+    """Option off, ALL off with one on."""
     register("A")
     register("B")
     assert order(switch=switch) == left
@@ -201,7 +199,7 @@ def test_switch_of_the_environment_and_the_option_before_it(monkeypatch):
     ['{"A": "off"}', '{"Switch": {"GraphFusion": {"ALL": "off", "B": "on"}}}'],
 )
 def test_switch_file_in_either_form(tmp_path, monkeypatch, text):
-    """Row EX: a file switches passes off."""
+    """A file switches passes off."""
     register("A")
     register("B")
     (tmp_path / "switch.json").write_text(text)
@@ -211,7 +209,7 @@ def test_switch_file_in_either_form(tmp_path, monkeypatch, text):
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{", '{"A": 3}', '{"A": "maybe"}', '"A"'])
 def test_switch_file_that_is_absent_or_malformed_is_named(tmp_path, monkeypatch, text):
-    """Row FU: where the anchor goes on without switches, this says what is wrong."""
+    """Where GE goes on without switches, this says what is wrong."""
     path = tmp_path / "switch.json"
     if text is not None:
         path.write_text(text)

@@ -47,7 +47,7 @@ def replace(graph, made, replacement, **keywords):
         return passes.SubgraphRewriter.replace(made, replacement, **keywords)
 
 
-# Row SB: boundaries
+# Boundaries
 
 
 def test_input_of_one_and_of_several_ports():
@@ -70,14 +70,13 @@ def test_input_of_one_and_of_several_ports():
     ],
 )
 def test_wrong_ports_are_refused(ports, error, text):
-    """Row SB: different producers, duplicates and missing ports, also through the constructor."""
+    """Different producers, duplicates and missing ports, also through the constructor."""
     graph = diamond()
     with pytest.raises(error, match=text):
         passes.SubgraphInput([(node(graph, name), index) for name, index in ports])
 
 
 def test_output_is_set_once_and_must_exist():
-    """Row SB."""
     graph = diamond()
     output = passes.SubgraphOutput(node(graph, "d"))
     with pytest.raises(ValueError, match="this boundary output is 'd' already"):
@@ -91,7 +90,7 @@ def test_output_is_set_once_and_must_exist():
 
 
 def test_number_of_a_boundary_is_taken_once_and_none_is_left_out():
-    """Row SB: a duplicate index is refused."""
+    """A duplicate index is refused."""
     graph = diamond()
     port = passes.SubgraphInput([(node(graph, "a"), 0)])
     made = passes.SubgraphBoundary().add_input(1, port)
@@ -109,11 +108,10 @@ def test_nodes_of_a_boundary_come_in_graph_order():
     assert [item.name for item in made.nodes()] == ["a", "b", "c", "d"]
 
 
-# Row RW: the rewriter
+# The rewriter
 
 
 def test_part_that_is_used_outside_is_refused_and_named():
-    """Row RW1."""
     graph = diamond()
     made = boundary(graph, [[("a", 0)]], [("b", 0)])
     with pytest.raises(PassError, match="'a' is used outside by 'c': it must be an output too"):
@@ -122,7 +120,6 @@ def test_part_that_is_used_outside_is_refused_and_named():
 
 
 def test_outputs_in_two_graphs_are_refused():
-    """Row RW2."""
     graph, other = diamond(), diamond()
     made = boundary(graph, [], [("d", 0)])
     made.add_output(1, passes.SubgraphOutput(node(other, "d")))
@@ -131,7 +128,6 @@ def test_outputs_in_two_graphs_are_refused():
 
 
 def test_one_input_and_one_output_at_every_site():
-    """Row RW3."""
     graph = chain("a", "b", "a")
     for site in graph.find("demo::a"):
         made = passes.SubgraphBoundary().add_input(0, passes.SubgraphInput([(site, 0)]))
@@ -140,7 +136,7 @@ def test_one_input_and_one_output_at_every_site():
 
 
 def test_constant_of_the_replacement_is_kept():
-    """Rows RW4, FC: N to M with a constant, whose payload comes along."""
+    """N to M with a constant, whose payload comes along."""
     inner = ir.Graph("with constant")
     value = inner.add_input()
     constant = inner.add_constant(7)
@@ -152,7 +148,6 @@ def test_constant_of_the_replacement_is_kept():
 
 
 def test_input_with_several_readers_and_two_outputs():
-    """Row RW5."""
     graph = diamond()
     made = boundary(graph, [[("b", 0), ("c", 0)], [("c", 1)]], [("b", 0), ("c", 0)])
 
@@ -166,14 +161,13 @@ def test_input_with_several_readers_and_two_outputs():
 
 
 def test_producer_keeps_its_reader_outside_of_the_boundary():
-    """Row RW6."""
     graph = diamond()
     replace(graph, boundary(graph, [[("b", 0)]], [("b", 0)]), chain("new"))
     assert {user.name for user in node(graph, "a").users} == {"new", "c"}
 
 
 def test_output_may_be_an_input_of_the_replacement():
-    """Rows RW7, RW8: wired straight through, nothing is left of the part."""
+    """Wired straight through, nothing is left of the part."""
     graph = chain("a", "b", "c")
     builder = ir.GraphBuilder()
     (x,) = builder.create_inputs(1)
@@ -189,7 +183,6 @@ def in_pass(work, on=None):
 
 
 def test_replacing_with_a_context_is_reported():
-    """Row RW9."""
     seen = []
 
     def work(graph, context):
@@ -205,7 +198,7 @@ def test_replacing_with_a_context_is_reported():
 
 
 def test_replacing_with_a_context_is_refused_by_can_fuse():
-    """Row RW10: the reason is also the context's message."""
+    """The reason is also the context's message."""
 
     def work(graph, context):
         node(graph, "a").set_attr("stream_label", "left")
@@ -223,8 +216,6 @@ def test_replacing_with_a_context_is_refused_by_can_fuse():
 
 
 def test_replacing_with_a_context_without_a_name_is_refused():
-    """Row RW11."""
-
     def work(graph, context):
         context.set_pass_name("")
         made = boundary(graph, [[("a", 0)]], [("b", 0)])
@@ -235,7 +226,6 @@ def test_replacing_with_a_context_without_a_name_is_refused():
 
 
 def test_replacement_with_a_cycle_is_refused():
-    """Row RW12."""
     graph = chain("a", "b")
     replacement = ir.Graph("loop", compiler.AtenDialect())
     value = replacement.add_input()
@@ -249,7 +239,6 @@ def test_replacement_with_a_cycle_is_refused():
 
 
 def test_numbers_of_inputs_and_outputs_must_agree():
-    """Rows RW13, RW14."""
     graph = chain("a", "b")
     made = boundary(graph, [[("a", 0)]], [("b", 0)])
     with pytest.raises(PassError, match="has 2 inputs, the boundary has 1"):
@@ -266,7 +255,7 @@ def test_part_that_reads_an_undeclared_graph_input_is_refused():
 
 
 def test_replacement_that_would_make_a_cycle_is_refused():
-    """A plain replace checks for cycles too (the anchor does so only with a context)."""
+    """A plain replace checks for cycles too (GE does so only with a context)."""
 
     def make(op, x):
         first = op("demo::a", x)
@@ -278,11 +267,10 @@ def test_replacement_that_would_make_a_cycle_is_refused():
         replace(graph, made, build(lambda op, x, y: [op("demo::p", x), op("demo::q", y)]))
 
 
-# Row FI: can_fuse
+# can_fuse
 
 
 def test_can_fuse_takes_a_generator_and_its_answer_is_frozen():
-    """Row FI1."""
     answer = passes.can_fuse(item for item in chain("a", "b").nodes if item.inputs and item.outputs)
     assert (answer.ok, answer.reason, bool(answer)) == (True, "", True)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -290,13 +278,11 @@ def test_can_fuse_takes_a_generator_and_its_answer_is_frozen():
 
 
 def test_can_fuse_refuses_an_empty_set():
-    """Row FI2."""
     assert passes.can_fuse([]) == passes.FuseCheckResult(False, "there are no nodes")
 
 
 @pytest.mark.parametrize("label", ["stream_label", "scope", "core_num", "deterministic"])
 def test_can_fuse_refuses_conflicting_labels_and_names_both(label):
-    """Rows FI3, FS."""
     graph = chain("a", "b", "c")
     node(graph, "a").set_attr(label, "one")
     assert passes.can_fuse([node(graph, "a"), node(graph, "b")])
@@ -306,7 +292,6 @@ def test_can_fuse_refuses_conflicting_labels_and_names_both(label):
 
 
 def test_can_fuse_refuses_nodes_of_two_graphs():
-    """Row FI4."""
     first, other = chain("a"), chain("a")
     other.name = "h"
     answer = passes.can_fuse([node(first, "a"), node(other, "a")])
@@ -314,7 +299,7 @@ def test_can_fuse_refuses_nodes_of_two_graphs():
 
 
 def test_can_fuse_refuses_a_cycle_and_what_is_no_node():
-    """Rows FS, FU: a node between the two would be both before and after."""
+    """A node between the two would be both before and after."""
     graph = chain("a", "b", "c")
     answer = passes.can_fuse([node(graph, "a"), node(graph, "c")])
     assert "it would make a cycle: what it needs depends on 'b'" in answer.reason
@@ -343,7 +328,7 @@ def test_report_fuse_stamps_rule_and_origin_and_counts():
     )
 
 
-# Row IS: infer_shape, and node support
+# infer_shape, and node support
 
 
 def traced_linear():
@@ -360,7 +345,7 @@ def replacement_graph():
 
 @pytest.mark.parametrize("source", ["node", "boundary", "match"])
 def test_shapes_of_a_replacement_come_from_its_source(source):
-    """Rows IS1, IS2: in place, from a node, a boundary or a match; returns nothing."""
+    """In place, from a node, a boundary or a match; returns nothing."""
     seen = []
 
     def look(graph, where):
@@ -394,7 +379,6 @@ def test_shapes_of_a_replacement_come_from_its_source(source):
 
 
 def test_infer_shape_refuses_other_kinds_and_leaves_the_replacement_alone():
-    """Rows IS3, IS4."""
     graph = chain("a")
     with pytest.raises(TypeError, match=r"infer_shape takes an ir\.Graph, got str"):
         passes.infer_shape("graph", node(graph, "a"))
@@ -406,7 +390,6 @@ def test_infer_shape_refuses_other_kinds_and_leaves_the_replacement_alone():
 
 
 def test_infer_shape_refuses_an_empty_replacement_and_one_that_does_not_fit():
-    """Rows IS5, IU: RuntimeError."""
     graph = chain("a")
     with pytest.raises(RuntimeError, match="the replacement 'empty' is empty"):
         passes.infer_shape(ir.Graph("empty"), node(graph, "a"))
@@ -440,7 +423,7 @@ def test_node_support_is_asked_of_the_dialect():
         passes.check_node_support("a")
 
 
-# Patterns and captures (rows PP4, PP5, MR, PG)
+# Patterns and captures
 
 
 def two_outputs():
@@ -452,7 +435,7 @@ def two_outputs():
 
 
 def test_capture_by_node_value_holder_and_io_in_order():
-    """Rows PP4, PP5: the holder works after its graph was built."""
+    """The holder works after its graph was built."""
     graph, last = two_outputs()
     split = node(graph, "split")
     pattern = passes.create_pattern(graph)
@@ -481,7 +464,7 @@ def test_capture_of_an_output_that_is_not_there_is_refused(index, error, text):
 
 
 def test_released_pattern_is_gone():
-    """Row PP4: released once; any use afterwards is a RuntimeError."""
+    """Released once; any use afterwards is a RuntimeError."""
     graph, _ = two_outputs()
     pattern = passes.create_pattern(graph)
     assert pattern.is_valid()
@@ -497,7 +480,7 @@ def test_released_pattern_is_gone():
 
 
 def test_captured_tensor_twice_keeps_both_numbers_and_others_are_out_of_range():
-    """Row MR; capturing twice keeps both roles."""
+    """Capturing twice keeps both roles."""
     seen = []
 
     @passes.register_fusion_pass(name="P", stage=STAGE)

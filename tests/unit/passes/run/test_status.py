@@ -112,7 +112,7 @@ def test_failure_of_run_keeps_its_status_and_no_edit(status, code, text):
 
 @pytest.mark.parametrize("hook", [*HOOKS, *NODE_HOOKS])
 def test_other_exception_fails_with_message_and_traceback(hook):
-    """Rows EX (a Python exception is a failure), PF, DC."""
+    """A Python exception is a failure."""
     register(hook, raising(ZeroDivisionError("by hand")))
     error = failed(chain("a"))
     result = error.report["P"]
@@ -164,7 +164,7 @@ def test_skip_in_the_hook_of_a_match_skips_it_and_undoes_its_edits(hook):
 @pytest.mark.parametrize("hook", ["meet_requirements", "node meet_requirements"])
 @pytest.mark.parametrize("answer", [False, None, 0])
 def test_requirements_that_are_not_met_leave_the_match_alone(hook, answer):
-    """Rows PF, DC: not met is no change."""
+    """Not met is no change."""
     register(hook, lambda: answer)
     graph = chain("a")
     result = run(graph)["P"]
@@ -175,7 +175,6 @@ def test_requirements_that_are_not_met_leave_the_match_alone(hook, answer):
 @pytest.mark.parametrize("hook", ["replacement", "node replacement"])
 @pytest.mark.parametrize("answer", [None, "a graph", 3, ()])
 def test_replacement_that_is_no_graph_is_an_error(hook, answer):
-    """Rows PP17, DP8."""
     register(hook, lambda: answer)
     error = failed(chain("a"))
     assert "replacement must return an ir.Graph or the TensorHolder(s)" in str(error)
@@ -245,7 +244,7 @@ def test_context_says_and_takes_names_and_options():
 
 
 def test_instance_is_made_for_one_run_and_gone_after_it():
-    """Row BS3: state lasts through the matches of one run, and not into the next."""
+    """State lasts through the matches of one run, and not into the next."""
     seen, instances = [], []
 
     class Counting(passes.PatternFusionPass):
@@ -268,7 +267,7 @@ def test_instance_is_made_for_one_run_and_gone_after_it():
 
 
 def test_error_in_the_constructor_fails_the_pass():
-    """Row EX: a class that cannot be made is a failure of its pass."""
+    """A class that cannot be made is a failure of its pass."""
 
     class Broken(passes.FusionBasePass):
         def __init__(self):
@@ -385,7 +384,7 @@ def test_wrong_shape_of_one_replacement_is_undone_under_skip():
 
 
 def test_passes_run_in_subgraphs_with_an_instance_each():
-    """Row EX: subgraphs are visited, orphans are not; a failure in one fails the stage."""
+    """Subgraphs are visited, orphans are not; a failure in one fails the stage."""
     graph, branch, orphan = chain("a", "if"), chain("a"), chain("a")
     branch.name, orphan.name = "branch", "orphan"
     graph.add_subgraph("then", branch, graph.find("demo::if")[0])
@@ -399,7 +398,6 @@ def test_passes_run_in_subgraphs_with_an_instance_each():
 
 
 def test_failure_in_a_subgraph_fails_the_stage_and_undoes_that_graph():
-    """Row EX."""
     graph, branch = chain("if"), chain("a")
     branch.name = "branch"
     graph.add_subgraph("then", branch, graph.find("demo::if")[0])
