@@ -31,7 +31,7 @@ def apply_passes(
 ) -> PassReport:
     """Load the pass plugins and run passes over a graph, in place.
 
-    Arguments:
+    Args:
         target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram` (its
             weights count as constants, and what is computed from them alone is folded), an
             `onnx.OnnxModel` or an `onnx.ModelProto` (its graph, the graphs that nodes call, and its

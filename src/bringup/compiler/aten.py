@@ -27,7 +27,7 @@ _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_or
 class AtenDialect:
     """Implements `ir.Dialect` over `torch.ops`: any registered operator, `aten::` or not.
 
-    Arguments:
+    Args:
         fake_mode: under which shapes are inferred; taken from the first fake tensor met when None.
     """
 

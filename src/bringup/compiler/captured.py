@@ -32,7 +32,7 @@ def captured(
     which are read where they are; another address of one is another kind of call. Results are
     copies that belong to the caller.
 
-    Arguments:
+    Args:
         run: the compiled graph.
         name: what an error calls it.
         static: positions of arguments that keep their address from call to call.

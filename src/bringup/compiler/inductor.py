@@ -34,7 +34,7 @@ _ATEN_HOOK = "joint_custom_pre_pass"
 class InductorPass(CustomGraphPass):  # type: ignore[misc]
     """The passes of some stages, as one custom graph pass of Inductor.
 
-    Arguments:
+    Args:
         selected: the passes, in running order.
         plugins: what was loaded when they were selected.
         options: what passes may read with `context.get_option_value`.
@@ -83,7 +83,7 @@ def inductor_hooks(
 
     The passes then see what Inductor sees: ATen after its decompositions.
 
-    Arguments:
+    Args:
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`.
 

@@ -16,7 +16,7 @@ __all__ = ["mine"]
 def mine(target: Any, **settings: Any) -> passes.Mined:
     """Find connected parts that repeat, by operator types and structure; see `passes.mine`.
 
-    Arguments:
+    Args:
         target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an
             `ir.Graph`; it is not changed.
         settings: those of `passes.mine`.

@@ -37,7 +37,7 @@ class Mirror:
     of a value) is asked when it is needed. Indexing a node with several outputs is folded in the
     mirror: its outputs are values of the node itself.
 
-    Arguments:
+    Args:
         module: the FX graph; changed only by `commit`.
         foldable: names of attributes of the module that passes may fold as constants.
     """

@@ -30,7 +30,7 @@ def trace_pattern(
 ) -> passes.Pattern:
     """A pattern that matches what AOT autograd makes of `function` in an inference graph.
 
-    Arguments:
+    Args:
         function: takes tensors and returns one or several of them.
         examples: tensors (real, fake or meta) of the rank and dtype to expect; each becomes an
             input of the pattern. Their sizes do not matter unless an operator of the graph names

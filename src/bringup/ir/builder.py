@@ -158,7 +158,7 @@ class Operators:
 class GraphBuilder:
     """Makes a graph by calling operators.
 
-    Arguments:
+    Args:
         name: the graph's name.
         dialect: who knows the operators; inside a pass it is that of the graph being rewritten.
 
@@ -310,7 +310,7 @@ class GraphBuilder:
     ) -> TensorHolder | tuple[TensorHolder, ...]:
         """Call an operator.
 
-        Arguments:
+        Args:
             op_type: `aten::addmm`, or with an overload `aten::add.Tensor`; without one it is chosen
                 from the arguments as torch chooses it.
             arguments, keywords: holders, values of the graph being rewritten, numbers, lists,
@@ -341,7 +341,7 @@ class GraphBuilder:
         """Let the operator behind `target` run after those behind `dependencies`, whether or not it
         reads anything of them: control edges (`Graph.add_control_edge`).
 
-        Arguments:
+        Args:
             target: a holder, value or node.
             dependencies: one of these, or a sequence of them; an input counts as what computes it.
 

@@ -35,7 +35,7 @@ _STRUCTURAL = "ir::"
 class Graph(GraphTree):
     """An ordered, acyclic list of nodes that ends in one output node.
 
-    Arguments:
+    Args:
         name: what reports call it.
         dialect: who knows the operators; without one, new nodes are neither checked nor shaped.
 
@@ -232,7 +232,7 @@ class Graph(GraphTree):
     ) -> GraphCore:
         """Fill this graph, which is empty, with the nodes of a torch.fx graph.
 
-        Arguments:
+        Args:
             graph: has `nodes` of `node_type`, each with `op`, `target`, `args`, `kwargs`, `name`.
             getitem: the function that indexes a node with several outputs.
             reader: answers questions about nodes; see native/python/engine_fx.h.

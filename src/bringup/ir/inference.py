@@ -29,7 +29,7 @@ def needs_shapes(graph: Graph) -> bool:
 def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> None:
     """Give every value of `graph` its meta, from those of the inputs.
 
-    Arguments:
+    Args:
         graph: changed in place; undone with an open transaction.
         inputs: metas by input; the others keep theirs, or have that of their declared shape.
 

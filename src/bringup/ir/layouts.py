@@ -38,7 +38,7 @@ def settle(
     What depends on strides reads a copy that is laid out as before: results (the caller may view
     them), operators that read memory by strides, and those that cannot take the new ones.
 
-    Arguments:
+    Args:
         graph: changed in place.
         dialect: infers, and makes copies (`laid_out_as`) where it can.
         relaid: the nodes that read something else than before.

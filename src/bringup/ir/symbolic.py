@@ -68,7 +68,7 @@ class SymbolicDim:
     def build(self, combine: Callable[[str, object, object], object], leaf: Leaf) -> object:
         """Make it out of its parts.
 
-        Arguments:
+        Args:
             combine: makes `left + right` and the like, given "+", "*" or "//" and both sides.
             leaf: what a part that has a name stands for.
         """

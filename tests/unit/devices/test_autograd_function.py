@@ -1,5 +1,5 @@
-"""`torch.autograd.Function` in both styles, on cpu and on the device. The first
-eleven tests are those of mindtorch_v2's test_autograd_function.py; the rest is what a device adds.
+"""`torch.autograd.Function` in both styles, on cpu and on the device. Includes
+the eleven cases of mindtorch_v2's test_autograd_function.py; the rest is what a device adds.
 """
 
 from __future__ import annotations

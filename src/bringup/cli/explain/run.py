@@ -95,7 +95,7 @@ def bisect(
 ) -> Bisection:
     """Find the first rewrite with which the model's result differs from eager's.
 
-    Arguments:
+    Args:
         model: compiled again for every try.
         names: of passes; None for all.
         tolerance: how far results may be apart, relative to the largest value (at least 1).

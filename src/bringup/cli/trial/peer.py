@@ -45,7 +45,7 @@ def compiled_peer(subject: Subject) -> Callable[[], Any]:
 def compile_within(seconds: float, target: str, *, command: Sequence[str] | None = None) -> None:
     """Let Inductor compile what `target` names in another process.
 
-    Arguments:
+    Args:
         seconds: how long it may take; loading torch and the model count.
         target: as for `load_subject`.
         command: what to run instead.

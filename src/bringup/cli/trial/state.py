@@ -37,7 +37,7 @@ class State:
     Parameters are not copied, as they may be most of the memory: a write to one is found and stays.
     What lies in `__slots__`, sets, closures and module globals is not seen.
 
-    Arguments:
+    Args:
         roots: by name, what to look through: the model, its arguments.
     """
 

@@ -62,7 +62,7 @@ class Rounds:
         A sample is one call, or as many as fill a millisecond where nothing has to be done before
         each.
 
-        Arguments:
+        Args:
             calls: by name; each has run before.
             baseline: the name that the others are compared with.
             before: run before every call, outside of what is timed: puts a state back.

@@ -179,7 +179,7 @@ def bodies_of(node: ir.Node) -> list[Body]:
 def canonical(where: str, kind: int, given: object) -> object:
     """The one form of an attribute's value; `SchemaError` when it is not of the kind.
 
-    Arguments:
+    Args:
         where: operator and attribute, for the error.
         kind: a number of `AttributeProto.AttributeType`.
         given: the value, which may be an open argument of a pattern.

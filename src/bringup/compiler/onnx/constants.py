@@ -19,7 +19,7 @@ __all__ = ["ConstantTensor", "array_of", "as_constant"]
 class ConstantTensor:
     """The payload of a constant. One object is one tensor, whoever reads it.
 
-    Arguments:
+    Args:
         proto: an `onnx.TensorProto` or `onnx.SparseTensorProto`; kept as it is.
         folder: where the files of external data lie; None when that is not known.
         source: the `onnx.NodeProto` that the tensor is an attribute of; None for an initializer.

@@ -24,7 +24,7 @@ _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "Ma
 class OnnxDialect(ModelOperators):
     """Implements `ir.Dialect` for the operators of ONNX, `onnx::` being the default domain.
 
-    Arguments:
+    Args:
         opsets: the version of each domain; of the default one (`""`) the newest where missing.
         functions: the model's own functions by operator type.
         ir_version: of the model.

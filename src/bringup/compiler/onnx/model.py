@@ -38,7 +38,7 @@ _UNREADABLE = (
 class OnnxModel:
     """A model as graphs that passes rewrite.
 
-    Arguments:
+    Args:
         proto: an `onnx.ModelProto`, which must not change while this lives.
         folder: where the files of external data lie; None when there are none.
 

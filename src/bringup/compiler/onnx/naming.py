@@ -46,7 +46,7 @@ def names_in(graph: ir.Graph, outputs: Iterable[str]) -> set[str]:
 class Names:
     """The names of the values of one graph.
 
-    Arguments:
+    Args:
         taken: names in use in the model.
         constants: what constants are called that graphs around this one have, by payload.
         reserved: names that only those may have to whom they are given: those of the outputs.

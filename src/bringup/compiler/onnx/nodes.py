@@ -115,7 +115,7 @@ def node_proto(
 ) -> Any:
     """The `onnx.NodeProto` of a node.
 
-    Arguments:
+    Args:
         node: an operator.
         signature: of the operator; None when no schema describes it.
         inputs, outputs: what its values are called; "" where one is absent.

@@ -18,7 +18,7 @@ __all__ = ["ModelOperators"]
 class ModelOperators:
     """What calls and files of a model need to know of its operators.
 
-    Arguments:
+    Args:
         opsets: the version of each domain; of the default one (`""`) the newest where missing.
         functions: the model's own functions by operator type.
         ir_version: of the model.

@@ -29,7 +29,7 @@ def run(
 ) -> list[Any]:
     """The results of an `onnx.ModelProto` as arrays; items of sequences one by one.
 
-    Arguments:
+    Args:
         proto: not changed.
         feeds: the inputs by name; random ones for those that are missing and have no default.
         folder: where its external data lie.

@@ -78,7 +78,7 @@ def _output_names(graph: ir.Graph) -> list[str]:
 class _Writer:
     """Writes one graph.
 
-    Arguments:
+    Args:
         graph: put in order if it is not.
         formal: how many of its inputs are its own.
         captured: what the values of the other inputs are called around it.

@@ -43,7 +43,7 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
 def register_patterns(names: Sequence[str] | None = None) -> tuple[str, ...]:
     """Register passes of the library and return the names they are registered under.
 
-    Arguments:
+    Args:
         names: class names (`RmsNorm`) of the ones to register; None for all. Registering one again
             is free.
 

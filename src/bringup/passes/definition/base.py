@@ -49,7 +49,7 @@ class PatternFusionPass(FusionBasePass):
 
     Give patterns either as `patterns()` or as methods decorated with `@passes.pattern`.
 
-    Arguments:
+    Args:
         matcher_config: how its patterns are compared; None compares everything.
     """
 

@@ -14,7 +14,7 @@ __all__ = ["PassContext"]
 class PassContext:
     """The context of one pass on one graph.
 
-    Arguments:
+    Args:
         pass_name: the name it was registered under.
         stage: the stage it runs in.
         options: the options of the compile; see `get_option_value`.

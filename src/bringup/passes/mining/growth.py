@@ -102,7 +102,7 @@ class Links:
 class Growth:
     """Kinds of parts, found size by size: each with one node more than one of the size before.
 
-    Arguments:
+    Args:
         links: of the graph.
         min_count: a kind that occurs more rarely, without overlap, is not followed.
         effort: how many kinds are followed at every size, those that save most.

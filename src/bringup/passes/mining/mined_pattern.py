@@ -24,7 +24,7 @@ _NONE = object()
 class MinedPattern:
     """The pattern that nodes of a graph are an occurrence of, whatever their numbers.
 
-    Arguments:
+    Args:
         nodes: in graph order, connected.
 
     Attributes:

@@ -102,7 +102,7 @@ def mine(
     A part is found where a pattern of it matches: passes may replace it, what is read of it outside
     are its outputs, and arguments that are no values may differ. Subgraphs are not looked into.
 
-    Arguments:
+    Args:
         graph: is not changed.
         min_count: how often a part must occur, without overlap; from 2.
         max_nodes: the largest part, from 2 to 16 nodes.

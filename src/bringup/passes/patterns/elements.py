@@ -114,7 +114,7 @@ def any_value(
     With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is
     computed, unless it is restricted.
 
-    Arguments:
+    Args:
         name: what it is captured as; the same name means the same argument.
         kind: one or several of bool, int, float, str, none, list, tensor. Any other host object
             (a dtype, a device) is of no kind: restrict it with `among`.
@@ -135,7 +135,7 @@ def constant(
 ) -> Constant:
     """A constant argument of a pattern: a number in the call, or a constant of the graph.
 
-    Arguments:
+    Args:
         value: a number, which every element must equal; or a nested sequence, array or tensor,
             whose shape must be that of the constant too; None for any constant. A number is
             rounded to the constant's dtype before it is compared.
@@ -181,7 +181,7 @@ def one_of(*alternatives: object, name: str = "") -> ir.TensorHolder:
     The alternatives are tried in order. Each is a holder, a host argument, `None` or an
     `ArgumentPattern`; at least one is a holder.
 
-    Arguments:
+    Args:
         name: for `match_result.chosen(name)`, the number of the alternative that matched.
 
     Raises `ValueError` for fewer than two alternatives, or none that is a holder.
@@ -199,7 +199,7 @@ def optional(
 ) -> ir.TensorHolder:
     """A part of a pattern that may be absent.
 
-    Arguments:
+    Args:
         tensor: an operator's result: where the operator is absent, `otherwise` stands in its place,
             by default its first operand that is a value (a cast or a bias that may be there or
             not). Or an input of the pattern: the argument may be None, and then so is the input in

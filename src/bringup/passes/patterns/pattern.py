@@ -102,7 +102,7 @@ class Variadic(ArgumentPattern):
 class Pattern:
     """A pattern: a graph to look for, and the values in it to hand to the hooks.
 
-    Arguments:
+    Args:
         graph: its inputs match any value, its other nodes match nodes of the same type and
             arguments; see `passes.optional`, `one_of`, `variadic`, `constant`, `any_value`.
         name: what reports call it; the graph's name by default.
@@ -148,7 +148,7 @@ class Pattern:
         `match_result.get_captured_tensor(i)` gives the i-th captured one, `match_result[name]` a
         named one. One value may be captured more than once.
 
-        Arguments:
+        Args:
             tensor: a holder, value, node or `NodeIo` of this pattern.
             index: which output of the node it is; of a node the first one by default.
             name: also capture it under a name.
@@ -272,7 +272,7 @@ def variadic(
     It stands for a whole list argument, or for one item in a list whose other items are given
     (`[x, passes.variadic("rest")]`), and then for all that they leave.
 
-    Arguments:
+    Args:
         name: what the values are captured as: `match_result["xs"]` is a tuple of values.
         each: what every one of the values must be: a pattern or graph of one output, or a function
             `(inputs) -> holder` like a `@pattern` method. `match_result.each("xs")` has a match for

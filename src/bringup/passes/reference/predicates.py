@@ -245,7 +245,7 @@ def tensor_refusal(
 ) -> Refusal | list[tuple[str, ir.Dim]]:
     """Whether a tensor is as stated; if so, the named sizes that become known by it.
 
-    Arguments:
+    Args:
         where: what the pattern calls the tensor, for the reason.
         sizes: the value of a named size, None while it has none.
     """

@@ -48,7 +48,7 @@ def register_fusion_pass(
 ) -> Callable[[PassClass], PassClass]:
     """Register a `FusionBasePass` or `PatternFusionPass` under a name.
 
-    Arguments:
+    Args:
         name, stage: what it is called and when it runs.
         settings: see `PassSettings`: priority, version, requires, after, max_rewrites,
             repeat_until_stable, on_error.

@@ -25,7 +25,7 @@ def select_passes(
 
     What a pass `requires` is selected with it.
 
-    Arguments:
+    Args:
         names: of passes, each also as `name@version`.
         versions: the version to run, by name; otherwise the newest one runs.
         switch: passes to switch off (or on) by name, `ALL` for all others. It goes before

@@ -13,7 +13,7 @@ __all__ = ["infer_shape"]
 def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphBoundary) -> None:
     """Give every value of a replacement its shape and dtype, from what its inputs will be.
 
-    Arguments:
+    Args:
         replacement: changed in place.
         source: what it will replace: a match, a node (its inputs each once), or a boundary.
 

@@ -20,7 +20,7 @@ __all__ = ["SubgraphBoundary", "SubgraphInput", "SubgraphOutput", "SubgraphRewri
 class SubgraphInput:
     """One input of a part of a graph: the ports of its nodes that read one and the same value.
 
-    Arguments:
+    Args:
         ports: pairs of node and input index, counted over the values that the node reads.
     """
 

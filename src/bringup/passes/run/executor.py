@@ -39,7 +39,7 @@ def run_passes(
     `on_error="skip"` or `"rollback"`. The error's `report` attribute has all results, its `status`
     is that of the first failure. Edits of passes that succeeded stay.
 
-    Arguments:
+    Args:
         graph: edited in place.
         selected: the passes, in running order.
         options: what passes may read with `context.get_option_value`. `verify` runs every rewrite

@@ -39,7 +39,7 @@ _SKIP, _FAILURE, _WRONG, _FATAL = range(4)  # as the engine's Verdict counts the
 class Session:
     """The steps of one session, which the engine calls.
 
-    Arguments:
+    Args:
         graph: edited in place.
         descriptor: the pass.
         options: what the pass may read.

@@ -25,7 +25,7 @@ Again = Callable[[ir.Graph], bool]
 class Verifier:
     """Checks the rewrites of one pass on one graph.
 
-    Arguments:
+    Args:
         pass_name: to blame.
         dialect: makes random data, evaluates nodes and compares results.
         again: runs the pass over a variant of a match, in other dtypes and sizes.
