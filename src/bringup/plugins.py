@@ -84,6 +84,10 @@ def plugin_files(
     A folder gives its `.py` files and packages whose names do not begin with `_`, and its shared
     libraries (`.so`) where `libraries` are plugins too; a folder with an `__init__.py` is one
     package. What cannot be read is an error in the second list.
+
+    Args:
+        places: by path, who names it.
+        libraries: whether shared libraries are plugins too.
     """
     suffixes = (".py", LIBRARY_SUFFIX) if libraries else (".py",)
     found: dict[Path, PluginFile] = {}

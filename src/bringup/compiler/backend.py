@@ -115,7 +115,18 @@ def dynamo_backend(
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph: what `torch.compile(model, backend="bringup", options=...)` calls.
 
-    Raises `BringupError` for options it does not know and `PassError` when a pass fails.
+    Args:
+        module: the graph that Dynamo captured.
+        example_inputs: its inputs, as fake tensors and symbolic sizes.
+        options: those of `CompileOptions`, by name.
+        mode: None or "default"; torch's other modes are not ours.
+
+    Returns:
+        What runs the graph.
+
+    Raises:
+        BringupError: an option or mode is not known.
+        PassError: a pass failed.
     """
     # takes half a second to import, which whoever only applies passes need not wait for
     from torch._dynamo.backends.common import aot_autograd

@@ -63,7 +63,13 @@ def later_writer(old: Value, new: Value) -> Node | None:
 
 
 def replace_output(graph: Graph, index: int, new: Value) -> None:
-    """Let a graph return another value as result number `index`, whatever else reads the former."""
+    """Let a graph return another value as result number `index`, whatever else reads the former.
+
+    Args:
+        graph: the graph; it is changed.
+        index: the number of the result, from 0.
+        new: a value of this graph.
+    """
     places = iter(range(len(graph.outputs)))
 
     def exchanged(argument: object) -> object:

@@ -261,7 +261,12 @@ def as_dim(size: DimLike) -> Dim:
 
 
 def same_size(left: object, right: object) -> bool:
-    """Whether two dimensions are known to be equal, whatever the sizes; False is no refusal."""
+    """Whether two dimensions are known to be equal, whatever the sizes; False is no refusal.
+
+    Args:
+        left: a size: an integer, or a symbolic one.
+        right: another one.
+    """
     if isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim):
         return type(left) is type(right) and str(left) == str(right)
     return left == right

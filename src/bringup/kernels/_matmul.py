@@ -340,6 +340,15 @@ def batched_matmul(
     """a [items, m, k] times b [items, k, n] -> [items, m, n]; otherwise as `basic_matmul`.
 
     An operand that is the same for all items may be expanded: it is not copied.
+
+    Args:
+        a: [items, m, k], float16, bfloat16, float32 or float64, any strides.
+        b: [items, k, n], of the same dtype.
+        out_dtype: as in `basic_matmul`.
+
+    Raises:
+        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
+        ContractError: dtypes or shapes do not fit.
     """
     result: torch.Tensor = _batched_matmul(a, b, _out_dtype("batched_matmul", out_dtype))
     return result
@@ -425,8 +434,19 @@ def gemm(
     beta: float = 1.0,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """alpha * a [m, k] times b [k, n] + beta * c [m, n] -> [m, n], as BLAS has it: c is not read
-    where beta is 0. alpha and beta are run-time values. Errors as in `basic_matmul`.
+    """alpha * a [m, k] times b [k, n] + beta * c [m, n] -> [m, n], as BLAS has it.
+
+    Args:
+        a: the left operand, float16, bfloat16, float32 or float64.
+        b: the right operand, of the same dtype.
+        c: [m, n], or None; not read where beta is 0.
+        alpha: a run-time value: another one compiles nothing.
+        beta: the same.
+        out_dtype: as in `basic_matmul`.
+
+    Raises:
+        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
+        ContractError: dtypes or shapes do not fit.
     """
     result: torch.Tensor = _gemm(a, b, c, alpha, beta, _out_dtype("gemm", out_dtype))
     return result
@@ -440,8 +460,19 @@ def gemv(
     beta: float = 1.0,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """alpha * a [m, k] times x [k] + beta * y [m] -> [m], as BLAS has it: y is not read where beta
-    is 0. Errors as in `basic_matmul`.
+    """alpha * a [m, k] times x [k] + beta * y [m] -> [m], as BLAS has it.
+
+    Args:
+        a: the matrix, float16, bfloat16, float32 or float64.
+        x: of the same dtype.
+        y: [m], or None; not read where beta is 0.
+        alpha: a run-time value: another one compiles nothing.
+        beta: the same.
+        out_dtype: as in `basic_matmul`.
+
+    Raises:
+        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
+        ContractError: dtypes or shapes do not fit.
     """
     result: torch.Tensor = _gemv(a, x, y, alpha, beta, _out_dtype("gemv", out_dtype))
     return result
@@ -486,9 +517,19 @@ def grouped_matmul(
 ) -> torch.Tensor:
     """The rows of a [m, k] in groups, each times its own matrix of b [groups, k, n] -> [m, n].
 
-    `group_list` int64 [groups] holds where each group ends, as cumulative sums; the kernel reads it
-    on the device. Rows behind the last group are zeros. Raises as `basic_matmul`, and `KernelError`
-    when group_list does not rise from 0 to at most m.
+    Rows behind the last group are zeros.
+
+    Args:
+        a: [m, k], float16, bfloat16, float32 or float64.
+        b: [groups, k, n], of the same dtype.
+        group_list: int64 [groups], where each group ends, as cumulative sums up to m; the kernel
+            reads it on the device.
+        out_dtype: as in `basic_matmul`.
+
+    Raises:
+        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
+        ContractError: dtypes or shapes do not fit.
+        KernelError: group_list does not rise from 0 to at most m.
     """
     result: torch.Tensor = _grouped_matmul(
         a, b, group_list, _out_dtype("grouped_matmul", out_dtype)
@@ -503,7 +544,19 @@ def grouped_matmul_slice_k(
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
     """The columns of a [m, k] and the rows of b [k, n] in groups: the product of each -> [groups,
-    m, n], zeros for an empty one. `group_list` as in `grouped_matmul`, with ends up to k.
+    m, n], zeros for an empty one.
+
+    Args:
+        a: [m, k], float16, bfloat16, float32 or float64.
+        b: [k, n], of the same dtype.
+        group_list: int64 [groups], where each group ends, as cumulative sums up to k; the kernel
+            reads it on the device.
+        out_dtype: as in `basic_matmul`.
+
+    Raises:
+        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
+        ContractError: dtypes or shapes do not fit.
+        KernelError: group_list does not rise from 0 to at most k.
     """
     result: torch.Tensor = _grouped_matmul_slice_k(
         a, b, group_list, _out_dtype("grouped_matmul_slice_k", out_dtype)

@@ -29,7 +29,15 @@ def to_nz(matrix: torch.Tensor) -> torch.Tensor:
 
 def from_nz(blocks: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """The matrix [..., rows, columns] of a tensor in the nz layout; what `to_nz` filled up is left
-    out. Raises `ValueError` when the blocks are not those of such a matrix.
+    out.
+
+    Args:
+        blocks: [..., ceil(columns / 16), ceil(rows / 16), 16, 16].
+        rows: of the matrix.
+        columns: of the matrix.
+
+    Raises:
+        ValueError: the blocks are not those of such a matrix.
     """
     expected = [-(-columns // BLOCK), -(-rows // BLOCK), BLOCK, BLOCK]
     if list(blocks.shape[-4:]) != expected:

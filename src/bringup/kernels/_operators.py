@@ -1,12 +1,13 @@
 """The shipped operators: for each its schema, its C++ source under `csrc/`, the shape of its output
-and its input contract. Importing this module registers them with torch; the kernels are compiled
-when they are first needed.
+and its input contract, and what its arguments are. Importing this module registers them with torch;
+the kernels are compiled when they are first needed.
 
-Their mathematics and sources are described in the C++ files.
+How they compute is described in the C++ files.
 """
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import torch
@@ -199,6 +200,111 @@ packed_linear = ops.kernel_op(
 )
 
 
+_DESCRIPTIONS = {
+    add_layer_norm: """LayerNorm over the last dimension of x + residual (Ba et al.: Layer
+        Normalization, 2016), in one pass over memory.
+
+        Args:
+            x: [..., D] with D of at least 1, float32 or float64.
+            residual: as x.
+            weight: [D], of the same dtype.
+            bias: [D], of the same dtype.
+            eps: added to the biased variance.
+        """,
+    add_layer_norm_sum: """`add_layer_norm`, and x + residual itself, which a model with the norm in
+        front of its blocks adds to again.
+
+        Args:
+            x, residual, weight, bias, eps: as in `add_layer_norm`.
+
+        Returns:
+            The normalized tensor, and the total; both like x.
+        """,
+    rms_norm: """RMSNorm over the last dimension (Zhang, Sennrich: Root Mean Square Layer
+        Normalization, 2019).
+
+        Args:
+            x: [..., D] with D of at least 1, float32 or float64.
+            weight: [D], of the same dtype; None for ones.
+            eps: added to the mean of the squares.
+        """,
+    add_rms_norm: """`rms_norm` of x + residual, and that sum.
+
+        Args:
+            x: [..., D] with D of at least 1, float32 or float64.
+            residual: as x.
+            weight: [D], of the same dtype.
+            eps: added to the mean of the squares.
+
+        Returns:
+            The normalized tensor, and the total; both like x.
+        """,
+    rotary: """Rotary position embedding (Su et al.: RoFormer, 2021), halves of D rotated against
+        each other as transformers does: x * cos + (-x2, x1) * sin.
+
+        Args:
+            x: [B, H, S, D], float32 or float64, any strides.
+            cos: [B or 1, H or 1, S or 1, D], of the same dtype.
+            sin: as cos.
+
+        Returns:
+            [B, S, H, D].
+        """,
+    silu_mul: """silu(gate) * up, the middle of a SwiGLU (Shazeer: GLU Variants Improve Transformer,
+        2020).
+
+        Args:
+            gate: [..., D], float32 or float64. Its rows may lie apart, as halves of a projection.
+            up: of the same shape and dtype.
+
+        Returns:
+            Of the same shape, contiguous.
+        """,
+    bias_gelu: """The exact GELU (with erf) of x + bias.
+
+        Args:
+            x: [..., D], float32 or float64.
+            bias: [D], of the same dtype.
+        """,
+    attention: """softmax(q k^T * scale) v over sequences of different length in one batch. No row
+        looks behind the end of its sequence; the rows behind it come out as zeros. Not causal.
+
+        Args:
+            q: queries [B, H, S, D], float32 or float64, any strides.
+            k: keys, of the same shape and dtype.
+            v: values, of the same shape and dtype.
+            actual_seq_lengths: for each of the B sequences, how many of its S rows count.
+            scale: of the scores; 1 / sqrt(D) for the usual attention.
+
+        Returns:
+            [B, S, H, D], so that joining the heads costs nothing.
+        """,
+    mean_pool: """The mean of the rows of each sequence: a sentence embedding out of token
+        embeddings.
+
+        Args:
+            x: [B, S, D], float32 or float64.
+            actual_seq_lengths: for each of the B sequences, how many of its S rows count.
+            normalize: divide by the Euclidean norm, at least 1e-12.
+
+        Returns:
+            [B, D].
+        """,
+    packed_linear: """x times a frozen weight that lies in panels, plus bias.
+
+        Args:
+            x: [m, k], float32 or float64.
+            panels: [n / 16, k, 16], of the same dtype, as `pack_weight` makes them.
+            bias: [n], of the same dtype, or None.
+
+        Returns:
+            [m, n].
+        """,
+}
+for _kernel, _text in _DESCRIPTIONS.items():
+    _kernel.__doc__ = f"{_kernel.schema}\n\n{inspect.cleandoc(_text)}"
+
+
 def names() -> tuple[str, ...]:
     """The names of this module's operators, which are those of their sources."""
     return (
@@ -216,8 +322,16 @@ def names() -> tuple[str, ...]:
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") -> jit.Binary:
-    """Compile the kernel of a shipped operator now instead of at its first call. Raises
-    `CompileError`.
+    """Compile the kernel of a shipped operator now instead of at its first call.
+
+    Args:
+        name: one of `names()`.
+        dtype: torch.float32 or torch.float64.
+        target: for which it is compiled, as in `jit.compile`.
+
+    Raises:
+        KeyError: another dtype.
+        CompileError: the compiler refuses the source.
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
     return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=CONTRACTED)

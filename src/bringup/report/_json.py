@@ -39,7 +39,15 @@ def to_json(result: Mapping[str, object]) -> str:
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:
-    """Write the result to `path`. Raises `OSError` when that is not possible, `TypeError` for
-    foreign objects.
+    """Write a result as JSON.
+
+    Args:
+        path: the file; one of this name is replaced.
+        result: of dataclasses, mappings, sequences, numbers and texts.
+
+    Raises:
+        OSError: the file cannot be written.
+        TypeError: the result has objects of other kinds.
+        ValueError: the result has a NaN or an infinity; `finite_fields` makes None of them.
     """
     path.write_text(to_json(result) + "\n", encoding="utf-8")

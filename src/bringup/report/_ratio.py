@@ -65,7 +65,12 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     exists from 6 rounds on. It takes the rounds as independent, so a load that lasts for many
     rounds is worth less than their number says.
 
-    Raises `ValueError` when the series differ in length.
+    Args:
+        numerators: seconds, one for each round.
+        denominators: seconds, of the same rounds.
+
+    Raises:
+        ValueError: the series differ in length.
     """
     ratios = sorted(a / b for a, b in zip(numerators, denominators, strict=True))
     if not ratios:

@@ -45,7 +45,12 @@ class Table:
 
 
 def render(table: Table, console: Console) -> None:
-    """Print the table. Cells are shown as they are: brackets in them are not markup."""
+    """Print the table. Cells are shown as they are: brackets in them are not markup.
+
+    Args:
+        table: what is printed.
+        console: where.
+    """
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in table.columns:
         fixed = column.number or column.fixed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -287,3 +288,15 @@ def test_names_are_the_sources_and_each_builds() -> None:
 def test_unknown_name_in_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"bringup\.kernels' has no attribute 'convolution'"):
         _ = kernels.convolution
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_every_shipped_operator_describes_each_of_its_arguments(name: str) -> None:
+    text, arguments = getattr(kernels, name).__doc__, schema_arguments(name)
+    described = text.partition("Args:")[2]
+    assert [one for one in arguments if not re.search(rf"\b{one}\b.*:", described)] == []
+
+
+def schema_arguments(name: str) -> list[str]:
+    operator = getattr(torch.ops.bringup, name).default
+    return [argument.name for argument in operator._schema.arguments]

@@ -97,7 +97,9 @@ def tuned(
     """The parameter set with the tile sizes that were measured for it, or as it is when there are
     none that hold here. Measures nothing.
 
-    Arguments and errors are those of `tune`.
+    Args:
+        params: the parameter set of a call.
+        name, target, threads, device: as given to `tune`, which also says what is raised.
     """
     if not _is_on(params):
         return params

@@ -333,8 +333,17 @@ def _end_flight(flight: tuple[Path, str]) -> None:
 
 
 def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:
-    """Which compiler builds sources of this kind for `target`, or why none does. Raises
-    `ValueError` for an unknown target.
+    """Which compiler builds sources of this kind for `target`, or why none does.
+
+    Args:
+        target: `"cpu"`, `"sim"`, `"cuda"`, ..., or one that was registered.
+        kind: "host" for code that the host runs, "device" for code that a driver starts.
+
+    Returns:
+        The compiler and its flags; without one, `problem` says why.
+
+    Raises:
+        ValueError: there is no such target.
     """
     platform = find_target(target)
     try:

@@ -43,7 +43,15 @@ class Difference:
 
 
 def differences(ours: Record, theirs: Record) -> tuple[Difference, ...]:
-    """What `ours` has otherwise than `theirs`, field by field; empty when they are the same."""
+    """What `ours` has otherwise than `theirs`, field by field; empty when they are the same.
+
+    Args:
+        ours: a record: by field, its values in order.
+        theirs: another one.
+
+    Returns:
+        A difference for each field whose values differ, by the field's name.
+    """
     found = []
     for field in sorted({*ours, *theirs}):
         mine, other = list(ours.get(field, ())), list(theirs.get(field, ()))

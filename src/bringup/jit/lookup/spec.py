@@ -126,6 +126,13 @@ def _source_fields(source: Source) -> dict[str, str]:
 def save_specs(path: str | os.PathLike[str], specs: Iterable[Spec]) -> None:
     """Writes specs to a JSON file that `load_specs` and `bringup cache prebuild` read, whole or not
     at all. A source that is a text travels in the file; one that is a file stays where it is.
+
+    Args:
+        path: the file; its folder exists. A file of this name is replaced.
+        specs: what is written, in this order.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     listed = [
         {

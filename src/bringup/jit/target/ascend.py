@@ -53,7 +53,11 @@ class AscendTarget(Target):
         self._known: tuple[object, Toolchain] | None = None
 
     def variant(self, text: str) -> Target:
-        """The same for another architecture."""
+        """The same for another architecture.
+
+        Raises:
+            ValueError: the text is no architecture.
+        """
         if not _ARCHITECTURE.match(text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like {_DEFAULT} after the "
@@ -92,7 +96,11 @@ class AscendTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """A shared library for the architecture of the name."""
+        """A shared library for the architecture of the name.
+
+        Raises:
+            ValueError: `debug` asks for sanitizers.
+        """
         if debug.sanitizers:
             raise ValueError(
                 f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "

@@ -63,7 +63,11 @@ class CudaTarget(Target):
         self._known: tuple[object, Toolchain] | None = None
 
     def variant(self, text: str) -> Target:
-        """The same for other architectures, joined by `+`."""
+        """The same for other architectures, joined by `+`.
+
+        Raises:
+            ValueError: the text names no architectures.
+        """
         if not _ARCHITECTURES.match(text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected architectures like sm_90 or sm_80+sm_90 "
@@ -135,7 +139,11 @@ class CudaTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Code for every architecture of the name, and PTX of the newest for GPUs to come."""
+        """Code for every architecture of the name, and PTX of the newest for GPUs to come.
+
+        Raises:
+            ValueError: `debug` asks for sanitizers.
+        """
         if debug.sanitizers:
             raise ValueError(
                 f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "

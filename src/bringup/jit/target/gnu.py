@@ -127,7 +127,11 @@ class GnuTarget(Target):
         self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def variant(self, text: str) -> Target:
-        """The same compiler with another `-march`."""
+        """The same compiler with another `-march`.
+
+        Raises:
+            ValueError: the text is no value of `-march`.
+        """
         if not re.match(r"[A-Za-z0-9][A-Za-z0-9.+_-]*\Z", text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected a value for -march after the colon"

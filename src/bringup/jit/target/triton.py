@@ -120,7 +120,11 @@ class TritonTarget(Target):
         self._known: Toolchain | None = None
 
     def variant(self, text: str) -> Target:
-        """The same for another GPU."""
+        """The same for another GPU.
+
+        Raises:
+            ValueError: the text is no architecture.
+        """
         if not (_NVIDIA.match(text) or _AMD.match(text)):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like sm_90 or gfx942 after "
@@ -160,7 +164,11 @@ class TritonTarget(Target):
         return found
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """None: what Triton is told stands in the source."""
+        """None: what Triton is told stands in the source.
+
+        Raises:
+            ValueError: `debug` asks for sanitizers, which device code has not.
+        """
         if debug.sanitizers:
             raise ValueError(f"target {self.name!r}: there are no sanitizers for device code")
         return ()

@@ -87,12 +87,25 @@ def same_dtype(*names: str) -> InputConstraint:
 
 
 def shape(name: str, *sizes: Size) -> InputConstraint:
-    """The named tensor must have exactly these sizes; sizes are written as for `empty`."""
+    """The named tensor must have exactly these sizes.
+
+    Args:
+        name: a tensor argument of the schema; None is left out.
+        sizes: one for each dimension, written as for `empty`: 3, `"x.shape[0] * 2"`.
+    """
     return InputConstraint(ConstraintKind.SHAPE, (name,), sizes)
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
-    """The named tensor must have one of these dtypes, or the named ScalarType argument be one."""
+    """The named tensor must have one of these dtypes, or the named ScalarType argument be one.
+
+    Args:
+        name: a tensor or ScalarType argument of the schema; None is left out.
+        dtypes: one or more.
+
+    Raises:
+        SchemaError: no dtype is given, or something else than a dtype.
+    """
     if not dtypes or not all(isinstance(d, torch.dtype) for d in dtypes):
         raise SchemaError(
             f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
@@ -101,7 +114,15 @@ def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
 
 
 def rank(name: str, dimensions: int) -> InputConstraint:
-    """The named tensor must have this many dimensions."""
+    """The named tensor must have this many dimensions.
+
+    Args:
+        name: a tensor argument of the schema; None is left out.
+        dimensions: how many, 0 or more.
+
+    Raises:
+        SchemaError: `dimensions` is no such number.
+    """
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or dimensions < 0:
         raise SchemaError(
             f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"

@@ -64,6 +64,12 @@ def promote(*names: str) -> Promotion:
     They are tensors, lists of tensors, or int, float and bool arguments; those that are None are
     left out. As in `torch.result_type`, tensors without dimensions and numbers count only where
     they are of a higher kind (integer, floating-point) than the rest.
+
+    Args:
+        names: arguments of the schema, one or more.
+
+    Raises:
+        SchemaError: no name is given, or something else than a name.
     """
     if not names or not all(isinstance(name, str) for name in names):
         raise SchemaError(f"ops.promote(*{names!r}): expected the names of one argument or more")

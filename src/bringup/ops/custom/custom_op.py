@@ -27,7 +27,7 @@ from bringup.ops.registration.autograd import (
 from bringup.ops.registration.definitions import note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
 from bringup.ops.registration.handle_lifetime import hold_for_keepers
-from bringup.ops.registration.methods import Verbs
+from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload
@@ -63,7 +63,7 @@ _UNTOUCHED = _untouched_keys()
 _operators: dict[str, CustomOperator] = {}
 
 
-class CustomOperator(Verbs):
+class CustomOperator(RegistrationMethods):
     """What `custom_op` returns: call it like the function; it is `overload`, only faster.
 
     The call goes around the autograd kernel where no gradient is to be recorded, and records it
@@ -137,7 +137,7 @@ class CustomOperator(Verbs):
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """See `Verbs.register_autograd`.
+        """See `RegistrationMethods.register_autograd`.
 
         Where the function takes structured arguments, `inputs` and the gradients are structured
         like them; a gradient may be None for all of one.
@@ -149,7 +149,7 @@ class CustomOperator(Verbs):
         super().register_autograd(backward, setup_context=setup_context)
 
     def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
-        """See `Verbs.register_vmap`. The rule gets what the function gets."""
+        """See `RegistrationMethods.register_vmap`. The rule gets what the function gets."""
         if self._structure is None or not callable(rule):
             return super().register_vmap(rule)
         super().register_vmap(self._structure.vmap_rule(rule))

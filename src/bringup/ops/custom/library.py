@@ -12,7 +12,7 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.custom.custom_op import find_custom_operator
 from bringup.ops.registration.handle_lifetime import hold_for_keepers
-from bringup.ops.registration.methods import Function, Verbs
+from bringup.ops.registration.methods import Function, RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema import keys
 from bringup.ops.schema.facts import find_overload, is_defined
@@ -36,10 +36,10 @@ __all__ = [
 
 _kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
 _defined: weakref.WeakValueDictionary[str, _Defined] = weakref.WeakValueDictionary()
-_others: dict[str, Verbs] = {}
+_others: dict[str, RegistrationMethods] = {}
 
 
-class _Defined(Verbs):
+class _Defined(RegistrationMethods):
     """An operator of a `Library`, and the autograd kernel that it gets unless it brings its own."""
 
     def __init__(self, operator: Any) -> None:
@@ -249,9 +249,9 @@ def _keep(name: str) -> Library:
     return library
 
 
-def _verbs(operator: Any) -> Verbs:
-    """The verbs of an operator, given by name, as an `OpOverload`, or by its callable."""
-    if isinstance(operator, Verbs):
+def _registration_of(operator: Any) -> RegistrationMethods:
+    """The methods of an operator, given by name, as an `OpOverload`, or by its callable."""
+    if isinstance(operator, RegistrationMethods):
         return operator
     name = operator
     if isinstance(operator, torch._ops.OpOverload):
@@ -265,13 +265,13 @@ def _verbs(operator: Any) -> Verbs:
     if known is not None and known.overload is overload:
         return known
     forget(name)  # an operator of this name that was removed without telling
-    _others[name] = Verbs(overload, _fragment(overload.namespace))
+    _others[name] = RegistrationMethods(overload, _fragment(overload.namespace))
     return _others[name]
 
 
-def remember(name: str, verbs: Verbs) -> None:
-    """Lets the functions of this module find the verbs of an operator by its name."""
-    _others[name] = verbs
+def remember(name: str, methods: RegistrationMethods) -> None:
+    """Lets the functions of this module find the methods of an operator by its name."""
+    _others[name] = methods
 
 
 def forget(name: str) -> None:
@@ -282,17 +282,36 @@ def forget(name: str) -> None:
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
-    """Registers the fake of any operator; also a decorator. See `Verbs.register_fake`."""
+    """Registers the fake of any operator; also a decorator. See
+    `RegistrationMethods.register_fake`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        function: gets the operator's arguments, gives outputs of the right shape, dtype and device.
+
+    Raises:
+        SchemaError: there is no such operator.
+    """
     if function is None:
         return lambda given: register_fake(operator, given)
-    return _verbs(operator).register_fake(function)
+    return _registration_of(operator).register_fake(function)
 
 
 def register_kernel(
     operator: Any, device: str | Sequence[str], function: Callable[..., Any] | None = None
 ) -> Any:
-    """Registers a kernel of any operator; also a decorator. See `Verbs.register_kernel`."""
-    return _verbs(operator).register_kernel(device, function)
+    """Registers a kernel of any operator; also a decorator. See
+    `RegistrationMethods.register_kernel`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        device: `"cpu"`, `"npu"`, `"cuda"`, ..., or several of them.
+        function: gets the operator's arguments, gives its outputs.
+
+    Raises:
+        SchemaError: there is no such operator, or no such device.
+    """
+    return _registration_of(operator).register_kernel(device, function)
 
 
 def register_autograd(
@@ -302,40 +321,89 @@ def register_autograd(
     *,
     setup_context: Callable[..., Any] | None = None,
 ) -> None:
-    """Registers the gradient of any operator. See `Verbs.register_autograd`."""
-    _verbs(operator).register_autograd(backward, setup_context=setup_context)
+    """Registers the gradient of any operator. See `RegistrationMethods.register_autograd`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        backward: `backward(ctx, *gradients)` gives a gradient, or None, for each input.
+        setup_context: `setup_context(ctx, inputs, output)` keeps what backward needs.
+
+    Raises:
+        SchemaError: there is no such operator.
+    """
+    _registration_of(operator).register_autograd(backward, setup_context=setup_context)
 
 
 def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
     """Registers the forward-mode derivative of any operator; also a decorator. See
-    `Verbs.register_jvp`.
+    `RegistrationMethods.register_jvp`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        jvp: gives the tangents of the outputs.
+
+    Raises:
+        SchemaError: there is no such operator.
     """
     if jvp is None:
         return lambda given: register_jvp(operator, given)
-    return _verbs(operator).register_jvp(jvp)
+    return _registration_of(operator).register_jvp(jvp)
 
 
 def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
-    """Registers the batching rule of any operator; also a decorator. See `Verbs.register_vmap`."""
+    """Registers the batching rule of any operator; also a decorator. See
+    `RegistrationMethods.register_vmap`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        rule: a function, or "pointwise" or "loop" for one that is generated.
+
+    Raises:
+        SchemaError: there is no such operator.
+    """
     if rule is None:
         return lambda given: register_vmap(operator, given)
-    return _verbs(operator).register_vmap(rule)
+    return _registration_of(operator).register_vmap(rule)
 
 
 def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
-    """Registers the autocast rule of any operator. See `Verbs.register_autocast`."""
-    _verbs(operator).register_autocast(device, dtype)
+    """Registers the autocast rule of any operator. See `RegistrationMethods.register_autocast`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        device: of the autocast region, `"cpu"` or `"npu"`.
+        dtype: to which floating-point inputs are cast.
+
+    Raises:
+        SchemaError: there is no such operator.
+    """
+    _registration_of(operator).register_autocast(device, dtype)
 
 
 def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
-    """Declares the effect of any operator. See `Verbs.register_effect`."""
-    _verbs(operator).register_effect(effect)
+    """Declares the effect of any operator. See `RegistrationMethods.register_effect`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        effect: "ordered": calls are neither dropped nor reordered; None: it has none.
+
+    Raises:
+        SchemaError: there is no such operator.
+    """
+    _registration_of(operator).register_effect(effect)
 
 
 def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
     """Registers the sharding rule of any operator; also a decorator. See
-    `Verbs.register_sharding`.
+    `RegistrationMethods.register_sharding`.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        strategy: gives the acceptable shardings of outputs and inputs.
+
+    Raises:
+        SchemaError: there is no such operator.
     """
     if strategy is None:
         return lambda given: register_sharding(operator, given)
-    return _verbs(operator).register_sharding(strategy)
+    return _registration_of(operator).register_sharding(strategy)

@@ -25,7 +25,7 @@ from bringup.ops.kernel.kernel_op import definition_of
 from bringup.ops.registration.autograd import autograd_kernel
 from bringup.ops.registration.definitions import note
 from bringup.ops.registration.handle_lifetime import hold
-from bringup.ops.registration.methods import Verbs
+from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload, is_dispatched
 from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_key
@@ -41,7 +41,7 @@ _COMPOSITE = "CompositeImplicitAutograd"
 _handles: weakref.WeakValueDictionary[str, AdoptedOperator] = weakref.WeakValueDictionary()
 
 
-class AdoptedOperator(Verbs):
+class AdoptedOperator(RegistrationMethods):
     """What `adopt` returns: call it like the operator, and register what it lacks.
 
     Each `register_` function refuses to take the place of what the operator has, unless `override`
@@ -97,7 +97,9 @@ class AdoptedOperator(Verbs):
         *,
         override: bool = False,
     ) -> Any:
-        """See `Verbs.register_kernel`. `SchemaError` when the operator has one for the device."""
+        """See `RegistrationMethods.register_kernel`. `SchemaError` when the operator has one for
+        the device.
+        """
         if function is None:
             return lambda given: self.register_kernel(device, given, override=override)
         devices = (device,) if isinstance(device, str) else device
@@ -106,8 +108,8 @@ class AdoptedOperator(Verbs):
             return super().register_kernel(device, function)
 
     def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
-        """See `Verbs.register_fake`. `SchemaError` when the operator has a fake or a Meta kernel,
-        or is made of operators that have one.
+        """See `RegistrationMethods.register_fake`. `SchemaError` when the operator has a fake or a
+        Meta kernel, or is made of operators that have one.
         """
         if function is None:
             return lambda given: self.register_fake(given, override=override)
@@ -122,12 +124,16 @@ class AdoptedOperator(Verbs):
         setup_context: Callable[..., Any] | None = None,
         override: bool = False,
     ) -> None:
-        """See `Verbs.register_autograd`. `SchemaError` when the operator has a gradient."""
+        """See `RegistrationMethods.register_autograd`. `SchemaError` when the operator has a
+        gradient.
+        """
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
             super().register_autograd(backward, setup_context=setup_context)
 
     def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
-        """See `Verbs.register_jvp`. `SchemaError` when the operator has a gradient of its own."""
+        """See `RegistrationMethods.register_jvp`. `SchemaError` when the operator has a gradient
+        of its own.
+        """
         if jvp is None:
             return lambda given: self.register_jvp(given, override=override)
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
@@ -165,14 +171,18 @@ class AdoptedOperator(Verbs):
     def register_vmap(
         self, rule: Callable[..., Any] | GeneratedRule | None = None, *, override: bool = False
     ) -> Any:
-        """See `Verbs.register_vmap`. `SchemaError` when the operator has a batching rule."""
+        """See `RegistrationMethods.register_vmap`. `SchemaError` when the operator has a batching
+        rule.
+        """
         if rule is None:
             return lambda given: self.register_vmap(given, override=override)
         with self._taking("a batching rule", ["FuncTorchBatched"], override):
             return super().register_vmap(rule)
 
     def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
-        """See `Verbs.register_autocast`. `SchemaError` when the operator has a rule for it."""
+        """See `RegistrationMethods.register_autocast`. `SchemaError` when the operator has a rule
+        for it.
+        """
         with self._taking("an autocast rule", [autocast_key(device)], override):
             super().register_autocast(device, dtype)
 
@@ -281,16 +291,16 @@ class _Expired:
 def adopt(operator: str | Any) -> AdoptedOperator:
     """A handle on an operator that somebody else has registered, in C++ or in Python.
 
-    It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the verbs of our
-    own operators, and its host arguments become slots of captured graphs. Keep the handle: what it
-    has registered goes with it. A second `adopt` gives the same handle.
+    It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the methods of
+    our own operators, and its host arguments become slots of captured graphs. Keep the handle:
+    what it has registered goes with it. A second `adopt` gives the same handle.
 
     Args:
         operator: `"namespace::name"`, `"namespace::name.overload"`, or the operator of `torch.ops`.
 
     Raises:
         SchemaError: there is no such operator, or it is one of `kernel_op` or `custom_op`, whose
-            callable has these verbs.
+            callable has these methods.
     """
     name = operator
     if isinstance(operator, torch._ops.OpOverload):
@@ -344,7 +354,7 @@ def _check_known(name: str) -> None:
         raise SchemaError(f"ops.adopt({name!r}): expected 'namespace::name'")
     if definition_of(name) is not None or find_custom_operator(name) is not None:
         raise SchemaError(
-            f"ops.adopt({name!r}): it is an operator of bringup; its callable has these verbs"
+            f"ops.adopt({name!r}): it is an operator of bringup; its callable has these methods"
         )
     if is_dispatched(name):
         return

@@ -63,7 +63,7 @@ _REFUSED = (Step.STREAM, Step.DEVICE, Step.WORKSPACE, Step.LIST_DATA)
 
 
 class TritonOperator(CustomOperator):
-    """What `triton_op` returns: an operator with the verbs of `custom_op`, and `prebuild`."""
+    """What `triton_op` returns: an operator with the methods of `custom_op`, and `prebuild`."""
 
     launcher: Launcher
 
@@ -443,7 +443,7 @@ def triton_op(
         layout: "contiguous": the kernel sees contiguous tensors; "strided": as they are.
 
     Returns:
-        A callable with the verbs of `custom_op` and `prebuild`.
+        A callable with the methods of `custom_op` and `prebuild`.
 
     Raises:
         SchemaError: the definition is wrong, or the name is taken. Nothing is registered then.

@@ -41,7 +41,7 @@ from bringup.ops.custom.library import forget, remember
 from bringup.ops.kernel.c_function import CFunction, implied_ranks, with_dtypes
 from bringup.ops.kernel.dynamo import substitute
 from bringup.ops.kernel.kernel_source import template_for
-from bringup.ops.kernel.methods import KernelOperator, KernelVerbs
+from bringup.ops.kernel.methods import KernelMethods, KernelOperator
 from bringup.ops.kernel.python_fallback import PythonOperator
 from bringup.ops.kernel.variants import Variants
 from bringup.ops.registration.definitions import note, rehearsed
@@ -55,7 +55,7 @@ __all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
 _RELEASE_GIL: Mapping[Any, int] = {"auto": 0, True: 1, False: 2}  # numbered as in record.h
-_VERBS = (
+_METHODS = (
     "register_kernel",
     "register_fake",
     "register_autograd",
@@ -89,7 +89,7 @@ class _Definition:
     function: Any = field(default=None, repr=False)
     python: PythonOperator | None = field(default=None, repr=False)
     kernels: dict[tuple[str, tuple[Any, ...]], int] = field(default_factory=dict, repr=False)
-    verbs: Any = field(default=None, repr=False)
+    methods: Any = field(default=None, repr=False)
 
     def register(self) -> KernelOperator:
         """Puts the operator into the dispatcher, so that it is found; leaves no trace when that
@@ -97,7 +97,7 @@ class _Definition:
         """
         self._register()
         _definitions[self.schema.qualified_name] = self
-        remember(self.schema.qualified_name, self.verbs)
+        remember(self.schema.qualified_name, self.methods)
         if self.python is None:
             substitute(self.function)
         operator: KernelOperator = self.function
@@ -113,7 +113,7 @@ class _Definition:
         trial = replace(self, schema=parse_schema(text), kernels={})
         trial._register()
         try:
-            refuse_taken_name(name, trial.verbs.facts, known.verbs.facts)
+            refuse_taken_name(name, trial.methods.facts, known.methods.facts)
         finally:
             trial._remove()
         known.undefine()
@@ -123,14 +123,14 @@ class _Definition:
         name = self.schema.qualified_name
         namespace, _, bare = name.partition("::")
         self.library = torch.library.Library(namespace, "FRAGMENT")
-        self.function = self.verbs = self.python = None
+        self.function = self.methods = self.python = None
         try:
             self.library.define(self.schema.text.partition("::")[2], tags=self._tags())
             torch.library.register_fake(name, self.fake, lib=self.library)
             packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
             self._make_callable(getattr(packet, self.schema.overload or "default"))
-            self._add_verbs()
-            self.verbs.install_functionalization(self.schema.text, self.function)
+            self._add_methods()
+            self.methods.install_functionalization(self.schema.text, self.function)
         except BaseException as error:
             self._remove()
             if isinstance(error, RuntimeError) and "multiple times" in str(error):
@@ -200,12 +200,12 @@ class _Definition:
             self.compile,
         )
 
-    def _add_verbs(self) -> None:
-        self.verbs = KernelVerbs(
+    def _add_methods(self) -> None:
+        self.methods = KernelMethods(
             self.schema, self.outputs, self.function, self.library, self.python
         )
-        for verb in _VERBS:
-            setattr(self.function, verb, getattr(self.verbs, verb))
+        for method in _METHODS:
+            setattr(self.function, method, getattr(self.methods, method))
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """The kernel's number for a device type and what a call's key holds. Called natively."""
@@ -318,8 +318,8 @@ class _Definition:
 
     def _remove(self) -> None:
         """Takes what was registered out of the dispatcher, the definition last."""
-        if self.verbs is not None:
-            self.verbs.destroy()
+        if self.methods is not None:
+            self.methods.destroy()
         if self.python is not None:
             self.python.close()
         elif self.function is not None:

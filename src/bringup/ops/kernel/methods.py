@@ -1,7 +1,7 @@
 """What a kernel operator offers, and what can be registered for it after its definition.
 
-Owns the difference between `Verbs` and a kernel operator, whose gradient and call are native: a
-backward operator, and the operator that stands for its forward-mode rule.
+Owns the difference between `RegistrationMethods` and a kernel operator, whose gradient and call
+are native: a backward operator, and the operator that stands for its forward-mode rule.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.kernel.backward import formula_of, keep_inputs, match
 from bringup.ops.kernel.python_fallback import PythonOperator
 from bringup.ops.registration.autograd import autograd_kernel, node_class
-from bringup.ops.registration.methods import Verbs
+from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["KernelOperator", "KernelVerbs"]
+__all__ = ["KernelMethods", "KernelOperator"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,8 +105,8 @@ class KernelOperator(Protocol):
         """
 
 
-class KernelVerbs(Verbs):
-    """The verbs of one kernel operator; `function` is its callable, `python` what runs it in a
+class KernelMethods(RegistrationMethods):
+    """The methods of one kernel operator; `function` is its callable, `python` what runs it in a
     process without the native library.
     """
 
@@ -161,7 +161,7 @@ class KernelVerbs(Verbs):
                 self._install_forward_rule()
 
     def register_jvp(self, jvp: Function) -> Function:
-        """See `Verbs.register_jvp`."""
+        """See `RegistrationMethods.register_jvp`."""
         if self.facts.written:
             raise SchemaError(
                 f"{self.qualified_name} writes its argument "
@@ -188,7 +188,7 @@ class KernelVerbs(Verbs):
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """See `Verbs.register_autograd`. Replaces a backward operator."""
+        """See `RegistrationMethods.register_autograd`. Replaces a backward operator."""
         if self._python is not None:
             self._python.receivers = None
         if self._forward_rule:  # its kernel is that of another operator

@@ -1,7 +1,7 @@
-"""The verbs that every operator of this package has: what can be registered after its definition.
+"""The methods that every operator of this package has: what can be registered after its definition.
 
-`Verbs` is a mixin over an operator in `torch.ops` and a `torch.library.Library` that keeps its
-registrations. Every registration can be repeated; the last one counts.
+`RegistrationMethods` is a mixin over an operator in `torch.ops` and a `torch.library.Library` that
+keeps its registrations. Every registration can be repeated; the last one counts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_f
 from bringup.ops.schema.facts import Facts, facts_of
 from bringup.ops.schema.keys import autocast_key, device_key, device_type
 
-__all__ = ["Verbs"]
+__all__ = ["RegistrationMethods"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Verbs:
+class RegistrationMethods:
     """What can be registered for an operator.
 
     Attributes:

@@ -215,7 +215,17 @@ def create_pattern(graph: ir.Graph) -> Pattern:
 
 
 def capture_tensor(pattern: Pattern, tensor: object, index: int | None = None) -> Pattern:
-    """The same as `pattern.capture_tensor(tensor, index)`, as a function."""
+    """The same as `pattern.capture_tensor(tensor, index)`, as a function.
+
+    Args:
+        pattern: it is changed, and returned.
+        tensor: a holder, value, node or `NodeIo` of this pattern.
+        index: which output of the node it is; of a node the first one by default.
+
+    Raises:
+        ValueError: it is not of this pattern.
+        IndexError: the node has no such output.
+    """
     return pattern.capture_tensor(tensor, index)
 
 

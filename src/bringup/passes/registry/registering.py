@@ -72,11 +72,16 @@ def register_fusion_pass(
 def register_decompose_pass(
     *, name: str, stage: PassStage, op_types: Iterable[str], **settings: Unpack[PassSettings]
 ) -> Callable[[PassClass], PassClass]:
-    """Register a `DecomposePass` for operators of some types (`aten::gelu`, `aten::add.Tensor`).
+    """Register a `DecomposePass` for operators of some types.
 
-    The other settings are those of `register_fusion_pass`. Raises `ValueError` when name and
-    version are taken or `op_types` is empty, `TypeError` for another kind of class or when
-    `op_types` is not a sequence of non-empty strings.
+    Args:
+        name, stage: what it is called and when it runs.
+        op_types: one or more, `aten::gelu` or with an overload `aten::add.Tensor`.
+        settings: as in `register_fusion_pass`.
+
+    Raises:
+        ValueError: name and version are taken, or `op_types` is empty.
+        TypeError: another kind of class, or `op_types` is not a sequence of non-empty strings.
     """
     make = _template(name, stage, settings)
     types = _names("op_types", op_types, f"pass {name!r}: ")
@@ -97,8 +102,16 @@ def register_custom_pass(
 ) -> Callable[[Custom], Custom]:
     """Register a plain function `(graph, context)`, or a class with `run(self, graph, context)`.
 
-    Its kind is `legacy_custom`; statuses and settings are those of a `FusionBasePass`. Returns the
-    function or class as it is.
+    Its kind is `legacy_custom`; statuses are those of a `FusionBasePass`. Returns the function or
+    class as it is.
+
+    Args:
+        name, stage: what it is called and when it runs.
+        settings: as in `register_fusion_pass`.
+
+    Raises:
+        ValueError: name and version are taken, or a setting has a value it cannot take.
+        TypeError: it cannot be called in this form, or a setting is unknown.
     """
     make = _template(name, stage, settings)
 

@@ -53,7 +53,12 @@ def get_registered_pass_dicts() -> list[dict[str, object]]:
 def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) -> PassDescriptor:
     """The pass with this `descriptor_key`, its newest version unless one is named.
 
-    Raises `KeyError` that lists the keys when there is none.
+    Args:
+        key: as `PassDescriptor.descriptor_key` has it.
+        version: `"1.2"`, or None for the newest.
+
+    Raises:
+        KeyError: there is none; lists the keys that there are.
     """
     found = native.find_pass(key, _checked(version))
     if found is None:
@@ -64,7 +69,15 @@ def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) 
 
 
 def unregister_pass(name: str, version: str | None = None) -> None:
-    """Forget a pass, in all versions or in one; `KeyError` when there is none."""
+    """Forget a pass.
+
+    Args:
+        name: of the pass.
+        version: the one to forget; None for all.
+
+    Raises:
+        KeyError: there is none; lists the names that there are.
+    """
     if not native.remove_passes(name, _checked(version)):
         asked = name if version is None else f"{name}@{version}"
         known = sorted({item.pass_name for item in get_registered_passes()})

@@ -53,7 +53,12 @@ def select_passes(
 
 
 def is_enabled(name: str, switches: Mapping[str, bool]) -> bool:
-    """Whether a pass runs: by its own switch, else by that of `ALL`, else it does."""
+    """Whether a pass runs: by its own switch, else by that of `ALL`, else it does.
+
+    Args:
+        name: of the pass.
+        switches: by name of a pass, or `ALL`, whether it runs.
+    """
     return native.is_switched_on(name, dict(switches))
 
 

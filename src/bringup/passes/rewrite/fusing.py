@@ -84,8 +84,15 @@ def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: Pa
     """Say that `after` stands where `before` stood: stamps the pass's name, the names of the old
     nodes, their stack traces and modules on the new ones, and counts a match.
 
-    Call it while the old nodes are still in the graph. Raises `PassError` when the context has no
-    pass name.
+    Call it while the old nodes are still in the graph.
+
+    Args:
+        before: the nodes that go.
+        after: those that replace them.
+        context: of the pass that runs.
+
+    Raises:
+        PassError: the context has no pass name.
     """
     name = context.get_pass_name()
     if not name:

@@ -258,7 +258,7 @@ def test_an_unknown_operator_names_what_is_near(vendor: Vendor, name: Any, words
     assert words.format(vendor.namespace) in str(failure.value)
 
 
-def test_bringups_own_operators_have_the_verbs_already(mul: ops.KernelOperator) -> None:
+def test_bringups_own_operators_have_the_methods_already(mul: ops.KernelOperator) -> None:
     with pytest.raises(SchemaError, match="is an operator of bringup; its callable has these"):
         ops.adopt(mul.qualified_name)
 

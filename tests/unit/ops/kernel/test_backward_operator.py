@@ -1,4 +1,4 @@
-"""Everything that a backward operator can be told and can leave out, on both paths; and the verbs
+"""Everything that a backward operator can be told and can leave out, on both paths; and the methods
 that a kernel operator shares with every other one.
 """
 
@@ -408,16 +408,16 @@ VERBS = [
 ]
 
 
-def test_every_operator_has_every_verb(mul: ops.KernelOperator, custom: Any) -> None:
+def test_every_operator_has_every_method(mul: ops.KernelOperator, custom: Any) -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
     for operator in (mul, custom(twice)):
-        for verb in VERBS:
-            assert callable(getattr(operator, verb))
+        for method in VERBS:
+            assert callable(getattr(operator, method))
 
 
-def test_verbs_replace_what_is_native_and_reach_the_fast_path(mul: ops.KernelOperator) -> None:
+def test_methods_replace_what_is_native_and_reach_the_fast_path(mul: ops.KernelOperator) -> None:
     x = torch.full((2,), 3.0)
     mul.register_kernel("cpu", lambda a, b: a * b + 1)
     assert mul(x, x).tolist() == mul.overload(x, x).tolist() == [10, 10]
@@ -463,7 +463,7 @@ def test_a_backward_operator_replaces_a_python_backward(
     assert gradient() == [6, 6]
 
 
-def test_functions_by_name_find_the_verbs_of_the_callable(mul: ops.KernelOperator) -> None:
+def test_functions_by_name_find_the_methods_of_the_callable(mul: ops.KernelOperator) -> None:
     ops.register_vmap(mul.qualified_name, "pointwise")
     ops.register_jvp(mul, _product_rule)
     x = torch.ones(2)
