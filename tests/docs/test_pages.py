@@ -77,14 +77,24 @@ def written_by_hand() -> list[Path]:
     return [*(ROOT / name for name in FILES), *sorted(named)]
 
 
+def long_lines(name: str, text: str) -> list[str]:
+    """Where lines are too long, rows of tables of a page left out."""
+    is_page = name.endswith((".md", ".md.tmpl"))
+    return [
+        f"{name}:{number}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > LONGEST_LINE and not (is_page and line.lstrip().startswith("|"))
+    ]
+
+
 def test_no_line_is_longer_than_120_characters() -> None:
     files = written_by_hand()
-    assert len(files) > 500
-    too_long = [
-        f"{file.relative_to(ROOT)}:{number}"
-        for file in files
-        for number, line in enumerate(file.read_text().splitlines(), 1)
-        if len(line) > LONGEST_LINE
-        and not (file.name.endswith((".md", ".md.tmpl")) and line.lstrip().startswith("|"))
-    ]
-    assert too_long == []
+    names = {file.name for file in files}
+    assert {"README.md", "Makefile", "driver.h", "test_pages.py", "index.md"} <= names
+    assert [found for file in files for found in long_lines(file.name, file.read_text())] == []
+
+
+def test_only_a_row_of_a_table_in_a_page_may_be_longer() -> None:
+    row, text = "| " + "x" * 120, "x" * 121
+    assert long_lines("a.md", f"{row}\n{text}\n{text[1:]}") == ["a.md:2"]
+    assert long_lines("a.py", f"{row}\n{text[1:]}") == ["a.py:1"]
