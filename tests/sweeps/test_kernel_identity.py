@@ -274,7 +274,7 @@ def test_a_kernel_is_the_one_of_its_files(
         data.write_bytes(bytes([byte]))
         header.write_text(f"#define N {number}\n")
         probed.write_text("") if there else probed.unlink(missing_ok=True)
-        compilation._state.forget()
+        compilation.forget()
         binary = jit.compile(jit.Source(source), flags=flags)
         expected = (1 + earlier) * 1000 + byte * 100 + number * 10 + there
         assert ctypes.CDLL(str(binary.path)).run() == expected

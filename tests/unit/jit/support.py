@@ -177,7 +177,7 @@ def forget() -> None:
     """Makes this process look at the disk again."""
     from bringup.jit.lookup import compilation
 
-    compilation._state.forget()
+    compilation.forget()
 
 
 def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ from bringup.jit.target.flags import render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.template.params import Params
 
-__all__ = ["tune", "tuned"]
+__all__ = ["fastest", "forget", "tune", "tuned"]
 
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 15
 _BUDGET_S = 0.25  # of measuring, for each candidate
@@ -31,6 +31,11 @@ _NOISE = 0.02  # what is not faster by this much does not displace the default
 
 _log = settings.logger("jit")
 _files: dict[tuple[Path, Machine], TuningFile] = {}
+
+
+def forget() -> None:
+    """Makes this process look at the disk again, as a new one does."""
+    _files.clear()
 
 
 def _threads() -> int:
@@ -146,7 +151,7 @@ def tune(
         if known := question.answer():  # measured by somebody else meanwhile
             return known
         seconds = _measure(question, prepare)
-        best = _fastest(seconds)
+        best = fastest(seconds)
         result = Tuning(best, seconds, question.basis)
         question.file.save(question.key, result)
     _log.info("%s: %s is the fastest of %s", question.key, best, seconds)
@@ -196,7 +201,7 @@ def _timed(run: Callable[[], object], calls: int) -> float:
     return max((time.perf_counter() - start) / calls, 1e-9)
 
 
-def _fastest(seconds: Mapping[str, float]) -> str:
+def fastest(seconds: Mapping[str, float]) -> str:
     """The fastest tile sizes; the first ones unless another is faster by more than noise."""
     default = next(iter(seconds))
     best = min(seconds, key=lambda tile: seconds[tile])

@@ -41,7 +41,7 @@ from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.target.toolchain import Toolchain, ToolchainInfo, bringup_includes, include_flags
 
-__all__ = ["cache", "compile", "freeze", "frozen", "toolchain"]
+__all__ = ["cache", "compile", "forget", "freeze", "frozen", "toolchain"]
 
 _NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
 _SOURCE_ATTEMPTS = 5
@@ -87,7 +87,6 @@ class _State:
         self.reset_flights()
 
     def forget(self) -> None:
-        """Makes this process look at the disk again."""
         self.known: dict[_Call, _Known] = {}
         self.recalled: dict[tuple[Path, str], Binary] = {}
 
@@ -98,6 +97,11 @@ class _State:
 
 _state = _State()
 os.register_at_fork(after_in_child=_state.reset_flights)
+
+
+def forget() -> None:
+    """Makes this process look at the disk again, as a new one does."""
+    _state.forget()
 
 
 def freeze() -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "find_entry",
     "find_shared",
     "find_without_compiler",
+    "lock_seconds",
     "lookups_here",
     "publish",
 ]
@@ -54,7 +55,7 @@ _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine t
 _log = settings.logger("jit")
 
 
-def _lock_seconds() -> float:
+def lock_seconds() -> float:
     """How long to wait for another process: its compiler is stopped earlier. Whoever waits longer
     builds for himself: two builds of one request are a waste, not an error.
     """
@@ -196,7 +197,7 @@ def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
 
     if failed := failures.find(request, key):
         raise failed
-    with build_lock(store.layout, key, _lock_seconds(), waiting) as alone:
+    with build_lock(store.layout, key, lock_seconds(), waiting) as alone:
         if not alone:
             _log.warning("another process builds %s for too long: built here", request.source)
         if hit := store.lookup(key):

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bringup import settings
@@ -21,11 +22,25 @@ from bringup.jit.lookup import events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["batch", "note", "quiet"]
+__all__ = ["Timing", "batch", "note", "quiet", "reset", "timing"]
 
-_PATIENCE_S = 2.0
-_HEARTBEAT_S = 10.0
-_PAUSE_S = 1.0  # compiles with a shorter pause between them belong together
+
+@dataclass(frozen=True)
+class Timing:
+    """When what is shown, in seconds.
+
+    Attributes:
+        patience: compiles that take less together are not shown.
+        heartbeat: between two lines that say that something still runs.
+        pause: compiles with a shorter pause between them belong together.
+    """
+
+    patience: float = 2.0
+    heartbeat: float = 10.0
+    pause: float = 1.0
+
+
+timing = Timing()
 
 _local = threading.local()
 
@@ -185,7 +200,11 @@ class _Work:
                 else:
                     self._change.wait(wait)
             while not self._ended:
-                if not self._change.wait(_HEARTBEAT_S) and not self._ended and self._line is None:
+                if (
+                    not self._change.wait(timing.heartbeat)
+                    and not self._ended
+                    and self._line is None
+                ):
                     self._heartbeat()
 
 
@@ -198,7 +217,7 @@ def batch(total: int) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     now = time.monotonic()
-    work = _Work(total, "", start=now + (_PATIENCE_S if total == 1 else 0), since=now)
+    work = _Work(total, "", start=now + (timing.patience if total == 1 else 0), since=now)
     try:
         yield work.done
     finally:
@@ -221,7 +240,7 @@ class _Ambient:
     def hear(self, event: events.Event) -> None:
         """Follows the compiles of this process."""
         if isinstance(event, events.Waiting):
-            if event.seconds >= _PATIENCE_S:
+            if event.seconds >= timing.patience:
                 note(_waiting(event))
         elif getattr(_local, "quiet", False) or not _wanted():
             return
@@ -235,11 +254,11 @@ class _Ambient:
     def _begin(self, key: str, name: str) -> None:
         with self._lock:
             now = time.monotonic()
-            if not self._running and now - self._last > _PAUSE_S:
+            if not self._running and now - self._last > timing.pause:
                 self._since = now
             self._running[key] = name
             if self._work is None:
-                start = self._since + _PATIENCE_S
+                start = self._since + timing.patience
                 self._work = _Work(None, name, start=start, since=self._since)
             else:
                 self._work.doing(name)
@@ -277,10 +296,11 @@ events.subscribe(
 )
 
 
-def _after_fork() -> None:
+def reset() -> None:
+    """Forgets what was shown and what runs: a forked child has none of its parent's threads."""
     global _terminal
     _terminal = _Terminal()
     _ambient.reset()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=reset)

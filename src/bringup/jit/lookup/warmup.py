@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bringup import settings
@@ -21,7 +22,7 @@ from bringup.jit.store.private import cache
 if TYPE_CHECKING:
     from bringup.jit.builder.build import Request
 
-__all__ = ["end_warmup", "missing_kernel"]
+__all__ = ["end_warmup", "missing_kernel", "resume_warmup"]
 
 # Fields of a key record: what only a build knows, and what is known without a compiler.
 _READ = {"headers", "inputs", "probes", "names"}
@@ -29,7 +30,7 @@ _OF_THE_REQUEST = {"source", "language", "entry", "abi", "kind", "macros", "targ
 
 _log = settings.logger("jit")
 _marking = threading.Lock()
-_marked = False
+_unsubscribe: Callable[[], None] | None = None  # while the warm-up has ended
 
 
 def missing_kernel(request: Request, source_digest: str, store: Cache) -> MissingKernelError:
@@ -84,11 +85,19 @@ def end_warmup() -> None:
 
     Nothing is refused: `jit.freeze` does that.
     """
-    global _marked
+    global _unsubscribe
     with _marking:
-        if not _marked:
-            events.subscribe(_report, events.CompileFinished)
-            _marked = True
+        if _unsubscribe is None:
+            _unsubscribe = events.subscribe(_report, events.CompileFinished)
+
+
+def resume_warmup() -> None:
+    """Takes `end_warmup` back."""
+    global _unsubscribe
+    with _marking:
+        if _unsubscribe is not None:
+            _unsubscribe()
+            _unsubscribe = None
 
 
 def _report(event: events.Event) -> None:

@@ -30,7 +30,6 @@ __all__ = ["Tier", "tier"]
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 60.0
 _FLUSH_SECONDS = 10.0
 
 _log = settings.logger("jit")
@@ -46,11 +45,13 @@ class Tier:
     Args:
         url: where it is, as fsspec has it: `s3://...`, `gs://...`, `file:///...`.
         seconds: how long one request may take.
+        pause_seconds: how long it is left alone after it has not answered.
     """
 
-    def __init__(self, url: str, seconds: float) -> None:
+    def __init__(self, url: str, seconds: float, *, pause_seconds: float = 60.0) -> None:
         self._url = url
         self._seconds = seconds
+        self._pause_seconds = pause_seconds
         self._silent_until = 0.0
         self._warned = False
         self._filesystem: tuple[Any, str] | None = None
@@ -166,14 +167,14 @@ class Tier:
         return result  # type: ignore[return-value]  # no exception
 
     def _leave_alone(self, reason: str) -> None:
-        self._silent_until = time.monotonic() + _PAUSE_SECONDS
+        self._silent_until = time.monotonic() + self._pause_seconds
         if not self._warned:
             self._warned = True
             _log.warning(
                 "the shared kernel cache %s (BRINGUP_CACHE_REMOTE) is not used for %g s, and then "
                 "tried again: %s",
                 self._url,
-                _PAUSE_SECONDS,
+                self._pause_seconds,
                 reason,
             )
         raise _NoAnswerError

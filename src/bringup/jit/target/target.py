@@ -8,9 +8,10 @@ Owns the interface and the targets there are.
 from __future__ import annotations
 
 import abc
+import contextlib
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from bringup.jit.target.debug import Debug
 from bringup.jit.target.run import Finished, run
 from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
 
-__all__ = ["Job", "Target", "find_target", "register_target", "targets"]
+__all__ = ["Job", "Target", "find_target", "register_target", "targets", "temporary_targets"]
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,17 @@ class _Registry:
 
 
 _registry = _Registry()
+
+
+@contextlib.contextmanager
+def temporary_targets() -> Iterator[None]:
+    """Targets that are registered within are gone after it."""
+    global _registry
+    before, _registry = _registry, _Registry(dict(_registry.named))
+    try:
+        yield
+    finally:
+        _registry = before
 
 
 def register_target(target: Target, *, replace: bool = False) -> None:

@@ -17,6 +17,7 @@ from tests.unit.jit.support import ADD
 
 from bringup import jit
 from bringup.jit.target.debug import Debug
+from bringup.jit.target.target import temporary_targets
 
 REPOSITORY = Path(__file__).parents[4]
 CALLS_FOO = 'extern "C" int foo(); extern "C" int run() { return foo(); }'
@@ -26,7 +27,7 @@ def forget() -> None:
     """Makes this process look at the disk again."""
     from bringup.jit.lookup import compilation
 
-    compilation._state.forget()
+    compilation.forget()
 
 
 def record_of(binary: jit.Binary) -> Mapping[str, list[str]]:
@@ -131,16 +132,16 @@ def test_a_variable_that_a_target_declares_is_part_of_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It reaches the compiler, unlike any other variable."""
-    from bringup.jit.target import target
-
-    monkeypatch.setattr(target, "_registry", target._Registry(dict(jit.targets())))
-    jit.register_target(Vendor("acme", ["c++"], march="native", get="", runs_here=True))
-    monkeypatch.setenv("ACME_LEVEL", "1")
-    first = jit.compile(jit.Source(text=ADD), target="acme")
-    monkeypatch.setenv("ACME_OTHER", "2")
-    assert jit.compile(jit.Source(text=ADD), target="acme") == first
-    monkeypatch.setenv("ACME_LEVEL", "2")
-    assert differing(first, jit.compile(jit.Source(text=ADD), target="acme")) == {"environment"}
+    acme = Vendor("acme", ["c++"], march="native", get="", runs_here=True)
+    with temporary_targets():
+        jit.register_target(acme)
+        monkeypatch.setenv("ACME_LEVEL", "1")
+        first = jit.compile(jit.Source(text=ADD), target="acme")
+        monkeypatch.setenv("ACME_OTHER", "2")
+        assert jit.compile(jit.Source(text=ADD), target="acme") == first
+        monkeypatch.setenv("ACME_LEVEL", "2")
+        other = jit.compile(jit.Source(text=ADD), target="acme")
+        assert differing(first, other) == {"environment"}
 
 
 COMPILE_ELSEWHERE = """

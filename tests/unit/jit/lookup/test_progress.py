@@ -21,6 +21,7 @@ from bringup.errors import CompileError
 from bringup.jit import Source, Spec
 from bringup.jit.builder import build
 from bringup.jit.lookup import compilation, events, progress
+from bringup.jit.lookup.progress import Timing
 
 REPOSITORY = Path(__file__).parents[4]
 ADDER = Source(text=ADD, name="add.cpp")
@@ -56,9 +57,9 @@ def stderr(monkeypatch: pytest.MonkeyPatch) -> Stderr:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("BRINGUP_JIT_PROGRESS", "1")
-    progress._ambient.reset()
+    progress.reset()
     yield
-    progress._ambient.reset()
+    progress.reset()
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def request_for(source: Source) -> build.Request:
 def test_a_quick_compile_and_a_hit_say_nothing(
     stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 60)
+    monkeypatch.setattr(progress, "timing", Timing(patience=60))
     for _ in range(2):
         jit.compile(ADDER)
     jit.prebuild([ADDER])
@@ -91,8 +92,7 @@ def test_a_quick_compile_and_a_hit_say_nothing(
 def test_a_compile_that_takes_long_is_shown_with_a_heartbeat(
     stderr: Stderr, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(progress, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(progress, "timing", Timing(patience=0.05, heartbeat=0.05))
     compiling = threading.Thread(target=jit.compile, args=(ADDER,))
     compiling.start()
     with gate.open("w") as opened:
@@ -105,8 +105,7 @@ def test_a_compile_that_takes_long_is_shown_with_a_heartbeat(
 def test_compiles_that_take_long_together_are_shown(
     stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PAUSE_S", 60)
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(progress, "timing", Timing(patience=0.001, pause=60))
     jit.compile(ADDER)
     jit.compile(ADDER, macros={"N": 2})
     assert len(re.findall("bringup: compiled add.cpp in", stderr.getvalue())) >= 1
@@ -115,7 +114,7 @@ def test_compiles_that_take_long_together_are_shown(
 def test_a_compile_that_fails_after_long_says_so(
     stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0)
+    monkeypatch.setattr(progress, "timing", Timing(patience=0))
     with pytest.raises(CompileError):
         jit.compile(Source(text="no", name="bad.cpp"))
     assert "bringup: bad.cpp did not compile\n" in stderr.getvalue()
@@ -137,16 +136,16 @@ def test_a_prebuild_of_several_says_what_became_of_each(stderr: Stderr) -> None:
 def test_a_prebuild_of_one_says_nothing_unless_it_takes_long(
     stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 60)
+    monkeypatch.setattr(progress, "timing", Timing(patience=60))
     jit.prebuild([ADDER])
     assert stderr.getvalue() == ""
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0)
+    monkeypatch.setattr(progress, "timing", Timing(patience=0))
     jit.prebuild([Spec(ADDER, {"N": 2})])
     assert "1/1 built: add.cpp N=2 for cpu" in stderr.getvalue()
 
 
 def test_progress_can_be_turned_off(stderr: Stderr, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_S", 0)
+    monkeypatch.setattr(progress, "timing", Timing(patience=0))
     monkeypatch.setenv("BRINGUP_JIT_PROGRESS", "0")
     jit.prebuild([ADDER, Spec(ADDER, {"N": 2})])
     events.emit(events.Waiting(request_for(ADDER), "key", 5.0))
@@ -211,7 +210,7 @@ ON_A_TERMINAL = """
 import sys, time
 from bringup import jit
 from bringup.jit.lookup import progress
-progress._PATIENCE_S = 0
+progress.timing = progress.Timing(patience=0)
 source = jit.Source(text=sys.argv[1], name="add.cpp")
 jit.compile(source)
 jit.prebuild([jit.Spec(source, {"N": n}) for n in (2, 3)])

@@ -101,13 +101,9 @@ def test_the_command_needs_no_file_where_the_cache_takes_none(
 @pytest.fixture
 def warm() -> Iterator[None]:
     """This process has ended its warm-up until the test ends."""
-    from bringup.jit.lookup import events
-
-    before = events._listeners
     jit.end_warmup()
     yield
-    events._listeners = before
-    warmup._marked = False
+    warmup.resume_warmup()
 
 
 def test_a_compile_after_warm_up_says_what_was_different(
@@ -159,7 +155,7 @@ def test_a_damaged_entry_is_no_nearest_kernel() -> None:
     binary = jit.compile(ADDER, macros={"N": 2})
     meta = binary.path.parent / "meta.json"
     meta.write_text('{"name": "add.cpp", "record": 3}')
-    compilation._state.forget()
+    compilation.forget()
     assert "The cache has no other kernel of add.cpp." in str(missing(ADDER, N=3))
 
 
@@ -169,7 +165,7 @@ def test_a_miss_while_frozen_is_the_same_error_without_a_compiler(
     """A serving image has no compiler."""
     jit.compile(ADDER, macros={"N": 2})
     monkeypatch.setenv("PATH", str(tmp_path))
-    compilation._state.forget()
+    compilation.forget()
     error = missing(ADDER, N=3)
     assert error.spec == Spec(ADDER, {"N": 3})
     assert "differs in: macros: N=3 instead of N=2." in str(error)

@@ -152,7 +152,7 @@ def test_a_lock_that_is_held_too_long_is_not_waited_for(
     binary = jit.compile(source)
     (lock,) = (root / "v1" / ".locks").iterdir()
     shutil.rmtree(binary.path.parent)
-    monkeypatch.setattr("bringup.jit.lookup.lookup_or_build._lock_seconds", lambda: 0.05)
+    monkeypatch.setattr("bringup.jit.lookup.lookup_or_build.lock_seconds", lambda: 0.05)
     with lock.open("r+") as held, caplog.at_level(logging.WARNING, "bringup.jit"):
         fcntl.flock(held, fcntl.LOCK_EX)
         assert jit.compile(source) == binary

@@ -184,8 +184,7 @@ def test_a_tier_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(core, "url_to_fs", lambda _url: (Broken(), "/shared"))
     monkeypatch.setattr(Broken, "asked", 0)
-    monkeypatch.setattr(tier_module, "_PAUSE_SECONDS", 0.0)
-    tier = tier_module.Tier("broken://", 1)
+    tier = tier_module.Tier("broken://", 1, pause_seconds=0.0)
     assert tier.fetch("a") is None
     assert tier.fetch("b") is None
     assert Broken.asked == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -164,9 +164,10 @@ class Acme(jit.Target):
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry() -> Iterator[None]:
     """Targets that a test registers are gone after it."""
-    monkeypatch.setattr(target_module, "_registry", target_module._Registry(dict(jit.targets())))
+    with target_module.temporary_targets():
+        yield
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ SLOW, FAST = {"COST": 3_000_000}, {"COST": 1_000}
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("BRINGUP_JIT_AUTOTUNE", "1")
-    autotune._files.clear()
+    autotune.forget()
     return tmp_path / "cache"
 
 
@@ -77,7 +77,7 @@ def test_the_next_process_uses_what_was_measured(define: Define) -> None:
     with ops.autotune():
         operator(torch.zeros(2))
     operator.undefine()
-    autotune._files.clear()
+    autotune.forget()
     again = ops.kernel_op(operator.schema, source=template(), outputs=ops.empty_like("x"))
     assert again(torch.zeros(1)).tolist() == [1000]
     again.undefine()
