@@ -57,7 +57,7 @@ class ContractError(BringupError, ValueError):
 
 
 class KernelError(BringupError, RuntimeError):
-    """A kernel returned a failure or threw an exception. Carries the kernel's own words."""
+    """A kernel returned a failure or threw an exception. Carries the kernel's own message."""
 
 
 class CompileError(BringupError, RuntimeError):

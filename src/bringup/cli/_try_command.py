@@ -50,7 +50,7 @@ def try_model(
     import torch
 
     from bringup.cli.trial.run import TrialOptions, try_subject
-    from bringup.cli.trial.show import as_json, line_in_words, show
+    from bringup.cli.trial.show import as_json, line_text, show
     from bringup.cli.trial.subject import load_subject
     from bringup.cli.trial.timing import Limits
 
@@ -69,7 +69,7 @@ def try_model(
         subject,
         TrialOptions(inductor, inductor_seconds, Limits(seconds)),
         on_step=lambda words: say(f"... {words}"),
-        on_line=lambda line: say(line_in_words(line)),
+        on_line=lambda line: say(line_text(line)),
     )
     show(console, trial)
     write_results(json_file, as_json(trial), console)

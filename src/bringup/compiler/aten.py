@@ -210,10 +210,10 @@ class AtenDialect:
             raise PassError(f"there is no dtype {data.dtype!r}")
         with ordinary_torch():
             made = torch.empty(data.shape, dtype=dtype)
-            room, given = made.numel() * made.element_size(), len(bytes(data.data))
-            if room != given:
+            needed, given = made.numel() * made.element_size(), len(bytes(data.data))
+            if needed != given:
                 raise PassError(
-                    f"a constant of {data.dtype}{list(data.shape)} has {room} bytes, got {given}"
+                    f"a constant of {data.dtype}{list(data.shape)} has {needed} bytes, got {given}"
                 )
             if given:
                 flat = torch.frombuffer(bytearray(data.data), dtype=dtype)

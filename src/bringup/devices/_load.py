@@ -33,7 +33,7 @@ class DriverInfo:
     Attributes:
         device_name: what torch calls its device, e.g. "npu".
         path: its shared library.
-        description: the driver's own words about itself.
+        description: what the driver says of itself.
         device_count: number of devices.
         host_visible: whether the host reaches device memory; the fallback copies nothing then.
     """
@@ -229,10 +229,11 @@ def _drain(native: ModuleType, name: str) -> None:
         return
     _await_autograd_release(native, name)
     for device in range(native.device_count()):
-        status, words = native.synchronize(device)
+        status, message = native.synchronize(device)
         if status != 0:
             warnings.warn(
-                f"work on device '{name}:{device}' failed and nobody asked for its result: {words}",
+                f"work on device '{name}:{device}' failed and nobody asked for its result: "
+                f"{message}",
                 RuntimeWarning,
                 stacklevel=1,
             )

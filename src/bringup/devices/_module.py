@@ -1,6 +1,6 @@
 """`torch.<device>`: the module that torch and its users expect a device to have.
 
-Mostly the words of `torch.accelerator` under the device's own name, as `torch.cuda` has them.
+Mostly the names of `torch.accelerator` under the device's own name, as `torch.cuda` has them.
 Streams and events are `torch.Stream` and `torch.Event` themselves.
 """
 
@@ -188,11 +188,11 @@ class DeviceModule(ModuleType):
             DeviceError: the device failed otherwise.
         """
         index = self._index(device)
-        status, words = self._native.synchronize(index)
+        status, message = self._native.synchronize(index)
         if status == self._native.KERNEL_FAILED:
-            raise KernelError(words)
+            raise KernelError(message)
         if status != 0:
-            raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {words}")
+            raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {message}")
 
     def current_stream(self, device: DeviceLike = None) -> torch.Stream:
         """This thread's current stream of a device."""

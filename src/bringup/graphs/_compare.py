@@ -16,7 +16,7 @@ from torch.utils import _pytree
 from bringup.graphs._copies import has_memory, shares_memory
 from bringup.graphs._reachable import has_open_attributes, held_by
 
-__all__ = ["PLAIN", "Snapshot", "in_words", "same_value", "same_view", "snapshots"]
+__all__ = ["PLAIN", "Snapshot", "same_value", "same_view", "snapshots", "value_text"]
 
 PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
@@ -56,7 +56,7 @@ def same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
     )
 
 
-def in_words(value: Any) -> str:
+def value_text(value: Any) -> str:
     """What it is, for an error."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
@@ -79,7 +79,7 @@ class _Object:
 
     def __str__(self) -> str:
         keys = "" if self.keys is None else f" of {', '.join(self.keys) or 'no keys'}"
-        return f"a {type(self.value).__name__}{keys}" if self.shown else in_words(self.value)
+        return f"a {type(self.value).__name__}{keys}" if self.shown else value_text(self.value)
 
     def stands_for(self, other: _Object) -> bool:
         same = self.value is other.value or (self.shown and type(self.value) is type(other.value))
@@ -90,10 +90,10 @@ class _Object:
 class _Unread:
     """A tensor that the graph does not know: it can have used no more than what this says."""
 
-    words: str
+    text: str
 
     def __str__(self) -> str:
-        return self.words
+        return self.text
 
 
 class Snapshot:
@@ -110,10 +110,10 @@ class Snapshot:
         """After the capture: lets go of tensors that the graph does not know."""
         for path, value in self._found.items():
             if isinstance(value, torch.Tensor) and not native.knows(value):
-                self._found[path] = _Unread(in_words(value))
+                self._found[path] = _Unread(value_text(value))
 
     def difference(self, value: Any) -> tuple[str, str, str] | None:
-        """The first path at which another object differs, what was there and what is, in words."""
+        """The first path at which another object differs, what was there and what is, as text."""
         now = dict(_walk("", value))
         for path, was in self._found.items():
             if path not in now:
@@ -193,7 +193,7 @@ def _same(was: Any, now: Any) -> bool:
     if isinstance(was, _Object) and isinstance(now, _Object):
         return was.stands_for(now)
     if isinstance(was, _Unread):
-        return isinstance(now, torch.Tensor) and in_words(now) == was.words
+        return isinstance(now, torch.Tensor) and value_text(now) == was.text
     if was is now or same_value(was, now):
         return True
     if not (isinstance(was, torch.Tensor) and isinstance(now, torch.Tensor)):
@@ -202,4 +202,4 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _words(value: Any) -> str:
-    return str(value) if isinstance(value, (_Object, _Unread)) else in_words(value)
+    return str(value) if isinstance(value, (_Object, _Unread)) else value_text(value)

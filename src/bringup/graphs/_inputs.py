@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._compare import Snapshot, in_words, same_value, same_view
+from bringup.graphs._compare import Snapshot, same_value, same_view, value_text
 from bringup.graphs._copies import (
     has_memory,
     overlaps_itself,
@@ -97,8 +97,8 @@ class Inputs:
         for name, tensor in self.tensors.items():
             if not self._may_be_unread and is_foreign(tensor, native, results):
                 raise CaptureError(
-                    f"capture(inputs=...): {name} ({in_words(tensor)}) is no tensor that the graph"
-                    " reads or writes: no run could depend on it. Give the tensors that the"
+                    f"capture(inputs=...): {name} ({value_text(tensor)}) is no tensor that the"
+                    " graph reads or writes: no run could depend on it. Give the tensors that the"
                     " captured block reads"
                 )
 
@@ -171,8 +171,8 @@ class Inputs:
             return False
         if not isinstance(value, torch.Tensor):
             raise ContractError(
-                f"CapturedGraph.run: input '{name}' takes {in_words(expected)},"
-                f" got {in_words(value)}"
+                f"CapturedGraph.run: input '{name}' takes {value_text(expected)},"
+                f" got {value_text(value)}"
             )
         if same_view(expected, value):
             return False
@@ -201,7 +201,7 @@ class Inputs:
         elif expected is value or same_value(expected, value):
             return
         else:
-            path, was, now = "", in_words(expected), in_words(value)
+            path, was, now = "", value_text(expected), value_text(value)
         raise ContractError(
             f"CapturedGraph.run: '{name}{path}' was {was} when the graph was captured, got {now}:"
             " a captured graph keeps it. Capture another graph for it"
@@ -272,7 +272,7 @@ def declared_inputs(inputs: Any) -> Inputs:
         values = dict(zip(names, inputs, strict=True))
     else:
         raise TypeError(
-            f"capture(inputs=...) takes a tensor, a sequence or a mapping, got {in_words(inputs)}"
+            f"capture(inputs=...) takes a tensor, a sequence or a mapping, got {value_text(inputs)}"
         )
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
@@ -289,7 +289,7 @@ def declared_inputs(inputs: Any) -> Inputs:
     for name, leaf in _leaves(values).items():
         if not isinstance(leaf, torch.Tensor) or not has_memory(leaf):
             raise TypeError(
-                f"capture(inputs=...): {name} is no strided tensor, got {in_words(leaf)}"
+                f"capture(inputs=...): {name} is no strided tensor, got {value_text(leaf)}"
             )
     return Inputs(bind, values, may_be_unread=isinstance(inputs, Placeholders))
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._compare import in_words
+from bringup.graphs._compare import value_text
 from bringup.graphs._copies import ResultNest, has_memory, storage_address
 from bringup.graphs._inputs import Inputs, inputs_of, is_foreign
 from bringup.graphs._scope import ModuleCall, OutermostCalls
@@ -117,7 +117,7 @@ class RunUnit:
         tensors = {} if self._inputs is None else self._inputs.tensors
         for name, tensor in tensors.items():
             if storage_address(tensor) != 0:
-                watch.add_slot(tensors, name, f"the input '{name}' ({in_words(tensor)})")
+                watch.add_slot(tensors, name, f"the input '{name}' ({value_text(tensor)})")
 
     @property
     def inputs(self) -> Inputs:
@@ -170,7 +170,7 @@ def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if forward_ad.unpack_dual(tensor).tangent is not None:
             raise ContractError(
-                f"CapturedGraph.run: an input ({in_words(tensor)}) has a tangent (forward-mode"
+                f"CapturedGraph.run: an input ({value_text(tensor)}) has a tangent (forward-mode"
                 " automatic differentiation), and a captured graph gives results without one"
             )
 
@@ -180,6 +180,6 @@ def _check_known(nest: ResultNest, native: Any, inputs: Inputs | None) -> None:
     for tensor in nest.tensors:
         if is_foreign(tensor, native, given):  # an input may be passed through
             raise CaptureError(
-                f"outputs: {in_words(tensor)} is no tensor that the graph reads or writes. Give the"
-                " tensors that the captured block made"
+                f"outputs: {value_text(tensor)} is no tensor that the graph reads or writes. Give"
+                " the tensors that the captured block made"
             )

@@ -14,13 +14,13 @@ from bringup.kernels.patterns import LIBRARY
 from bringup.passes import PassStatus
 from bringup.report import Ratio
 
-__all__ = ["as_json", "line_in_words", "show"]
+__all__ = ["as_json", "line_text", "show"]
 
 _MOST_SLOTS = 8
 _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 
 
-def line_in_words(line: Line) -> str:
+def line_text(line: Line) -> str:
     """A mode as soon as it is measured."""
     if line.ms is None:
         return f"{line.mode}: {line.reason}"
