@@ -86,7 +86,7 @@ bool is_true(PyObject* object, const char* name) {
   return truth != 0;
 }
 
-// One parameter of a schema, as bringup.compiler.schema.Slot has it.
+// One parameter of a schema, as bringup.compiler.schema.SchemaParameter has it.
 struct SchemaParameter {
   explicit SchemaParameter(PyObject* given)
       : self(Ref::borrowed(given)),
@@ -98,7 +98,7 @@ struct SchemaParameter {
         is_dtype(std::string_view(en::Strings::text(string_of(name.get()))).ends_with("dtype")),
         list_size(PyLong_AsSsize_t(get(given, "list_size").get())) {}
 
-  // What Slot.canonical does: one form per meaning.
+  // What SchemaParameter.canonical does: one form per meaning.
   void put(GraphCore& core, PyObject* argument, en::ArgumentList& list) const {
     if (list_size > 0 && (PyLong_Check(argument) || PyFloat_Check(argument))) {
       list.open(en::Tag::kList);

@@ -112,8 +112,8 @@ void Bindings::set_list(uint32_t frame, uint32_t slot, ListBinding list) {
   trail_.push_back({What::kList, place});
 }
 
-void Bindings::undo(size_t mark) {
-  while (trail_.size() > mark) {
+void Bindings::rollback_to(size_t savepoint) {
+  while (trail_.size() > savepoint) {
     const Step step = trail_.back();
     trail_.pop_back();
     switch (step.what) {

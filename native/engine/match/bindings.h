@@ -84,8 +84,8 @@ class Bindings {
   void set_size(uint32_t frame, uint32_t slot, Dim dim);
   void set_list(uint32_t frame, uint32_t slot, ListBinding list);
 
-  size_t mark() const { return trail_.size(); }
-  void undo(size_t mark);
+  size_t savepoint() const { return trail_.size(); }
+  void rollback_to(size_t savepoint);
 
   // What a term that is a value stands for; nothing when it is unbound, or no value.
   std::optional<ValueId> resolve(uint32_t frame, uint32_t term) const;

@@ -87,7 +87,7 @@ void Matcher::refuse(NodeId node, std::string reason) {
 }
 
 void Matcher::reset() {
-  bound_.undo(0);
+  bound_.rollback_to(0);
   ahead_.reset();
   cells_.clear();
   pending_.clear();
@@ -125,7 +125,7 @@ std::optional<Candidate> Matcher::search() {
 uint32_t Matcher::go_on(uint32_t rest) {
   const std::span<const Goal> first(goals_.data(), ends_.front());
   if (ends_.size() == 1) return push(first, rest);
-  pending_.push_back({bound_.mark(), cells_.size(), rest, goals_, ends_, 1});
+  pending_.push_back({bound_.savepoint(), cells_.size(), rest, goals_, ends_, 1});
   return push(first, rest);
 }
 
@@ -137,7 +137,7 @@ std::optional<uint32_t> Matcher::go_back() {
     return std::nullopt;
   }
   Pending& choice = pending_.back();
-  bound_.undo(choice.mark);
+  bound_.rollback_to(choice.savepoint);
   cells_.resize(choice.cells);
   const size_t start = choice.ends[choice.next - 1];
   const std::span<const Goal> goals(choice.goals.data() + start, choice.ends[choice.next] - start);

@@ -81,7 +81,7 @@ class Matcher {
   static constexpr uint32_t kEmpty = UINT32_MAX;
   // A choice with alternatives left: those from number `next` on.
   struct Pending {
-    size_t mark;
+    size_t savepoint;
     size_t cells;
     uint32_t rest;
     std::vector<Goal> goals;

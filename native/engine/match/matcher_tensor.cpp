@@ -90,12 +90,12 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
   };
   const auto pairs = aligned(shape, desc.sizes.size());
   if (!pairs) return shape_differs();
-  const size_t mark = bound_.mark();
+  const size_t savepoint = bound_.savepoint();
   for (const auto& [i, k] : *pairs) {
     const DimPattern& size = shape[i];
     const Dim& dim = desc.sizes[k];
     if (size.kind == DimPattern::Kind::kNumber && !(dim == Dim{size.number, kNoString})) {
-      bound_.undo(mark);
+      bound_.rollback_to(savepoint);
       return shape_differs();
     }
     if (size.kind != DimPattern::Kind::kName) continue;
@@ -105,7 +105,7 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
     if (!known) {
       bound_.set_size(scope, place.slot, dim);
     } else if (!(*known == dim)) {
-      bound_.undo(mark);
+      bound_.rollback_to(savepoint);
       refuse_with(found, [&] {
         return Refusal{concat({"size ", quoted(Strings::text(size.name)), " in ",
                                quoted(pattern_value(frame, wanted)), " differs"}),
