@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,15 @@ from pathlib import Path
 import pytest
 
 _sweeps: dict[str, Counter[str]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_passes_are_left() -> Iterator[None]:
+    """A file's passes would run in whatever another file compiles in this process."""
+    yield
+    passes = sys.modules.get("bringup.passes")
+    if passes is not None:
+        passes.clear_registered_passes()
 
 
 @pytest.fixture(scope="session", autouse=True)

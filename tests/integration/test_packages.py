@@ -101,22 +101,22 @@ def test_the_example_passes_its_own_tests(tmp_path: Path) -> None:
 
 
 LOADED = """
-from bringup import {package}
-report = {package}.load_{one}_plugins()
+from bringup import {system}
+report = {system}.load_{one}_plugins()
 assert report.errors == [], report.errors
 print([name for key, names in report.loaded.items() for name in names if "my_first" in key])
 """
 
 
 @pytest.mark.parametrize(
-    ("kind", "package", "one", "names"),
+    ("kind", "system", "one", "names"),
     [
         ("kernel", "ops", "op", "['my_first::my_first', 'my_first::my_first_backward']"),
         ("pass", "passes", "pass", "['MyFirst']"),
     ],
 )
 def test_a_new_package_passes_its_tests_unedited_and_is_found_once_installed(
-    kind: str, package: str, one: str, names: str, tmp_path: Path
+    kind: str, system: str, one: str, names: str, tmp_path: Path
 ) -> None:
     assert cli.main(["new", kind, "my_first", "--into", str(tmp_path)]) == 0
     package = tmp_path / "my_first"
@@ -128,5 +128,5 @@ def test_a_new_package_passes_its_tests_unedited_and_is_found_once_installed(
         assert made.strip().endswith("kernels.bundle: 4 kernels")
     site = install(package, tmp_path / "site")
     assert (site / "my_first" / "kernels.bundle").is_file() == (kind == "kernel")
-    program = LOADED.format(package=package, one=one)
+    program = LOADED.format(system=system, one=one)
     assert run("-c", program, folder=tmp_path, PYTHONPATH=str(site)).strip() == names
