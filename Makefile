@@ -101,7 +101,7 @@ compilers: $(STAMPS)/venv
 	$(BIN)/python tools/install_compilers.py
 
 pytest: build compilers
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=50 --durations-min=2
 
 # The fast loop. SINCE=REVISION: what to compare with; SECONDS=90: for how long tests may begin.
 SECONDS ?= 90
