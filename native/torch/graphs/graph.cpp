@@ -136,8 +136,7 @@ void Graph::begin_run(const RunLocks::Held& held) {
   begin_use();
   try {
     if (device_graph_ == nullptr) return;  // graphs of the device wait where they have its memory
-    held.order_before(device_graph_->device());
-    device_graph_->work()->order_before();
+    held.order_after_former(*device_graph_->work());
   } catch (...) {
     end_use();
     throw;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
@@ -18,32 +17,35 @@ void RunLocks::refuse_to_wait() {
       "one thread at a time");
 }
 
-RunLocks::Stripe& RunLocks::stripe(size_t number) {
+RunLocks::Stripe& RunLocks::stripe_of(uintptr_t address) {
   static auto& all = *new std::array<Stripe, 256>;  // never destroyed: threads may outlive main
-  return all[number % all.size()];
+  return all[address / 64 % all.size()];            // allocators align to 64 bytes
 }
 
 RunLocks::RunLocks(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.has_storage()) continue;
     const auto address = reinterpret_cast<uintptr_t>(tensor.storage().data());
-    if (address != 0) numbers_.push_back(address / 64 % 256);  // allocators align to 64 bytes
+    if (address != 0) stripes_.push_back(&stripe_of(address));
   }
-  std::ranges::sort(numbers_);
-  const auto repeated = std::ranges::unique(numbers_);
-  numbers_.erase(repeated.begin(), repeated.end());
+  std::ranges::sort(stripes_);
+  const auto repeated = std::ranges::unique(stripes_);
+  stripes_.erase(repeated.begin(), repeated.end());
 }
 
 RunLocks::Held::Held(const RunLocks& run_locks) : run_locks_(run_locks) {
-  locks_.reserve(run_locks.numbers_.size());
-  for (const size_t number : run_locks.numbers_) locks_.push_back(lock(stripe(number).mutex));
+  locks_.reserve(run_locks.stripes_.size());
+  for (Stripe* stripe : run_locks.stripes_) locks_.push_back(lock(stripe->mutex));
 }
 
-void RunLocks::Held::order_before(c10::DeviceIndex device) const {
-  for (const size_t number : run_locks_.numbers_) {
-    const auto former = stripe(number).former.lock();
-    if (former == nullptr) continue;
-    if (device == former->device()) {
+void RunLocks::Held::order_after_former(const DeviceWork& own) const {
+  own.order_before();
+  const DeviceWork* last = &own;  // most stripes have one former holder, mostly this graph
+  for (const Stripe* stripe : run_locks_.stripes_) {
+    const auto former = stripe->former.lock();
+    if (former == nullptr || former.get() == &own || former.get() == last) continue;
+    last = former.get();
+    if (own.device() == former->device()) {
       former->order_before();
     } else {  // another graph's: it merely has the same stripe
       check_driver(former->wait(), "waiting for another graph's work");
@@ -52,7 +54,7 @@ void RunLocks::Held::order_before(c10::DeviceIndex device) const {
 }
 
 void RunLocks::Held::release(const std::shared_ptr<const DeviceWork>& work) const {
-  for (const size_t number : run_locks_.numbers_) stripe(number).former = work;
+  for (Stripe* stripe : run_locks_.stripes_) stripe->former = work;
 }
 
 }  // namespace bringup::torch_ext::graphs

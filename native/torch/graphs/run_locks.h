@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -42,9 +43,9 @@ class RunLocks {
   class Held {
    public:
     explicit Held(const RunLocks& run_locks);
-    // What is enqueued from here on in the current stream of `device` comes after the work of all
-    // former holders.
-    void order_before(c10::DeviceIndex device) const;
+    // What is enqueued from here on in the current stream comes after the graph's own work and that
+    // of all former holders.
+    void order_after_former(const DeviceWork& own) const;
     // The next holder comes after this work too, which came after that of all former ones.
     void release(const std::shared_ptr<const DeviceWork>& work) const;
 
@@ -59,12 +60,12 @@ class RunLocks {
     std::weak_ptr<const DeviceWork> former;  // gone with its graph, which waits for it
   };
 
-  static Stripe& stripe(size_t number);
+  static Stripe& stripe_of(uintptr_t address);
   [[noreturn]] static void refuse_to_wait();
 
   static thread_local int depth_;
 
-  std::vector<size_t> numbers_;  // ascending: all take them in this order
+  std::vector<Stripe*> stripes_;  // ascending: all take them in this order
 };
 
 }  // namespace bringup::torch_ext::graphs
