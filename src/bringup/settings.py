@@ -23,10 +23,12 @@ __all__ = [
     "cache_max_entries",
     "cache_remote",
     "cache_remote_timeout",
+    "capture",
     "check",
     "driver",
     "driver_path",
     "engine",
+    "freeze",
     "inherited",
     "jit_autotune",
     "jit_cxx",
@@ -174,6 +176,20 @@ _PASS_LIBRARY = Setting(
     lambda: True,
     _settings.switch,
 )
+_FREEZE = Setting(
+    "BRINGUP_FREEZE",
+    "0: torch.compile freezes no weights, whatever its options say",
+    "1",
+    lambda: True,
+    _settings.switch,
+)
+_CAPTURE = Setting(
+    "BRINGUP_CAPTURE",
+    "0: torch.compile captures no graphs, whatever its options say",
+    "1",
+    lambda: True,
+    _settings.switch,
+)
 _PASS_SWITCH = Setting(
     "BRINGUP_PASS_SWITCH",
     "passes switched on or off by name, ALL for all others: `ALL:off,Name:on`, or the path of a "
@@ -297,6 +313,8 @@ _ALL: tuple[Setting[object], ...] = (
     _PASS_PATH,
     _ASCEND_PASS_PATH,
     _PASS_LIBRARY,
+    _FREEZE,
+    _CAPTURE,
     _PASS_SWITCH,
     _PASS_VERIFY,
     _PASS_DUMP,
@@ -394,6 +412,16 @@ def pass_path() -> dict[Path, str]:
 def pass_library() -> bool:
     """Whether the passes that bringup ships are loaded as plugins (`BRINGUP_PASS_LIBRARY`)."""
     return _PASS_LIBRARY.get()
+
+
+def freeze() -> bool:
+    """Whether `torch.compile` may freeze weights (`BRINGUP_FREEZE`)."""
+    return _FREEZE.get()
+
+
+def capture() -> bool:
+    """Whether `torch.compile` may capture graphs (`BRINGUP_CAPTURE`)."""
+    return _CAPTURE.get()
 
 
 def ops_path() -> dict[Path, str]:

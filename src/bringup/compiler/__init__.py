@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
-from bringup.compiler.backend import CompileOptions, announce, dynamo_backend
+from bringup.compiler.backend import announce, dynamo_backend
 from bringup.compiler.mining import mine
+from bringup.compiler.options import CompileOptions
 from bringup.compiler.profiling import profiler_range
 from bringup.compiler.trace import trace_pattern
 

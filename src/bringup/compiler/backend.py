@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
+import torch
 from torch import fx
 from torch._dynamo.backends import registry
 
+from bringup import settings
 from bringup.compiler.apply import load_and_select, rewrite
+from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation, when_compile_is_called
 from bringup.compiler.freeze import (
     Built,
     Weight,
@@ -22,88 +25,16 @@ from bringup.compiler.freeze import (
     watched,
     weights_of,
 )
-from bringup.compiler.inner import INNER_COMPILERS, BoxedFunction, computes, run_eagerly
-from bringup.errors import BringupError
+from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
+from bringup.compiler.options import CompileOptions
+from bringup.errors import BringupError, CaptureError
 from bringup.passes import PassDescriptor, PluginReport
 
-__all__ = ["CompileOptions", "announce", "dynamo_backend"]
+__all__ = ["announce", "dynamo_backend"]
 
-
-@dataclasses.dataclass(frozen=True)
-class CompileOptions:
-    """The options of `torch.compile(backend="bringup", options={...})`.
-
-    Attributes:
-        inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
-        capture: whether the compiled inference graph is captured with `bringup.graphs`, once for
-            each kind of call; with `eager` only. Training graphs are refused.
-        max_captures: how many captures are kept for one graph; the one used longest ago makes room.
-        passes: names of the passes to run; None for all registered ones.
-        freeze: whether the weights of an inference graph become constants that are folded once.
-        freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
-            no version counter: that they were written shows only by the elements that a call looks
-            at. Without it they stay inputs, and a warning counts them.
-        on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
-            (rewrite the graph with the new weights, then run; with `eager` only).
-        pass_switch: passes switched on or off by name, `ALL` for all others.
-        pass_versions: by name, the version of a pass to run instead of the newest.
-        verify: whether every rewrite is run against what it replaces; None: as
-            `BRINGUP_PASS_VERIFY` says.
-        dump_passes: folder for the graphs before and after every pass; None: as
-            `BRINGUP_PASS_DUMP` says.
-    """
-
-    inner: str = "eager"
-    capture: bool = False
-    max_captures: int = 8
-    passes: Sequence[str] | None = None
-    freeze: bool = False
-    freeze_inference_tensors: bool = False
-    on_weight_change: str = "raise"
-    pass_switch: Mapping[str, bool] | None = None
-    pass_versions: Mapping[str, str] | None = None
-    verify: bool | None = None
-    dump_passes: str | None = None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, object] | None) -> CompileOptions:
-        """The options, checked: `BringupError` names an unknown one or a value it cannot take."""
-        given = dict(options or {})
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in known:
-                raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
-        parsed = cls(**given)  # type: ignore[arg-type]
-        parsed._check()
-        return parsed
-
-    def _check(self) -> None:
-        for name, choices in (("inner", INNER_COMPILERS), ("on_weight_change", _ON_CHANGE)):
-            if getattr(self, name) not in choices:
-                raise BringupError(
-                    f"option {name!r} must be one of {list(choices)}, got {getattr(self, name)!r}"
-                )
-        for name in ("capture", "freeze", "freeze_inference_tensors"):
-            if not isinstance(getattr(self, name), bool):
-                raise BringupError(
-                    f"option {name!r} must be True or False, got {getattr(self, name)!r}"
-                )
-        if type(self.max_captures) is not int or self.max_captures < 1:
-            raise BringupError(
-                f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
-            )
-        if self.inner != "inductor":
-            return
-        if self.capture:
-            raise BringupError(
-                "option 'capture' needs inner='eager': a capture cannot see the kernels that "
-                "Inductor generates"
-            )
-        if self.on_weight_change == "refold":
-            raise BringupError("option 'on_weight_change'='refold' needs inner='eager'")
-
-
-_ON_CHANGE = ("raise", "refold")
+_LOG = settings.logger("compiler")
+_MOST_CHANGES = 2
+"""How often the new content of one weight is folded, where freezing was not asked for."""
 
 
 def dynamo_backend(
@@ -119,7 +50,7 @@ def dynamo_backend(
         module: the graph that Dynamo captured.
         example_inputs: its inputs, as fake tensors and symbolic sizes.
         options: those of `CompileOptions`, by name.
-        mode: None or "default"; torch's other modes are not ours.
+        mode: the same as the option of that name.
 
     Returns:
         What runs the graph.
@@ -131,10 +62,8 @@ def dynamo_backend(
     # takes half a second to import, which whoever only applies passes need not wait for
     from torch._dynamo.backends.common import aot_autograd
 
-    parsed = CompileOptions.parse(options)
-    if mode not in (None, "default"):
-        raise BringupError(f"backend 'bringup' has no mode {mode!r}: use options")
-    plugins, selected = load_and_select(parsed.passes, dataclasses.asdict(parsed))
+    parsed = CompileOptions.parse(options, mode)
+    plugins, selected = load_and_select(parsed.passes, parsed.for_passes())
     compilation = _Compilation(parsed, plugins, selected, module, example_inputs)
     compiler = aot_autograd(
         fw_compiler=compilation.training, inference_compiler=compilation.inference
@@ -154,58 +83,87 @@ class _Compilation:
         example_inputs: Sequence[Any],
     ) -> None:
         self._options = options
-        self._values = dataclasses.asdict(options)
+        self._values = options.for_passes()
         self._plugins = plugins
         self._selected = selected
         self._name = _name_of(module)
-        needed = options.freeze or options.capture
+        needed = options.may_freeze or options.captures
         self._weights = weights_of(module, example_inputs) if needed else []
+        self._to_freeze = self._chosen_weights() if options.may_freeze else frozenset()
+
+    def _chosen_weights(self) -> frozenset[int]:
+        """The positions of the weights that are frozen if no gradient is asked of the graph."""
+        if self._options.freeze:
+            return frozenset(weight.index for weight in self._weights)
+        if torch.is_grad_enabled():
+            _LOG.debug("%s: no weight is frozen: gradients are enabled", self._name)
+            return frozenset()
+        try:
+            owned = owned_in_evaluation(weight.source for weight in self._weights if weight.source)
+        except NotFrozenError as reason:
+            _LOG.info("%s: no weight is frozen: %s", self._name, reason)
+            return frozenset()
+        return frozenset(weight.index for weight in self._weights if weight.source in owned)
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """A graph that no gradient is asked of."""
         options = self._options
+        chosen = self._to_freeze
         known = placed(aten, self._weights)
         static = frozenset(weight.index for weight in known)
+        to_freeze = placed(aten, [item for item in self._weights if item.index in chosen])
         original = fx.GraphModule(aten, _copied(aten.graph))
 
         def build(graph: Any, weights: Sequence[Weight]) -> Built:
             frozen, constants = freeze_weights(graph, weights)
             run = self._compile(graph, inputs, constants)
-            if options.capture and computes(graph):
+            if options.captures and computes(graph):
                 run = self._captured(graph, run, static)
             return Built(run, frozen, constants_of(graph))
 
-        built = build(aten, self._freezable(known) if options.freeze else [])
+        built = build(aten, self._freezable(to_freeze))
         if not built.frozen:
             return built.run
-        if options.on_weight_change == "raise":
+        if not options.refolds:
             return watched(built)
         return refolding(
             built,
             lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights),
+            most=None if options.freeze else _MOST_CHANGES,
+            on_unfrozen=self._say_unfrozen,
         )
+
+    def _say_unfrozen(self, weights: Sequence[Weight]) -> None:
+        names = ", ".join(weight.name for weight in weights)
+        _LOG.warning("%s: no longer frozen, since they go on changing: %s", self._name, names)
 
     def _freezable(self, weights: Sequence[Weight]) -> list[Weight]:
         if self._options.freeze_inference_tensors:
             return list(weights)
         counted = [weight for weight in weights if not weight.tensor.is_inference()]
         if len(counted) < len(weights):
-            warnings.warn(
+            say = (
+                _LOG.info
+                if self._options.freeze is None
+                else functools.partial(warnings.warn, stacklevel=2)
+            )
+            say(
                 f"option 'freeze': {len(weights) - len(counted)} of {len(weights)} weights of "
                 f"{self._name} are inference tensors, which count no writes, and stay inputs; load "
-                "the model outside inference mode, or say freeze_inference_tensors=True",
-                stacklevel=2,
+                "the model outside inference mode, or say freeze_inference_tensors=True"
             )
         return counted
 
     def training(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """The forward or the backward graph of a function that gradients are asked of."""
-        if self._options.capture:
+        if self._options.capture and self._options.captures:
             raise BringupError(
                 f"option 'capture' takes inference graphs only, and {self._name} is compiled for "
                 "training (an input or a parameter requires a gradient): call it under "
                 "torch.no_grad(), or compile it without capture"
             )
+        if self._options.captures:
+            _LOG.info("%s is not captured: it is compiled for training", self._name)
         return self._compile(aten, inputs, frozenset())
 
     def _compile(
@@ -227,10 +185,24 @@ class _Compilation:
         rewrite(aten, selected, self._plugins, options=self._values, constants=constants)
 
     def _captured(self, aten: Any, run: BoxedFunction, static: frozenset[int]) -> BoxedFunction:
-        from bringup.compiler.captured import captured, refuse_input_writes
+        from bringup.compiler.captured import captured, require_no_input_writes
 
-        refuse_input_writes(aten, self._name)
-        return captured(run, self._name, static, self._options.max_captures)
+        options = self._options
+        try:
+            require_no_input_writes(aten, self._name)
+        except CaptureError as reason:
+            if options.capture:
+                raise
+            _LOG.warning("%s runs as it is: %s", self._name, reason)
+            return run
+        return captured(
+            run,
+            self._name,
+            static,
+            options.max_captures,
+            is_required=bool(options.capture),
+            static_outputs=options.static_outputs,
+        )
 
 
 def _copied(graph: Any) -> Any:
@@ -253,7 +225,9 @@ def _name_of(module: Any) -> str:
 def announce() -> None:
     """Make the name "bringup" known to torch.compile also where the package is not installed.
 
-    Only the entry point is announced: torch loads it, and refuses to register a name twice.
+    Only the entry point is announced: torch loads it, and refuses to register a name twice. From
+    then on `torch.compile` checks the options when it is called.
     """
     entry = EntryPoint("bringup", "bringup.compiler:dynamo_backend", "torch_dynamo_backends")
     registry._BACKENDS.setdefault(entry.name, entry)
+    when_compile_is_called(dynamo_backend, CompileOptions.parse)

@@ -9,74 +9,148 @@ from typing import Any
 
 import torch
 
-from bringup import graphs
+from bringup import graphs, settings
 from bringup._native import torch_library
 from bringup.compiler.inner import BoxedFunction
-from bringup.errors import BringupError, CaptureError
+from bringup.errors import CaptureError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
 
-__all__ = ["captured", "refuse_input_writes"]
+__all__ = ["captured", "require_no_input_writes"]
 
+_LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""
 
 
 def captured(
-    run: BoxedFunction, name: str, static: frozenset[int], max_captures: int
+    run: BoxedFunction,
+    name: str,
+    static: frozenset[int],
+    max_captures: int,
+    *,
+    is_required: bool = True,
+    static_outputs: bool = False,
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
 
     A call's kind is the shape, strides, dtype and device of every tensor and the value of every
     number. Tensors are copied into slots of the captured graph, except those of `static` (weights),
-    which are read where they are; another address of one is another kind of call. Results are
-    copies that belong to the caller.
+    which are read where they are; another address of one is another kind of call.
 
     Args:
         run: the compiled graph.
         name: what an error calls it.
         static: positions of arguments that keep their address from call to call.
         max_captures: how many kinds are kept; the one used longest ago makes room.
+        is_required: whether a kind of call that cannot be captured, or replayed any more, is an
+            error; otherwise it runs as it is, and the log has the reason once.
+        static_outputs: whether results are the captured tensors, which the next call of this kind
+            overwrites, instead of copies that belong to the caller.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
     """
-    captures: OrderedDict[object, _Captured] = OrderedDict()
-    lock = threading.Lock()  # of the dict: held for moments
-
-    def known(key: object) -> _Captured | None:
-        with lock:
-            entry = captures.get(key)
-            if entry is not None:
-                captures.move_to_end(key)
-            return entry
-
-    def capture(key: object, arguments: list[Any]) -> _Captured:
-        with _CAPTURE_TURN:
-            entry = known(key)  # another thread may have been first
-            if entry is not None:
-                return entry
-            entry = _Captured(run, name, arguments, static)
-        with lock:
-            captures[key] = entry
-            if len(captures) > max_captures:
-                captures.popitem(last=False)
-        return entry
-
+    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs)
     kind_of = torch_library("option 'capture'").graphs.call_kind
 
     def run_captured(arguments: list[Any]) -> Any:
         key = kind_of(arguments, [index in static for index in range(len(arguments))])
-        results = (known(key) or capture(key, arguments)).call(arguments)
+        results = calls.call(key, arguments)
         arguments.clear()
         return results
 
-    run_captured._boxed_call = True  # type: ignore[attr-defined]
-    return run_captured
+    def run_captured_if_possible(arguments: list[Any]) -> Any:
+        key = kind_of(arguments, [index in static for index in range(len(arguments))])
+        try:
+            results = calls.call(key, arguments)
+        except CaptureError as reason:
+            calls.give_up(key, reason)
+            results = None
+        if results is None:
+            return run(arguments)
+        arguments.clear()
+        return results
+
+    chosen = run_captured if is_required else run_captured_if_possible
+    chosen._boxed_call = True  # type: ignore[attr-defined]
+    return chosen
 
 
-def refuse_input_writes(aten: Any, name: str) -> None:
-    """Raises `BringupError` when an operator of the graph writes an input: it would write a slot
+class _CapturedCalls:
+    """The captured graphs of one compiled graph, by the kind of call."""
+
+    def __init__(
+        self,
+        run: BoxedFunction,
+        name: str,
+        static: frozenset[int],
+        max_captures: int,
+        is_required: bool,
+        static_outputs: bool,
+    ) -> None:
+        self._is_required = is_required
+        self._run = run
+        self._name = name
+        self._static = static
+        self._max_captures = max_captures
+        self._static_outputs = static_outputs
+        self._captures: OrderedDict[object, _Captured | None] = OrderedDict()
+        self._lock = threading.Lock()  # of the dict: held for moments
+
+    def call(self, key: object, arguments: list[Any]) -> tuple[Any, ...] | None:
+        """What the call gives; None for a kind that was given up."""
+        is_known, entry = self._known(key)
+        if not is_known:
+            entry = self._capture(key, arguments)
+        return None if entry is None else entry.call(arguments)
+
+    def give_up(self, key: object, reason: CaptureError) -> None:
+        """Calls of this kind run as they are from now on."""
+        with self._lock:
+            is_first = self._captures.get(key, self) is not None
+            self._keep(key, None)
+        if is_first:
+            _LOG.warning("%s runs as it is: %s", self._name, reason)
+
+    def _known(self, key: object) -> tuple[bool, _Captured | None]:
+        with self._lock:
+            if key not in self._captures:
+                return False, None
+            self._captures.move_to_end(key)
+            return True, self._captures[key]
+
+    def _capture(self, key: object, arguments: list[Any]) -> _Captured | None:
+        with _CAPTURE_TURN:
+            is_known, entry = self._known(key)  # another thread may have been first
+            if is_known:
+                return entry
+            try:
+                entry = _Captured(self._run, arguments, self._static, self._static_outputs)
+            except CaptureError as error:
+                hint = ""
+                if self._is_required:
+                    hint = (
+                        ". Compile it without capture, or keep this part out of the compiled "
+                        "function"
+                    )
+                raise CaptureError(
+                    f"option 'capture': {self._name} cannot be captured: {error}{hint}"
+                ) from error
+        with self._lock:
+            self._keep(key, entry)
+            count = len(self._captures)
+        _LOG.info("captured %s: %d of at most %d", self._name, count, self._max_captures)
+        return entry
+
+    def _keep(self, key: object, entry: _Captured | None) -> None:
+        self._captures[key] = entry
+        if len(self._captures) > self._max_captures:
+            self._captures.popitem(last=False)
+
+
+def require_no_input_writes(aten: Any, name: str) -> None:
+    """Raises `CaptureError` when an operator of the graph writes an input: it would write a slot
     instead of the caller's tensor.
     """
     for node in aten.graph.nodes:
@@ -85,7 +159,7 @@ def refuse_input_writes(aten: Any, name: str) -> None:
         for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and getattr(given, "op", "") == "placeholder":
-                raise BringupError(
+                raise CaptureError(
                     f"option 'capture': {node.target} writes input {given.name!r} of {name}, and "
                     "a captured graph has copies of its inputs; compile without capture"
                 )
@@ -95,7 +169,11 @@ class _Captured:
     """One captured graph with inputs of its own."""
 
     def __init__(
-        self, run: BoxedFunction, name: str, arguments: Sequence[Any], static: frozenset[int]
+        self,
+        run: BoxedFunction,
+        arguments: Sequence[Any],
+        static: frozenset[int],
+        static_outputs: bool,
     ) -> None:
         slots = {
             index: copied(item)
@@ -107,18 +185,21 @@ class _Captured:
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
         inputs = Placeholders(slots.values())
-        try:
-            with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
-                self._graph.outputs = tuple(run(given))
-        except CaptureError as error:
-            raise CaptureError(
-                f"option 'capture': {name} cannot be captured: {error}. Compile it without "
-                "capture, or keep this part out of the compiled function"
-            ) from error
+        with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
+            self._graph.outputs = tuple(run(given))
+
+        self._slots = tuple(slots.values())
+        self._replay = self._run_in_place if static_outputs else self._graph.run
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         given = [arguments[i] for i in self._copied]
         if not torch.is_grad_enabled():
-            return self._graph.run(*given)  # type: ignore[no-any-return]
+            return self._replay(*given)  # type: ignore[no-any-return]
         with torch.no_grad():
-            return self._graph.run(*given)  # type: ignore[no-any-return]
+            return self._replay(*given)  # type: ignore[no-any-return]
+
+    def _run_in_place(self, *given: Any) -> Any:
+        for slot, tensor in zip(self._slots, given, strict=True):
+            slot.copy_(tensor)
+        self._graph.replay()
+        return self._graph.outputs

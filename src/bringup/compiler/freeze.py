@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,14 +43,15 @@ class Weight:
     """A parameter or buffer that is input number `index` of what AOT autograd was given, and then
     (see `placed`) of the graph that it made.
 
-    `argument` is its number among the arguments of the Dynamo graph; None for one of the graph's
-    own parameters and buffers.
+    `argument` is its number among the arguments of the Dynamo graph, and `source` Dynamo's word for
+    where it is; None for one of the graph's own parameters and buffers.
     """
 
     index: int
     name: str
     tensor: Any
     argument: int | None = None
+    source: Any = None
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
@@ -62,7 +64,8 @@ def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
         if isinstance(example, torch.Tensor) and _is_static(node, example) and not is_fake(example):
-            weights.append(Weight(len(own) + index, _name_of(node), example, index))
+            source = getattr(node.meta.get("grapharg"), "source", None)
+            weights.append(Weight(len(own) + index, _name_of(node), example, index, source))
     return weights
 
 
@@ -162,33 +165,68 @@ def watched(built: Built) -> BoxedFunction:
     return run_watched
 
 
-def refolding(built: Built, build: Callable[[Sequence[Weight]], Built]) -> BoxedFunction:
-    """Its `run`, but a call that finds a frozen weight changed first builds it anew, by `build`."""
+def refolding(
+    built: Built,
+    build: Callable[[Sequence[Weight]], Built],
+    *,
+    most: int | None = None,
+    on_unfrozen: Callable[[Sequence[Weight]], object] = lambda weights: None,
+) -> BoxedFunction:
+    """Its `run`, but a call that finds a frozen weight changed first builds it anew, by `build`.
+
+    A weight found changed more than `most` times (None: without end) is frozen no longer:
+    `on_unfrozen` is told which. Where no version counter says which weight was written, it is any.
+    """
     lock = threading.Lock()
-    watch = _watch(built.frozen)
-    watch.set_constants(built.constants)
-    current = (watch, built.run)
+    current = _Watched(built)
+    changes: Counter[int] = Counter()
 
     def run_refolding(arguments: list[Any]) -> Any:
         nonlocal current
         with lock:
-            watch, inner = current
-            if watch.change(arguments) is not None:
+            if current.watch.change(arguments) is not None:
+                changes.update(current.changed(arguments))
                 weights = [
                     dataclasses.replace(weight, tensor=arguments[weight.index])
-                    for weight in built.frozen
+                    for weight in current.built.frozen
                 ]
+                kept = [w for w in weights if most is None or changes[w.index] <= most]
+                if len(kept) < len(weights):
+                    on_unfrozen([weight for weight in weights if weight not in kept])
                 # what is watched is what was there before it was folded
-                watch = _watch(weights)
-                anew = build(weights)
-                watch.set_constants(anew.constants)
-                inner = anew.run
-                current = (watch, inner)
-        watch.join_capture()
-        return inner(arguments)
+                watch = _watch(kept)
+                current = _Watched(build(kept), watch)
+            watched = current
+        watched.watch.join_capture()
+        return watched.built.run(arguments)
 
     run_refolding._boxed_call = True  # type: ignore[attr-defined]
     return run_refolding
+
+
+class _Watched:
+    """A compiled graph and the watch of its frozen weights."""
+
+    def __init__(self, built: Built, watch: Any = None) -> None:
+        self.built = built
+        self.watch = _watch(built.frozen) if watch is None else watch
+        self.watch.set_constants(built.constants)
+        self._versions = [_version(weight.tensor) for weight in built.frozen]
+
+    def changed(self, arguments: Sequence[Any]) -> list[int]:
+        """The positions of weights that are other tensors, or were written; all if none shows."""
+        indices = [weight.index for weight in self.built.frozen]
+        found = [
+            weight.index
+            for weight, version in zip(self.built.frozen, self._versions, strict=True)
+            if arguments[weight.index] is not weight.tensor
+            or _version(arguments[weight.index]) != version
+        ]
+        return found or indices
+
+
+def _version(tensor: Any) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 def _watch(frozen: Sequence[Weight]) -> Any:

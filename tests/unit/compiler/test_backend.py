@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bringup import compiler, ir, passes
-from bringup.compiler.backend import CompileOptions
+from bringup.compiler import CompileOptions
 from bringup.errors import BringupError, PassError
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
@@ -86,9 +86,16 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
     [
         (
             {"iner": "eager"},
-            r"has no option 'iner'; options are \['inner', 'capture', 'max_captures', 'passes', ",
+            r"has no option 'iner'; options are \['mode', 'inner', 'capture', 'max_captures', ",
         ),
         ({"inner": "fast"}, r"option 'inner' must be one of \['eager', 'inductor'\], got 'fast'"),
+        (
+            {"mode": "fast"},
+            r"option 'mode' must be one of \['default', 'serve', 'max'\], got 'fast'",
+        ),
+        ({"static_outputs": 1}, "option 'static_outputs' must be True or False, got 1"),
+        ({"weights": "int4"}, r"must be one of \['float32', 'bfloat16', 'int8'\], got 'int4'"),
+        ({"mode": "serve", "inner": "inductor"}, "option 'mode'='serve' needs inner='eager'"),
         ({"freeze": 1}, "option 'freeze' must be True or False, got 1"),
         ({"max_captures": 0}, "option 'max_captures' must be a number from 1, got 0"),
         ({"on_weight_change": "ignore"}, "must be one of \\['raise', 'refold'\\], got 'ignore'"),
@@ -99,13 +106,20 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
 def test_wrong_option_is_refused_by_name(options, text):
     with pytest.raises(BringupError, match=text):
         CompileOptions.parse(options)
-    with pytest.raises(Exception, match=text):
-        torch.compile(relu_twice, backend="bringup", options=options)(torch.randn(5))
+    with pytest.raises(BringupError, match=text):
+        torch.compile(relu_twice, backend="bringup", options=options)
 
 
-def test_mode_is_refused_and_points_to_options():
-    with pytest.raises(Exception, match="has no mode 'max-autotune': use options"):
-        torch.compile(relu_twice, backend="bringup", mode="max-autotune")(torch.randn(5))
+def test_mode_that_is_not_ours_is_refused_when_compile_is_called():
+    with pytest.raises(BringupError, match="has no mode 'max-autotune'; modes are"):
+        torch.compile(relu_twice, backend="bringup", mode="max-autotune")
+
+
+def test_mode_is_an_argument_of_torch_compile_too():
+    x = torch.randn(5)
+    for mode in ("default", "serve", "max"):
+        compiled = torch.compile(relu_twice, backend="bringup", mode=mode)
+        assert torch.equal(compiled(x), relu_twice(x))
 
 
 def test_input_that_is_written_is_written_by_the_compiled_function_too():

@@ -1,0 +1,89 @@
+"""What the backend needs of Dynamo and torch that has no public name (of torch 2.13)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+
+__all__ = ["NotFrozenError", "owned_in_evaluation", "when_compile_is_called"]
+
+
+class NotFrozenError(Exception):
+    """Why weights may change from call to call."""
+
+
+def owned_in_evaluation(sources: Iterable[Any]) -> list[Any]:
+    """Those of Dynamo's sources that belong to modules, if all of these are in evaluation mode; a
+    guard then compiles anew once one is not.
+
+    Raises `NotFrozenError` with the reason if one is in training mode, or if it is not Dynamo that
+    compiles.
+    """
+    output = getattr(_translator(), "output", None)
+    if output is None:
+        raise NotFrozenError("it is not Dynamo that compiles")
+    owned: list[Any] = []
+    roots: dict[Any, None] = {}
+    known: dict[Any, Any] = {}
+    for source in sources:
+        owners = [item for item in _bases(source) if _is_module(item, output, known)]
+        for owner in reversed(owners):
+            if known[owner].training:
+                kind = type(known[owner]).__name__
+                raise NotFrozenError(f"{_text(owner)} ({kind}) is in training mode")
+        if owners:
+            owned.append(source)
+            roots[owners[-1]] = None
+    for root in roots:
+        install_guard(AttrSource(root, "training").make_guard(GuardBuilder.CONSTANT_MATCH))
+    return owned
+
+
+def _translator() -> Any:
+    try:
+        return InstructionTranslator.current_tx()
+    except AttributeError:  # nothing is being translated in this thread
+        return None
+
+
+def _bases(source: Any) -> Iterator[Any]:
+    """What a source is taken from, the nearest first."""
+    base = getattr(source, "base", None)
+    while base is not None:
+        yield base
+        base = getattr(base, "base", None)
+
+
+def _is_module(source: Any, output: Any, known: dict[object, Any]) -> bool:
+    if source not in known:
+        known[source] = output.resolve_source_value(source)
+    return isinstance(known[source], torch.nn.Module)
+
+
+def _text(source: Any) -> str:
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def when_compile_is_called(
+    backend: Callable[..., Any], check: Callable[[Mapping[str, object] | None, str | None], object]
+) -> None:
+    """Have `torch.compile(backend=...)` call `check(options, mode)` for this backend at once: torch
+    gives options to a backend only when a graph is compiled.
+    """
+    wrapper: Any = torch._TorchCompileWrapper
+    begin = wrapper.__init__
+
+    @functools.wraps(begin)
+    def begin_checked(self: Any, *arguments: Any, **keywords: Any) -> None:
+        begin(self, *arguments, **keywords)
+        if self.compiler_fn is backend:
+            check(self.kwargs.get("options"), self.kwargs.get("mode"))
+
+    wrapper.__init__ = begin_checked

@@ -1,0 +1,165 @@
+"""The options of `torch.compile(backend="bringup", options={...})`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from bringup import settings
+from bringup.compiler.inner import INNER_COMPILERS
+from bringup.errors import BringupError
+
+__all__ = ["MODES", "CompileOptions"]
+
+MODES = ("default", "serve", "max")
+_ON_CHANGE = ("raise", "refold")
+_WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """The options of `torch.compile(backend="bringup", options={...})`.
+
+    A graph's weights are *frozen* when it is compiled with gradients disabled and the modules that
+    own them are in evaluation mode, or when `freeze` says so: they become constants that are folded
+    and packed once, and are watched for changes at every call.
+
+    Attributes:
+        mode: `default` rewrites, and freezes where it may, for any use, training too; `serve` also
+            captures every graph that can be captured and logs why another cannot; `max` also keeps
+            weights in `bfloat16`, layer by layer, where results stay close enough (see `weights`).
+        inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
+        capture: whether the compiled inference graph is captured with `bringup.graphs`, once for
+            each kind of call; with `eager` only. True refuses what cannot be captured (training
+            graphs, written inputs) with an error; None: as `mode` says, and what cannot be
+            captured runs as it is.
+        max_captures: how many captures are kept for one graph; the one used longest ago makes room.
+        static_outputs: results of captured graphs are the captured tensors, which the next call
+            overwrites, instead of copies that belong to the caller.
+        passes: names of the passes to run; None for all registered ones.
+        freeze: whether the weights of an inference graph are frozen; None: where they may be.
+        freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
+            no version counter: that they were written shows only by the elements that a call looks
+            at. Without it they stay inputs, and a warning counts them.
+        on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
+            (rewrite the graph with the new weights, then run; with `eager` only). None: `raise`
+            where `freeze` is True; otherwise `refold`, and when weights go on changing they are no
+            longer frozen.
+        weights: the dtype in which packed weights are kept: `float32`, `bfloat16` or `int8` (with
+            a scale for each output channel). Less than float32 is taken for a layer only if its
+            output, and that of the whole graph, stay close on the first call's inputs. None: as
+            `mode` says.
+        pass_switch: passes switched on or off by name, `ALL` for all others.
+        pass_versions: by name, the version of a pass to run instead of the newest.
+        verify: whether every rewrite is run against what it replaces; None: as
+            `BRINGUP_PASS_VERIFY` says.
+        dump_passes: folder for the graphs before and after every pass; None: as
+            `BRINGUP_PASS_DUMP` says.
+    """
+
+    mode: str = "default"
+    inner: str = "eager"
+    capture: bool | None = None
+    max_captures: int = 8
+    static_outputs: bool = False
+    passes: Sequence[str] | None = None
+    freeze: bool | None = None
+    freeze_inference_tensors: bool = False
+    on_weight_change: str | None = None
+    weights: str | None = None
+    pass_switch: Mapping[str, bool] | None = None
+    pass_versions: Mapping[str, str] | None = None
+    verify: bool | None = None
+    dump_passes: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object] | None, mode: str | None = None) -> CompileOptions:
+        """The options, checked.
+
+        Args:
+            options: by name, as `torch.compile` takes them.
+            mode: `torch.compile(mode=...)`: one of `MODES`, or None.
+
+        Raises `BringupError` that names an unknown option or mode, or a value it cannot take.
+        """
+        given = dict(options or {})
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
+        if mode is not None:
+            if mode not in MODES:
+                raise BringupError(f"backend 'bringup' has no mode {mode!r}; modes are {MODES}")
+            given.setdefault("mode", mode)
+        parsed = cls(**given)  # type: ignore[arg-type]
+        parsed._check()
+        return parsed
+
+    @property
+    def captures(self) -> bool:
+        """Whether inference graphs are captured (`BRINGUP_CAPTURE` may forbid it)."""
+        if self.inner != "eager" or not settings.capture():
+            return False
+        return self.mode != "default" if self.capture is None else self.capture
+
+    @property
+    def may_freeze(self) -> bool:
+        """Whether weights are frozen where that is right (`BRINGUP_FREEZE` may forbid it)."""
+        if self.freeze is None:
+            return self.inner == "eager" and settings.freeze()
+        return self.freeze and settings.freeze()
+
+    @property
+    def refolds(self) -> bool:
+        """Whether a call that finds a frozen weight changed folds the new weights."""
+        if self.on_weight_change is None:
+            return not self.freeze
+        return self.on_weight_change == "refold"
+
+    @property
+    def weight_dtype(self) -> str:
+        """The dtype in which packed weights are kept where results allow it."""
+        if self.weights is not None:
+            return self.weights
+        return "bfloat16" if self.mode == "max" else "float32"
+
+    def for_passes(self) -> dict[str, object]:
+        """What passes may read with `context.get_option_value`."""
+        return dataclasses.asdict(self)
+
+    def _check(self) -> None:
+        choices: dict[str, tuple[str | None, ...]] = {
+            "mode": MODES,
+            "inner": INNER_COMPILERS,
+            "on_weight_change": (None, *_ON_CHANGE),
+            "weights": (None, *_WEIGHTS),
+        }
+        for name, values in choices.items():
+            if getattr(self, name) not in values:
+                words = [value for value in values if value is not None]
+                raise BringupError(
+                    f"option {name!r} must be one of {words}, got {getattr(self, name)!r}"
+                )
+        optional = ("capture", "freeze")
+        for name in (*optional, "freeze_inference_tensors", "static_outputs"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and name in optional):
+                raise BringupError(f"option {name!r} must be True or False, got {value!r}")
+        if type(self.max_captures) is not int or self.max_captures < 1:
+            raise BringupError(
+                f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
+            )
+        if self.inner == "inductor":
+            self._check_for_inductor()
+
+    def _check_for_inductor(self) -> None:
+        if self.capture or self.mode != "default":
+            given = "'capture'" if self.capture else f"'mode'={self.mode!r}"
+            raise BringupError(
+                f"option {given} needs inner='eager': a capture cannot see the kernels that "
+                "Inductor generates"
+            )
+        if self.on_weight_change == "refold":
+            raise BringupError("option 'on_weight_change'='refold' needs inner='eager'")
+        if self.freeze and self.on_weight_change is None:
+            object.__setattr__(self, "on_weight_change", "raise")
