@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from bringup.compiler.freeze import (
     watched,
     weights_of,
 )
+from bringup.compiler.in_place import write_inputs_in_place
 from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
 from bringup.compiler.options import CompileOptions
 from bringup.errors import BringupError, CaptureError
@@ -116,7 +117,9 @@ class _Compilation:
 
         def build(graph: Any, weights: Sequence[Weight]) -> Built:
             frozen, constants = freeze_weights(graph, weights)
-            run = self._compile(graph, inputs, constants)
+            # a captured graph has copies of inputs that have no fixed place
+            writable = static if options.captures else range(len(inputs))
+            run = self._compile(graph, inputs, constants, writable)
             if options.captures and computes(graph):
                 run = self._captured(graph, run, static)
             return Built(run, frozen, constants_of(graph))
@@ -167,11 +170,17 @@ class _Compilation:
         return self._compile(aten, inputs, frozenset())
 
     def _compile(
-        self, aten: Any, inputs: Sequence[Any], constants: frozenset[str]
+        self,
+        aten: Any,
+        inputs: Sequence[Any],
+        constants: frozenset[str],
+        writable: Collection[int] = (),
     ) -> BoxedFunction:
         selected: Sequence[PassDescriptor] = self._selected
         if self._options.inner == "eager":
             self._rewrite(aten, selected, constants)
+            if count := write_inputs_in_place(aten, writable):
+                _LOG.info("%s writes %d of its inputs where they lie", self._name, count)
             return run_eagerly(aten, inputs)
         from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
 
@@ -189,7 +198,7 @@ class _Compilation:
 
         options = self._options
         try:
-            require_no_input_writes(aten, self._name)
+            require_no_input_writes(aten, self._name, static)
         except CaptureError as reason:
             if options.capture:
                 raise

@@ -149,16 +149,18 @@ class _CapturedCalls:
             self._captures.popitem(last=False)
 
 
-def require_no_input_writes(aten: Any, name: str) -> None:
-    """Raises `CaptureError` when an operator of the graph writes an input: it would write a slot
-    instead of the caller's tensor.
+def require_no_input_writes(aten: Any, name: str, static: frozenset[int]) -> None:
+    """Raises `CaptureError` when an operator of the graph writes an input that is not at one of the
+    positions `static`: it would write a slot instead of the caller's tensor.
     """
+    placeholders = aten.graph.find_nodes(op="placeholder")
+    slots = {node for index, node in enumerate(placeholders) if index not in static}
     for node in aten.graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write
-            if written and getattr(given, "op", "") == "placeholder":
+            if written and given in slots:
                 raise CaptureError(
                     f"option 'capture': {node.target} writes input {given.name!r} of {name}, and "
                     "a captured graph has copies of its inputs; compile without capture"
@@ -182,24 +184,41 @@ class _Captured:
         }
         given = [slots.get(index, item) for index, item in enumerate(arguments)]
         self._copied = tuple(slots)
+        self._static = static
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
         inputs = Placeholders(slots.values())
         with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
-            self._graph.outputs = tuple(run(given))
+            results = tuple(run(given))
+            # inputs that were written where they lie are given back as they are
+            self._results = [_position(result, given, self._static) for result in results]
+            self._graph.outputs = tuple(
+                result
+                for result, place in zip(results, self._results, strict=True)
+                if place is None
+            )
 
         self._slots = tuple(slots.values())
         self._replay = self._run_in_place if static_outputs else self._graph.run
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         given = [arguments[i] for i in self._copied]
-        if not torch.is_grad_enabled():
-            return self._replay(*given)  # type: ignore[no-any-return]
-        with torch.no_grad():
-            return self._replay(*given)  # type: ignore[no-any-return]
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                computed = iter(self._replay(*given))
+        else:
+            computed = iter(self._replay(*given))
+        return tuple(
+            next(computed) if place is None else arguments[place] for place in self._results
+        )
 
     def _run_in_place(self, *given: Any) -> Any:
         for slot, tensor in zip(self._slots, given, strict=True):
             slot.copy_(tensor)
         self._graph.replay()
         return self._graph.outputs
+
+
+def _position(result: Any, given: Sequence[Any], static: frozenset[int]) -> int | None:
+    """Which of the arguments at positions `static` a result is."""
+    return next((index for index in static if given[index] is result), None)

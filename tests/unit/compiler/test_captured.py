@@ -145,7 +145,7 @@ def test_operator_that_writes_a_placeholder_is_refused():
     graph.output(x)
     module = torch.fx.GraphModule({}, graph)
     with pytest.raises(BringupError, match=r"aten\.add_\.Tensor writes input 'x' of the model"):
-        require_no_input_writes(module, "the model")
+        require_no_input_writes(module, "the model", frozenset())
 
 
 @torch.no_grad()

@@ -1,0 +1,162 @@
+"""Inputs that a model writes, such as key-value caches, are written where they lie.
+
+AOT autograd makes a graph that computes the new content of a written input as a result, and copies
+it into the input behind the graph. Here the graph writes it: by the in-place form of the operators
+that changed it (one row of a cache instead of all of it), or by a copy as its last step.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+
+__all__ = ["write_inputs_in_place"]
+
+_ATEN = torch.ops.aten
+
+
+def write_inputs_in_place(module: Any, allowed: Collection[int]) -> int:
+    """Let a graph of ATen operators write those of its inputs that it computes new content for.
+
+    Args:
+        module: the graph as AOT autograd made it, and passes rewrote it; changed in place.
+        allowed: positions of the inputs that may be written while the graph runs.
+
+    Returns how many inputs it writes now. Others stay results, which AOT autograd copies.
+    """
+    output = module.graph.output_node()
+    results = list(output.args[0])
+    sources = output.meta.get("desc") or [None] * len(results)
+    placeholders = module.graph.find_nodes(op="placeholder")
+    inputs = {node.meta.get("desc"): index for index, node in enumerate(placeholders)}
+    count = 0
+    for position, source in enumerate(sources):
+        if not isinstance(source, InputMutationAOTOutput):
+            continue
+        index = inputs.get(source.mutated_input)
+        if index in allowed and _write(module.graph, placeholders[index], results[position]):
+            results[position] = placeholders[index]
+            output.args = (tuple(results),)
+            count += 1
+    if count:
+        module.recompile()
+    return count
+
+
+def _write(graph: Any, target: Any, value: Any) -> bool:
+    """Whether `target` now gets what `value` computes."""
+    if not isinstance(value, torch.fx.Node) or value.op != "call_function":
+        return False
+    output = graph.output_node()
+    if len(_results(output, value)) != 1 or any(_results(output, n) for n in _aliases(target)):
+        return False
+    steps = _steps_from(target, value)
+    if steps and _may_overwrite(graph, target, steps):
+        for step in steps:
+            _write_step(graph, step)
+        return True
+    with graph.inserting_before(output):
+        graph.call_function(_ATEN.copy_.default, (target, value))
+    return True
+
+
+def _results(output: Any, node: Any) -> list[int]:
+    return [index for index, item in enumerate(output.args[0]) if item is node]
+
+
+def _steps_from(target: Any, value: Any) -> list[Any]:
+    """The operators that make `value` of `target`, each of the one before; none if one of them has
+    no in-place form.
+    """
+    steps: list[Any] = []
+    while value is not target:
+        if not isinstance(value, torch.fx.Node) or value.op != "call_function" or not value.args:
+            return []
+        if value.target not in _WINDOWS and _in_place_form(value.target) is None:
+            return []
+        steps.append(value)
+        value = value.args[0]
+    return steps[::-1]
+
+
+_WINDOWS = {
+    _ATEN.slice_scatter.default: _ATEN.slice.Tensor,
+    _ATEN.select_scatter.default: _ATEN.select.int,
+}
+"""Operators that write a part, and the view of that part: (base, part, *where)."""
+
+
+def _in_place_form(overload: Any) -> Any | None:
+    """`index_copy_` for `index_copy`: the same arguments, the first one written and returned."""
+    if not isinstance(overload, torch._ops.OpOverload):
+        return None
+    packet = getattr(getattr(torch.ops, overload.namespace), f"{overload._opname}_", None)
+    form = getattr(packet, overload._overloadname, None)
+    if form is None:
+        return None
+    ours, theirs = overload._schema.arguments, form._schema.arguments
+    same = [(a.name, str(a.type)) for a in ours] == [(b.name, str(b.type)) for b in theirs]
+    first = theirs[0].alias_info
+    return form if same and first is not None and first.is_write else None
+
+
+def _may_overwrite(graph: Any, target: Any, steps: Sequence[Any]) -> bool:
+    """Whether nobody reads the former content once a step has written over it."""
+    order = {node: index for index, node in enumerate(graph.nodes)}
+    for base, step in zip([target, *steps], steps, strict=False):
+        same_memory = _aliases(base)
+        if any(item in same_memory for item in step.all_input_nodes if item is not base):
+            return False
+        readers = {user for node in same_memory for user in node.users} - {step}
+        if any(order[reader] > order[step] for reader in readers):
+            return False
+        if step.meta["val"].dtype != base.meta["val"].dtype:
+            return False
+        if tuple(step.meta["val"].shape) != tuple(base.meta["val"].shape):
+            return False
+    return True
+
+
+def _aliases(node: Any) -> set[Any]:
+    """A node and all that may be a view of it."""
+    found, pending = {node}, [node]
+    while pending:
+        for user in pending.pop().users:
+            if user not in found and _is_view(user):
+                found.add(user)
+                pending.append(user)
+    return found
+
+
+def _is_view(node: Any) -> bool:
+    """Whether what a node gives may share memory with what it is given."""
+    if node.op != "call_function":
+        return node.op != "output"
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.target is operator.getitem or node.target not in _PLAIN
+    return any(item.alias_info is not None for item in node.target._schema.returns) or (
+        node.target in _SOMETIMES_VIEWS
+    )
+
+
+_PLAIN = (operator.add, operator.mul, operator.sub, operator.floordiv)  # of sizes
+_SOMETIMES_VIEWS = (_ATEN.reshape.default, _ATEN.contiguous.default, _ATEN._to_copy.default)
+
+
+def _write_step(graph: Any, step: Any) -> None:
+    base = step.args[0]
+    with graph.inserting_before(step):
+        if step.target in _WINDOWS:
+            _, part, *where = step.args
+            window = graph.call_function(_WINDOWS[step.target], (base, *where), step.kwargs)
+            graph.call_function(_ATEN.copy_.default, (window, part))
+            step.replace_all_uses_with(base)
+        else:
+            written = graph.call_function(_in_place_form(step.target), step.args, step.kwargs)
+            written.meta.update(step.meta)
+            step.replace_all_uses_with(written)
+    graph.erase_node(step)
