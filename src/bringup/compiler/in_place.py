@@ -135,7 +135,7 @@ def _aliases(node: Any) -> set[Any]:
 def _is_view(node: Any) -> bool:
     """Whether what a node gives may share memory with what it is given."""
     if node.op != "call_function":
-        return node.op != "output"
+        return bool(node.op != "output")
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.target is operator.getitem or node.target not in _PLAIN
     return any(item.alias_info is not None for item in node.target._schema.returns) or (
