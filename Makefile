@@ -70,9 +70,14 @@ lint: build
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 
+# The name that scikit-build calls it by: ccache then has what the package's build compiled.
+ifeq ($(origin CXX),default)
+CXX := $(if $(shell command -v g++),g++,c++)
+endif
+
 # $(1): a CMake preset. ctest fails when it finds no test at all.
 define run_native_tests
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset $(1) >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" CXX="$(CXX)" cmake --preset $(1) >/dev/null
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1)
 	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
