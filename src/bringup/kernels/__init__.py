@@ -3,9 +3,10 @@ registered by `ops`; in `torch.ops.bringup` from the first use of one of a group
 
 *For transformers*: `add_layer_norm`, `add_layer_norm_sum`, `rms_norm`, `add_rms_norm`, `rotary`,
 `silu_mul`, `bias_gelu`, `attention` (sequences of different length, `actual_seq_lengths: int[]`),
-`mean_pool` and `packed_linear` with `pack_weight`; float32 and float64, no backward yet.
-`build(name)` compiles one of their `names()` ahead of its first call, `register_attention()` offers
-`attention` to transformers' models, `register_patterns()` the pass library (`kernels.patterns`).
+`mean_pool`, and `packed_linear` with `pack_weight` for linear layers; float32 and float64, no
+backward yet. `build(name)` compiles one of their `names()` ahead of its first call,
+`register_attention()` offers `attention` to transformers' models, `register_patterns()` the pass
+library (`kernels.patterns`).
 
 *The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
+    from bringup.kernels._linear import pack_weight, packed_linear
     from bringup.kernels._matmul import (
         basic_matmul,
         batched_matmul,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
         build,
         mean_pool,
         names,
-        pack_weight,
-        packed_linear,
         rms_norm,
         rotary,
         silu_mul,
@@ -81,6 +81,7 @@ __all__ = [
 ]
 
 _NZ = frozenset({"from_nz", "to_nz"})
+_LINEAR = frozenset({"pack_weight", "packed_linear"})
 _FOR_TRANSFORMERS = frozenset(
     {
         "add_layer_norm",
@@ -91,16 +92,20 @@ _FOR_TRANSFORMERS = frozenset(
         "build",
         "mean_pool",
         "names",
-        "pack_weight",
-        "packed_linear",
         "rms_norm",
         "rotary",
         "silu_mul",
     }
 )
 _PATTERNS = frozenset({"register_patterns"})
-_MATMUL = frozenset(__all__) - _NZ - _FOR_TRANSFORMERS - _PATTERNS - {"load", "register_attention"}
-_OPERATORS = {"_operators": _FOR_TRANSFORMERS, "_matmul": _MATMUL, "_nz": _NZ}
+_NO_OPERATORS = _PATTERNS | {"load", "register_attention"}
+_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _FOR_TRANSFORMERS - _NO_OPERATORS
+_OPERATORS = {
+    "_operators": _FOR_TRANSFORMERS,
+    "_linear": _LINEAR,
+    "_matmul": _MATMUL,
+    "_nz": _NZ,
+}
 _MODULES = {**_OPERATORS, "patterns": _PATTERNS}
 
 

@@ -8,15 +8,14 @@ How they compute is described in the C++ files.
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import torch
 
 from bringup import jit, ops
 from bringup.kernels._flags import CONTRACTED
+from bringup.kernels._flags import kernel_source as _source
 
 __all__ = [
-    "PANEL",
     "add_layer_norm",
     "add_layer_norm_sum",
     "add_rms_norm",
@@ -25,20 +24,12 @@ __all__ = [
     "build",
     "mean_pool",
     "names",
-    "pack_weight",
-    "packed_linear",
     "rms_norm",
     "rotary",
     "silu_mul",
 ]
 
-PANEL = 16  # columns in a panel of packed_linear's weight: kPanel in panel_gemm.h
-
 _FLOATS = (torch.float32, torch.float64)
-
-
-def _source(name: str) -> jit.Source:
-    return jit.Source(Path(__file__).parent / "csrc" / f"{name}.cpp", kind="device")
 
 
 _NORM_CHECKS = (
@@ -184,22 +175,6 @@ mean_pool = ops.kernel_op(
     checks=(ops.dtype("x", *_FLOATS),),
 )
 
-packed_linear = ops.kernel_op(
-    "bringup::packed_linear(Tensor x, Tensor panels, Tensor? bias=None) -> Tensor",
-    source=_source("packed_linear"),
-    dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
-    outputs=ops.empty("x.shape[0]", f"panels.shape[0] * {PANEL}", dtype="x"),
-    checks=(
-        ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "panels", "bias"),
-        ops.shape("panels", "panels.shape[0]", "x.shape[1]", str(PANEL)),
-        ops.shape("x", "x.shape[0]", "panels.shape[1]"),
-        ops.shape("bias", f"panels.shape[0] * {PANEL}"),
-    ),
-)
-
-
 _DESCRIPTIONS = {
     add_layer_norm: """LayerNorm over the last dimension of x + residual (Ba et al.: Layer
         Normalization, 2016), in one pass over memory.
@@ -290,16 +265,6 @@ _DESCRIPTIONS = {
         Returns:
             [B, D].
         """,
-    packed_linear: """x times a frozen weight that lies in panels, plus bias.
-
-        Args:
-            x: [m, k], float32 or float64.
-            panels: [n / 16, k, 16], of the same dtype, as `pack_weight` makes them.
-            bias: [n], of the same dtype, or None.
-
-        Returns:
-            [m, n].
-        """,
 }
 for _kernel, _text in _DESCRIPTIONS.items():
     _kernel.__doc__ = f"{_kernel.schema}\n\n{inspect.cleandoc(_text)}"
@@ -335,17 +300,3 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
     return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=CONTRACTED)
-
-
-def pack_weight(weight: torch.Tensor) -> torch.Tensor:
-    """A linear layer's weight [n, k] as `packed_linear` takes it: panels [n / 16, k, 16],
-    contiguous.
-
-    Raises `ValueError` when the weight is not a matrix or n is not a multiple of 16.
-    """
-    if weight.dim() != 2 or weight.shape[0] % PANEL:
-        raise ValueError(
-            f"pack_weight: expected a weight [n, k] with n a multiple of {PANEL}, "
-            f"got {list(weight.shape)}; leave such a layer to torch.nn.functional.linear"
-        )
-    return weight.reshape(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()

@@ -188,23 +188,6 @@ def test_attention_with_a_length_out_of_range_says_the_range(length: int) -> Non
         kernels.attention(q, q, q, [length], 1.0)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("rows", [0, 1, 5, 6, 7, 13, 90])
-@pytest.mark.parametrize(("depth", "width"), [(384, 384), (20, 16), (7, 80), (1, 1536)])
-def test_packed_linear_is_linear(rows: int, depth: int, width: int, dtype: torch.dtype) -> None:
-    x, weight = torch.randn(rows, depth, dtype=dtype), torch.randn(width, depth, dtype=dtype)
-    bias = torch.randn(width, dtype=dtype)
-    panels = kernels.pack_weight(weight)
-    exact = functional.linear(x.double(), weight.double())
-    close(kernels.packed_linear(x, panels, bias), exact + bias, scale=depth)
-    close(kernels.packed_linear(x, panels), exact, scale=depth)
-
-
-def test_pack_weight_refuses_a_width_that_is_no_multiple_of_16() -> None:
-    with pytest.raises(ValueError, match=r"n a multiple of 16, got \[20, 8\]"):
-        kernels.pack_weight(torch.randn(20, 8))
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_mean_pool_is_the_mean_of_the_first_rows(dtype: torch.dtype, normalize: bool) -> None:
@@ -235,9 +218,6 @@ Q = torch.randn(1, 2, 3, 4)
         ("bias_gelu", (X, torch.randn(3)), r"bias must have shape \[8\]"),
         ("bias_gelu", (X.half(), V.half()), "torch.float32 or torch.float64, got torch.float16"),
         ("attention", (Q, Q[..., :2], Q, [3], 1.0), "k"),
-        ("packed_linear", (X, torch.randn(2, 9, 16)), r"panels must have shape \[2, 8, 16\]"),
-        ("packed_linear", (X[None, None], torch.randn(2, 1, 16)), r"x must have shape \[1, 1\]"),
-        ("packed_linear", (X, torch.randn(2, 8, 16), V), r"bias must have shape \[32\]"),
     ],
 )
 def test_wrong_input_names_operator_and_argument(

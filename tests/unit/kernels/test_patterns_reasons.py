@@ -111,6 +111,22 @@ def test_pass_that_finds_nothing_says_why_and_explain_prints_it(item, capsys):
             lambda x: torch.addmm(x[0, 0, 0], x[0, 0], torch.ones(8, 8)),
             "the bias is no constant",
         ),
+        ("PackLinear", lambda x: x[0, 0] @ x[0, 1], "the weight is no constant"),
+        (
+            "PackLinear",
+            lambda x: torch.addmm(torch.ones(8), x[0, 0], torch.ones(8, 8), beta=2),
+            "the bias or the product is scaled",
+        ),
+        (
+            "PackLinear",
+            lambda x: torch.addmm(torch.ones(1), x[0, 0], torch.ones(8, 8)),
+            "the bias is broadcast",
+        ),
+        (
+            "PackLinear",
+            lambda x: (x[0, 0].half() @ torch.ones(8, 8).half()).float(),
+            "float16 is not float32 or float64",
+        ),
     ],
 )
 def test_near_miss_says_what_is_in_the_way(name, function, words):

@@ -16,8 +16,17 @@ FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 
 # Per model: matches of the pattern passes, and operators of the rewritten graph, by layers.
 ENCODER = (
-    {"AddLayerNorm": 2 * LAYERS, "BiasGelu": LAYERS, "MergeProjections": LAYERS},
-    {"bringup.bias_gelu.default": LAYERS, "aten.addmm.default": 3 * LAYERS},
+    {
+        "AddLayerNorm": 2 * LAYERS,
+        "MergeProjections": LAYERS,
+        "PackLinear": 4 * LAYERS,
+        "BiasGelu": 0,  # the activation is the packed product's
+    },
+    {
+        "bringup.packed_linear.default": 4 * LAYERS,
+        "aten.gelu.default": 0,
+        "aten.addmm.default": 0,
+    },
 )
 DECODER = (
     {
@@ -27,8 +36,12 @@ DECODER = (
         "GroupedHeads": LAYERS,
         "CausalMask": LAYERS,
         "MergeProjections": 2 * LAYERS,
+        "PackLinear": 4 * LAYERS,
     },
     {
+        "bringup.packed_linear.default": 4 * LAYERS,
+        "aten.mm.default": 0,
+        "aten.addmm.default": 0,
         "bringup.add_rms_norm.default": 2 * LAYERS,
         "bringup.rotary.default": 2 * LAYERS,
         "bringup.silu_mul.default": LAYERS,
@@ -42,8 +55,13 @@ EXPECTED = {
     "bert": (ENCODER[0], ENCODER[1] | {"bringup.add_layer_norm.default": 2 * LAYERS}),
     "vit": (ENCODER[0], ENCODER[1] | {"aten.split_with_sizes.default": LAYERS}),
     "gpt2": (
-        {"AddLayerNorm": 2 * LAYERS, "TanhGelu": LAYERS, "CausalMask": LAYERS},
-        {"aten.gelu.default": LAYERS, "aten.tanh.default": 0, "aten.where.self": 0},
+        {
+            "AddLayerNorm": 2 * LAYERS,
+            "TanhGelu": LAYERS,
+            "CausalMask": LAYERS,
+            "PackLinear": 4 * LAYERS,
+        },
+        {"aten.gelu.default": 0, "aten.tanh.default": 0, "aten.where.self": 0},
     ),
     "llama": (DECODER[0] | {"RmsNorm": 2 * LAYERS + 1}, DECODER[1]),
     "qwen2": (DECODER[0] | {"RmsNorm": 2 * LAYERS + 1}, DECODER[1]),

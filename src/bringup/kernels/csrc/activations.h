@@ -36,6 +36,17 @@ inline Vec<double> gelu(Vec<double> v) {
   return result;
 }
 
+// GELU with tanh in the place of erf (ibid.), which is v times a sigmoid: v / (1 + e^-s) with s = 2
+// sqrt(2 / pi) (v + 0.044715 v^3). The exponential is taken of -|s|, so that it cannot overflow.
+template <class Vector>
+inline Vector gelu_tanh(Vector v) {
+  using T = decltype(v[0] + 0);
+  const Vector s = v * (T(1.5957691216057308) + T(0.07135481627260025) * v * v);
+  const Vector power = exp_nonpositive(s < Vector{} ? s : -s);
+  const Vector numerator = s < Vector{} ? v * power : v;
+  return numerator / (1 + power);
+}
+
 // NaN stays NaN.
 template <class Vector>
 inline Vector relu(Vector v) {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from bringup.kernels.patterns.activations import BiasGelu, ErfGelu, SwiGlu, TanhGelu
 from bringup.kernels.patterns.attention import Attention, CausalMask, GroupedHeads
 from bringup.kernels.patterns.cleanup import DropCopies, FoldFactories
-from bringup.kernels.patterns.linear import MergeProjections
+from bringup.kernels.patterns.linear import MergeProjections, PackLinear
 from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, RmsNorm
 from bringup.kernels.patterns.rotary import Rotary
 from bringup.passes import FusionBasePass, PassStage, register_fusion_pass
@@ -31,11 +31,12 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
     SwiGlu,
     TanhGelu,
     ErfGelu,
-    BiasGelu,
     Attention,
     GroupedHeads,
     CausalMask,
     MergeProjections,
+    PackLinear,
+    BiasGelu,  # what is not packed
 )
 """The passes in the order in which they run; each is registered as `Library` + its class name."""
 

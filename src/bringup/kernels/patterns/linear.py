@@ -1,13 +1,16 @@
-"""Linear layers over one input become one: query, key and value; gate and up."""
+"""Linear layers with frozen weights: those over one input become one (query, key and value; gate
+and up), and weights are laid out for `bringup::packed_linear`.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any, NamedTuple
 
-from bringup import ir, passes
-from bringup.kernels.patterns._support import is_frozen, refuse_writers, require
+from bringup import ir, kernels, passes
+from bringup.kernels.patterns._support import described, is_frozen, refuse_writers, require
 
-__all__ = ["MergeProjections"]
+__all__ = ["MergeProjections", "PackLinear"]
 
 _INPUTS = {"aten::addmm": "mat1", "aten::mm": "self"}
 
@@ -44,12 +47,17 @@ def _require_frozen(node: ir.Node) -> None:
     require(is_frozen(node.argument("mat2")), "the weight is no constant")
     if node.op_type == "aten::mm":
         return
+    _require_plain(node)
+    require(is_frozen(node.argument("self")), "the bias is no constant")
+
+
+def _require_plain(node: ir.Node) -> None:
+    """That an addmm is a linear layer."""
     bias = node.argument("self")
     is_plain = node.argument("beta") == 1 and node.argument("alpha") == 1
     require(is_plain, "the bias or the product is scaled")
     desc = bias.desc if isinstance(bias, ir.Value) else None
     require(desc is not None and desc.shape.rank == 1, "the bias is not one number per column")
-    require(is_frozen(bias), "the bias is no constant")
 
 
 def _source(value: object) -> object:
@@ -79,3 +87,118 @@ def _merge(
     for node, part in zip(group, parts, strict=True):
         graph.replace_all_uses(node.output, part)
     graph.erase_dead(*group)
+
+
+class PackLinear(passes.FusionBasePass):
+    """A product (`mm`, `addmm`) with a frozen weight, and the activation behind it ->
+    `bringup::packed_linear` over the weight laid out in panels.
+
+    Layers that share a weight share its panels. Whoever else reads the weight reads it as it was.
+    """
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Try every product, in the order of the graph: what is packed for the first is there for
+        the others.
+        """
+        products = [node for node in graph.nodes if node.op_type in _INPUTS]
+        require(bool(products), f"the graph has no {' or '.join(_INPUTS)}")
+        kernels.load()
+        packing = _Packing(graph, context)
+        for node in products:
+            try:
+                packing.pack(node)
+            except passes.PassSkipException as reason:
+                context.refuse(node.name, str(reason))
+
+
+_ACTIVATIONS = {
+    ("aten::relu", None): "relu",
+    ("aten::silu", None): "silu",
+    ("aten::gelu", "none"): "gelu",
+    ("aten::gelu", "tanh"): "gelu_tanh",
+}
+_VIEWS = ("aten::view", "aten::_unsafe_view")
+
+
+class _Epilogue(NamedTuple):
+    """The activation that reads a product, and what it is called."""
+
+    node: ir.Node
+    name: str
+
+
+class _Packing:
+    """Panels of one graph, and the products that read them."""
+
+    def __init__(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        self._graph = graph
+        self._context = context
+        self._aliases = ir.AliasAnalysis(graph)
+        self._panels: dict[object, ir.TensorHolder] = {}
+
+    def pack(self, node: ir.Node) -> None:
+        """Put the packed product in the place of one product and of the activation behind it."""
+        from bringup.kernels._linear import PANEL  # needs torch, which listing passes does not
+
+        x, weight = node.argument(_INPUTS[node.op_type]), node.argument("mat2")
+        bias = node.argument("self") if node.op_type == "aten::addmm" else None
+        assert isinstance(weight, ir.Value), "the schema says so"
+        if bias is not None:
+            _require_plain(node)
+        require(is_frozen(weight), "the weight is no constant")
+        writer = self._aliases.writer_of(weight)
+        require(writer is None, f"the weight is written by {writer.name if writer else ''!r}")
+        known = described([x, weight, *([bias] if bias is not None else [])])
+        depth, width = known[1].shape
+        is_known = known[1].shape.is_static and ir.same_size(known[0].shape[1], depth)
+        require(is_known, f"the weight is {known[1].shape}")
+        if bias is not None:
+            require(ir.same_size(known[2].shape[0], width), "the bias is broadcast")
+
+        epilogue = _epilogue_of(node.output)
+        op = self._graph.inserting_before(node).op
+        padding = -int(width) % PANEL
+        activation = epilogue.name if epilogue is not None else "none"
+        panels = self._panels_of(weight, node)
+        packed = op("bringup::packed_linear", x, panels, bias, padding, activation)
+        assert isinstance(packed, ir.TensorHolder)
+        replaced = [node] if epilogue is None else [node, epilogue.node]
+        passes.report_fuse(replaced, [packed.value.node], self._context)
+        self._graph.replace_all_uses(node.output, packed)
+        if epilogue is not None:
+            source = epilogue.node.argument("self")
+            self._graph.replace_all_uses(epilogue.node.output, source)
+        self._graph.erase_dead(*replaced)
+
+    def _panels_of(self, weight: ir.Value, before: ir.Node) -> ir.TensorHolder:
+        key = _memory_of(weight)
+        if key not in self._panels:
+            op = self._graph.inserting_before(before).op
+            panels = op("bringup::pack_weight", op("aten::t", weight))
+            assert isinstance(panels, ir.TensorHolder)
+            self._panels[key] = panels
+        return self._panels[key]
+
+
+def _memory_of(weight: ir.Value) -> object:
+    """What two values have in common that are the same matrix: the memory of a constant (views of
+    one weight were folded into several), otherwise the value.
+    """
+    payload: Any = weight.node.payload if weight.node.op_type == ir.CONSTANT else None
+    desc = weight.desc
+    if payload is None or desc is None or not hasattr(payload, "data_ptr"):
+        return weight
+    return payload.data_ptr(), desc.dtype, desc.device, payload.shape, payload.stride()
+
+
+def _epilogue_of(product: ir.Value) -> _Epilogue | None:
+    """The activation that is the only reader of a product, or of a view that is its only reader."""
+    users = product.users
+    if len(users) == 1 and users[0].op_type in _VIEWS:
+        users = users[0].output.users
+    if len(users) != 1:
+        return None
+    node = users[0]
+    approximate = node.argument("approximate") if node.op_type == "aten::gelu" else None
+    name = _ACTIVATIONS.get((node.op_type, approximate))  # type: ignore[arg-type]
+    return None if name is None else _Epilogue(node, name)
