@@ -176,9 +176,9 @@ void bind_registry(nb::module_& module) {
     return or_none(en::Registry::instance().find_by_key(key, version));
   });
   module.def("select_passes", &select, nb::arg().none(), nb::arg(), nb::arg());
-  module.def("is_switched_on",
+  module.def("is_enabled",
              [](const std::string& name, const std::map<std::string, bool>& switches) {
-               return en::is_switched_on(name, {switches.begin(), switches.end()});
+               return en::is_enabled(name, {switches.begin(), switches.end()});
              });
   module.def("remove_passes", [](const std::string& name, const std::string& version) {
     return en::Registry::instance().remove(name, version);

@@ -65,7 +65,7 @@ class Choice {
 
   void choose(const RegistrationPtr& pass) {
     const std::string& name = pass->descriptor.pass_name;
-    if (is_switched_on(name, selection_.switches)) chosen_[name] = pass;
+    if (is_enabled(name, selection_.switches)) chosen_[name] = pass;
   }
 
   const RegistrationPtr& named(const std::string& name) const {
@@ -85,7 +85,7 @@ class Choice {
     if (place == there_.end()) {
       throw unordered(by, "requires " + quoted(name) + ", which is not there");
     }
-    if (!is_switched_on(name, selection_.switches)) {
+    if (!is_enabled(name, selection_.switches)) {
       throw unordered(by, "requires " + quoted(name) + ", which is switched off: switch " +
                               quoted(by.pass_name) + " off too");
     }
@@ -187,7 +187,7 @@ class Ordering {
 
 }  // namespace
 
-bool is_switched_on(std::string_view name, const Switches& switches) {
+bool is_enabled(std::string_view name, const Switches& switches) {
   auto place = switches.find(name);
   if (place == switches.end()) place = switches.find("ALL");
   return place == switches.end() || place->second;

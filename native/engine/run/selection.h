@@ -24,7 +24,7 @@ struct Selection {
 };
 
 // By its own switch, else by that of ALL, else it is on.
-bool is_switched_on(std::string_view name, const Switches& switches);
+bool is_enabled(std::string_view name, const Switches& switches);
 
 // Of each name one version, and with each pass those that it requires, in running order: by stage,
 // then by `requires_all` and `after`, priority, name. EngineError(kMissing) for a name or version

@@ -5,12 +5,11 @@ tensor looks like), `Dialect` (who knows operators), `Graph`, `Node`, `Value` (t
 edits), `GraphBuilder` and `TensorHolder` (making one).
 """
 
-from bringup.ir.anchors import InAnchor, OutAnchor
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
-from bringup.ir.dialect import Dialect, Operator, Parameter, current_dialect, use_dialect
+from bringup.ir.dialect import Dialect, current_dialect, use_dialect
 from bringup.ir.edits import Control, Edit, Erase, Insert, Move, Rewire
-from bringup.ir.effects import AliasAnalysis, replace_output
+from bringup.ir.effects import AliasAnalysis
 from bringup.ir.graph import Graph
 from bringup.ir.inference import infer_shapes
 from bringup.ir.node import (
@@ -18,11 +17,17 @@ from bringup.ir.node import (
     INPUT,
     ONE_OF,
     OUTPUT,
+    InAnchor,
     Node,
+    OutAnchor,
     Value,
+    argument_text,
+    node_text,
 )
+from bringup.ir.operators import Operator, Parameter
 from bringup.ir.order import topological_sort
-from bringup.ir.printing import argument_text, graph_text, node_text, to_dot
+from bringup.ir.outputs import replace_output
+from bringup.ir.printing import graph_text, to_dot
 from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
 from bringup.ir.symbolic import Dim, DimLike, SymbolicDim, same_size, sizes_in
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc

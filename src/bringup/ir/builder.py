@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from bringup.errors import ExpiredHandleError
 from bringup.ir.constants import constant_payload
 from bringup.ir.constraint import DimPattern, TensorConstraint
-from bringup.ir.dialect import Dialect, Operator
-from bringup.ir.graph import Graph
+from bringup.ir.dialect import Dialect
+from bringup.ir.graph import Graph, use_builder
 from bringup.ir.node import ONE_OF, Node, Value, plain
+from bringup.ir.operators import Operator
 from bringup.ir.order import topological_sort
 from bringup.ir.symbolic import DimLike
 from bringup.ir.tensor import Shape, TensorDesc
@@ -420,3 +421,6 @@ class GraphBuilder:
             topological_sort(graph)
         self._graph = None
         return graph
+
+
+use_builder(GraphBuilder.over)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from bringup.ir.node import Node
+
 if TYPE_CHECKING:
     from bringup.ir._engine import EditList, GraphCore
-    from bringup.ir.node import Node
 
 __all__ = ["Committer", "Control", "Edit", "Erase", "Insert", "Journal", "Move", "Rewire"]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from bringup.ir._engine import AliasAnalysisCore
-from bringup.ir.graph import Graph
-from bringup.ir.node import Node, Value
+from typing import Protocol
 
-__all__ = ["AliasAnalysis", "later_writer", "replace_output"]
+from bringup.ir._engine import AliasAnalysisCore, GraphCore, NodeBase, ValueBase
+
+__all__ = ["AliasAnalysis", "later_writer"]
+
+
+class _Graph(Protocol):
+    _core: GraphCore
 
 
 class AliasAnalysis:
@@ -16,7 +20,7 @@ class AliasAnalysis:
     autograd makes) costs one walk over its operators and answers at once.
     """
 
-    def __init__(self, graph: Graph, *, track_views: bool = False) -> None:
+    def __init__(self, graph: _Graph, *, track_views: bool = False) -> None:
         self.core = AliasAnalysisCore(graph._core, track_views)
 
     def rebuild(self) -> None:
@@ -28,28 +32,28 @@ class AliasAnalysis:
         """Whether nothing in the graph writes memory, as far as anybody knows."""
         return self.core.quiet
 
-    def root(self, value: Value) -> Node:
+    def root(self, value: ValueBase) -> NodeBase:
         """The node that stands for the storage of `value`, if views are tracked or not quiet."""
         return self.core.root(value)
 
-    def writer_between(self, value: Value, first: Node, last: Node) -> Node | None:
+    def writer_between(self, value: ValueBase, first: NodeBase, last: NodeBase) -> NodeBase | None:
         """A node from `first` on and before `last` that may write the memory of `value`."""
         return self.core.writer_between(value, first, last)
 
-    def writer_of(self, value: Value) -> Node | None:
+    def writer_of(self, value: ValueBase) -> NodeBase | None:
         """Any node that may write the memory of `value`, wherever it stands."""
         return self.core.writer_of(value)
 
-    def replaced(self, old: Value, new: Value) -> None:
+    def replaced(self, old: ValueBase, new: ValueBase) -> None:
         """`new` stands where `old` stood: from now on they count as one storage."""
         self.core.replaced(old, new)
 
-    def record(self, node: Node) -> None:
+    def record(self, node: NodeBase) -> None:
         """Take one more node into account."""
         self.core.record(node)
 
 
-def later_writer(old: Value, new: Value) -> Node | None:
+def later_writer(old: ValueBase, new: ValueBase) -> NodeBase | None:
     """What writes the memory of `new` behind both values, so that readers of `old` that read `new`
     instead would see it; None where nothing does.
     """
@@ -60,25 +64,3 @@ def later_writer(old: Value, new: Value) -> Node | None:
     later = old.node if new.node.is_before(old.node) else new.node
     following = later.next
     return None if following is None else aliases.writer_between(new, following, graph.output_node)
-
-
-def replace_output(graph: Graph, index: int, new: Value) -> None:
-    """Let a graph return another value as result number `index`, whatever else reads the former.
-
-    Args:
-        graph: the graph; it is changed.
-        index: the number of the result, from 0.
-        new: a value of this graph.
-    """
-    places = iter(range(len(graph.outputs)))
-
-    def exchanged(argument: object) -> object:
-        if isinstance(argument, Value):
-            return new if next(places) == index else argument
-        if isinstance(argument, (tuple, list)):
-            return tuple([exchanged(item) for item in argument])
-        if isinstance(argument, dict):
-            return {key: exchanged(item) for key, item in argument.items()}
-        return argument
-
-    graph.set_outputs(*[exchanged(item) for item in graph.output_node.arguments])

@@ -9,27 +9,37 @@ this one mirrors.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from bringup.errors import ExpiredHandleError, PassError, PassSkipException
 from bringup.ir._engine import GraphCore
-from bringup.ir.dialect import Dialect, Operator, current_dialect
+from bringup.ir.dialect import Dialect, current_dialect
 from bringup.ir.edits import Edit, Journal
+from bringup.ir.effects import later_writer
 from bringup.ir.layouts import Expectation, settle
 from bringup.ir.node import INPUT, Node, Value, as_called, map_argument, plain, values_in
+from bringup.ir.operators import Operator
+from bringup.ir.printing import graph_text, to_dot
+from bringup.ir.protocols import Calls
+from bringup.ir.sizes import computed_sizes
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 from bringup.ir.tree import GraphTree
 
-if TYPE_CHECKING:
-    from bringup.ir.builder import GraphBuilder
-
-__all__ = ["Graph"]
+__all__ = ["Graph", "use_builder"]
 
 _STRUCTURAL = "ir::"
 """Types in this namespace are no operators: no dialect is asked about them."""
+
+
+_builder_over: Callable[[Graph, Node], Calls]
+
+
+def use_builder(over: Callable[[Graph, Node], Calls]) -> None:
+    """What makes a builder over a graph and a place in it: the builder is above the graph."""
+    global _builder_over
+    _builder_over = over
 
 
 class Graph(GraphTree):
@@ -118,14 +128,10 @@ class Graph(GraphTree):
         return self._core.size()
 
     def __str__(self) -> str:
-        from bringup.ir.printing import graph_text
-
         return graph_text(self)
 
     def to_dot(self) -> str:
         """The graph in the DOT language of Graphviz."""
-        from bringup.ir.printing import to_dot
-
         return to_dot(self)
 
     # Changing
@@ -192,8 +198,6 @@ class Graph(GraphTree):
 
         `instead_of` is a value that the only output will stand for and that then goes.
         """
-        from bringup.ir.sizes import computed_sizes
-
         before = before or self.output_node
         self._own(before)
         arguments = computed_sizes(self, arguments, before)
@@ -244,12 +248,10 @@ class Graph(GraphTree):
         self._core.read_fx(graph, node_type, getitem, reader, inherited)
         return self._core
 
-    def inserting_before(self, node: Node) -> GraphBuilder:
-        """A builder whose operators become nodes of this graph, placed before `node`."""
-        from bringup.ir.builder import GraphBuilder
-
+    def inserting_before(self, node: Node) -> Calls:
+        """A `GraphBuilder` whose operators become nodes of this graph, placed before `node`."""
         self._own(node)
-        return GraphBuilder.over(self, node)
+        return _builder_over(self, node)
 
     def replace_all_uses(self, old: object, new: object) -> None:
         """Let every reader of `old` (not `new`'s own node) read `new`, which may be a value or a
@@ -258,8 +260,6 @@ class Graph(GraphTree):
         Raises `PassError` that names both when shape, dtype or device differ, and when something
         writes the memory of `new` behind both: what reads `old` would see what is written.
         """
-        from bringup.ir.effects import later_writer
-
         old_value, new_value = self._own_value(old), self._own_value(new)
         writer = later_writer(old_value, new_value)
         if writer is not None:
@@ -276,8 +276,6 @@ class Graph(GraphTree):
 
     def set_argument(self, node: Node, name: str, argument: object) -> None:
         """Give the parameter `name` of `node` another argument; its outputs are shaped again."""
-        from bringup.ir.sizes import computed_sizes
-
         self._own(node)
         arguments = list(node.arguments)
         arguments[node.operator.index_of(name)] = plain(argument)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bringup.errors import PassError
+from bringup.ir._engine import NodeBase
 from bringup.ir.dialect import Dialect
+from bringup.ir.effects import AliasAnalysis
 from bringup.ir.node import CONSTANT, INPUT, Node, Value
-
-if TYPE_CHECKING:
-    from bringup.ir.effects import AliasAnalysis
-    from bringup.ir.graph import Graph
+from bringup.ir.protocols import EditableGraph
 
 __all__ = ["Expectation", "settle"]
 
@@ -27,7 +26,7 @@ class Expectation:
 
 
 def settle(
-    graph: Graph,
+    graph: EditableGraph,
     dialect: Dialect,
     relaid: Iterable[Node],
     expected: Iterable[Expectation],
@@ -51,14 +50,14 @@ def settle(
 
 
 class _Settling:
-    def __init__(self, graph: Graph, dialect: Dialect, rule: str) -> None:
+    def __init__(self, graph: EditableGraph, dialect: Dialect, rule: str) -> None:
         self._graph = graph
         self._dialect = dialect
         self._rule = rule or "the edit"
         self._expected: dict[Value, Expectation] = {}
         self._agenda: dict[Node, None] = {}
         self._aliases: AliasAnalysis | None = None
-        self._returned: set[Node] = set()
+        self._returned: set[NodeBase] = set()
 
     def run(self, relaid: Iterable[Node], expected: Iterable[Expectation]) -> None:
         self._agenda.update(dict.fromkeys(relaid))
@@ -112,8 +111,6 @@ class _Settling:
 
     def _is_returned(self, value: Value) -> bool:
         """Whether a result of the graph is this value, or may be a view of it."""
-        from bringup.ir.effects import AliasAnalysis
-
         if self._aliases is None:
             self._aliases = AliasAnalysis(self._graph, track_views=True)
             self._returned = {self._aliases.root(item) for item in self._graph.outputs}

@@ -1,29 +1,34 @@
-"""Node and value: one operation of a graph, and one of its results."""
+"""Node and value: one operation of a graph, and one of its results; the places where values come in
+and go out; both as text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bringup.errors import PassError
 from bringup.ir._engine import NodeBase, ValueBase, use_ir_types
-from bringup.ir.dialect import Operator, Parameter
+from bringup.ir.effects import AliasAnalysis
+from bringup.ir.operators import Operator, Parameter
 from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import TensorDesc
-
-if TYPE_CHECKING:
-    from bringup.ir.anchors import InAnchor, OutAnchor
 
 __all__ = [
     "CONSTANT",
     "INPUT",
     "ONE_OF",
     "OUTPUT",
+    "InAnchor",
     "Node",
+    "OutAnchor",
     "Value",
+    "argument_text",
     "as_called",
     "map_argument",
+    "node_text",
     "plain",
     "values_in",
 ]
@@ -184,16 +189,12 @@ class Node(NodeBase):
         return found if isinstance(found, dict) else {}
 
     def get_all_in_anchors(self) -> tuple[InAnchor, ...]:
-        """The inputs of this node."""
-        from bringup.ir.anchors import in_anchors
-
-        return in_anchors(self)
+        """All inputs of this node; a value that is read twice stands twice."""
+        return tuple(InAnchor(self, index) for index in range(len(self.inputs)))
 
     def get_all_out_anchors(self) -> tuple[OutAnchor, ...]:
         """The outputs of this node."""
-        from bringup.ir.anchors import out_anchors
-
-        return out_anchors(self)
+        return tuple(OutAnchor(self, index) for index in range(len(self.outputs)))
 
     def get_in_data_nodes(self) -> tuple[Node, ...]:
         """The nodes whose values this one reads, each once."""
@@ -207,17 +208,13 @@ class Node(NodeBase):
         """The nodes that must run before this one: those of `control_inputs`, and for the sake of
         memory they both use.
         """
-        from bringup.ir.anchors import control_inputs
-
-        return control_inputs(self)
+        return _control_inputs(self)
 
     def get_out_control_nodes(self) -> tuple[Node, ...]:
         """The nodes that must run after this one: those of `control_users`, and for the sake of
         memory they both use.
         """
-        from bringup.ir.anchors import control_outputs
-
-        return control_outputs(self)
+        return _control_outputs(self)
 
     # The names of GE
 
@@ -253,8 +250,6 @@ class Node(NodeBase):
         return [(anchor.node, anchor.index) for anchor in peers]
 
     def __repr__(self) -> str:
-        from bringup.ir.printing import node_text
-
         return f"<erased node {self._name}>" if self.is_erased else node_text(self)
 
 
@@ -269,6 +264,127 @@ def as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
         else:
             given.append(argument)
     return tuple(given), named
+
+
+@dataclass(frozen=True)
+class InAnchor:
+    """Input number `index` of a node, counted over the values that it reads."""
+
+    node: Node
+    index: int
+
+    @property
+    def value(self) -> Value:
+        """What is read here."""
+        return self.node.inputs[self.index]
+
+    @property
+    def peer(self) -> OutAnchor:
+        """Where the value comes from."""
+        return OutAnchor(self.value.node, self.value.index)
+
+
+@dataclass(frozen=True)
+class OutAnchor:
+    """Output number `index` of a node."""
+
+    node: Node
+    index: int
+
+    @property
+    def value(self) -> Value:
+        """What goes out here."""
+        return self.node.outputs[self.index]
+
+    @property
+    def peers(self) -> tuple[InAnchor, ...]:
+        """Where the value is read, in graph order."""
+        return tuple(
+            InAnchor(user, index)
+            for user in self.value.users
+            for index, value in enumerate(user.inputs)
+            if value is self.value
+        )
+
+
+def _control_inputs(node: Node) -> tuple[Node, ...]:
+    """The nodes that must run before `node` for another reason than that it reads their values: a
+    control edge, or because one of the two writes memory that the other uses, or its effects are
+    unknown. In graph order.
+    """
+    order = _ordered_by_memory(node)
+    found = [other for other in order if other.is_before(node) and node not in other.users]
+    return _sorted(found, node.control_inputs)
+
+
+def _control_outputs(node: Node) -> tuple[Node, ...]:
+    """The nodes that must run after `node` for another reason than that they read its values."""
+    order = _ordered_by_memory(node)
+    found = [other for other in order if node.is_before(other) and other not in node.users]
+    return _sorted(found, node.control_users)
+
+
+def _sorted(found: list[Node], edges: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(sorted({*found, *edges}, key=lambda node: node.order))
+
+
+def _ordered_by_memory(node: Node) -> list[Node]:
+    graph = node.graph
+    aliases = AliasAnalysis(graph)
+    if aliases.quiet:
+        return []
+    uses, writes = _memory_of(node, aliases)
+    found = []
+    for other in graph.nodes:
+        if other is node or not other.inputs:
+            continue
+        other_uses, other_writes = _memory_of(other, aliases)
+        opaque = node.operator.opaque or other.operator.opaque
+        if opaque or uses & other_writes or writes & other_uses:
+            found.append(other)
+    return found
+
+
+def _memory_of(node: Node, aliases: AliasAnalysis) -> tuple[set[NodeBase], set[NodeBase]]:
+    """The storages that a node uses, and those it writes, each as its root value."""
+    uses = {aliases.root(value) for value in (*node.inputs, *node.outputs)}
+    writes = {
+        aliases.root(value)
+        for index in node.operator.mutates
+        for value in values_in(node.arguments[index])
+    }
+    return uses, writes
+
+
+def argument_text(argument: object) -> str:
+    """One argument: `%name` for a value, `[a, b]` for a list, `repr` for host values."""
+    if isinstance(argument, Value):
+        return f"%{argument.name}"
+    if isinstance(argument, (tuple, list)):
+        return f"[{', '.join(argument_text(item) for item in argument)}]"
+    if isinstance(argument, dict):
+        pairs = [f"{key!r}: {argument_text(item)}" for key, item in argument.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(argument, slice):
+        ends = (argument.start, argument.stop, argument.step)
+        return f"slice({', '.join(map(argument_text, ends))})"
+    return repr(argument)
+
+
+def node_text(node: Node) -> str:
+    """`%y: float32[2, 3] = aten::addmm(self=%bias, ...)`, with a control edge ` after %x`."""
+    names = [parameter.name for parameter in node.operator.parameters]
+    shown = []
+    for index, argument in enumerate(node.arguments):
+        prefix = f"{names[index]}=" if index < len(names) else ""
+        shown.append(prefix + argument_text(argument))
+    shown.extend(f"{name}={argument_text(item)}" for name, item in node.keywords.items())
+    call = f"{node.op_type}({', '.join(shown)})"
+    if node.control_inputs:
+        call = f"{call} after {', '.join(f'%{source.name}' for source in node.control_inputs)}"
+    if not node.outputs:
+        return call
+    return f"{', '.join(repr(value) for value in node.outputs)} = {call}"
 
 
 use_ir_types(Node, Value, Operator, Parameter)

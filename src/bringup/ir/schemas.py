@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bringup.errors import PassError, SchemaError
-from bringup.ir.dialect import Operator, Parameter
 from bringup.ir.node import Node, Value
+from bringup.ir.operators import Operator, Parameter
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
 __all__ = ["COMMUTATIVE_ATEN", "AtenSchemas", "aten_schemas"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bringup.errors import PassError
 from bringup.ir._engine import use_symbolic_type
 from bringup.ir.node import Node, Value
+from bringup.ir.protocols import EditableGraph
 from bringup.ir.symbolic import Dim, SymbolicDim, same_size
-
-if TYPE_CHECKING:
-    from bringup.ir.graph import Graph
 
 __all__ = ["computed_sizes"]
 
@@ -20,7 +18,9 @@ _SIZE = "size"
 use_symbolic_type(SymbolicDim, str)
 
 
-def computed_sizes(graph: Graph, arguments: tuple[Any, ...], before: Node) -> tuple[Any, ...]:
+def computed_sizes(
+    graph: EditableGraph, arguments: tuple[Any, ...], before: Node
+) -> tuple[Any, ...]:
     """The arguments of a node in front of `before`, each symbolic size a value that is this size.
 
     Such a value is looked for among the inputs and the sizes of tensors; nodes that compute it are
@@ -42,7 +42,7 @@ def _may_hold_size(item: object) -> bool:
 
 
 class _Sizes:
-    def __init__(self, graph: Graph, before: Node) -> None:
+    def __init__(self, graph: EditableGraph, before: Node) -> None:
         self._graph = graph
         self._before = before
         self._as_size: Any = getattr(graph.dialect, "as_size", None)

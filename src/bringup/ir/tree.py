@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bringup.ir.edits import Journal
+from bringup.ir.node import Node
+
 if TYPE_CHECKING:
-    from bringup.ir.edits import Journal
-    from bringup.ir.graph import Graph
-    from bringup.ir.node import Node
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 __all__ = ["GraphTree"]
 
@@ -30,8 +31,8 @@ class GraphTree:
     def __init__(self) -> None:
         self.graph_id = next(_NUMBERS)
         self._attributes: dict[str, object] = {}
-        self._subgraphs: dict[str, tuple[Graph, Node | None]] = {}
-        self._parent: tuple[Graph, Node | None] | None = None
+        self._subgraphs: dict[str, tuple[Self, Node | None]] = {}
+        self._parent: tuple[Self, Node | None] | None = None
         self._undo: list[Callable[[], None]] = []
         self._journal: Journal | None = None
 
@@ -39,6 +40,15 @@ class GraphTree:
         raise NotImplementedError
 
     def _own(self, node: Node) -> None:
+        raise NotImplementedError
+
+    def owns(self, node: Node | None) -> bool:
+        """Whether the node is one of this graph."""
+        raise NotImplementedError
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of the graph, in order."""
         raise NotImplementedError
 
     # Attributes
@@ -70,7 +80,7 @@ class GraphTree:
 
     # Subgraphs
 
-    def get_parent_graph(self) -> Graph | None:
+    def get_parent_graph(self) -> Self | None:
         """The graph whose node calls this one; None for a root graph."""
         self._live()
         return None if self._parent is None else self._parent[0]
@@ -83,7 +93,7 @@ class GraphTree:
         graph, node = self._parent
         return node if graph.owns(node) else None
 
-    def get_all_subgraphs(self) -> tuple[Graph, ...]:
+    def get_all_subgraphs(self) -> tuple[Self, ...]:
         """The subgraphs of this graph (not theirs), in the order in which they were added."""
         self._live()
         return tuple(subgraph for subgraph, _ in self._subgraphs.values())
@@ -93,7 +103,7 @@ class GraphTree:
         self._live()
         return name in self._subgraphs
 
-    def get_subgraph(self, name: str) -> Graph:
+    def get_subgraph(self, name: str) -> Self:
         """The subgraph of this name; `KeyError` that lists them when there is none."""
         self._live()
         if name not in self._subgraphs:
@@ -102,7 +112,7 @@ class GraphTree:
             )
         return self._subgraphs[name][0]
 
-    def add_subgraph(self, name: str, subgraph: Graph, node: Node | None = None) -> None:
+    def add_subgraph(self, name: str, subgraph: Self, node: Node | None = None) -> None:
         """Add a graph that `node` calls (a branch, a loop's body). Passes visit it if it has a
         node.
 
@@ -124,7 +134,7 @@ class GraphTree:
         self.set_entry(self._subgraphs, name, (subgraph, node))
         self._adopted(subgraph, (self, node))
 
-    def remove_subgraph(self, name: str) -> Graph:
+    def remove_subgraph(self, name: str) -> Self:
         """Take a subgraph out and return it; `KeyError` that lists them when there is none."""
         subgraph = self.get_subgraph(name)
         kept = dict(self._subgraphs)
@@ -133,7 +143,7 @@ class GraphTree:
         self._adopted(subgraph, None)
         return subgraph
 
-    def _adopted(self, subgraph: Graph, parent: tuple[Any, Node | None] | None) -> None:
+    def _adopted(self, subgraph: Self, parent: tuple[Any, Node | None] | None) -> None:
         former = subgraph._parent
         subgraph._parent = parent
 

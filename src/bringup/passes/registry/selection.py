@@ -59,7 +59,7 @@ def is_enabled(name: str, switches: Mapping[str, bool]) -> bool:
         name: of the pass.
         switches: by name of a pass, or `ALL`, whether it runs.
     """
-    return native.is_switched_on(name, dict(switches))
+    return native.is_enabled(name, dict(switches))
 
 
 def _check_kinds(names: object, versions: object, switch: object) -> None:

@@ -5,7 +5,7 @@ import onnx
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from bringup import ir, passes
+from bringup import compiler, ir, passes
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
 
@@ -86,4 +86,30 @@ def register_gemm(name="MatMulAddToGemm", stage=STAGE):
         name=name,
         stage=stage,
         meets=is_plain,
+    )
+
+
+LINEAR = """g (float[N,4] x, float[4,3] w, float[3] b) => (float[N,3] y) {
+    t = MatMul(x, w)
+    y = Add(b, t)
+}"""
+
+
+def rewritten(proto, names=None, **options):
+    """A rewritten copy of a proto, and the report."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy, compiler.apply_passes(copy, names, options=options)
+
+
+def matches_of(proto, name="P", **options):
+    return rewritten(proto, [name], **options)[1].matches[name]
+
+
+def swap(old, new, **options):
+    """Pass "P": the unary operator `old` becomes `new`, both functions of builder and value."""
+    return register(
+        lambda op, inputs: old(op, inputs[0]),
+        lambda builder, match: new(builder.onnx, builder.create_input()),
+        **options,
     )

@@ -1,0 +1,177 @@
+"""Stages, shapes, folding and support on ONNX models."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from tests.unit.compiler.onnx.support import (
+    LINEAR,
+    STAGE,
+    assert_same_results,
+    feeds_of,
+    model_of,
+    op_types,
+    register,
+    rewritten,
+)
+
+from bringup import ir, passes
+from bringup.compiler import onnx as bringup_onnx
+from bringup.errors import PassError, SchemaError
+
+
+def test_a_pass_before_shape_inference_may_not_read_what_the_file_does_not_say():
+    seen = {}
+
+    def ask(name):
+        def meets(match):
+            try:
+                seen[name] = str(match.outputs[0].desc)
+            except PassError as error:
+                seen[name] = str(error)
+            return False
+
+        return meets
+
+    for name, stage in (("Before", passes.PassStage.BEFORE_INFER_SHAPE), ("After", STAGE)):
+        register(
+            lambda op, inputs: op.MatMul(inputs[0], inputs[1]),
+            lambda builder, match: None,
+            name=name,
+            stage=stage,
+            meets=ask(name),
+        )
+    rewritten(model_of(LINEAR))
+    assert seen["After"] == "float32[N, 3]"
+    assert "the shape of 't' is not inferred yet" in seen["Before"]
+    with_info = LINEAR.replace("(float[N,3] y) {", "(float[N,3] y) <float[N,3] t> {")
+    rewritten(model_of(with_info))
+    assert seen["Before"] == "float32[N, 3]"
+
+
+def test_shapes_that_depend_on_constants_are_inferred():
+    proto = model_of(
+        "g (float[2,6] x) => (float[P,Q,R] y) <int64[3] s = {2,3,2}> "
+        "{ t = Reshape(x, s) y = Relu(t) }"
+    )
+    graph = bringup_onnx.from_proto(proto).graph
+    ir.infer_shapes(graph)
+    (reshape,) = graph.find("onnx::Reshape")
+    assert str(reshape.output.desc) == "float32[2, 3, 2]"
+
+
+def test_what_the_file_knows_of_a_value_is_kept_where_less_can_be_inferred():
+    proto = model_of(
+        "g (float[N,6] x, int64[2] s) => (float[M,K] y) <float[M,3] t> "
+        "{ t = Reshape(x, s) y = Relu(t) }"
+    )
+    graph = bringup_onnx.from_proto(proto).graph
+    ir.infer_shapes(graph)
+    (reshape,) = graph.find("onnx::Reshape")
+    assert str(reshape.output.desc) == "float32[M, 3]"
+
+
+def test_constants_are_folded_when_asked_for():
+    proto = model_of(
+        """g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> {
+            c = Add(a, b)
+            d = Neg(c)
+            y = Mul(x, d)
+        }"""
+    )
+    after, report = rewritten(proto, fold=True)
+    assert report.folded == 2
+    assert op_types(after) == ["Mul"]
+    assert_same_results(proto, after)
+    assert rewritten(proto)[0] == proto
+
+
+def test_support_is_known_for_operators_with_a_schema():
+    graph = bringup_onnx.from_proto(
+        model_of(
+            "g (float[2] x) => (float[2] y) { t = com.example.F(x) y = Relu(t) }",
+            opset='"" : 17, "com.example" : 1',
+        )
+    ).graph
+    answers = [
+        passes.check_node_support(graph.find(kind)[0]) for kind in ("onnx::Relu", "com.example::F")
+    ]
+    assert answers[0] == (True, "")
+    assert answers[1][0] is False
+    assert "com.example::F has no schema" in answers[1][1]
+
+
+def test_constants_of_every_dtype_survive_passes():
+    """Data of the small dtypes are written as they were read."""
+    kinds = {
+        "bfloat16": onnx.TensorProto.BFLOAT16,
+        "float8_e4m3fn": onnx.TensorProto.FLOAT8E4M3FN,
+        "int4": onnx.TensorProto.INT4,
+        "uint4": onnx.TensorProto.UINT4,
+        "float16": onnx.TensorProto.FLOAT16,
+        "bool": onnx.TensorProto.BOOL,
+        "complex64": onnx.TensorProto.COMPLEX64,
+    }
+    dialect = bringup_onnx.OnnxDialect()
+    for dtype, kind in kinds.items():
+        tensor = helper.make_tensor("t", kind, [3], [0, 1, 1])
+        payload = bringup_onnx.ConstantTensor(tensor)
+        assert str(payload.desc) == f"{dtype}[3]"
+        data = dialect.constant_data(payload)
+        again = dialect.constant_of(data)
+        np.testing.assert_array_equal(
+            again.numpy().astype(np.complex64), numpy_helper.to_array(tensor).astype(np.complex64)
+        )
+        assert again.proto.data_type == kind
+
+
+def test_a_pass_may_use_a_weight_again():
+    """One tensor that two constants hold is written once."""
+    register(
+        lambda op, inputs: op.Add(inputs[0], passes.constant(name="bias")),
+        lambda builder, match: builder.onnx.Sub(
+            builder.create_input(),
+            builder.onnx.Neg(builder.create_constant(match["bias"].node.payload.numpy())),
+        ),
+    )
+    proto = model_of(
+        "g (float[2] x) => (float[2] y) <float[2] b = {1, 2}> { t = Add(x, b) y = Add(t, b) }"
+    )
+    after, report = rewritten(proto, verify=True)
+    assert report.matches["P"] == 2
+    assert_same_results(proto, after)
+
+
+def test_schema_errors_are_raised_where_a_graph_is_built_by_hand():
+    builder = ir.GraphBuilder("g", bringup_onnx.OnnxDialect({"": 17}))
+    x = builder.create_input("x", shape=("n", 2))
+    y = builder.onnx.Relu(x)
+    assert str(y.value.desc) == "float32[n, 2]"
+    with pytest.raises(SchemaError, match="no operator onnx::Rely"):
+        builder.onnx.Rely(x)
+
+
+def test_feeds_are_random_but_repeatable():
+    proto = model_of(LINEAR)
+    one, two = feeds_of(proto), feeds_of(proto)
+    assert all((one[name] == two[name]).all() for name in one)
+
+
+def test_what_onnx_infers_is_remembered_for_calls_that_look_the_same():
+    """Unknown sizes of two such calls stay two sizes."""
+    graph = bringup_onnx.from_proto(
+        model_of(
+            """g (float[2,N] x) => (int64[M] y) {
+                a = NonZero(x)
+                b = NonZero(x)
+                c = Neg(a)
+                d = Neg(b)
+                y = ReduceMax<axes = [0], keepdims = 0>(c)
+            }"""
+        )
+    ).graph
+    ir.infer_shapes(graph)
+    one, other = (node.output.desc for node in graph.find("onnx::NonZero"))
+    assert (one.dtype, one.shape[0]) == ("int64", 2)
+    assert not ir.same_size(one.shape[1], other.shape[1])
+    assert len(graph.dialect.inferred) == 2
