@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.passes import small
+from tests.unit.passes.matching.test_control_edges import EDGES, STEPS, grown
 from tests.unit.passes.native_libraries import LIBRARIES, build
 
 from bringup import compiler, ir, passes
