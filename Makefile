@@ -24,7 +24,7 @@ PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test check build compilers lint native-test \
-	asan asan-python tsan pytest sweep quick-demo bench format clean
+	asan asan-python tsan pytest sweep bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -98,15 +98,15 @@ asan-python: $(STAMPS)/tools
 tsan: $(STAMPS)/tools
 	$(call run_native_tests,tsan)
 
-quick-demo: build
-	$(BIN)/bringup demo --quick
-
 # Some tests are about targets whose compilers are packages of the system. This never fails.
 compilers: $(STAMPS)/venv
 	$(BIN)/python tools/install_compilers.py
 
+# A file's tests stay together, and files with slow ones come first. There is a worker for each core,
+# so threads that wait for others of their team shall not spin.
 pytest: build compilers
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=50 --durations-min=2
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	--slow-first --durations=50 --durations-min=2
 
 # The fast loop. SINCE=REVISION: what to compare with; SECONDS=90: for how long tests may begin.
 SECONDS ?= 90
@@ -123,7 +123,6 @@ test:
 	@$(MAKE) --no-print-directory native-test
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
-	@$(MAKE) --no-print-directory quick-demo
 	@$(MAKE) --no-print-directory pytest
 
 bench: build

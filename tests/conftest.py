@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,24 @@ from pathlib import Path
 
 import pytest
 
+# Where a session of pytest within this one finds the kernels that this one compiled.
+SHARED_CACHE = "TEST_KERNEL_CACHE"
+
 _sweeps: dict[str, Counter[str]] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--slow-first`, for a run of everything."""
+    words = "files with slow tests first, so that no worker is left with one at the end"
+    parser.addoption("--slow-first", action="store_true", help=words)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order of files, where `--slow-first` asks for it."""
+    if config.getoption("slow_first"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,9 +41,13 @@ def _no_passes_are_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The session's kernel cache; processes that a test starts inherit it."""
-    folder = tmp_path_factory.mktemp("kernel-cache")
+    """The session's kernel cache; its workers, and processes that a test starts, share it."""
+    base = tmp_path_factory.getbasetemp()
+    session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = Path(os.environ.get(SHARED_CACHE, session / "kernel-cache"))
+    folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(SHARED_CACHE, str(folder))
         environment.setenv("BRINGUP_CACHE_DIR", str(folder))
         environment.setenv("BRINGUP_JIT_AUTOTUNE", "0")
         environment.setenv("BRINGUP_JIT_PROGRESS", "0")  # a slow machine would say more on stderr

@@ -21,6 +21,7 @@ from tests.forked_python import run_forked
 
 from bringup import _native
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",

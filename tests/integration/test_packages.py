@@ -15,6 +15,7 @@ import pytest
 from bringup import cli
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 EXAMPLE = ROOT / "examples" / "op_package"
 
 

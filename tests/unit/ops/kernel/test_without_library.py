@@ -17,6 +17,7 @@ from bringup._native import torch_library
 from bringup.ops.kernel.variants import KEY_BITS
 from bringup.ops.schema.dtypes import DTYPES, dtype_number, dtype_of_number
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[1]
 FILES = (
     "test_autograd",
