@@ -79,7 +79,7 @@ endif
 define run_native_tests
 	PATH="$(abspath $(BIN)):$$PATH" CXX="$(CXX)" cmake --preset $(1) >/dev/null
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1)
-	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) -j $(JOBS) --output-on-failure --no-tests=error
 endef
 
 native-test: $(STAMPS)/tools
