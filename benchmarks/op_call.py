@@ -308,7 +308,7 @@ _sum.__annotations__ = dict.fromkeys(
 )  # torch.library reads types
 
 
-def _definitions(rounds: int) -> list[Row]:
+def definitions_by_name(rounds: int) -> list[Row]:
     peers = {"define + impl + fake": _define_with_library, "custom_op": _define_custom_op}
     return [
         compare(
@@ -365,7 +365,7 @@ def run(*, quick: bool = False) -> list[Row]:
             rounds=rounds,
         ),
         *_within_autocast(add, x, y, rounds),
-        *_definitions(rounds),
+        *definitions_by_name(rounds),
         *_beside_tvm(add_out, x, y, rounds),
         *([] if quick else _built_peers(add, add_out, mul, rounds)),
         *_on_the_npu(rounds),

@@ -21,7 +21,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 # What Python sees of native code: path -> modules.
 _NATIVE = {
     "native/engine": ["bringup.ir._engine", "bringup.passes.engine"],
@@ -63,16 +63,16 @@ def distances(changed: Iterable[str]) -> dict[str, int]:
 def affected_tests(changed: list[str]) -> list[Path]:
     """Test files, nearest first; pages of the documentation are in the test that runs them."""
     reached = distances(changed)
-    places = [_ROOT / path for path in changed]
+    places = [ROOT / path for path in changed]
     ranks: dict[Path, int] = {}
-    for test in sorted(_ROOT.glob("tests/**/test_*.py")):
+    for test in sorted(ROOT.glob("tests/**/test_*.py")):
         steps = [reached[module] + 1 for module in _imported(test) if module in reached]
         if any(_serves(place, test) for place in places):
             steps.append(0)
         if steps:
             ranks[test] = min(steps)
     if any(path.suffix == ".md" for path in places):
-        ranks[_ROOT / "tests/docs/test_fenced_blocks.py"] = 0
+        ranks[ROOT / "tests/docs/test_fenced_blocks.py"] = 0
     slow = ("tests/sweeps", "tests/integration")  # last of their rank
     return sorted(
         ranks,
@@ -137,12 +137,12 @@ def run(limit: TimeLimit, arguments: list[str], tests: list[Path]) -> int:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def _name(path: Path) -> str:
-    return path.relative_to(_ROOT).as_posix()
+    return path.relative_to(ROOT).as_posix()
 
 
 def _modules_of(path: str) -> list[str]:
@@ -167,7 +167,7 @@ def _serves(changed: Path, test: Path) -> bool:
     if changed == test:
         return True
     helper = changed.suffix == ".py" and not changed.name.startswith("test_")
-    return helper and changed.is_relative_to(_ROOT / "tests") and changed.parent in test.parents
+    return helper and changed.is_relative_to(ROOT / "tests") and changed.parent in test.parents
 
 
 def _mirrors(test: Path, changed: list[str]) -> bool:

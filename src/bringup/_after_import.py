@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["after_import"]
 
-_waiting: dict[str, list[Callable[[], object]]] = {}
+waiting: dict[str, list[Callable[[], object]]] = {}
 
 
 def after_import(name: str, action: Callable[[], object]) -> None:
@@ -20,18 +20,18 @@ def after_import(name: str, action: Callable[[], object]) -> None:
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         action()
         return
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    _waiting.setdefault(name, []).append(action)
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
+    waiting.setdefault(name, []).append(action)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class Finder(importlib.abc.MetaPathFinder):
     """Wraps the loader of a module that somebody waits for; leaves once nobody waits."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _waiting:
+        if name not in waiting:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -50,10 +50,10 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        for action in _waiting.pop(self._name, []):
+        for action in waiting.pop(self._name, []):
             action()
-        if not _waiting:
-            sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Finder)]
+        if not waiting:
+            sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, Finder)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -196,15 +196,15 @@ def entry_points(group: str) -> list[EntryPoint]:
     """
     state = _installation()
     if state is None:
-        return _read_entry_points(group)
+        return read_entry_points(group)
     known = _ENTRY_POINTS.get(group)
     if known is None or known[0] != state:
-        known = _ENTRY_POINTS[group] = state, _read_entry_points(group)
+        known = _ENTRY_POINTS[group] = state, read_entry_points(group)
     return list(known[1])
 
 
 def _entry_point(name: str, value: str, group: str) -> EntryPoint:
-    from importlib.metadata import EntryPoint  # see _read_entry_points
+    from importlib.metadata import EntryPoint  # see read_entry_points
 
     return EntryPoint(name, value, group)
 
@@ -215,7 +215,7 @@ _ENTRY_POINTS: dict[str, tuple[_Installation, list[EntryPoint]]] = {}
 _PATH_FINDERS = frozenset({importlib.machinery.PathFinder.__module__, "importlib_metadata"})
 
 
-def _read_entry_points(group: str) -> list[EntryPoint]:
+def read_entry_points(group: str) -> list[EntryPoint]:
     from importlib import metadata  # it loads the parser of mail headers
 
     return sorted(metadata.entry_points(group=group), key=lambda item: item.name)

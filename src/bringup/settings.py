@@ -16,6 +16,7 @@ from bringup._settings import NativeChoice, Setting, size
 from bringup.errors import SettingError
 
 __all__ = [
+    "ALL",
     "NativeChoice",
     "Setting",
     "cache_dir",
@@ -296,7 +297,7 @@ _SIM_ISOLATED = Setting(
     _settings.switch,
 )
 
-_ALL: tuple[Setting[object], ...] = (
+ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
     _CACHE_MAX_BYTES,
     _CACHE_MAX_ENTRIES,
@@ -518,7 +519,7 @@ def _problem(setting: Setting[object]) -> str:
 
 def check() -> None:
     """Raises `SettingError` for the first setting whose text cannot be read."""
-    for setting in _ALL:
+    for setting in ALL:
         setting.get()
 
 
@@ -532,5 +533,5 @@ def table() -> list[dict[str, str]]:
             "now": os.environ.get(setting.variable, ""),
             "problem": _problem(setting),
         }
-        for setting in _ALL
+        for setting in ALL
     ]

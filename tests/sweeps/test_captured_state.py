@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from bringup import devices, graphs
 from bringup.errors import CaptureError
-from bringup.graphs import _handlers
+from bringup.graphs._handlers import handlers_of_block
 
 STEPS = 12
 DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
@@ -117,9 +117,10 @@ def _equal(replayed: list[Tensor], expected: list[Tensor] | None) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _updatable_softplus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_handlers, "_registry", dict(_handlers._registry))
-    graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
+def _updatable_softplus() -> Iterator[None]:
+    with handlers_of_block():
+        graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
+        yield
 
 
 @pytest.fixture(params=["cpu", "npu"])

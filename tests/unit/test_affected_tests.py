@@ -67,7 +67,7 @@ def test_files_that_git_does_not_know_are_changes(
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True)
     (tmp_path / "new.py").touch()
-    monkeypatch.setattr(tool, "_ROOT", tmp_path)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
     assert tool.changed_files(None) == ["new.py"]
     with pytest.raises(SystemExit, match="no revision 'nonsense'"):
         tool.changed_files("nonsense")
@@ -80,9 +80,9 @@ def test_no_test_begins_when_the_time_is_over(tmp_path: Path) -> None:
 import sys, pytest
 sys.path.insert(0, {str(TOOL.parent)!r})
 import affected_tests
-affected_tests._ROOT = __import__("pathlib").Path({str(tmp_path)!r})
+affected_tests.ROOT = __import__("pathlib").Path({str(tmp_path)!r})
 sys.exit(affected_tests.run(affected_tests.TimeLimit(0), [], [
-    affected_tests._ROOT / "test_first.py", affected_tests._ROOT / "test_later.py"]))
+    affected_tests.ROOT / "test_first.py", affected_tests.ROOT / "test_later.py"]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False

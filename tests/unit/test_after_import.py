@@ -41,10 +41,10 @@ def test_action_for_an_imported_module_runs_at_once(module: str) -> None:
 def test_nothing_stays_in_the_import_system_once_nobody_waits(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_after_import, "_waiting", {})
+    monkeypatch.setattr(_after_import, "waiting", {})
     before = list(sys.meta_path)
     after_import(module, lambda: None)
     assert len(sys.meta_path) >= len(before)
     importlib.import_module(module)
-    assert not any(isinstance(finder, _after_import._Finder) for finder in sys.meta_path)
+    assert not any(isinstance(finder, _after_import.Finder) for finder in sys.meta_path)
     sys.meta_path[:] = before

@@ -164,7 +164,7 @@ def test_missing_core_says_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_missing_torch_says_which_torch_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "_decided", None)
+    _native.forget_torch_library()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(errors.NativeLibraryError, match=r"pip install torch==2\.13\.0"):
         _native.torch_library()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,63 @@ def test_a_folder_of_the_engine_includes_only_those_before_it() -> None:
         if order.index(included.partition("/")[0]) > order.index(source.parent.name)
     ]
     assert upwards == []
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Where a file takes a name of bringup, or a member of what it got from there, that begins with
+    an underscore. Modules that do are those of a flat package, which are for the tests of that
+    package.
+    """
+    tree = ast.parse(path.read_text())
+    ours: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bringup":
+            ours.update(alias.asname or alias.name for alias in node.names)
+            folder = REPOSITORY / "src" / str(node.module).replace(".", "/")
+            for alias in node.names:
+                is_module = (folder / f"{alias.name}.py").exists() or (folder / alias.name).is_dir()
+                is_ours = (node.module or "bringup").split(".")[-1] in path.parts
+                if is_private(alias.name) and not (is_module and (is_ours or alias.name in SHARED)):
+                    yield f"{path.name}:{node.lineno}: {alias.name} of {node.module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            root: ast.expr = node.value
+            while isinstance(root, (ast.Attribute, ast.Call, ast.Subscript)):
+                root = root.func if isinstance(root, ast.Call) else root.value
+            if isinstance(root, ast.Name) and root.id in ours and node.attr not in SHARED:
+                yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "monkeypatch.setattr":
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            for name in names:
+                if isinstance(name, str) and is_private(name.rpartition(".")[2]):
+                    yield f"{path.name}:{node.lineno}: {name}"
+
+
+SHARED = {"_native", "_core", "_build", "_find", "_after_import"}
+"""Modules without a public package around them."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_no_test_takes_private_names_of_bringup() -> None:
+    paths = [path for path in (REPOSITORY / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [found for path in paths for found in private_names(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from bringup.jit.lookup.compilation import _known",
+        "from bringup.jit.lookup import compilation\ncompilation._known",
+        "from bringup.graphs import _handlers",
+        "from bringup import jit\njit.targets()['cpu']._known",
+        "monkeypatch.setattr(target, '_known', None)",
+        "monkeypatch.setattr('bringup.jit.target.cuda._known', None)",
+    ],
+)
+def test_a_private_name_is_found(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(text)
+    assert len(list(private_names(path))) == 1

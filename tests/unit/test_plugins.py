@@ -92,8 +92,8 @@ def test_entry_points_are_read_again_only_when_a_package_came_or_went(monkeypatc
     settle(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     reads = []
-    read = plugins._read_entry_points
-    monkeypatch.setattr(plugins, "_read_entry_points", lambda g: reads.append(g) or read(g))
+    read = plugins.read_entry_points
+    monkeypatch.setattr(plugins, "read_entry_points", lambda g: reads.append(g) or read(g))
     assert names_of_group() == names_of_group() == ["first"]
     assert len(reads) == 1
     install(tmp_path, "second")

@@ -145,7 +145,7 @@ def torch_library_status() -> TorchLibrary:
         return TorchLibrary(str(key), module)
     from bringup._native import _build
 
-    recipe, problem = _recipe(key)
+    recipe, problem = recipe_for(key)
     if recipe is not None:
         problem = _build.remembered_failure(recipe) or "it is built at first use"
     return TorchLibrary(str(key), None, _text(key, [*refused, problem]))
@@ -206,7 +206,7 @@ def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
     return None, refused
 
 
-def _recipe(key: _find.Key) -> tuple[_build.Recipe | None, str]:
+def recipe_for(key: _find.Key) -> tuple[_build.Recipe | None, str]:
     """What builds the library, or why it cannot be built here."""
     sources = _find.source_folder()
     if sources is None:
@@ -225,7 +225,7 @@ def _recipe(key: _find.Key) -> tuple[_build.Recipe | None, str]:
 
 
 def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
-    recipe, problem = _recipe(key)
+    recipe, problem = recipe_for(key)
     if recipe is None:
         return None, problem
     from bringup._native import _build

@@ -256,13 +256,13 @@ def _compile(recipe: Recipe, draft: Path) -> str:
     began = time.monotonic()
     with (draft / "build.log").open("w", buffering=1, encoding="utf-8") as log:
         for argv, what in ((configure, "cmake failed"), (build, "the compiler failed")):
-            if reason := _run(argv, log, recipe.name, began):
+            if reason := run_build(argv, log, recipe.name, began):
                 return f"{what} ({reason})"
     _report(f"built {recipe.name} in {time.monotonic() - began:.0f} s")
     return ""
 
 
-def _run(argv: list[str], log: Any, name: str, began: float) -> str:
+def run_build(argv: list[str], log: Any, name: str, began: float) -> str:
     """Runs a program, its output in the log and its progress on stderr; why it failed, or ""."""
     log.write(f"$ {' '.join(argv)}\n")
     log.flush()

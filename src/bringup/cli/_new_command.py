@@ -67,9 +67,9 @@ def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
         draft.chmod(0o755)
         for template in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
             place = template.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
-            file = draft / _filled(place, name)
+            file = draft / filled(place, name)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(_filled(template.read_text(), name))
+            file.write_text(filled(template.read_text(), name))
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -90,7 +90,7 @@ def _clash(kind: Kind, name: str) -> str:
     """Why the package's own files cannot say this name, or ""."""
     used: set[str] = set()
     for template in (_TEMPLATES / kind).rglob(f"*.py{_SUFFIX}"):
-        for node in ast.walk(ast.parse(_filled(template.read_text(), "name_of_the_package"))):
+        for node in ast.walk(ast.parse(filled(template.read_text(), "name_of_the_package"))):
             if isinstance(node, ast.Name):
                 used.add(node.id)
             elif isinstance(node, (ast.arg, ast.alias)):
@@ -104,7 +104,7 @@ def _words(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _filled(text: str, name: str) -> str:
+def filled(text: str, name: str) -> str:
     return (
         text.replace("@name@", name)
         .replace("@Name@", _words(name))

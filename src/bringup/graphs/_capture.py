@@ -29,7 +29,7 @@ from bringup.graphs._scope import OutermostCalls, ScopeTracker
 
 __all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
 
-_REMEMBERED_BYTES = 1 << 30
+REMEMBERED_BYTES = 1 << 30
 """How much of what is merely reachable is read before and after a capture, nearest first."""
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 
@@ -102,7 +102,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
         self._held = held = HeldTensors(recorder.predates)
         found = reachable(frame_values(sys._getframe(1)))
-        generators = _remember(recorder, held, found, _REMEMBERED_BYTES)
+        generators = _remember(recorder, held, found, REMEMBERED_BYTES)
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(_in_stream(self._stream))

@@ -22,8 +22,8 @@ PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = (torch.Tensor, torch.nn.Module, type(None), *PLAIN)
 """What stands for itself."""
-_DEEPEST = 6
-_MOST_VALUES = 1000
+DEEPEST = 6
+MOST_VALUES = 1000
 
 
 def same_value(left: Any, right: Any) -> bool:
@@ -165,11 +165,11 @@ def _walk(
     """(path, value) of everything in an object: an `_Object` for what is looked into further down,
     itself for all else.
     """
-    budget = [_MOST_VALUES] if budget is None else budget
+    budget = [MOST_VALUES] if budget is None else budget
     budget[0] -= 1
     if id(value) in above:
         yield path, f"<the object {len(above) - above.index(id(value))} levels up>"
-    elif not _has_parts(value) or len(above) == _DEEPEST or budget[0] <= 0:
+    elif not _has_parts(value) or len(above) == DEEPEST or budget[0] <= 0:
         yield path, value
     else:
         kind, parts = type(value), _parts(value)

@@ -5,7 +5,8 @@ The registry has torch_npu's shape: a class with `UPDATE_SPECS`, registered unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 from bringup.ops.integration.adopt import adopted_names
@@ -15,6 +16,7 @@ __all__ = [
     "Spec",
     "gives_all_arguments",
     "handler_for",
+    "handlers_of_block",
     "register_graph_handler",
     "registered_names",
 ]
@@ -89,6 +91,17 @@ def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
             f"{handler.__name__}.UPDATE_SPECS: a spec is ('arg', index, key) or"
             f" ('kwarg', name, key), got {spec!r}"
         )
+
+
+@contextmanager
+def handlers_of_block() -> Iterator[None]:
+    """Handlers that are registered in the block are gone after it, those they replaced are back."""
+    former = dict(_registry)
+    try:
+        yield
+    finally:
+        _registry.clear()
+        _registry.update(former)
 
 
 def registered_names() -> list[str]:

@@ -24,8 +24,8 @@ __all__ = [
     "reachable",
 ]
 
-_MOST_OBJECTS = 10_000
-_DEEPEST = 8
+MOST_OBJECTS = 10_000
+DEEPEST = 8
 _CLOSED = (
     *("torch", "bringup", "builtins", "os", "typing", "_pytest", "pytest", "numpy", "logging"),
 )
@@ -72,15 +72,15 @@ def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
     seen: set[int] = set()
     waiting = deque((name, value, 0) for name, value in values.items())
     visited = 0
-    while waiting and visited < _MOST_OBJECTS:
+    while waiting and visited < MOST_OBJECTS:
         name, value, depth = waiting.popleft()
         if value is None or type(value) in (int, float, str, bool) or id(value) in seen:
             continue
         visited += 1
         seen.add(id(value))
-        held = held_by(value) if depth < _DEEPEST else {}
+        held = held_by(value) if depth < DEEPEST else {}
         yield name, value, held
-        if depth < _DEEPEST:
+        if depth < DEEPEST:
             waiting.extend((name + key, item, depth + 1) for key, item in held.items())
             waiting.extend((inner, item, depth + 1) for inner, item in _linked(name, value))
 

@@ -197,7 +197,7 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def _overloads(packet: str) -> dict[str, _Overload]:
+def overloads_of(packet: str) -> dict[str, _Overload]:
     if packet not in _data():
         raise SchemaError(
             f"there is no schema of {packet} among those that are shipped: it writes its "
@@ -238,7 +238,7 @@ def _resolved(
     op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> _Overload:
     packet, _, name = op_type.partition(".")
-    overloads = _overloads(packet)
+    overloads = overloads_of(packet)
     if name:
         if name not in overloads:
             raise SchemaError(f"operator {packet} has no overload {name!r}; it has {[*overloads]}")

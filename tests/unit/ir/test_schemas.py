@@ -143,7 +143,7 @@ def test_every_shipped_schema_is_the_one_of_this_torch():
     data = json.loads(Path(schemas.__file__).with_name("aten_schemas.json").read_text())
     assert data["torch"] == torch.__version__.partition("+")[0]
     for packet in data["operators"]:
-        for overload in schemas._overloads(packet).values():
+        for overload in schemas.overloads_of(packet).values():
             kind = overload.operator.type
             named = kind if "." in kind else f"{kind}.default"
             real = compiler.aten.operator_of(compiler.schema.overload_of(named))
@@ -161,7 +161,7 @@ def test_core_operators_are_all_there():
                 mutates = any(
                     a.alias_info and a.alias_info.is_write for a in overload._schema.arguments
                 )
-                if not mutates and key not in schemas._overloads(f"aten::{name}"):
+                if not mutates and key not in schemas.overloads_of(f"aten::{name}"):
                     missing.append(f"{name}.{key}")
     assert missing == []
 

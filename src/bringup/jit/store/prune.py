@@ -69,7 +69,7 @@ class _PruneCandidate(NamedTuple):
     folder: Path
 
 
-def _scan(layout: Layout) -> list[_PruneCandidate]:
+def scan(layout: Layout) -> list[_PruneCandidate]:
     """Every entry, the one used longest ago first."""
     found = []
     for folder in layout.entry_folders():
@@ -124,7 +124,7 @@ def prune(
     """Removes entries, but none of `keep`, until both bounds hold, and everything that is stale.
     Raises `StoreUnwritableError`.
     """
-    entries = _scan(layout)
+    entries = scan(layout)
     size, count = sum(entry.size for entry in entries), len(entries)
     in_use = keys_in_use(layout)
     victims, spared = [], []

@@ -114,8 +114,8 @@ class Tier:
             index = json.dumps({"bundle": digest, "key": packed.key}).encode()
             with contextlib.suppress(_NoAnswerError):
                 # In this order: an index never leads to what is not there.
-                self._answer(lambda c=content, d=digest: self._write(f"cas/{d}", c))  # type: ignore[misc]
-                self._answer(lambda k=key, i=index: self._write(f"ac/{k}", i))  # type: ignore[misc]
+                self._answer(lambda c=content, d=digest: self.write(f"cas/{d}", c))  # type: ignore[misc]
+                self._answer(lambda k=key, i=index: self.write(f"ac/{k}", i))  # type: ignore[misc]
             self._queue.task_done()
 
     def _open(self) -> tuple[Any, str]:
@@ -136,7 +136,8 @@ class Tier:
             return None
         return content
 
-    def _write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes) -> None:
+        """Write a whole file there; raises what the file system raises."""
         filesystem, root = self._open()
         path = posixpath.join(root, name)
         draft = f"{path}.{os.urandom(16).hex()}"
@@ -181,11 +182,11 @@ class Tier:
 
 
 @cache
-def _tier_at(url: str, seconds: float) -> Tier:
+def tier_at(url: str, seconds: float) -> Tier:
     return Tier(url, seconds)
 
 
 def tier() -> Tier | None:
     """The shared tier of `BRINGUP_CACHE_REMOTE`, or None."""
     url = settings.cache_remote()
-    return _tier_at(url, settings.cache_remote_timeout()) if url else None
+    return tier_at(url, settings.cache_remote_timeout()) if url else None

@@ -60,7 +60,7 @@ class CudaTarget(Target):
         self.name = name
         self._architectures = architectures
         self._nvrtc = Nvrtc(name, architectures)
-        self._known: tuple[object, Toolchain] | None = None
+        self.known_toolchain: tuple[object, Toolchain] | None = None
 
     def variant(self, text: str) -> Target:
         """The same for other architectures, joined by `+`.
@@ -97,8 +97,8 @@ class CudaTarget(Target):
             settings.inherited("CUDA_HOME", "PATH", "LD_LIBRARY_PATH"),
             bringup_includes(),  # another installation may share the cache
         )
-        if self._known is not None and self._known[0] == asked_for:
-            known = self._known[1]
+        if self.known_toolchain is not None and self.known_toolchain[0] == asked_for:
+            known = self.known_toolchain[1]
             if known.untouched():
                 return known
         nvcc = _find_nvcc()
@@ -107,7 +107,7 @@ class CudaTarget(Target):
         if found is None:
             found = self._query(nvcc, host)
             memo.keep(name, remember(found))
-        self._known = (asked_for, found)
+        self.known_toolchain = (asked_for, found)
         return found
 
     def _host(self) -> GnuTarget:

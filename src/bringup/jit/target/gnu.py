@@ -122,7 +122,7 @@ class GnuTarget(Target):
         self._chosen = chosen
         self._setting = setting
         self._runs_here = runs_here
-        self._known: Toolchain | None = None
+        self.known_toolchain: Toolchain | None = None
         self._known_for: object = None
         self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
@@ -138,13 +138,13 @@ class GnuTarget(Target):
             )
         made = GnuTarget.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made.name, made._march, made._known = f"{self.name}:{text}", text, None
+        made.name, made._march, made.known_toolchain = f"{self.name}:{text}", text, None
         return made
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
         """The compiler as it is now; the same for every kind of source."""
         asked_for = self._asked_for()
-        known = self._known
+        known = self.known_toolchain
         if known is not None and self._known_for == asked_for and known.untouched():
             return known
         compiler = self._find()
@@ -153,7 +153,7 @@ class GnuTarget(Target):
         if toolchain is None:
             toolchain = self._query(compiler)
             memo.keep(name, remember(toolchain))
-        self._known, self._known_for = toolchain, asked_for
+        self.known_toolchain, self._known_for = toolchain, asked_for
         return toolchain
 
     def _asked_for(self) -> tuple[object, ...]:
@@ -222,15 +222,15 @@ class GnuTarget(Target):
 
     def _query(self, compiler: str) -> Toolchain:
         version = self._ask(compiler, "--version")
-        baseline = self._predefined(compiler)
+        baseline = self.predefined_macros(compiler)
         try:
-            isa = self._predefined(compiler, f"-march={self._march}")
+            isa = self.predefined_macros(compiler, f"-march={self._march}")
         except MissingCompilerError as error:  # it has answered a moment ago
             raise ValueError(
                 f"target {self.name!r}: {version.partition(chr(10))[0]} does not know "
                 f"-march={self._march}; {error}"
             ) from error
-        here = self._predefined(compiler, "-march=native") if self._runs_here else isa
+        here = self.predefined_macros(compiler, "-march=native") if self._runs_here else isa
         programs = _Programs.of(compiler, self._ask)
         linked = self._linked_by_default(compiler)
         files = (programs.compiler, programs.assembler, programs.linker)
@@ -295,7 +295,8 @@ class GnuTarget(Target):
         output.unlink(missing_ok=True)
         return _ATTEMPT.findall(done.output)
 
-    def _predefined(self, compiler: str, *flags: str) -> set[str]:
+    def predefined_macros(self, compiler: str, *flags: str) -> set[str]:
+        """The macros that the compiler defines by itself with these flags."""
         lines = self._ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
         return {line.removeprefix("#define ") for line in lines}
 
@@ -404,7 +405,7 @@ class GnuTarget(Target):
         without the runtime of a sanitizer.
         """
         super().check_loadable(path, debug)
-        lacking = self._known.lacking if self._known is not None else ()
+        lacking = self.known_toolchain.lacking if self.known_toolchain is not None else ()
         if lacking:
             features = ", ".join(macro.partition(" ")[0] for macro in lacking)
             raise TargetError(
@@ -412,7 +413,7 @@ class GnuTarget(Target):
                 f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
             )
         if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
-            known = self._known
+            known = self.known_toolchain
             library = self._sanitizer(known, "address") if known is not None else "libasan.so"
             raise TargetError(
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "

@@ -67,7 +67,7 @@ _METHODS = (
     "register_sharding",
 )
 
-_definitions: dict[str, _Definition] = {}
+definitions_by_name: dict[str, _Definition] = {}
 _candidates = itertools.count()
 
 
@@ -96,7 +96,7 @@ class _Definition:
         fails.
         """
         self._register()
-        _definitions[self.schema.qualified_name] = self
+        definitions_by_name[self.schema.qualified_name] = self
         remember(self.schema.qualified_name, self.methods)
         if self.python is None:
             substitute(self.function)
@@ -309,9 +309,9 @@ class _Definition:
 
     def undefine(self) -> None:
         """See `KernelOperator.undefine`."""
-        if _definitions.get(self.schema.qualified_name) is not self:
+        if definitions_by_name.get(self.schema.qualified_name) is not self:
             return
-        del _definitions[self.schema.qualified_name]
+        del definitions_by_name[self.schema.qualified_name]
         forget(self.schema.qualified_name)
         hold_for_keepers(self.schema.qualified_name)
         self._remove()
@@ -354,14 +354,14 @@ class _Counts:
 
 
 def _callable_of(name: str) -> KernelOperator | None:
-    definition = _definitions.get(name)
+    definition = definitions_by_name.get(name)
     return None if definition is None else definition.function
 
 
 def _reduce(function: Any) -> tuple[Any, ...]:
     """How a callable is pickled and copied; its type is native."""
     name = function.qualified_name
-    return reduced(name, definition.module if (definition := _definitions.get(name)) else "")
+    return reduced(name, definition.module if (definition := definitions_by_name.get(name)) else "")
 
 
 find_operator_by(_callable_of)
@@ -369,7 +369,7 @@ find_operator_by(_callable_of)
 
 def definition_of(qualified_name: str) -> _Definition | None:
     """The definition of a kernel operator, or None when it is somebody else's."""
-    return _definitions.get(qualified_name)
+    return definitions_by_name.get(qualified_name)
 
 
 def kernel_op(
@@ -470,7 +470,7 @@ def kernel_op(
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
         module=caller.f_globals.get("__name__", ""),
     )
-    known = _definitions.get(parsed.qualified_name)
+    known = definitions_by_name.get(parsed.qualified_name)
     if known is not None:
         if not redefine and not definition.replaces(known):
             raise SchemaError(

@@ -102,7 +102,7 @@ def test_another_assembler_or_linker_is_another_key(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     second = jit.compile(jit.Source(text=ADD))
     assert differing(first, second) == {field}
-    monkeypatch.setattr(jit.targets()["cpu"], "_known", None)  # as in another process
+    monkeypatch.setattr(jit.targets()["cpu"], "known_toolchain", None)  # as in another process
     forget()
     wrapper.write_text(f'#!/bin/sh\n# upgraded\nexec /usr/bin/{program} "$@"\n')
     assert differing(second, jit.compile(jit.Source(text=ADD))) == {field}

@@ -30,13 +30,13 @@ WITH_HEADER = '#include "n.h"\n' + ADD
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources for which somebody had to look for the compiler."""
     seen: list[str] = []
-    original = compilation._with_compiler
+    original = compilation.with_compiler
 
     def noted(request: Any, store: jit.Cache) -> Any:
         seen.append(request.source.name)
         return original(request, store)
 
-    monkeypatch.setattr(compilation, "_with_compiler", noted)
+    monkeypatch.setattr(compilation, "with_compiler", noted)
     return seen
 
 
@@ -228,7 +228,7 @@ def test_another_call_is_not_answered_with_it(
 @pytest.mark.parametrize("given", [{"entry": "go"}, {"abi": "params"}, {"kind": "device"}])
 def test_another_form_of_the_entry_is_another_call(root: Path, given: dict[str, Any]) -> None:
     def name(source: jit.Source) -> str:
-        return calls.call_name(compilation._asked(source, {}, "cpu", (), None))
+        return calls.call_name(compilation.request_without_compiler(source, {}, "cpu", (), None))
 
     assert name(jit.Source(text=ADD)) != name(jit.Source(text=ADD, **given))
     assert name(jit.Source(text=ADD)) == name(jit.Source(text=ADD, name="other.cpp"))
@@ -280,7 +280,7 @@ def test_another_environment_is_another_call(
 def test_another_installation_of_bringup_is_another_call(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = compilation._asked(jit.Source(text=ADD), {}, "cpu", (), None)
+    request = compilation.request_without_compiler(jit.Source(text=ADD), {}, "cpu", (), None)
     name = calls.call_name(request)
     monkeypatch.setattr(gnu, "bringup_includes", lambda: ("/elsewhere",))
     assert calls.call_name(request) != name

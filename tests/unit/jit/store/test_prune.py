@@ -107,7 +107,7 @@ def test_a_put_below_the_bound_does_not_look_at_the_entries(
     def scan(_layout: object) -> None:
         raise AssertionError("the store was scanned")
 
-    monkeypatch.setattr(prune, "_scan", scan)
+    monkeypatch.setattr(prune, "scan", scan)
     monkeypatch.setattr(prune, "tidy", scan)
     assert jit.compile(source, macros={"N": 100}).path.is_file()
 
@@ -130,14 +130,14 @@ def test_two_that_prune_at_once_do_not_disturb_each_other(
     from bringup.jit.store import prune
 
     taken, left = build(source, 2)
-    scan = prune._scan
+    scan = prune.scan
 
     def scan_and_lose(layout: object) -> object:
         found = scan(layout)  # type: ignore[arg-type]
         shutil.rmtree(taken.folder)
         return found
 
-    monkeypatch.setattr(prune, "_scan", scan_and_lose)
+    monkeypatch.setattr(prune, "scan", scan_and_lose)
     assert jit.cache().prune(max_entries=0).removed == (left.key,)
 
 

@@ -23,9 +23,9 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that machines share."""
     folder = tmp_path / "shared"
     monkeypatch.setenv("BRINGUP_CACHE_REMOTE", f"file://{folder}")
-    tier_module._tier_at.cache_clear()
+    tier_module.tier_at.cache_clear()
     yield folder
-    tier_module._tier_at.cache_clear()
+    tier_module.tier_at.cache_clear()
 
 
 def flush() -> None:
@@ -196,13 +196,13 @@ def test_writes_happen_behind_the_caller(
     import threading
 
     gate = threading.Event()
-    write = tier_module.Tier._write
+    write = tier_module.Tier.write
 
     def gated(self: tier_module.Tier, name: str, content: bytes) -> None:
         assert gate.wait(30)
         write(self, name, content)
 
-    monkeypatch.setattr(tier_module.Tier, "_write", gated)
+    monkeypatch.setattr(tier_module.Tier, "write", gated)
     monkeypatch.setenv("BRINGUP_CACHE_REMOTE_TIMEOUT", "30")
     assert jit.compile(source).path.is_file()
     assert not (shared / "v1" / "ac").exists()

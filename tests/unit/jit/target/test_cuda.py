@@ -218,7 +218,7 @@ def test_a_missing_nvcc_says_how_to_get_it_and_what_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bringup.jit.target.cuda.on_path", lambda name, also=(): None)
-    monkeypatch.setattr(jit.targets()["cuda"], "_known", None)
+    monkeypatch.setattr(jit.targets()["cuda"], "known_toolchain", None)
     with pytest.raises(MissingCompilerError, match=r"no nvcc .*pip install 'bringup\[cuda\]'"):
         jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda")
 

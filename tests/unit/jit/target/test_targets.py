@@ -102,10 +102,10 @@ def test_a_variant_with_instructions_that_this_machine_lacks_is_not_loaded(
 ) -> None:
     """It would end the process."""
     target = jit.GnuTarget("cpu", ["c++"], march="x86-64-v2", get="", runs_here=True)
-    real = target._predefined
+    real = target.predefined_macros
     monkeypatch.setattr(
         target,
-        "_predefined",
+        "predefined_macros",
         lambda compiler, *flags: (
             real(compiler) if "-march=native" in flags else real(compiler, *flags)
         ),

@@ -149,11 +149,11 @@ def test_written_arguments_are_written_once(define: Define) -> None:
 
 
 def test_candidates_leave_no_operators_behind(define: Define) -> None:
-    before = set(kernel_op._definitions)
+    before = set(kernel_op.definitions_by_name)
     operator = costly(define)
     with ops.autotune():
         operator(torch.zeros(2))
-    assert set(kernel_op._definitions) - before == {operator.qualified_name}
+    assert set(kernel_op.definitions_by_name) - before == {operator.qualified_name}
 
 
 def test_a_candidate_that_refuses_is_left_out_and_none_that_can_is_its_error(
