@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from bringup import ops
-from bringup.kernels._flags import CONTRACTED, kernel_source
+from bringup.kernels._flags import UNROLLED, kernel_source
 
 __all__ = ["ACTIVATIONS", "PANEL", "pack_weight", "packed_linear"]
 
@@ -24,7 +24,7 @@ packed_linear = ops.kernel_op(
     "str activation='none') -> Tensor",
     source=kernel_source("packed_linear"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
+    flags=UNROLLED,
     strided=("x",),
     outputs=ops.empty("x.shape[0]", _WIDTH, dtype="x"),
     checks=(

@@ -17,7 +17,7 @@ import torch
 
 from bringup import jit, ops
 from bringup.errors import ContractError
-from bringup.kernels._flags import CONTRACTED
+from bringup.kernels._flags import UNROLLED
 from bringup.kernels._nz import BLOCK
 
 __all__ = [
@@ -63,8 +63,6 @@ def _template(
     kernel_kind: Literal["cube", "vector"] = "cube",
     **options: Any,
 ) -> jit.Template:
-    # -O1: the loops are written as vectors and unrolled by hand; -O3 takes twice as long to compile
-    # and gives the same speed.
     return jit.Template(
         Path(__file__).parent / "csrc" / "gemm" / f"{name}.cpp",
         abi="params",
@@ -72,7 +70,7 @@ def _template(
         dtypes=dtypes,
         layouts=layouts,
         kernel_kind=kernel_kind,
-        flags=("-O1", *CONTRACTED),
+        flags=UNROLLED,
         **options,
     )
 

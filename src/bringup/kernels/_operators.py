@@ -12,7 +12,7 @@ import inspect
 import torch
 
 from bringup import jit, ops
-from bringup.kernels._flags import CONTRACTED
+from bringup.kernels._flags import CONTRACTED, UNROLLED
 from bringup.kernels._flags import kernel_source as _source
 
 __all__ = [
@@ -299,4 +299,5 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
         CompileError: the compiler refuses the source.
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
-    return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=CONTRACTED)
+    flags = UNROLLED if name == "packed_linear" else CONTRACTED
+    return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=flags)

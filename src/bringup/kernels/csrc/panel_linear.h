@@ -32,7 +32,7 @@ template <class T>
 constexpr int kTallestTile =
     kRegistersForTile<T> < kTileVectors<T> ? 1 : kRegistersForTile<T> / kTileVectors<T>;
 
-constexpr int64_t kDepthOfBlock = 192;
+constexpr int64_t kDepthOfBlock = 384;
 constexpr int64_t kRowStride = kDepthOfBlock + 16;  // no two rows of a tile in one set of a cache
 constexpr int64_t kBytesOfRows = 512 << 10;         // of x laid out at one time
 constexpr int64_t kWorthAThread = 65536;            // multiplications
@@ -94,44 +94,90 @@ struct TileBlock {
   int64_t prefetch_step;
 };
 
+// Everything of `block` is read before the sums: they stay in registers from here to the stores.
 template <class T, int kRows>
 KERNEL_NOINLINE void tile_block(const TileBlock<T>& block) {
   constexpr int kVectors = kTileVectors<T>;
+  const T* x = block.x;
+  const T* panels = block.panels;
+  const T* const end = panels + block.depth * kPanel;
+  const int64_t panel_stride = block.panel_stride;
+  const char* prefetch = block.prefetch;
+  const int64_t prefetch_stride = block.prefetch_stride;
+  const int64_t prefetch_step = block.prefetch_step;
+  T* const out = block.out;
+  const int64_t out_stride = block.out_stride;
+  const T* from = block.start != nullptr ? block.start : out;
+  const int64_t from_stride = block.start != nullptr ? 0 : out_stride;
+
   Vec<T> tile[kRows][kVectors];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    const T* from = block.start != nullptr ? block.start : block.out + r * block.out_stride;
+  for (int r = 0; r < kRows; ++r, from += from_stride) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) tile[r][v] = load(from + v * kLanes<T>);
   }
-  const T* panels = block.panels;
-  const char* prefetch = block.prefetch;
-  for (int64_t i = 0; i < block.depth; ++i) {
-    Vec<T> right[kVectors];
-    for (int p = 0; p < kGroupPanels<T>; ++p) {
-      for (int v = 0; v < kPanelVectors<T>; ++v) {
-        right[p * kPanelVectors<T> + v] =
-            load(panels + p * block.panel_stride + i * kPanel + v * kLanes<T>);
-      }
-      __builtin_prefetch(prefetch + p * block.prefetch_stride, 0, 2);
+  if (block.start != nullptr) {  // nobody has fetched what will be written
+    const T* line = out;
+    for (int r = 0; r < kRows; ++r, line += out_stride) {
+      __builtin_prefetch(line, 1, 3);
+      __builtin_prefetch(line + kGroupColumns<T> - 1, 1, 3);
     }
-    prefetch += block.prefetch_step;
+  }
+  for (; panels != end; panels += kPanel, prefetch += prefetch_step, ++x) {
+    Vec<T> right[kVectors];
+#pragma GCC unroll 8
+    for (int p = 0; p < kGroupPanels<T>; ++p) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kPanelVectors<T>; ++v) {
+        right[p * kPanelVectors<T> + v] = load(panels + p * panel_stride + v * kLanes<T>);
+      }
+      __builtin_prefetch(prefetch + p * prefetch_stride, 0, 2);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const T left = block.x[r * kRowStride + i];
+      const T left = x[r * kRowStride];
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];
     }
   }
+  T* to = out;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    T* out = block.out + r * block.out_stride;
-    for (int v = 0; v < kVectors; ++v) store(out + v * kLanes<T>, tile[r][v]);
+  for (int r = 0; r < kRows; ++r, to += out_stride) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(to + v * kLanes<T>, tile[r][v]);
   }
 }
+
+// Tiles have 1 or 3 rows or an even number: half of the sizes are half of the compile time.
+template <class T>
+constexpr int64_t kOddTile = kTallestTile<T> < 3 ? 1 : 3;
+
+// How rows are cut into tiles: even ones of about one size, then an odd one if there must be.
+template <class T>
+struct Tiles {
+  explicit Tiles(int64_t rows)
+      : odd(rows % 2 == 0 ? 0 : smaller(rows, kOddTile<T>)),
+        pairs((rows - odd) / 2),
+        even_count(ceil_div(2 * pairs, kTallestTile<T>)) {}
+
+  int64_t count() const { return even_count + (odd == 0 ? 0 : 1); }
+  int64_t first(int64_t tile) const {
+    return tile <= even_count && even_count > 0 ? 2 * (pairs * tile / even_count) : 0;
+  }
+  int64_t height(int64_t tile) const {
+    return tile == even_count ? odd : first(tile + 1) - first(tile);
+  }
+
+  int64_t odd;
+  int64_t pairs;
+  int64_t even_count;
+};
 
 template <class T, int kRows = kTallestTile<T>>
 inline void run_tile(const TileBlock<T>& block, int64_t rows) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return run_tile<T, kRows - 1>(block, rows);
+    constexpr int kLess = kRows > 4 ? kRows - 2 : kRows - 1;
+    if (rows < kRows) return run_tile<T, kLess>(block, rows);
   }
   tile_block<T, kRows>(block);
 }
@@ -193,7 +239,8 @@ class LinearWorker {
 
   // All of the rows by one group; `next` is the group that will follow.
   void run_group(int64_t group, int64_t next) {
-    const int64_t tiles = ceil_div(rows_, kTallestTile<T>);
+    const Tiles<T> tiles(rows_);
+    const int64_t count_of_tiles = tiles.count();
     const int64_t column = group * kGroupColumns<T>;
     const int64_t count = smaller(kGroupColumns<T>, product_.columns - column);
     const bool whole = count == kGroupColumns<T>;
@@ -210,10 +257,10 @@ class LinearWorker {
       const bool last = depth + kDepthOfBlock >= product_.depth;
       const T* following = last ? product_.panels + next * kGroupPanels<T> * panel_stride_
                                 : panels + (depth + kDepthOfBlock) * kPanel;
-      block.prefetch_step = kPanel * static_cast<int64_t>(sizeof(T)) / tiles;
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        const int64_t row = rows_ * tile / tiles;
-        const int64_t height = rows_ * (tile + 1) / tiles - row;
+      block.prefetch_step = ceil_div(kPanel * static_cast<int64_t>(sizeof(T)), count_of_tiles);
+      for (int64_t tile = 0; tile < count_of_tiles; ++tile) {
+        const int64_t row = tiles.first(tile);
+        const int64_t height = tiles.height(tile);
         block.x = x_ + (depth * rows_ / kDepthOfBlock + row) * kRowStride;
         block.panels = panels + depth * kPanel;
         block.out = product_.out + (first_ + row) * product_.columns + column;
@@ -236,14 +283,15 @@ class LinearWorker {
   }
 
   // A group whose last columns are not there: in a buffer, from which the others are copied.
-  KERNEL_NOINLINE void run_edge(TileBlock<T> block, int64_t tiles, int64_t column, int64_t count) {
+  KERNEL_NOINLINE void run_edge(TileBlock<T> block, const Tiles<T>& tiles, int64_t column,
+                                int64_t count) {
     const T* start = block.start;
     const T* panels = block.panels;
     block.out = edge_;
     block.out_stride = kGroupColumns<T>;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t row = rows_ * tile / tiles;
-      const int64_t height = rows_ * (tile + 1) / tiles - row;
+    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
+      const int64_t row = tiles.first(tile);
+      const int64_t height = tiles.height(tile);
       for (int64_t depth = 0; depth == 0 || depth < product_.depth; depth += kDepthOfBlock) {
         block.depth = smaller(kDepthOfBlock, product_.depth - depth);
         block.start = depth == 0 ? start : nullptr;
