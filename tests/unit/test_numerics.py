@@ -135,6 +135,35 @@ def _product_bound(x: Tensor, y: Tensor) -> Tensor:
     return 2 * (error + rounding)
 
 
+def _keys(x: Tensor) -> Tensor:
+    """[n, 1, OUT, width]: keys and values that every row attends to."""
+    return weight(x.shape[-1], x.dtype).expand(x.shape[0], 1, -1, -1)
+
+
+def _attention(x: Tensor) -> Tensor:
+    keys, count = _keys(x), len(x)
+    rows = x[:, None, None]
+    result = kernels.attention(rows, keys, keys, [1] * count, 0.5, False, 0, [OUT] * count)
+    return result[:, 0, 0]  # type: ignore[no-any-return]
+
+
+def _eager_attention(x: Tensor) -> Tensor:
+    keys, attend = _keys(x), torch.nn.functional.scaled_dot_product_attention
+    return attend(x[:, None, None], keys, keys, scale=0.5)[:, 0, 0]
+
+
+def _attention_bound(x: Tensor, y: Tensor) -> Tensor:
+    """Two results: errors of scores move weights, weights and sums of keys round, and torch rounds
+    the weights of a narrow dtype too.
+    """
+    w, depth = weight(x.shape[-1], x.dtype).double(), x.shape[-1]
+    scores = 0.5 * x.double() @ w.t()
+    largest = 0.5 * x.double().norm(dim=-1).amax() * w.norm(dim=-1).amax()
+    error = (2 * (depth + 4) * largest + 2 * OUT + 40) * sum_error(1, x.dtype)
+    narrow = 0.0 if x.dtype in WIDE else 2 * unit(x.dtype)
+    return 2 * (error + narrow) * (scores.softmax(-1) @ w.abs())
+
+
 def _chain(x: Tensor) -> Tensor:
     return torch.relu(_eager_madd(x)).tanh()
 
@@ -253,6 +282,7 @@ PATHS = {
         _product_bound,
         WIDE,
     ),
+    "attention": Path(_each(_attention), _eager_attention, _attention_bound),
     "gemm family": Path(_each(_with_weight(_basic)), _linear, _product_bound),
     "captured replay": Path(_replayed, _chain),
     "compiled, eager inside": Path(lambda: _compiled(_chain), _chain, shapes=SHAPES[1::2]),

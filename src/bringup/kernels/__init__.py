@@ -3,10 +3,10 @@ registered by `ops`; in `torch.ops.bringup` from the first use of one of a group
 
 *For transformers*: `add_layer_norm`, `add_layer_norm_sum`, `rms_norm`, `add_rms_norm`, `rotary`,
 `silu_mul`, `bias_gelu`, `attention` (sequences of different length, `actual_seq_lengths: int[]`),
-`mean_pool`, and `packed_linear` with `pack_weight` for linear layers; float32 and float64, no
-backward yet. `build(name)` compiles one of their `names()` ahead of its first call,
-`register_attention()` offers `attention` to transformers' models, `register_patterns()` the pass
-library (`kernels.patterns`).
+`mean_pool`, and `packed_linear` with `pack_weight` for linear layers; float32 and float64
+(`attention` bfloat16 and float16 too), no backward yet. `build(name)` compiles one of their
+`names()` ahead of its first call, `register_attention()` offers `attention` to transformers'
+models, `register_patterns()` the pass library (`kernels.patterns`).
 
 *The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
+    from bringup.kernels._attention import attention, mean_pool
     from bringup.kernels._linear import pack_weight, packed_linear
     from bringup.kernels._matmul import (
         basic_matmul,
@@ -39,10 +40,8 @@ if TYPE_CHECKING:
         add_layer_norm,
         add_layer_norm_sum,
         add_rms_norm,
-        attention,
         bias_gelu,
         build,
-        mean_pool,
         names,
         rms_norm,
         rotary,
@@ -81,16 +80,15 @@ __all__ = [
 ]
 
 _NZ = frozenset({"from_nz", "to_nz"})
+_SEQUENCES = frozenset({"attention", "mean_pool"})
 _LINEAR = frozenset({"pack_weight", "packed_linear"})
 _FOR_TRANSFORMERS = frozenset(
     {
         "add_layer_norm",
         "add_layer_norm_sum",
         "add_rms_norm",
-        "attention",
         "bias_gelu",
         "build",
-        "mean_pool",
         "names",
         "rms_norm",
         "rotary",
@@ -99,9 +97,10 @@ _FOR_TRANSFORMERS = frozenset(
 )
 _PATTERNS = frozenset({"register_patterns"})
 _NO_OPERATORS = _PATTERNS | {"load", "register_attention"}
-_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _FOR_TRANSFORMERS - _NO_OPERATORS
+_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _SEQUENCES - _FOR_TRANSFORMERS - _NO_OPERATORS
 _OPERATORS = {
     "_operators": _FOR_TRANSFORMERS,
+    "_attention": _SEQUENCES,
     "_linear": _LINEAR,
     "_matmul": _MATMUL,
     "_nz": _NZ,

@@ -19,10 +19,8 @@ __all__ = [
     "add_layer_norm",
     "add_layer_norm_sum",
     "add_rms_norm",
-    "attention",
     "bias_gelu",
     "build",
-    "mean_pool",
     "names",
     "rms_norm",
     "rotary",
@@ -151,30 +149,6 @@ bias_gelu = ops.kernel_op(
     ),
 )
 
-attention = ops.kernel_op(
-    "bringup::attention(Tensor q, Tensor k, Tensor v, int[] actual_seq_lengths, float scale) "
-    "-> Tensor",
-    source=_source("attention"),
-    dtypes={"SCALAR": "q"},
-    flags=CONTRACTED,
-    layout="strided",
-    outputs=ops.empty("q.shape[0]", "q.shape[2]", "q.shape[1]", "q.shape[3]", dtype="q"),
-    checks=(
-        ops.dtype("q", *_FLOATS),
-        ops.same_dtype("q", "k", "v"),
-        ops.same_shape("q", "k", "v"),
-    ),
-)
-
-mean_pool = ops.kernel_op(
-    "bringup::mean_pool(Tensor x, int[] actual_seq_lengths, bool normalize=False) -> Tensor",
-    source=_source("mean_pool"),
-    dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
-    outputs=ops.empty("x.shape[0]", "x.shape[2]", dtype="x"),
-    checks=(ops.dtype("x", *_FLOATS),),
-)
-
 _DESCRIPTIONS = {
     add_layer_norm: """LayerNorm over the last dimension of x + residual (Ba et al.: Layer
         Normalization, 2016), in one pass over memory.
@@ -241,37 +215,13 @@ _DESCRIPTIONS = {
             x: [..., D], float32 or float64.
             bias: [D], of the same dtype.
         """,
-    attention: """softmax(q k^T * scale) v over sequences of different length in one batch. No row
-        looks behind the end of its sequence; the rows behind it come out as zeros. Not causal.
-
-        Args:
-            q: queries [B, H, S, D], float32 or float64, any strides.
-            k: keys, of the same shape and dtype.
-            v: values, of the same shape and dtype.
-            actual_seq_lengths: for each of the B sequences, how many of its S rows count.
-            scale: of the scores; 1 / sqrt(D) for the usual attention.
-
-        Returns:
-            [B, S, H, D], so that joining the heads costs nothing.
-        """,
-    mean_pool: """The mean of the rows of each sequence: a sentence embedding out of token
-        embeddings.
-
-        Args:
-            x: [B, S, D], float32 or float64.
-            actual_seq_lengths: for each of the B sequences, how many of its S rows count.
-            normalize: divide by the Euclidean norm, at least 1e-12.
-
-        Returns:
-            [B, D].
-        """,
 }
 for _kernel, _text in _DESCRIPTIONS.items():
     _kernel.__doc__ = f"{_kernel.schema}\n\n{inspect.cleandoc(_text)}"
 
 
 def names() -> tuple[str, ...]:
-    """The names of this module's operators, which are those of their sources."""
+    """The names of the operators for transformers, which are those of their sources."""
     return (
         "add_layer_norm",
         "add_layer_norm_sum",

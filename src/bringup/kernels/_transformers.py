@@ -7,6 +7,8 @@ a compiled or captured model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = ["register_attention"]
 
 
@@ -14,14 +16,33 @@ def register_attention(name: str = "bringup") -> str:
     """Register `bringup::attention` with transformers and return the name to give as
     `attn_implementation=`.
 
-    For encoders: bidirectional, no dropout, as many key heads as query heads. The model is called
+    For encoders: bidirectional, no dropout, no cache. The model is called
     with `actual_seq_lengths`, one int per sequence; positions behind them are padding. No mask
     tensor is built.
 
     Raises:
         ImportError: transformers is not installed.
     """
-    from bringup.kernels import attention
+    import torch
+
+    from bringup import kernels
     from bringup.ops import register_attention as register
 
-    return register(name, attention, returns="blhd")
+    kernels.load()
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        actual_seq_lengths: Sequence[int],
+        scaling: float,
+        num_key_value_groups: int = 1,  # the operator takes grouped heads as they are
+    ) -> torch.Tensor:
+        if key.shape[2] != query.shape[2]:  # no lengths of keys are known
+            raise ValueError(
+                f'attn_implementation "{name}" takes as many keys as queries, got {key.shape[2]} '
+                f"for {query.shape[2]}: call the model without a cache"
+            )
+        return torch.ops.bringup.attention(query, key, value, actual_seq_lengths, scaling)
+
+    return register(name, attend, returns="blhd")

@@ -69,3 +69,19 @@ def test_compiled_encoder_is_one_graph_for_every_length(encoders: tuple[Any, Any
         expected = ours(input_ids=ids, actual_seq_lengths=lengths).last_hidden_state
         got = compiled(input_ids=ids, actual_seq_lengths=lengths).last_hidden_state
         torch.testing.assert_close(got, expected)
+
+
+def test_keys_without_lengths_of_their_own_are_refused() -> None:
+    kernels.register_attention()
+    attend = transformers.AttentionInterface()["bringup"]
+    q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 5, 4)
+    with pytest.raises(ValueError, match=r'"bringup" takes as many keys as queries, got 5 for 1'):
+        attend(torch.nn.Identity(), q, k, k, None, actual_seq_lengths=[1])
+
+
+def test_key_heads_reach_the_operator_unrepeated() -> None:
+    kernels.register_attention()
+    attend = transformers.AttentionInterface()["bringup"]
+    q, k = torch.randn(2, 6, 5, 4), torch.randn(2, 2, 5, 4)
+    got, _ = attend(torch.nn.Identity(), q, k, k, None, scaling=0.3, actual_seq_lengths=[5, 2])
+    assert torch.equal(got, kernels.attention(q, k, k, [5, 2], 0.3))

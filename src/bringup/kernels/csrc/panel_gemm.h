@@ -81,11 +81,11 @@ inline void product_rows(const PanelProduct<T>& product, int64_t row, int64_t ro
   }
 }
 
-// Rows [begin, end) by panels [first, last) of the product.
-template <class T>
-inline void panel_product(const PanelProduct<T>& product, int64_t begin, int64_t end, int64_t first,
-                          int64_t last) {
-  constexpr int kPanels = kTilePanels<T>;
+// Rows [begin, end) by panels from `first`, kPanels at a time while there are as many; returns the
+// first panel that is left.
+template <class T, int kPanels>
+inline int64_t panel_groups(const PanelProduct<T>& product, int64_t begin, int64_t end,
+                            int64_t first, int64_t last) {
   const int64_t tiles = (end - begin + kTileRows - 1) / kTileRows;
   int64_t panel = first;
   for (; panel + kPanels <= last; panel += kPanels) {
@@ -95,12 +95,16 @@ inline void panel_product(const PanelProduct<T>& product, int64_t begin, int64_t
                                panel);
     }
   }
-  for (; panel < last; ++panel) {
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t row = begin + (end - begin) * tile / tiles;
-      product_rows<T, 1>(product, row, begin + (end - begin) * (tile + 1) / tiles - row, panel);
-    }
-  }
+  return panel;
+}
+
+// Rows [begin, end) by panels [first, last) of the product.
+template <class T>
+inline void panel_product(const PanelProduct<T>& product, int64_t begin, int64_t end, int64_t first,
+                          int64_t last) {
+  int64_t panel = panel_groups<T, kTilePanels<T>>(product, begin, end, first, last);
+  if constexpr (kTilePanels<T> > 2) panel = panel_groups<T, 2>(product, begin, end, panel, last);
+  if constexpr (kTilePanels<T> > 1) panel_groups<T, 1>(product, begin, end, panel, last);
 }
 
 }  // namespace bringup_kernels
