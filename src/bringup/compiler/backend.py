@@ -19,6 +19,7 @@ from bringup.compiler.freeze import (
     Built,
     Weight,
     constants_of,
+    drop_unused_constants,
     freeze_weights,
     placed,
     refolding,
@@ -179,6 +180,7 @@ class _Compilation:
         selected: Sequence[PassDescriptor] = self._selected
         if self._options.inner == "eager":
             self._rewrite(aten, selected, constants)
+            drop_unused_constants(aten)
             if count := write_inputs_in_place(aten, writable):
                 _LOG.info("%s writes %d of its inputs where they lie", self._name, count)
             return run_eagerly(aten, inputs)

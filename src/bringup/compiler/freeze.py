@@ -28,6 +28,7 @@ __all__ = [
     "Built",
     "Weight",
     "constants_of",
+    "drop_unused_constants",
     "freeze_weights",
     "placed",
     "refolding",
@@ -139,6 +140,20 @@ def constants_of(aten: Any) -> list[Any]:
         getattr(aten, str(node.target), None) for node in aten.graph.find_nodes(op="get_attr")
     ]
     return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def drop_unused_constants(aten: Any) -> None:
+    """Forget the tensors of a graph that no operator reads any more: weights that were packed, and
+    what was computed on the way. Otherwise every run would look them up, and the memory would stay.
+    """
+    nodes = aten.graph.find_nodes(op="get_attr")
+    used = {node.target for node in nodes if node.users}
+    for node in nodes:
+        if not node.users:
+            aten.graph.erase_node(node)
+            if node.target not in used and hasattr(aten, str(node.target)):
+                delattr(aten, str(node.target))
+    aten.recompile()
 
 
 def watched(built: Built) -> BoxedFunction:

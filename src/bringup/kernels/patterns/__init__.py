@@ -13,7 +13,12 @@ from collections.abc import Sequence
 
 from bringup.kernels.patterns.activations import BiasGelu, ErfGelu, SwiGlu, TanhGelu
 from bringup.kernels.patterns.attention import Attention, CausalMask, GroupedHeads
-from bringup.kernels.patterns.cleanup import DropCopies, FoldFactories
+from bringup.kernels.patterns.cleanup import (
+    CollapseViews,
+    DropCopies,
+    FoldFactories,
+    MergeEqual,
+)
 from bringup.kernels.patterns.linear import MergeProjections, PackLinear
 from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, RmsNorm
 from bringup.kernels.patterns.rotary import Rotary
@@ -22,6 +27,7 @@ from bringup.passes import FusionBasePass, PassStage, register_fusion_pass
 __all__ = ["LIBRARY", "register_patterns"]
 
 LIBRARY: tuple[type[FusionBasePass], ...] = (
+    MergeEqual,
     FoldFactories,
     DropCopies,
     RmsNorm,
@@ -37,6 +43,7 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
     MergeProjections,
     PackLinear,
     BiasGelu,  # what is not packed
+    CollapseViews,
 )
 """The passes in the order in which they run; each is registered as `Library` + its class name."""
 

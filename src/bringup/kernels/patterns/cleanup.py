@@ -1,6 +1,8 @@
-"""Copies that nobody needs, and what is computed from no input at all."""
+"""Copies that nobody needs, what is computed twice, and what is computed from no input at all."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
@@ -11,7 +13,7 @@ from bringup.kernels.patterns._support import (
 )
 from bringup.passes.run.folding import fold_constants
 
-__all__ = ["DropCopies", "FoldFactories"]
+__all__ = ["CollapseViews", "DropCopies", "FoldFactories", "MergeEqual"]
 
 _MOST_ELEMENTS = 1 << 22
 
@@ -34,7 +36,12 @@ class DropCopies(NodePass):
     reach another.
     """
 
-    op_types = ("aten::clone", "aten::expand", "aten::view", "aten::_unsafe_view")
+    op_types: ClassVar[tuple[str, ...]] = (
+        "aten::clone",
+        "aten::expand",
+        "aten::view",
+        "aten::_unsafe_view",
+    )
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
         """Try every copy."""
@@ -53,6 +60,33 @@ class DropCopies(NodePass):
         passes.report_fuse([node], [], self.context)
         self.graph.replace_all_uses(node.output, source)
         self.graph.erase_dead(node)
+
+
+class CollapseViews(DropCopies):
+    """A view of a view is one view of the source, and none where the shape is the source's: what
+    is left between operators when those around them were joined.
+    """
+
+    op_types: ClassVar[tuple[str, ...]] = ("aten::view", "aten::_unsafe_view")
+
+    def rewrite(self, node: ir.Node) -> None:
+        """Look at the source of what it looks at."""
+        inner = node.inputs[0].node
+        if inner.op_type not in self.op_types:
+            return super().rewrite(node)
+        require(node.output not in self._returned, "a result of the graph shares its memory")
+        source, desc = inner.inputs[0], node.output.desc
+        if source.desc == desc and source.node.op_type != ir.INPUT:
+            self.graph.replace_all_uses(node.output, source)
+        else:
+            op = self.graph.inserting_before(node).op
+            view = op(node.op_type, source, node.argument("size"))
+            found = view.value.desc
+            require(found == desc, f"a view of the source would be {found} instead of {desc}")
+            self.graph.replace_all_uses(node.output, view)
+        passes.report_fuse([node], [], self.context)
+        self.graph.erase_dead(node)
+        return None
 
 
 class FoldFactories(passes.FusionBasePass):
@@ -99,3 +133,46 @@ def _require_constant(node: ir.Node) -> None:
     require(is_known, f"the {desc.shape} tensor is made of sizes {KNOWN_AT_RUN_TIME}")
     large = f"{desc.shape} has more than {_MOST_ELEMENTS} elements"
     require(desc.shape.numel <= _MOST_ELEMENTS, large)
+
+
+class MergeEqual(passes.FusionBasePass):
+    """What is computed again from the same values and arguments is read from the first: masks that
+    every layer makes of the one mask, views of one tensor.
+
+    What shares memory with a result of the graph stays, and so does what is random.
+    """
+
+    def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
+        """Look at every node once, in order: what an earlier merge made equal is found too."""
+        refuse_writers(graph)
+        returned = _Returned(graph)
+        known: dict[object, ir.Node] = {}
+        merged = 0
+        for node in graph.nodes:
+            if not node.operator.parameters or not node.pure or not node.outputs:
+                continue
+            if any(value in returned for value in node.outputs):
+                continue
+            first = known.setdefault(_call(node), node)
+            if first is not node:
+                for old, new in zip(node.outputs, first.outputs, strict=True):
+                    graph.replace_all_uses(old, new)
+                passes.report_fuse([node], [first], context)
+                graph.erase_dead(node)
+                merged += 1
+        require(merged > 0, "no operator is called twice with the same arguments")
+
+
+def _call(node: ir.Node) -> object:
+    """Equal for nodes that compute the same."""
+    return node.op_type, _key(node.arguments), _key(dict(node.keywords)), len(node.outputs)
+
+
+def _key(argument: object) -> object:
+    if isinstance(argument, ir.Value):
+        return argument
+    if isinstance(argument, (tuple, list)):
+        return tuple([_key(item) for item in argument])
+    if isinstance(argument, dict):
+        return tuple([(name, _key(item)) for name, item in sorted(argument.items())])
+    return type(argument), repr(argument)  # 1, True and 1.0 are equal in Python, and so are 0, -0.0
