@@ -85,11 +85,9 @@ class PackLinear(passes.FusionBasePass):
 
     def _pack(self, graph: ir.Graph, node: ir.Node, x: ir.Value, bias: ir.Value | None) -> None:
         desc = node.argument("mat2").desc
-        depth, width = desc.shape
-        if width % _PANEL or desc.dtype not in {"float32", "float64"}:
+        if desc.shape[1] % _PANEL or desc.dtype not in {"float32", "float64"}:
             return
         op = graph.inserting_before(node).op
-        rows = op("aten::reshape", op("aten::t", node.argument("mat2")), [-1, _PANEL, depth])
-        panels = op("aten::contiguous", op("aten::transpose", rows, 1, 2))
+        panels = op("bringup::pack_weight", op("aten::t", node.argument("mat2")))
         graph.replace_all_uses(node.output, op("bringup::packed_linear", x, panels, bias))
         graph.erase_dead(node)

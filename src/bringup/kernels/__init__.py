@@ -23,7 +23,13 @@ from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
     from bringup.kernels._attention import attention, mean_pool
-    from bringup.kernels._linear import pack_weight, packed_linear
+    from bringup.kernels._linear import (
+        pack_weight,
+        pack_weight_int8,
+        packed_linear,
+        packed_linear_int8,
+        packed_linear_w8a8,
+    )
     from bringup.kernels._matmul import (
         basic_matmul,
         batched_matmul,
@@ -69,7 +75,10 @@ __all__ = [
     "names",
     "nz_matmul",
     "pack_weight",
+    "pack_weight_int8",
     "packed_linear",
+    "packed_linear_int8",
+    "packed_linear_w8a8",
     "quant_matmul",
     "register_attention",
     "register_patterns",
@@ -81,7 +90,15 @@ __all__ = [
 
 _NZ = frozenset({"from_nz", "to_nz"})
 _SEQUENCES = frozenset({"attention", "mean_pool"})
-_LINEAR = frozenset({"pack_weight", "packed_linear"})
+_LINEAR = frozenset(
+    {
+        "pack_weight",
+        "pack_weight_int8",
+        "packed_linear",
+        "packed_linear_int8",
+        "packed_linear_w8a8",
+    }
+)
 _FOR_TRANSFORMERS = frozenset(
     {
         "add_layer_norm",

@@ -249,5 +249,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
         CompileError: the compiler refuses the source.
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
-    flags = UNROLLED if name == "packed_linear" else CONTRACTED
-    return jit.compile(_source(name), macros={"SCALAR": scalar}, target=target, flags=flags)
+    macros, flags = {"SCALAR": scalar}, CONTRACTED
+    if name == "packed_linear":
+        macros, flags = {"SCALAR": scalar, "WEIGHT": scalar}, UNROLLED
+    return jit.compile(_source(name), macros=macros, target=target, flags=flags)

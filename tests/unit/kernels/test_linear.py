@@ -117,12 +117,117 @@ def test_activations_keep_nan_and_the_tails(activation: str, dtype: torch.dtype)
     torch.testing.assert_close(ours, expected, equal_nan=True)
 
 
-def test_pack_weight_fills_the_last_panel_with_zeros() -> None:
+def unpacked(panels: Tensor, n: int, k: int) -> Tensor:
+    """The weight [n, k] of panels."""
+    count, words, width, in_word = panels.shape
+    return panels.transpose(1, 2).reshape(count * width, words * in_word)[:n, :k]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_pack_weight_fills_up_with_zeros(dtype: torch.dtype) -> None:
     weight = torch.randn(20, 3)
-    panels = kernels.pack_weight(weight)
-    assert panels.shape == (2, 3, 16)
-    assert torch.equal(panels.transpose(1, 2).reshape(32, 3)[:20], weight)
-    assert bool((panels[1, :, 4:] == 0).all())
+    panels = kernels.pack_weight(weight, dtype)
+    assert panels.shape == ((2, 2, 16, 2) if dtype is torch.bfloat16 else (2, 3, 16, 1))
+    assert torch.equal(unpacked(panels, 20, 3), weight.to(dtype))
+    whole = unpacked(panels, 32, panels.shape[1] * panels.shape[3])
+    assert bool((whole[20:] == 0).all())
+    assert bool((whole[:, 3:] == 0).all())
+
+
+def test_weight_in_bfloat16_is_rounded_once_and_computed_with_in_float32() -> None:
+    for m, k, n in ((1, 400, 33), (70, 385, 48), (16, 768, 20)):
+        x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
+        narrow = kernels.pack_weight(weight, torch.bfloat16)
+        ours = kernels.packed_linear(x, narrow, bias, -n % 16, "gelu")
+        wide = linear(x, weight.bfloat16().float(), bias, "gelu")
+        assert torch.equal(ours, wide)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=SIZES, k=SIZES, n=SIZES, biased=st.booleans(), activation=st.sampled_from(list(ACTIVATIONS))
+)
+def test_weight_in_int8_is_rounded_to_half_a_127th_of_the_largest_of_its_column(
+    m: int, k: int, n: int, biased: bool, activation: str
+) -> None:
+    torch.manual_seed(m + k + n)
+    x, weight = torch.randn(m, k), torch.randn(n, k)
+    bias = torch.randn(n) if biased else None
+    panels, scales = kernels.pack_weight_int8(weight)
+    rounded = (unpacked(panels, n, k).double() - 128) * scales[:, None].double()
+    assert bool(((rounded - weight).abs() <= 0.5001 * scales[:, None]).all())
+    arguments = (panels, scales, bias, -n % 16, activation)
+    exact = x.double() @ rounded.t() + (0 if bias is None else bias.double())
+    ours = kernels.packed_linear_int8(x, *arguments)
+    error = (ours.double() - ACTIVATIONS[activation](exact)).abs()
+    # one rounding more than a float32 weight: 128 is taken off exactly, the scale is multiplied by
+    assert ours.shape == (m, n)
+    assert bool((error <= 2 * bound(x, rounded.float(), bias) + 1e-6).all())
+
+    rows = x.abs().amax(1, keepdim=True) / 127 if k else torch.ones(m, 1)
+    ours = kernels.packed_linear_w8a8(x, *arguments)
+    # each element of x is off by half a step of its row at most
+    stretch = 0.51 * rows.double() @ rounded.abs().sum(1)[None]
+    error = (ours.double() - ACTIVATIONS[activation](exact)).abs()
+    assert bool((error <= 1.13 * stretch + 2 * bound(x, rounded.float(), bias) + 1e-6).all())
+
+
+def test_rows_in_int8_give_exact_sums_of_whole_numbers() -> None:
+    x = torch.randint(-127, 128, (30, 1600)).float()
+    x[:, 0] = 127  # so that the scale of every row is 1
+    weight = torch.randint(-127, 128, (37, 1600)).float()
+    weight[:, 0] = 127
+    panels, scales = kernels.pack_weight_int8(weight)
+    for ours in (kernels.packed_linear_w8a8, kernels.packed_linear_int8):
+        assert torch.equal(
+            ours(x, panels, scales, None, 11), (x.double() @ weight.t().double()).float()
+        )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_row_in_int8_that_is_not_finite_comes_out_as_nan_alone(value: float) -> None:
+    x, (panels, scales) = torch.randn(3, 40), kernels.pack_weight_int8(torch.randn(16, 40))
+    clean = kernels.packed_linear_w8a8(x, panels, scales)
+    x[1, 7] = value
+    ours = kernels.packed_linear_w8a8(x, panels, scales)
+    assert bool(ours[1].isnan().all())
+    assert torch.equal(ours[::2], clean[::2])
+
+
+def test_zeros_in_int8_stay_zeros() -> None:
+    panels, scales = kernels.pack_weight_int8(torch.zeros(16, 5))
+    x = torch.randn(2, 5)
+    assert bool((kernels.packed_linear_w8a8(x, panels, scales) == 0).all())
+    panels, scales = kernels.pack_weight_int8(torch.randn(16, 5))
+    assert bool((kernels.packed_linear_w8a8(torch.zeros(2, 5), panels, scales) == 0).all())
+
+
+def test_depth_at_which_sums_of_int8_might_overflow_is_refused() -> None:
+    panels, scales = kernels.pack_weight_int8(torch.ones(1, 65537))
+    with pytest.raises(KernelError, match="deeper than 65536"):
+        kernels.packed_linear_w8a8(torch.ones(1, 65537), panels, scales, None, 15)
+    deepest = kernels.pack_weight_int8(torch.ones(1, 65536))
+    ours = kernels.packed_linear_w8a8(torch.ones(1, 65536), *deepest, None, 15)
+    assert ours.item() == pytest.approx(65536)
+
+
+def test_weight_that_is_not_finite_is_refused_in_int8() -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        kernels.pack_weight_int8(torch.tensor([[1.0, float("nan")]]))
+
+
+def test_panels_of_another_wide_dtype_than_x_are_refused() -> None:
+    panels = kernels.pack_weight(torch.randn(16, 8))
+    with pytest.raises(KernelError, match="panels must be of x's dtype, or bfloat16"):
+        kernels.packed_linear(torch.randn(4, 8, dtype=torch.float64), panels)
+    narrow = kernels.pack_weight(torch.randn(16, 8), torch.bfloat16)
+    with pytest.raises(KernelError, match="panels must be of x's dtype, or bfloat16"):
+        kernels.packed_linear(torch.randn(4, 8, dtype=torch.float64), narrow)
+
+
+def test_panels_of_a_dtype_that_nobody_computes_with_are_not_made() -> None:
+    with pytest.raises(ValueError, match=r"expected float32, float64 or bfloat16.*float16"):
+        kernels.pack_weight(torch.randn(16, 8), torch.float16)
 
 
 def test_pack_weight_of_something_else_than_a_matrix_says_so() -> None:
@@ -133,13 +238,13 @@ def test_pack_weight_of_something_else_than_a_matrix_says_so() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((torch.randn(4, 8), torch.randn(2, 9, 16)), r"panels must have shape \[2, 8, 16\]"),
-        ((torch.randn(1, 1, 4, 8), torch.randn(2, 1, 16)), r"x must have shape \[1, 1\]"),
+        ((torch.randn(4, 8), torch.randn(2, 9, 16, 1)), r"panels must have shape \[2, 8, 16, 1\]"),
+        ((torch.randn(1, 1, 4, 8), torch.randn(2, 1, 16, 1)), r"x must have shape \[1, 1\]"),
         (
-            (torch.randn(4, 8), torch.randn(2, 8, 16), torch.randn(8)),
+            (torch.randn(4, 8), torch.randn(2, 8, 16, 1), torch.randn(8)),
             r"bias must have shape \[32\]",
         ),
-        ((torch.randn(4, 8).half(), torch.randn(2, 8, 16)), "torch.float32 or torch.float64"),
+        ((torch.randn(4, 8).half(), torch.randn(2, 8, 16, 1)), "torch.float32 or torch.float64"),
     ],
 )
 def test_wrong_input_names_operator_and_argument(arguments: tuple[Any, ...], words: str) -> None:
@@ -150,12 +255,12 @@ def test_wrong_input_names_operator_and_argument(arguments: tuple[Any, ...], wor
 @pytest.mark.parametrize("padding", [-1, 16])
 def test_padding_of_more_than_a_panel_is_refused(padding: int) -> None:
     with pytest.raises(KernelError, match=r"bringup::packed_linear.*padding must be .* 0 to 15"):
-        kernels.packed_linear(torch.randn(4, 8), torch.randn(2, 8, 16), None, padding)
+        kernels.packed_linear(torch.randn(4, 8), torch.randn(2, 8, 16, 1), None, padding)
 
 
 def test_unknown_activation_names_those_that_there_are() -> None:
     with pytest.raises(KernelError, match="none, relu, gelu, gelu_tanh or silu"):
-        kernels.packed_linear(torch.randn(4, 8), torch.randn(2, 8, 16), None, 0, "swish")
+        kernels.packed_linear(torch.randn(4, 8), torch.randn(2, 8, 16, 1), None, 0, "swish")
 
 
 def test_operators_pass_torchs_own_check() -> None:
@@ -164,6 +269,10 @@ def test_operators_pass_torchs_own_check() -> None:
         torch.ops.bringup.packed_linear.default, (x, panels, torch.randn(20), 12, "silu")
     )
     torch.library.opcheck(torch.ops.bringup.pack_weight.default, (torch.randn(20, 8),))
+    torch.library.opcheck(torch.ops.bringup.pack_weight_int8.default, (torch.randn(20, 7),))
+    quantised = kernels.pack_weight_int8(torch.randn(20, 7))
+    for operator in (torch.ops.bringup.packed_linear_int8, torch.ops.bringup.packed_linear_w8a8):
+        torch.library.opcheck(operator.default, (torch.randn(5, 7), *quantised, None, 12))
     assert ops.check(kernels.packed_linear, [((x, panels, None, 12), {})])
 
 

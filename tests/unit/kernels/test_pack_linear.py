@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bringup import compiler, ir
 from bringup.compiler import backend
+from bringup.errors import PassError
 from bringup.kernels.patterns import register_patterns
 
 __all__ = ["empty_registry"]
@@ -161,3 +162,60 @@ def test_constant_that_the_graph_writes_is_not_packed() -> None:
     report = compiler.apply_passes(graph)
     assert graph.count("aten::mm") == 1
     assert "the weight is written by 'add_'" in str(report["LibraryPackLinear"].near_misses[0])
+
+
+def packed_with(form: str | None, x: Tensor, **options: object) -> tuple[Tensor, list[str]]:
+    """A layer over a frozen weight, packed as the options say: its result and its operators."""
+    register_patterns()
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(40, 24), nn.GELU()).eval()
+    exported = torch.export.export(model, (x,)).run_decompositions()
+    given = options if form is None else {"weights": form, **options}
+    compiler.apply_passes(exported, ["LibraryPackLinear"], options=given)
+    names = [str(n.target) for n in exported.graph.nodes if n.op == "call_function"]
+    return exported.module()(x), names
+
+
+@pytest.mark.parametrize(
+    ("form", "operator", "tolerance"),
+    [
+        (None, PACKED, 1e-5),
+        ("float32", PACKED, 1e-5),
+        ("bfloat16", PACKED, 2e-2),
+        ("int8", "bringup.packed_linear_int8.default", 2e-2),
+        ("w8a8", "bringup.packed_linear_w8a8.default", 5e-2),
+    ],
+)
+@torch.no_grad()
+def test_weights_become_what_the_option_says(
+    form: str | None, operator: str, tolerance: float
+) -> None:
+    x = torch.randn(5, 40)
+    expected, _ = packed_with("float32", x)
+    result, names = packed_with(form, x)
+    assert operator in names
+    torch.testing.assert_close(result, expected, atol=tolerance, rtol=0)
+    assert torch.equal(result, expected) == (form in (None, "float32"))
+
+
+@torch.no_grad()
+def test_dtype_of_one_product_overrides_that_of_all() -> None:
+    x = torch.randn(5, 40)
+    expected, _ = packed_with("bfloat16", x)
+    result, _ = packed_with("int8", x, weight_dtypes={"addmm": "bfloat16", "linear": "bfloat16"})
+    assert torch.equal(result, expected)
+
+
+def test_unknown_dtype_of_weights_names_those_that_there_are() -> None:
+    with pytest.raises(PassError, match=r"weights cannot become 'int4'.*float32.*w8a8"):
+        packed_with("int4", torch.randn(5, 40))
+
+
+def test_float64_weights_do_not_become_narrow() -> None:
+    register_patterns()
+    layer = nn.Linear(40, 24).double().eval()
+    exported = torch.export.export(layer, (torch.randn(5, 40).double(),))
+    report = compiler.apply_passes(
+        exported.run_decompositions(), ["LibraryPackLinear"], options={"weights": "int8"}
+    )
+    assert "a float64 weight does not become int8" in str(report.results[0].near_misses[0])

@@ -13,11 +13,16 @@
 
 #include "activations.h"
 #include "bringup/kernel.h"
+#include "gemm/elements.h"
 #include "panel_gemm.h"
 
-#define KERNEL_NOINLINE __attribute__((noinline))
-
 namespace bringup_kernels {
+
+template <>
+struct VectorOf<int32_t> {
+  using type = Mask<float>;
+  using mask = Mask<float>;
+};
 
 template <class T>
 constexpr int kTileVectors = kPanelVectors<T> < 2 ? 2 : kPanelVectors<T>;
@@ -67,267 +72,401 @@ inline Vec<T> activated(Vec<T> value, Activation activation) {
   }
 }
 
+// The arguments that the forms of packed_linear have in common.
 template <class T>
+struct LinearArguments {
+  const T* bias = nullptr;
+  int64_t padding = 0;
+  Activation activation = Activation::kNone;
+
+  // Null, or why they are not right.
+  const char* read(const void* bias_argument, const void* padding_argument,
+                   const void* activation_argument) {
+    padding = bringup::scalar<int64_t>(padding_argument);
+    if (padding < 0 || padding >= kPanel) {
+      return "padding must be the columns that the last panel lacks, 0 to 15";
+    }
+    if (!parse_activation(bringup::text(activation_argument), &activation)) {
+      return "activation must be none, relu, gelu, gelu_tanh or silu";
+    }
+    if (!bringup::is_none(bias_argument)) {
+      bias = static_cast<const T*>(bringup::tensor(bias_argument).data);
+    }
+    return nullptr;
+  }
+};
+
+// A weight that is read as it is.
+template <class T>
+struct PlainWeight {
+  using Word = T;
+  static constexpr int kWidth = 1;
+  template <int>
+  static Vec<T> element(const T* from) {
+    return load(from);
+  }
+};
+
+// A pair of bfloat16 of one column in a word: depth 2 i in its lower half.
+struct Bfloat16Weight {
+  using Word = int32_t;
+  static constexpr int kWidth = 2;
+  template <int kIndex>
+  static Vec<float> element(const int32_t* from) {
+    const Vec<int32_t> word = load(from);
+    return reinterpret<Vec<float>>(kIndex == 0 ? word << 16 : word & -65536);
+  }
+};
+
+// Four bytes of one column in a word, the first in its lowest bits, each with 128 added.
+struct ByteWeight {
+  using Word = int32_t;
+  static constexpr int kWidth = 4;
+  template <int kIndex>
+  static Vec<float> element(const int32_t* from) {
+    const Vec<int32_t> byte = load(from) >> 8 * kIndex & 255;
+    return __builtin_convertvector(byte, Vec<float>) - 128.0f;
+  }
+};
+
+// What is multiplied: x in T by a Weight. A Kernel has
+//   Sum, Left, Panel, Out   of a sum, of x as it is laid out, of a word of the panels, of results
+//   Row                     what `lay_out_rows` finds out about each row
+//   kWidth                  elements of a row for a word of the panels
+//   element                 one of those that words have, by its number, for columns side by side
+//   add_step                adds one element's products to sums
+//   result                  makes a vector of results of one of sums; kHasResult: it does anything
+template <class T, class Weight>
+struct FloatKernel {
+  using Sum = T;
+  using Left = T;
+  using Panel = typename Weight::Word;
+  using Out = T;
+  struct Row {};
+  static constexpr int kWidth = Weight::kWidth;
+  static constexpr bool kHasResult = false;
+
+  template <int kIndex>
+  static Vec<T> element(const Panel* from) {
+    return Weight::template element<kIndex>(from);
+  }
+  static Vec<T> add_step(Vec<T> sum, T left, Vec<T> right) { return sum + left * right; }
+  static Vec<T> result(Vec<T> sum, Row) { return sum; }
+
+  // Rows [first, first + rows) of x, block of depth by block of depth: [blocks, rows, kRowStride].
+  KERNEL_NOINLINE static void lay_out_rows(T* to, Row*, const bringup::View<const T, 2>& x,
+                                           int64_t first, int64_t rows) {
+    const int64_t padding = -x.size(1) & (kWidth - 1);
+    for (int64_t start = 0; start < x.size(1); start += kDepthOfBlock) {
+      const int64_t count = smaller(kDepthOfBlock, x.size(1) - start);
+      for (int64_t r = 0; r < rows; ++r, to += kRowStride) {
+        const T* from = x.data() + (first + r) * x.stride(0) + start * x.stride(1);
+        if (x.stride(1) == 1) {
+          __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+        } else {
+          for (int64_t i = 0; i < count; ++i) to[i] = from[i * x.stride(1)];
+        }
+        if (count < kDepthOfBlock) {
+          for (int64_t i = 0; i < padding; ++i) to[count + i] = 0;
+        }
+      }
+    }
+  }
+};
+
+template <class Kernel>
 struct PanelLinear {
-  bringup::View<const T, 2> x;
-  const T* panels;
-  const T* bias;  // null or `columns` values
-  T* out;
+  bringup::View<const typename Kernel::Out, 2> x;
+  const typename Kernel::Panel* panels;
+  typename Kernel::Out* out;
   int64_t rows;
   int64_t columns;
-  int64_t depth;
+  int64_t words;                       // of a column of the panels
+  const typename Kernel::Out* scales;  // null, or what columns are multiplied by, before the bias
+  const typename Kernel::Out* bias;    // null, or of each column; without scales sums start from it
   Activation activation;
 };
 
 // A block of a tile: rows of x as they are laid out, a block of the group's panels.
-template <class T>
+template <class Kernel>
 struct TileBlock {
-  const T* x;
-  const T* panels;
+  using Sum = typename Kernel::Sum;
+
+  const typename Kernel::Left* x;
+  const typename Kernel::Panel* panels;
   int64_t panel_stride;
-  int64_t depth;
-  const T* start;  // what the sums start from; null: from what is in `out`
-  T* out;
-  int64_t out_stride;
+  int64_t words;
+  const Sum* start;  // what the sums start from; null: from what is in `sums`
+  Sum* sums;
+  int64_t sum_stride;
   const char* prefetch;  // per panel and step, `prefetch_step` bytes further
   int64_t prefetch_stride;
   int64_t prefetch_step;
 };
 
+// Adds the products of the element of number kIndex, and of those behind it, in words of the
+// panels.
+template <class Kernel, int kRows, int kIndex = 0>
+inline __attribute__((always_inline)) void add_elements(
+    Vec<typename Kernel::Sum> (*tile)[kTileVectors<typename Kernel::Sum>],
+    const typename Kernel::Left* x, const typename Kernel::Panel* panels, int64_t panel_stride) {
+  using Sum = typename Kernel::Sum;
+  constexpr int kVectors = kTileVectors<Sum>;
+  Vec<Sum> right[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    right[v] = Kernel::template element<kIndex>(panels + v / kPanelVectors<Sum> * panel_stride +
+                                                v % kPanelVectors<Sum> * kLanes<Sum>);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const typename Kernel::Left left = x[r * kRowStride + kIndex];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) tile[r][v] = Kernel::add_step(tile[r][v], left, right[v]);
+  }
+  if constexpr (kIndex + 1 < Kernel::kWidth) {
+    add_elements<Kernel, kRows, kIndex + 1>(tile, x, panels, panel_stride);
+  }
+}
+
 // Everything of `block` is read before the sums: they stay in registers from here to the stores.
-template <class T, int kRows>
-KERNEL_NOINLINE void tile_block(const TileBlock<T>& block) {
-  constexpr int kVectors = kTileVectors<T>;
-  const T* x = block.x;
-  const T* panels = block.panels;
-  const T* const end = panels + block.depth * kPanel;
+template <class Kernel, int kRows>
+KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
+  using Sum = typename Kernel::Sum;
+  constexpr int kVectors = kTileVectors<Sum>;
+  const typename Kernel::Left* x = block.x;
+  const typename Kernel::Panel* panels = block.panels;
+  const typename Kernel::Panel* const end = panels + block.words * kPanel;
   const int64_t panel_stride = block.panel_stride;
   const char* prefetch = block.prefetch;
   const int64_t prefetch_stride = block.prefetch_stride;
   const int64_t prefetch_step = block.prefetch_step;
-  T* const out = block.out;
-  const int64_t out_stride = block.out_stride;
-  const T* from = block.start != nullptr ? block.start : out;
-  const int64_t from_stride = block.start != nullptr ? 0 : out_stride;
+  Sum* const sums = block.sums;
+  const int64_t sum_stride = block.sum_stride;
+  const Sum* from = block.start != nullptr ? block.start : sums;
+  const int64_t from_stride = block.start != nullptr ? 0 : sum_stride;
 
-  Vec<T> tile[kRows][kVectors];
+  Vec<Sum> tile[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r, from += from_stride) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) tile[r][v] = load(from + v * kLanes<T>);
+    for (int v = 0; v < kVectors; ++v) tile[r][v] = load(from + v * kLanes<Sum>);
   }
   if (block.start != nullptr) {  // nobody has fetched what will be written
-    const T* line = out;
-    for (int r = 0; r < kRows; ++r, line += out_stride) {
+    const Sum* line = sums;
+    for (int r = 0; r < kRows; ++r, line += sum_stride) {
       __builtin_prefetch(line, 1, 3);
-      __builtin_prefetch(line + kGroupColumns<T> - 1, 1, 3);
+      __builtin_prefetch(line + kGroupColumns<Sum> - 1, 1, 3);
     }
   }
-  for (; panels != end; panels += kPanel, prefetch += prefetch_step, ++x) {
-    Vec<T> right[kVectors];
-#pragma GCC unroll 8
-    for (int p = 0; p < kGroupPanels<T>; ++p) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kPanelVectors<T>; ++v) {
-        right[p * kPanelVectors<T> + v] = load(panels + p * panel_stride + v * kLanes<T>);
-      }
+  for (; panels != end; panels += kPanel, prefetch += prefetch_step, x += Kernel::kWidth) {
+    for (int p = 0; p < kGroupPanels<Sum>; ++p) {
       __builtin_prefetch(prefetch + p * prefetch_stride, 0, 2);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const T left = x[r * kRowStride];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];
-    }
+    add_elements<Kernel, kRows>(tile, x, panels, panel_stride);
   }
-  T* to = out;
+  Sum* to = sums;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r, to += out_stride) {
+  for (int r = 0; r < kRows; ++r, to += sum_stride) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(to + v * kLanes<T>, tile[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(to + v * kLanes<Sum>, tile[r][v]);
   }
 }
 
-// Tiles have 1 or 3 rows or an even number: half of the sizes are half of the compile time.
+// A tile has kTallestTile rows or a power of two below that: few sizes compile in little time.
+constexpr int power_of_two_below(int number) {
+  int power = 1;
+  while (2 * power < number) power *= 2;
+  return power;
+}
+
+// The rows of the next tile when `left` are left: 16 are 8 and 8, not 14 and 2.
 template <class T>
-constexpr int64_t kOddTile = kTallestTile<T> < 3 ? 1 : 3;
+inline int64_t next_height(int64_t left) {
+  constexpr int64_t kTallest = kTallestTile<T>;
+  if (left >= kTallest && (left != kTallest + 2 || kTallest < 4)) return kTallest;
+  int64_t height = power_of_two_below(kTallest);
+  while (height > left) height /= 2;
+  return height;
+}
 
-// How rows are cut into tiles: even ones of about one size, then an odd one if there must be.
 template <class T>
-struct Tiles {
-  explicit Tiles(int64_t rows)
-      : odd(rows % 2 == 0 ? 0 : smaller(rows, kOddTile<T>)),
-        pairs((rows - odd) / 2),
-        even_count(ceil_div(2 * pairs, kTallestTile<T>)) {}
+inline int64_t count_tiles(int64_t rows) {
+  int64_t count = 0;
+  for (int64_t row = 0; row < rows; row += next_height<T>(rows - row)) ++count;
+  return count;
+}
 
-  int64_t count() const { return even_count + (odd == 0 ? 0 : 1); }
-  int64_t first(int64_t tile) const {
-    return tile <= even_count && even_count > 0 ? 2 * (pairs * tile / even_count) : 0;
-  }
-  int64_t height(int64_t tile) const {
-    return tile == even_count ? odd : first(tile + 1) - first(tile);
-  }
-
-  int64_t odd;
-  int64_t pairs;
-  int64_t even_count;
-};
-
-template <class T, int kRows = kTallestTile<T>>
-inline void run_tile(const TileBlock<T>& block, int64_t rows) {
+template <class Kernel, int kRows = kTallestTile<typename Kernel::Sum>>
+inline void run_tile(const TileBlock<Kernel>& block, int64_t rows) {
   if constexpr (kRows > 1) {
-    constexpr int kLess = kRows > 4 ? kRows - 2 : kRows - 1;
-    if (rows < kRows) return run_tile<T, kLess>(block, rows);
+    if (rows < kRows) return run_tile<Kernel, power_of_two_below(kRows)>(block, rows);
   }
-  tile_block<T, kRows>(block);
+  tile_block<Kernel, kRows>(block);
 }
 
-// Rows [first, first + rows) of x, block of depth by block of depth: [blocks, rows, kRowStride].
 template <class T>
-KERNEL_NOINLINE void lay_out_rows(T* to, const bringup::View<const T, 2>& x, int64_t first,
-                                  int64_t rows) {
-  const int64_t depth = x.size(1);
-  for (int64_t start = 0; start < depth; start += kDepthOfBlock) {
-    const int64_t count = smaller(kDepthOfBlock, depth - start);
-    for (int64_t r = 0; r < rows; ++r, to += kRowStride) {
-      const T* from = x.data() + (first + r) * x.stride(0) + start * x.stride(1);
-      if (x.stride(1) == 1) {
-        __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
-      } else {
-        for (int64_t i = 0; i < count; ++i) to[i] = from[i * x.stride(1)];
-      }
-    }
-  }
+inline Vec<T> load_first(const T* from, int64_t count) {
+  return count < kLanes<T> ? load_part(from, count) : load(from);
 }
 
-// Applies the activation to what a tile has left in `from`, on the way to `to`.
 template <class T>
-KERNEL_NOINLINE void finish_rows(T* to, int64_t to_stride, const T* from, int64_t from_stride,
-                                 int64_t rows, int64_t columns, Activation activation) {
+inline void store_first(T* to, Vec<T> value, int64_t count) {
+  count < kLanes<T> ? store_part(to, value, count) : store(to, value);
+}
+
+// The rows of a tile, finished, on the way from `from` to `to`, which may be the same memory.
+// `column` is their first one.
+template <class Kernel>
+KERNEL_NOINLINE void finish_rows(const PanelLinear<Kernel>& product, typename Kernel::Out* to,
+                                 int64_t to_stride, const typename Kernel::Sum* from,
+                                 int64_t from_stride, const typename Kernel::Row* facts,
+                                 int64_t rows, int64_t column, int64_t columns) {
+  using T = typename Kernel::Out;
   for (int64_t r = 0; r < rows; ++r, to += to_stride, from += from_stride) {
-    int64_t i = 0;
-    for (; i + kLanes<T> <= columns; i += kLanes<T>) {
-      store(to + i, activated<T>(load(from + i), activation));
-    }
-    if (i < columns) {
-      const int64_t rest = columns - i;
-      store_part(to + i, activated<T>(load_part(from + i, rest), activation), rest);
+    for (int64_t i = 0; i < columns; i += kLanes<T>) {
+      const int64_t count = smaller(kLanes<T>, columns - i);
+      Vec<T> value = Kernel::result(load_first(from + i, count), facts[r]);
+      if (product.scales != nullptr) {
+        value = value * load_first(product.scales + column + i, count);
+        if (product.bias != nullptr) value = value + load_first(product.bias + column + i, count);
+      }
+      store_first(to + i, activated<T>(value, product.activation), count);
     }
   }
 }
 
 // What one thread does of a product, group after group.
-template <class T>
+template <class Kernel>
 class LinearWorker {
+  using Sum = typename Kernel::Sum;
+  using Panel = typename Kernel::Panel;
+  using Row = typename Kernel::Row;
+  static constexpr int64_t kWordsOfBlock = kDepthOfBlock / Kernel::kWidth;
+
  public:
   // `rows` is the most that a block of rows has. False from `ready()`: no memory is left.
-  LinearWorker(const bringup_ctx* ctx, const PanelLinear<T>& product, int64_t rows)
+  LinearWorker(const bringup_ctx* ctx, const PanelLinear<Kernel>& product, int64_t rows)
       : product_(product),
-        panel_stride_(product.depth * kPanel),
-        x_(bringup::workspace<T>(ctx,
-                                 rows * kRowStride * ceil_div(product.depth + 1, kDepthOfBlock))),
-        edge_(bringup::workspace<T>(ctx, (kTallestTile<T> + 1) * kGroupColumns<T>)) {}
+        panel_stride_(product.words * kPanel),
+        x_(bringup::workspace<typename Kernel::Left>(
+            ctx, rows * kRowStride * ceil_div(product.words + 1, kWordsOfBlock))),
+        edge_(bringup::workspace<Sum>(ctx, (kTallestTile<Sum> + 1) * kGroupColumns<Sum>)),
+        facts_(bringup::workspace<Row>(ctx, rows)) {}
 
-  bool ready() const { return x_ != nullptr && edge_ != nullptr; }
+  bool ready() const { return x_ != nullptr && edge_ != nullptr && facts_ != nullptr; }
 
   // From now on: these rows.
   void take_rows(int64_t first, int64_t rows) {
     first_ = first;
     rows_ = rows;
-    lay_out_rows(x_, product_.x, first, rows);
+    tiles_ = count_tiles<Sum>(rows);
+    Kernel::lay_out_rows(x_, facts_, product_.x, first, rows);
   }
 
   // All of the rows by one group; `next` is the group that will follow.
   void run_group(int64_t group, int64_t next) {
-    const Tiles<T> tiles(rows_);
-    const int64_t count_of_tiles = tiles.count();
-    const int64_t column = group * kGroupColumns<T>;
-    const int64_t count = smaller(kGroupColumns<T>, product_.columns - column);
-    const bool whole = count == kGroupColumns<T>;
-    T* start = edge_ + kTallestTile<T> * kGroupColumns<T>;
+    const int64_t column = group * kGroupColumns<Sum>;
+    const int64_t count = smaller(kGroupColumns<Sum>, product_.columns - column);
+    Sum* start = edge_ + kTallestTile<Sum> * kGroupColumns<Sum>;
     fill_start(start, column, count);
-    const T* panels = product_.panels + group * kGroupPanels<T> * panel_stride_;
+    const Panel* panels = group_at(group);
     const int64_t panel_stride = count > kPanel ? panel_stride_ : 0;
-    TileBlock<T> block{
+    TileBlock<Kernel> block{
         x_, panels, panel_stride, 0, start, nullptr, product_.columns, nullptr, panel_stride, 0};
-    if (!whole) return run_edge(block, tiles, column, count);
-    for (int64_t depth = 0; depth == 0 || depth < product_.depth; depth += kDepthOfBlock) {
-      block.depth = smaller(kDepthOfBlock, product_.depth - depth);
-      block.start = depth == 0 ? start : nullptr;
-      const bool last = depth + kDepthOfBlock >= product_.depth;
-      const T* following = last ? product_.panels + next * kGroupPanels<T> * panel_stride_
-                                : panels + (depth + kDepthOfBlock) * kPanel;
-      block.prefetch_step = ceil_div(kPanel * static_cast<int64_t>(sizeof(T)), count_of_tiles);
-      for (int64_t tile = 0; tile < count_of_tiles; ++tile) {
-        const int64_t row = tiles.first(tile);
-        const int64_t height = tiles.height(tile);
-        block.x = x_ + (depth * rows_ / kDepthOfBlock + row) * kRowStride;
-        block.panels = panels + depth * kPanel;
-        block.out = product_.out + (first_ + row) * product_.columns + column;
-        block.prefetch =
-            reinterpret_cast<const char*>(following) + tile * block.depth * block.prefetch_step;
+    if (count < kGroupColumns<Sum>) return run_edge(block, column, count);
+    block.prefetch_step = ceil_div(kPanel * static_cast<int64_t>(sizeof(Panel)), tiles_);
+    for (int64_t word = 0; word == 0 || word < product_.words; word += kWordsOfBlock) {
+      set_words(&block, panels, start, word);
+      const bool last = word + kWordsOfBlock >= product_.words;
+      const Panel* following = last ? group_at(next) : panels + (word + kWordsOfBlock) * kPanel;
+      block.prefetch = reinterpret_cast<const char*>(following);
+      for (int64_t row = 0, height; row < rows_; row += height) {
+        height = next_height<Sum>(rows_ - row);
+        auto* out = product_.out + (first_ + row) * product_.columns + column;
+        block.x = x_ + (word / kWordsOfBlock * rows_ + row) * kRowStride;
+        block.sums = reinterpret_cast<Sum*>(out);
         run_tile(block, height);
-        if (last && product_.activation != Activation::kNone) {
-          finish_rows(block.out, product_.columns, block.out, product_.columns, height, count,
-                      product_.activation);
+        block.prefetch += block.words * block.prefetch_step;
+        if (last && finishes()) {
+          finish_rows(product_, out, product_.columns, block.sums, product_.columns, facts_ + row,
+                      height, column, count);
         }
       }
     }
   }
 
  private:
-  void fill_start(T* start, int64_t column, int64_t count) const {
-    for (int64_t i = 0; i < kGroupColumns<T>; ++i) {
-      start[i] = product_.bias != nullptr && i < count ? product_.bias[column + i] : T(0);
+  static_assert(sizeof(Sum) == sizeof(typename Kernel::Out), "sums are kept where results go");
+
+  const Panel* group_at(int64_t group) const {
+    return product_.panels + group * kGroupPanels<Sum> * panel_stride_;
+  }
+  bool finishes() const {
+    return Kernel::kHasResult || product_.scales != nullptr ||
+           product_.activation != Activation::kNone;
+  }
+
+  void fill_start(Sum* start, int64_t column, int64_t count) const {
+    const bool from_bias = product_.bias != nullptr && product_.scales == nullptr;
+    for (int64_t i = 0; i < kGroupColumns<Sum>; ++i) {
+      start[i] = from_bias && i < count ? static_cast<Sum>(product_.bias[column + i]) : Sum(0);
     }
+  }
+
+  void set_words(TileBlock<Kernel>* block, const Panel* panels, const Sum* start,
+                 int64_t word) const {
+    block->words = smaller(kWordsOfBlock, product_.words - word);
+    block->start = word == 0 ? start : nullptr;
+    block->panels = panels + word * kPanel;
   }
 
   // A group whose last columns are not there: in a buffer, from which the others are copied.
-  KERNEL_NOINLINE void run_edge(TileBlock<T> block, const Tiles<T>& tiles, int64_t column,
-                                int64_t count) {
-    const T* start = block.start;
-    const T* panels = block.panels;
-    block.out = edge_;
-    block.out_stride = kGroupColumns<T>;
-    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
-      const int64_t row = tiles.first(tile);
-      const int64_t height = tiles.height(tile);
-      for (int64_t depth = 0; depth == 0 || depth < product_.depth; depth += kDepthOfBlock) {
-        block.depth = smaller(kDepthOfBlock, product_.depth - depth);
-        block.start = depth == 0 ? start : nullptr;
-        block.x = x_ + (depth * rows_ / kDepthOfBlock + row) * kRowStride;
-        block.panels = panels + depth * kPanel;
+  KERNEL_NOINLINE void run_edge(TileBlock<Kernel> block, int64_t column, int64_t count) {
+    const Sum* start = block.start;
+    const Panel* panels = block.panels;
+    block.sums = edge_;
+    block.sum_stride = kGroupColumns<Sum>;
+    for (int64_t row = 0, height; row < rows_; row += height) {
+      height = next_height<Sum>(rows_ - row);
+      for (int64_t word = 0; word == 0 || word < product_.words; word += kWordsOfBlock) {
+        set_words(&block, panels, start, word);
+        block.x = x_ + (word / kWordsOfBlock * rows_ + row) * kRowStride;
         block.prefetch = reinterpret_cast<const char*>(block.panels);
         run_tile(block, height);
       }
-      finish_rows(product_.out + (first_ + row) * product_.columns + column, product_.columns,
-                  edge_, kGroupColumns<T>, height, count, product_.activation);
+      finish_rows(product_, product_.out + (first_ + row) * product_.columns + column,
+                  product_.columns, edge_, kGroupColumns<Sum>, facts_ + row, height, column, count);
     }
   }
 
-  const PanelLinear<T>& product_;
+  const PanelLinear<Kernel>& product_;
   const int64_t panel_stride_;
-  T* x_;
-  T* edge_;  // a tile, and what sums start from
+  typename Kernel::Left* x_;
+  Sum* edge_;  // a tile, and what sums start from
+  Row* facts_;
   int64_t first_ = 0;
   int64_t rows_ = 0;
+  int64_t tiles_ = 0;
 };
 
 // False when there is no memory left.
-template <class T>
-inline bool run_linear(const bringup_ctx* ctx, const PanelLinear<T>& product) {
+template <class Kernel>
+inline bool run_linear(const bringup_ctx* ctx, const PanelLinear<Kernel>& product) {
+  using Sum = typename Kernel::Sum;
   if (product.rows == 0 || product.columns == 0) return true;
-  const int64_t row_bytes = (product.depth + 1) * static_cast<int64_t>(sizeof(T));
+  const int64_t row_bytes =
+      (product.words + 1) * Kernel::kWidth * static_cast<int64_t>(sizeof(Sum));
   const int64_t most = kBytesOfRows / row_bytes;
-  const int64_t at_a_time = most < kTallestTile<T> ? kTallestTile<T> : most;
+  const int64_t at_a_time = most < kTallestTile<Sum> ? kTallestTile<Sum> : most;
   const int64_t blocks = ceil_div(product.rows, at_a_time);
-  const int64_t groups = ceil_div(product.columns, kGroupColumns<T>);
+  const int64_t groups = ceil_div(product.columns, kGroupColumns<Sum>);
   const int64_t rows = ceil_div(product.rows, blocks);
-  const int64_t work = rows * kGroupColumns<T> * (product.depth + 1);
+  const int64_t work = rows * kGroupColumns<Sum> * (product.words + 1) * Kernel::kWidth;
   bool enough = true;
   bringup::parallel_for(
       ctx, blocks * groups, 1 + kWorthAThread / work, [&](int64_t begin, int64_t end) {
-        LinearWorker<T> worker(ctx, product, rows);
+        LinearWorker<Kernel> worker(ctx, product, rows);
         if (!worker.ready()) {
           __atomic_store_n(&enough, false, __ATOMIC_RELAXED);
           return;

@@ -5,6 +5,7 @@ and up), and weights are laid out for `bringup::packed_linear`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bringup import ir, kernels, passes
@@ -94,6 +95,10 @@ class PackLinear(passes.FusionBasePass):
     `bringup::packed_linear` over the weight laid out in panels.
 
     Layers that share a weight share its panels. Whoever else reads the weight reads it as it was.
+
+    What weights become is said by the option `weights`: "float32" (as they are), "bfloat16", "int8"
+    (only the weight is rounded) or "w8a8" (`packed_linear_w8a8`); for single products by
+    `weight_dtypes`, which maps the names of their nodes to the same words.
     """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
@@ -117,6 +122,13 @@ _ACTIVATIONS = {
     ("aten::gelu", "none"): "gelu",
     ("aten::gelu", "tanh"): "gelu_tanh",
 }
+_PLAIN = "bringup::packed_linear"
+_OPERATORS = {
+    "": _PLAIN,  # of the weight's dtype
+    "bfloat16": _PLAIN,
+    "int8": "bringup::packed_linear_int8",
+    "w8a8": "bringup::packed_linear_w8a8",
+}
 _VIEWS = ("aten::view", "aten::_unsafe_view")
 
 
@@ -134,7 +146,12 @@ class _Packing:
         self._graph = graph
         self._context = context
         self._aliases = ir.AliasAnalysis(graph)
-        self._panels: dict[object, ir.TensorHolder] = {}
+        self._panels: dict[object, tuple[object, ...]] = {}
+        options = context.options
+        self._default_form = _checked_form(options.get("weights") or "")
+        given = options.get("weight_dtypes") or {}
+        assert isinstance(given, Mapping), "a mapping of node names"
+        self._forms = {str(name): _checked_form(form) for name, form in given.items()}
 
     def pack(self, node: ir.Node) -> None:
         """Put the packed product in the place of one product and of the activation behind it."""
@@ -155,12 +172,13 @@ class _Packing:
         if bias is not None:
             require(ir.same_size(known[2].shape[0], width), "the bias is broadcast")
 
+        form = self._form_of(node, known[1].dtype)
         epilogue = _epilogue_of(node.output)
         op = self._graph.inserting_before(node).op
         padding = -int(width) % PANEL
         activation = epilogue.name if epilogue is not None else "none"
-        panels = self._panels_of(weight, node)
-        packed = op("bringup::packed_linear", x, panels, bias, padding, activation)
+        panels = self._panels_of(weight, form, node)
+        packed = op(_OPERATORS[form], x, *panels, bias, padding, activation)
         assert isinstance(packed, ir.TensorHolder)
         replaced = [node] if epilogue is None else [node, epilogue.node]
         passes.report_fuse(replaced, [packed.value.node], self._context)
@@ -170,14 +188,39 @@ class _Packing:
             self._graph.replace_all_uses(epilogue.node.output, source)
         self._graph.erase_dead(*replaced)
 
-    def _panels_of(self, weight: ir.Value, before: ir.Node) -> ir.TensorHolder:
-        key = _memory_of(weight)
+    def _form_of(self, node: ir.Node, dtype: str) -> str:
+        """What the weight of a product becomes: a key of `_OPERATORS`."""
+        form = self._forms.get(node.name, self._default_form)
+        require(
+            form in ("", "float32") or dtype == "float32",
+            f"a {dtype} weight does not become {form}",
+        )
+        return "" if form == "float32" else form
+
+    def _panels_of(self, weight: ir.Value, form: str, before: ir.Node) -> tuple[object, ...]:
+        """The panels, and the scales where there are some."""
+        key = form, _memory_of(weight)
         if key not in self._panels:
             op = self._graph.inserting_before(before).op
-            panels = op("bringup::pack_weight", op("aten::t", weight))
-            assert isinstance(panels, ir.TensorHolder)
-            self._panels[key] = panels
+            rows = op("aten::t", weight)
+            if _OPERATORS[form] == _PLAIN:
+                import torch  # which listing passes does without
+
+                dtype = torch.bfloat16 if form == "bfloat16" else None
+                self._panels[key] = (op("bringup::pack_weight", rows, dtype),)
+            else:
+                made = op("bringup::pack_weight_int8", rows)
+                assert isinstance(made, tuple)
+                self._panels[key] = made
         return self._panels[key]
+
+
+def _checked_form(form: object) -> str:
+    """What an option says that weights become. Raises `PassError` for what they cannot."""
+    known = ("float32", "bfloat16", "int8", "w8a8")
+    if form != "" and form not in known:
+        raise passes.PassError(f"weights cannot become {form!r}: expected one of {list(known)}")
+    return str(form)
 
 
 def _memory_of(weight: ir.Value) -> object:
