@@ -249,7 +249,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
         CompileError: the compiler refuses the source.
     """
     scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
-    macros, flags = {"SCALAR": scalar}, CONTRACTED
-    if name == "packed_linear":
-        macros, flags = {"SCALAR": scalar, "WEIGHT": scalar}, UNROLLED
+    packed = name == "packed_linear"
+    macros = {"SCALAR": scalar, "WEIGHT": scalar} if packed else {"SCALAR": scalar}
+    flags: tuple[str, ...] = UNROLLED if packed else CONTRACTED
     return jit.compile(_source(name), macros=macros, target=target, flags=flags)
