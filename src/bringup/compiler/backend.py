@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
 import torch
-from torch import fx
 from torch._dynamo.backends import registry
 
 from bringup import settings
 from bringup.compiler.apply import load_and_select, rewrite
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation, when_compile_is_called
-from bringup.compiler.freeze import (
-    Built,
-    Weight,
-    constants_of,
-    drop_unused_constants,
-    freeze_weights,
-    placed,
-    refolding,
-    watched,
-    weights_of,
-)
-from bringup.compiler.in_place import write_inputs_in_place
-from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
+from bringup.compiler.freeze import Weight, placed, weights_of
+from bringup.compiler.inference_graph import InferenceGraph
+from bringup.compiler.inner import BoxedFunction, run_eagerly
 from bringup.compiler.options import CompileOptions
-from bringup.errors import BringupError, CaptureError
+from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
 __all__ = ["announce", "dynamo_backend"]
 
 _LOG = settings.logger("compiler")
-_MOST_CHANGES = 2
-"""How often the new content of one weight is folded, where freezing was not asked for."""
 
 
 def dynamo_backend(
@@ -109,37 +96,16 @@ class _Compilation:
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """A graph that no gradient is asked of."""
-        options = self._options
-        chosen = self._to_freeze
-        known = placed(aten, self._weights)
-        static = frozenset(weight.index for weight in known)
-        to_freeze = placed(aten, [item for item in self._weights if item.index in chosen])
-        original = fx.GraphModule(aten, _copied(aten.graph))
-
-        def build(graph: Any, weights: Sequence[Weight]) -> Built:
-            frozen, constants = freeze_weights(graph, weights)
-            # a captured graph has copies of inputs that have no fixed place
-            writable = static if options.captures else range(len(inputs))
-            run = self._compile(graph, inputs, constants, writable)
-            if options.captures and computes(graph):
-                run = self._captured(graph, run, static)
-            return Built(run, frozen, constants_of(graph))
-
-        built = build(aten, self._freezable(to_freeze))
-        if not built.frozen:
-            return built.run
-        if not options.refolds:
-            return watched(built)
-        return refolding(
-            built,
-            lambda weights: build(fx.GraphModule(original, _copied(original.graph)), weights),
-            most=None if options.freeze else _MOST_CHANGES,
-            on_unfrozen=self._say_unfrozen,
+        graph = InferenceGraph(
+            aten,
+            inputs,
+            placed(aten, self._weights),
+            self._options,
+            self._name,
+            functools.partial(self._rewrite, inputs),
         )
-
-    def _say_unfrozen(self, weights: Sequence[Weight]) -> None:
-        names = ", ".join(weight.name for weight in weights)
-        _LOG.warning("%s: no longer frozen, since they go on changing: %s", self._name, names)
+        chosen = [weight for weight in self._weights if weight.index in self._to_freeze]
+        return graph.compile(self._freezable(placed(aten, chosen)))
 
     def _freezable(self, weights: Sequence[Weight]) -> list[Weight]:
         if self._options.freeze_inference_tensors:
@@ -168,59 +134,23 @@ class _Compilation:
             )
         if self._options.captures:
             _LOG.info("%s is not captured: it is compiled for training", self._name)
-        return self._compile(aten, inputs, frozenset())
-
-    def _compile(
-        self,
-        aten: Any,
-        inputs: Sequence[Any],
-        constants: frozenset[str],
-        writable: Collection[int] = (),
-    ) -> BoxedFunction:
-        selected: Sequence[PassDescriptor] = self._selected
-        if self._options.inner == "eager":
-            self._rewrite(aten, selected, constants)
-            drop_unused_constants(aten)
-            if count := write_inputs_in_place(aten, writable):
-                _LOG.info("%s writes %d of its inputs where they lie", self._name, count)
-            return run_eagerly(aten, inputs)
-        from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
-
-        self._rewrite(aten, passes_before_inductor(selected), constants)
-        generated = compile_with_inductor(aten, inputs, selected, self._plugins, self._values)
-        return cast(BoxedFunction, generated)
+        return self._rewrite(inputs, aten, frozenset()) or run_eagerly(aten, inputs)
 
     def _rewrite(
-        self, aten: Any, selected: Sequence[PassDescriptor], constants: frozenset[str]
-    ) -> None:
-        rewrite(aten, selected, self._plugins, options=self._values, constants=constants)
+        self, inputs: Sequence[Any], aten: Any, constants: frozenset[str]
+    ) -> BoxedFunction | None:
+        """Run the passes. Returns what Inductor made of the graph, if it is asked."""
+        selected: Sequence[PassDescriptor] = self._selected
+        options, plugins = self._values, self._plugins
+        if self._options.inner == "eager":
+            rewrite(aten, selected, plugins, options=options, constants=constants)
+            return None
+        from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
 
-    def _captured(self, aten: Any, run: BoxedFunction, static: frozenset[int]) -> BoxedFunction:
-        from bringup.compiler.captured import captured, require_no_input_writes
-
-        options = self._options
-        try:
-            require_no_input_writes(aten, self._name, static)
-        except CaptureError as reason:
-            if options.capture:
-                raise
-            _LOG.warning("%s runs as it is: %s", self._name, reason)
-            return run
-        return captured(
-            run,
-            self._name,
-            static,
-            options.max_captures,
-            is_required=bool(options.capture),
-            static_outputs=options.static_outputs,
-        )
-
-
-def _copied(graph: Any) -> Any:
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    copy.output_node().meta.update(graph.output_node().meta)
-    return copy
+        first = passes_before_inductor(selected)
+        rewrite(aten, first, plugins, options=options, constants=constants)
+        generated = compile_with_inductor(aten, inputs, selected, plugins, options)
+        return cast(BoxedFunction, generated)
 
 
 def _name_of(module: Any) -> str:

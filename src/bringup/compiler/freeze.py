@@ -34,6 +34,7 @@ __all__ = [
     "refolding",
     "watched",
     "weights_of",
+    "written_inputs",
 ]
 
 _SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
@@ -95,20 +96,17 @@ def placed(aten: Any, weights: Sequence[Weight]) -> list[Weight]:
 def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], frozenset[str]]:
     """Let the graph read constants instead of those of its inputs that are weights.
 
-    `weights` are as `placed` gives them. The inputs stay in the signature. Weights that the graph
-    writes are left alone. Returns the frozen weights and the names of the constants, which share
-    memory with them.
+    `weights` are as `placed` gives them, none of them written by the graph. The inputs stay in the
+    signature. Returns the frozen weights and the names of the constants, which share memory with
+    them.
     """
     placeholders = [node for node in aten.graph.nodes if node.op == "placeholder"]
     if not weights:
         return [], frozenset()
-    written = _written_inputs()
     first = next(node for node in aten.graph.nodes if node.op != "placeholder")
     frozen: list[Weight] = []
     names: list[str] = []
     for weight in weights:
-        if weight.index in written:
-            continue
         node = placeholders[weight.index]
         name = f"_frozen_{len(names)}"
         with ordinary_torch():
@@ -264,7 +262,8 @@ def _name_of(node: Any) -> str:
     return ".".join(_SCOPE.findall(text)) or text or str(node.target)
 
 
-def _written_inputs() -> frozenset[int]:
+def written_inputs() -> frozenset[int]:
+    """The positions of the inputs that the graph writes which AOT autograd is compiling."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:

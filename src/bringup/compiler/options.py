@@ -13,7 +13,7 @@ __all__ = ["MODES", "CompileOptions"]
 
 MODES = ("default", "serve", "max")
 _ON_CHANGE = ("raise", "refold")
-_WEIGHTS = ("float32", "bfloat16", "int8")
+_WEIGHTS = ("float32", "bfloat16", "int8", "w8a8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +45,11 @@ class CompileOptions:
             (rewrite the graph with the new weights, then run; with `eager` only). None: `raise`
             where `freeze` is True; otherwise `refold`, and when weights go on changing they are no
             longer frozen.
-        weights: the dtype in which packed weights are kept: `float32`, `bfloat16` or `int8` (with
-            a scale for each output channel). Less than float32 is taken for a layer only if its
-            output, and that of the whole graph, stay close on the first call's inputs. None: as
-            `mode` says.
+        weights: the dtype in which packed weights are kept: `float32`, `bfloat16`, `int8` (with a
+            scale for each output channel) or `w8a8` (activations are rounded to int8 too). Less
+            than float32 is taken for a layer only if its output, and the results of the graph, have
+            a cosine of at least 0.999 and the same top-1 on the first call's inputs; the log says
+            which. None: as `mode` says.
         pass_switch: passes switched on or off by name, `ALL` for all others.
         pass_versions: by name, the version of a pass to run instead of the newest.
         verify: whether every rewrite is run against what it replaces; None: as
@@ -124,8 +125,10 @@ class CompileOptions:
         return "bfloat16" if self.mode == "max" else "float32"
 
     def for_passes(self) -> dict[str, object]:
-        """What passes may read with `context.get_option_value`."""
-        return dataclasses.asdict(self)
+        """What passes may read with `context.get_option_value`. Weights are packed in float32;
+        which become narrower is known when there are inputs.
+        """
+        return {**dataclasses.asdict(self), "weights": "float32"}
 
     def _check(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {

@@ -94,7 +94,7 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
             r"option 'mode' must be one of \['default', 'serve', 'max'\], got 'fast'",
         ),
         ({"static_outputs": 1}, "option 'static_outputs' must be True or False, got 1"),
-        ({"weights": "int4"}, r"must be one of \['float32', 'bfloat16', 'int8'\], got 'int4'"),
+        ({"weights": "int4"}, r"must be one of \['float32', 'bfloat16', 'int8', 'w8a8'\], got"),
         ({"mode": "serve", "inner": "inductor"}, "option 'mode'='serve' needs inner='eager'"),
         ({"freeze": 1}, "option 'freeze' must be True or False, got 1"),
         ({"max_captures": 0}, "option 'max_captures' must be a number from 1, got 0"),

@@ -1,0 +1,169 @@
+"""One inference graph: weights frozen, rewritten, compiled, captured; again when weights change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from bringup import settings
+from bringup.compiler.freeze import (
+    Built,
+    Weight,
+    constants_of,
+    drop_unused_constants,
+    freeze_weights,
+    refolding,
+    watched,
+    written_inputs,
+)
+from bringup.compiler.in_place import write_inputs_in_place
+from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
+from bringup.compiler.options import CompileOptions
+from bringup.errors import CaptureError
+
+__all__ = ["InferenceGraph"]
+
+_LOG = settings.logger("compiler")
+_MOST_CHANGES = 2
+"""How often the new content of one weight is folded, where freezing was not asked for."""
+
+Rewrite = Callable[[Any, frozenset[str]], BoxedFunction | None]
+"""Runs the passes over a graph in place, given the names of its constants; returns what runs it, or
+None for its operators one by one.
+"""
+
+
+class InferenceGraph:
+    """A graph of ATen operators that no gradient is asked of.
+
+    Args:
+        aten: as AOT autograd made it.
+        weights: the inputs that are parameters and buffers, by their positions.
+        options: those of the compilation.
+        name: what messages call it.
+        rewrite: runs the passes.
+    """
+
+    def __init__(
+        self,
+        aten: Any,
+        inputs: Sequence[Any],
+        weights: Sequence[Weight],
+        options: CompileOptions,
+        name: str,
+        rewrite: Rewrite,
+    ) -> None:
+        self._original = fx.GraphModule(aten, _copied(aten.graph))
+        self._inputs = inputs
+        self._static = frozenset(weight.index for weight in weights)
+        self._options = options
+        self._name = name
+        self._rewrite = rewrite
+        self._written = written_inputs()
+
+    def compile(self, to_freeze: Sequence[Weight]) -> BoxedFunction:
+        """What runs it. Weights that it writes are not frozen, whatever `to_freeze` says."""
+        frozen = [weight for weight in to_freeze if weight.index not in self._written]
+        if frozen and self._options.weight_dtype != "float32":
+            return self._narrowed_at_first_call(frozen)
+        return self._watched(frozen, ())
+
+    def _watched(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int]) -> BoxedFunction:
+        built = self._build(to_freeze, narrow_layers)
+        if not built.frozen:
+            return built.run
+        if not self._options.refolds:
+            return watched(built)
+        return refolding(
+            built,
+            self._build,
+            most=None if self._options.freeze else _MOST_CHANGES,
+            on_unfrozen=self._say_unfrozen,
+        )
+
+    def _narrowed_at_first_call(self, to_freeze: Sequence[Weight]) -> BoxedFunction:
+        """Packed weights in fewer bits, where the results of the first call allow it."""
+        lock = threading.Lock()
+        run: BoxedFunction | None = None
+
+        def run_narrowed(arguments: list[Any]) -> Any:
+            nonlocal run
+            with lock:
+                if run is None:
+                    run = self._watched(to_freeze, self._layers_to_narrow(to_freeze, arguments))
+            return run(arguments)
+
+        run_narrowed._boxed_call = True  # type: ignore[attr-defined]
+        return run_narrowed
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _layers_to_narrow(
+        self, to_freeze: Sequence[Weight], arguments: Sequence[Any]
+    ) -> Sequence[int]:
+        from bringup.compiler.weight_gate import choose_layers
+
+        graph, _, _ = self._rewritten(to_freeze)
+        result = choose_layers(graph, arguments, self._options.weight_dtype)
+        _LOG.warning("%s: %s", self._name, result.text(self._options.weight_dtype))
+        return result.layers
+
+    def _rewritten(
+        self, to_freeze: Sequence[Weight]
+    ) -> tuple[Any, BoxedFunction | None, list[Weight]]:
+        """The graph with constants for weights after the passes, and what they say runs it."""
+        graph = fx.GraphModule(self._original, _copied(self._original.graph))
+        frozen, constants = freeze_weights(graph, to_freeze)
+        return graph, self._rewrite(graph, constants), frozen
+
+    def _build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
+        """Weights that changed are packed in float32: nobody has looked at them yet."""
+        graph, run, frozen = self._rewritten(to_freeze)
+        if run is None:
+            if narrow_layers:
+                from bringup.compiler.weight_gate import narrow
+
+                narrow(graph, narrow_layers, self._options.weight_dtype)
+            drop_unused_constants(graph)
+            # a captured graph has copies of inputs that have no fixed place
+            writable = self._static if self._options.captures else range(len(self._inputs))
+            if count := write_inputs_in_place(graph, writable):
+                _LOG.info("%s writes %d of its inputs where they lie", self._name, count)
+            run = run_eagerly(graph, self._inputs)
+        if self._options.captures and computes(graph):
+            run = self._captured(graph, run)
+        return Built(run, frozen, constants_of(graph))
+
+    def _captured(self, graph: Any, run: BoxedFunction) -> BoxedFunction:
+        from bringup.compiler.captured import captured, require_no_input_writes
+
+        options = self._options
+        try:
+            require_no_input_writes(graph, self._name, self._static)
+        except CaptureError as reason:
+            if options.capture:
+                raise
+            _LOG.warning("%s runs as it is: %s", self._name, reason)
+            return run
+        return captured(
+            run,
+            self._name,
+            self._static,
+            options.max_captures,
+            is_required=bool(options.capture),
+            static_outputs=options.static_outputs,
+        )
+
+    def _say_unfrozen(self, weights: Sequence[Weight]) -> None:
+        names = ", ".join(weight.name for weight in weights)
+        _LOG.warning("%s: no longer frozen, since they go on changing: %s", self._name, names)
+
+
+def _copied(graph: Any) -> Any:
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    copy.output_node().meta.update(graph.output_node().meta)
+    return copy

@@ -1,0 +1,194 @@
+"""Packed weights in fewer bits, layer by layer, where results stay close on given inputs.
+
+The oracle is the same graph with its weights in float32. A layer takes the other dtype if its own
+output stays close, and the graph keeps these if its results do; otherwise the layers that are
+furthest off go back to float32, half of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["COSINE_BOUND", "GateResult", "choose_layers", "narrow"]
+
+COSINE_BOUND = 0.999
+_PACKED = "bringup::packed_linear"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Which packed layers of a graph may have narrow weights.
+
+    Attributes:
+        layers: numbers of the layers, counted over the packed layers of the graph in order.
+        count: how many packed layers there are.
+        cosine: the least cosine similarity of a result of the graph to that in float32.
+        refused: the layers that stay, each with the cosine of its output, or the reason.
+    """
+
+    layers: tuple[int, ...]
+    count: int
+    cosine: float
+    refused: Mapping[int, str]
+
+    def text(self, dtype: str) -> str:
+        """For people, one sentence."""
+        said = f"{len(self.layers)} of {self.count} packed weights in {dtype}"
+        if self.layers:
+            said += f" (least cosine of a result {self.cosine:.6f}, the same top-1)"
+        if self.refused:
+            rest = ", ".join(f"{layer}: {why}" for layer, why in self.refused.items())
+            said += f"; in float32 stay {rest}"
+        return said
+
+
+def choose_layers(module: Any, arguments: Sequence[Any], dtype: str) -> GateResult:
+    """Try the packed layers of a graph in another dtype.
+
+    Args:
+        module: a rewritten graph of ATen operators, its weights packed in float32; not changed.
+        arguments: of one call of it. Nothing is written: graphs that write keep float32.
+        dtype: `bfloat16`, `int8` or `w8a8`.
+    """
+    nodes = _packed(module)
+    if any(_writes(node) for node in module.graph.nodes):
+        reason = dict.fromkeys(range(len(nodes)), "the graph writes memory")
+        return GateResult((), len(nodes), 1.0, reason)
+    watched = _Watched(module, nodes, dtype)
+    expected = watched.run(*arguments)
+    cosines = watched.cosines
+    kept = sorted(layer for layer in range(len(nodes)) if cosines[layer] >= COSINE_BOUND)
+    refused = {
+        layer: f"cosine {cosine:.6f}" for layer, cosine in enumerate(cosines) if layer not in kept
+    }
+    least = 1.0
+    while kept:
+        trial = _copy_of(module)
+        narrow(trial, kept, dtype)
+        least, same = _compare(torch.fx.Interpreter(trial).run(*arguments), expected)
+        if least >= COSINE_BOUND and same:
+            break
+        worst = sorted(kept, key=lambda layer: cosines[layer])[: (len(kept) + 1) // 2]
+        why = f"a result has cosine {least:.6f}" if least < COSINE_BOUND else "top-1 differs"
+        refused.update(dict.fromkeys(worst, why))
+        kept = [layer for layer in kept if layer not in worst]
+        least = 1.0
+    return GateResult(tuple(kept), len(nodes), least, refused)
+
+
+def narrow(module: Any, layers: Sequence[int], dtype: str) -> None:
+    """Give packed layers of a graph, by their numbers, weights in another dtype; in place."""
+    packed: dict[str, list[str]] = {}
+    for layer, node in enumerate(_packed(module)):
+        if layer not in layers:
+            continue
+        source = str(node.args[1].target)
+        if source not in packed:
+            parts = _packed_in(getattr(module, source), _padding(node), dtype)
+            packed[source] = [f"{source}_{dtype}_{index}" for index in range(len(parts))]
+            for name, part in zip(packed[source], parts, strict=True):
+                module.register_buffer(name, part, persistent=False)
+        with module.graph.inserting_before(node):
+            constants = [module.graph.get_attr(name) for name in packed[source]]
+            call = module.graph.call_function(
+                _operator(dtype), (node.args[0], *constants, *node.args[2:]), node.kwargs
+            )
+        call.meta.update(node.meta)
+        node.replace_all_uses_with(call)
+        module.graph.erase_node(node)
+    module.recompile()
+
+
+class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to mypy
+    """Runs a graph, and next to every packed layer the same layer with narrow weights."""
+
+    def __init__(self, module: Any, nodes: Sequence[Any], dtype: str) -> None:
+        super().__init__(module)
+        self._layers = {node: layer for layer, node in enumerate(nodes)}
+        self._dtype = dtype
+        self.cosines = [0.0] * len(nodes)
+
+    def run_node(self, node: Any) -> Any:
+        """One operator."""
+        result = super().run_node(node)
+        if node in self._layers:
+            (x, panels, *rest), keywords = self.fetch_args_kwargs_from_env(node)
+            parts = _packed_in(panels, _padding(node), self._dtype)
+            got = _operator(self._dtype)(x, *parts, *rest, **keywords)
+            self.cosines[self._layers[node]] = _cosine(got, result)
+        return result
+
+
+def _packed(module: Any) -> list[Any]:
+    """The calls of `packed_linear` over float32 constants of the graph, in order."""
+    found = []
+    for node in module.graph.nodes:
+        if node.op == "call_function" and str(getattr(node.target, "name", str)()) == _PACKED:
+            panels = node.args[1]
+            is_constant = panels.op == "get_attr"
+            if is_constant and getattr(module, str(panels.target)).dtype == torch.float32:
+                found.append(node)
+    return found
+
+
+def _writes(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _padding(node: Any) -> int:
+    if len(node.args) > 3:
+        return int(node.args[3])
+    return int(node.kwargs.get("padding", 0))
+
+
+def _operator(dtype: str) -> Any:
+    names = {
+        "bfloat16": "packed_linear",
+        "int8": "packed_linear_int8",
+        "w8a8": "packed_linear_w8a8",
+    }
+    return getattr(torch.ops.bringup, names[dtype]).default
+
+
+def _packed_in(panels: Any, padding: int, dtype: str) -> tuple[Any, ...]:
+    """The panels of a float32 weight in another dtype, and the scales where it has some."""
+    from bringup.kernels import pack_weight, pack_weight_int8
+
+    rows = panels.squeeze(-1).transpose(1, 2).flatten(0, 1)
+    weight = rows[: rows.shape[0] - padding]
+    if dtype == "bfloat16":
+        return (pack_weight(weight, torch.bfloat16),)
+    return tuple(pack_weight_int8(weight))
+
+
+def _copy_of(module: Any) -> Any:
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(module.graph, {}))
+    return torch.fx.GraphModule(module, copy)
+
+
+def _compare(got: Any, expected: Any) -> tuple[float, bool]:
+    """The least cosine over all results that are floating tensors, and whether the largest element
+    of every last dimension is in the same place.
+    """
+    least, same = 1.0, True
+    for mine, theirs in zip(got, expected, strict=True):
+        if not isinstance(theirs, torch.Tensor) or not theirs.is_floating_point():
+            continue
+        least = min(least, _cosine(mine, theirs))
+        if theirs.dim() > 0 and theirs.numel() > 0:
+            same = same and torch.equal(mine.argmax(-1), theirs.argmax(-1))
+    return least, same
+
+
+def _cosine(got: Any, expected: Any) -> float:
+    """1.0 for equal directions, also for two zeros; 0.0 where a number is not finite."""
+    mine, theirs = got.double().flatten(), expected.double().flatten()
+    if not bool(mine.isfinite().all()) or torch.equal(mine, theirs):
+        return 1.0 if torch.equal(mine, theirs) else 0.0
+    return float(torch.cosine_similarity(mine, theirs, dim=0))
