@@ -117,7 +117,10 @@ class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to m
         result = super().run_node(node)
         if node in self._layers:
             (x, panels, *rest), keywords = self.fetch_args_kwargs_from_env(node)
-            parts = _packed_in(panels, _padding(node), self._dtype)
+            try:
+                parts = _packed_in(panels, _padding(node), self._dtype)
+            except ValueError:  # elements that are not finite have no int8: the cosine stays 0
+                return result
             got = _operator(self._dtype)(x, *parts, *rest, **keywords)
             self.cosines[self._layers[node]] = _cosine(got, result)
         return result
