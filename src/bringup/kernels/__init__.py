@@ -6,7 +6,8 @@ registered by `ops`; in `torch.ops.bringup` from the first use of one of a group
 `mean_pool`, and `packed_linear` with `pack_weight` for linear layers; float32 and float64
 (`attention` bfloat16 and float16 too), no backward yet. `build(name)` compiles one of their
 `names()` ahead of its first call, `register_attention()` offers `attention` to transformers'
-models, `register_patterns()` the pass library (`kernels.patterns`).
+models, `use_lengths(model)` makes one take lengths instead of a mask, `register_patterns()` is
+the pass library (`kernels.patterns`).
 
 *The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
@@ -23,6 +24,7 @@ from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
     from bringup.kernels._attention import attention, mean_pool
+    from bringup.kernels._lengths import lengths_of, use_lengths
     from bringup.kernels._linear import (
         pack_weight,
         pack_weight_int8,
@@ -69,6 +71,7 @@ __all__ = [
     "gemv",
     "grouped_matmul",
     "grouped_matmul_slice_k",
+    "lengths_of",
     "load",
     "matmul_bias_activation",
     "mean_pool",
@@ -86,6 +89,7 @@ __all__ = [
     "rotary",
     "silu_mul",
     "to_nz",
+    "use_lengths",
 ]
 
 _NZ = frozenset({"from_nz", "to_nz"})
@@ -113,7 +117,8 @@ _FOR_TRANSFORMERS = frozenset(
     }
 )
 _PATTERNS = frozenset({"register_patterns"})
-_NO_OPERATORS = _PATTERNS | {"load", "register_attention"}
+_LENGTHS = frozenset({"lengths_of", "use_lengths"})
+_NO_OPERATORS = _PATTERNS | _LENGTHS | {"load", "register_attention"}
 _MATMUL = frozenset(__all__) - _NZ - _LINEAR - _SEQUENCES - _FOR_TRANSFORMERS - _NO_OPERATORS
 _OPERATORS = {
     "_operators": _FOR_TRANSFORMERS,
@@ -122,7 +127,7 @@ _OPERATORS = {
     "_matmul": _MATMUL,
     "_nz": _NZ,
 }
-_MODULES = {**_OPERATORS, "patterns": _PATTERNS}
+_MODULES = {**_OPERATORS, "_lengths": _LENGTHS, "patterns": _PATTERNS}
 
 
 def load() -> None:

@@ -206,8 +206,9 @@ class _Adapter:
         if given["attention_mask"] is None:
             meaningful.append("sliding_window")  # a mask holds the window
         for word in meaningful:
-            if given.get(word) not in (None, False) and not self.takes(word):
-                raise ValueError(f"{self._where} does not support {word}, got {given[word]!r}")
+            value = given.get(word)  # a tensor compares element by element
+            if value is not None and value is not False and not self.takes(word):
+                raise ValueError(f"{self._where} does not support {word}, got {_text(value)}")
 
     def _no_mask(self) -> str:
         lengths = [p.word for p in self.parameters if p.required and p.word not in _TENSORS]
@@ -216,6 +217,10 @@ class _Adapter:
 
 
 _TENSORS = ("query", "key", "value")
+
+
+def _text(value: Any) -> str:
+    return f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _lowest(dtype: torch.dtype) -> float:

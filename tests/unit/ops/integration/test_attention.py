@@ -207,6 +207,11 @@ def test_option_that_the_operator_does_not_declare_is_refused(option: str) -> No
     call(plain, **{option: None})
 
 
+def test_bias_that_the_operator_does_not_declare_is_refused_by_its_shape() -> None:
+    with pytest.raises(ValueError, match=r"does not support position_bias, got a tensor \[2, 3\]"):
+        call(plain, position_bias=torch.zeros(2, 3))
+
+
 def test_option_that_the_operator_declares_is_passed() -> None:
     seen = []
 
