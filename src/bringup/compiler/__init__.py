@@ -2,7 +2,8 @@
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
-`AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is asked for).
+`bucket_ladder` (padded lengths with the least padding), `AtenDialect` (what torch's operators
+are), `onnx` (ONNX models; imported when it is asked for).
 """
 
 import importlib
@@ -12,6 +13,7 @@ from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import announce, dynamo_backend
+from bringup.compiler.buckets import bucket_for, bucket_ladder
 from bringup.compiler.mining import mine
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.profiling import profiler_range
@@ -29,6 +31,8 @@ __all__ = [
     "CompileOptions",
     "InductorPass",
     "apply_passes",
+    "bucket_for",
+    "bucket_ladder",
     "dynamo_backend",
     "inductor_hooks",
     "last_report",
