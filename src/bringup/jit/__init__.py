@@ -9,7 +9,7 @@ should be missing.
 
 `Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
 a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
-fastest, `tuned` looks that up.
+fastest, `tuned` looks that up; `measured` does it for anything else.
 
 What is not named here is internal. Its packages, each knowing only those before it:
 
@@ -33,7 +33,7 @@ from bringup.jit.target.gnu import GnuTarget
 
 # isort: split
 # The targets above come first where targets are listed.
-from bringup.jit.ahead.autotune import tune, tuned
+from bringup.jit.ahead.autotune import measured, tune, tuned
 from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
 from bringup.jit.ahead.use_bundle import use_bundle
 from bringup.jit.language.signature import Argument, Layout, layout_of
@@ -89,6 +89,7 @@ __all__ = [
     "include_flags",
     "layout_of",
     "load_specs",
+    "measured",
     "params",
     "prebuild",
     "record",

@@ -1,14 +1,16 @@
-"""Which of a template's tile sizes is the fastest here: measured once, then looked up.
+"""What is the fastest here, a template's tile sizes or one way to compute something: measured
+once, then looked up.
 
-`tune` measures and keeps what it finds, `tuned` only looks. Neither does anything when
-`BRINGUP_JIT_AUTOTUNE` is 0, which is the default where `CI` is set.
+`tune` measures tile sizes and keeps what it finds, `tuned` only looks; `measured` is for anything
+else. None of them does anything when `BRINGUP_JIT_AUTOTUNE` is 0, which is the default where `CI`
+is set.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bringup import settings
@@ -22,11 +24,12 @@ from bringup.jit.target.flags import render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.template.params import Params
 
-__all__ = ["fastest", "forget", "tune", "tuned"]
+__all__ = ["fastest", "forget", "measured", "tune", "tuned"]
 
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 15
 _BUDGET_S = 0.25  # of measuring, for each candidate
 _SAMPLE_S = 0.002
+_QUICK_ROUNDS, _QUICK_BUDGET_S, _QUICK_SAMPLE_S = 25, 0.015, 0.0001  # of `measured`
 _NOISE = 0.02  # what is not faster by this much does not displace the default
 
 _log = settings.logger("jit")
@@ -158,6 +161,52 @@ def tune(
     return next(one for one in question.candidates if _tile(one) == best)
 
 
+def measured(
+    key: str,
+    ways: Sequence[str],
+    prepare: Callable[[], Mapping[str, Callable[[], object]]],
+    *,
+    basis: str = "",
+    threads: int | None = None,
+) -> Mapping[str, float]:
+    """Seconds that one run takes in each of several ways, the best of a few rounds, on the cpu of
+    this machine: measured once and kept in the cache. Empty where nothing is measured: because
+    `BRINGUP_JIT_AUTOTUNE` is 0, because `jit` is frozen and it is not known, or because there is no
+    compiler, whose machine the results would belong to. While others measure, this waits.
+
+    Args:
+        key: what the results are kept under; it begins with a name of the kind of question.
+        ways: names of the ways.
+        prepare: gives, by way, what runs it once; called where something is measured.
+        basis: what the results hold for besides the machine, the ways and the version of bringup.
+        threads: how many threads may be used; as many as this process has processors by default.
+    """
+    if not settings.jit_autotune():
+        return {}
+    store = compilation.cache()
+    try:
+        toolchain = find_target("cpu").toolchain(store, "device")
+    except MissingCompilerError:
+        return {}
+    machine = Machine.here(toolchain, threads or _threads())
+    file = _files.setdefault((store.root, machine), TuningFile(store, machine))
+    held = bytes_digest("\n".join((__version__, basis, *ways)).encode())[:16]
+
+    def known() -> Mapping[str, float]:
+        found = file.get(key)
+        return found.seconds if found is not None and found.basis == held else {}
+
+    if (seconds := known()) or compilation.is_frozen():
+        return seconds
+    with file.alone():
+        if seconds := known():
+            return seconds
+        samples = _samples(prepare(), _QUICK_ROUNDS, _QUICK_SAMPLE_S, _QUICK_BUDGET_S)
+        best = {way: min(taken) for way, taken in samples.items()}
+        file.save(key, Tuning(min(best, key=best.__getitem__), best, held))
+    return best
+
+
 def _measure(
     question: _Question, prepare: Callable[[Params], Callable[[], object]]
 ) -> dict[str, float]:
@@ -181,12 +230,17 @@ def _measure(
     return {tile: statistics.median(samples) for tile, samples in _samples(runs).items()}
 
 
-def _samples(runs: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+def _samples(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int = _MAX_ROUNDS,
+    sample_s: float = _SAMPLE_S,
+    budget_s: float = _BUDGET_S,
+) -> dict[str, list[float]]:
     """Seconds of a run, candidates taking turns, so that a disturbance hits all of them."""
-    counts = {tile: max(1, round(_SAMPLE_S / _timed(run, 1))) for tile, run in runs.items()}
+    counts = {tile: max(1, round(sample_s / _timed(run, 1))) for tile, run in runs.items()}
     samples: dict[str, list[float]] = {tile: [] for tile in runs}
-    end = time.perf_counter() + _BUDGET_S * len(runs)
-    for turn in range(_MAX_ROUNDS):
+    end = time.perf_counter() + budget_s * len(runs)
+    for turn in range(rounds):
         for tile, run in runs.items():
             samples[tile].append(_timed(run, counts[tile]))
         if turn + 1 >= _MIN_ROUNDS and time.perf_counter() > end:

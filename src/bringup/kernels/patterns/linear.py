@@ -99,6 +99,9 @@ class PackLinear(passes.FusionBasePass):
     What weights become is said by the option `weights`: "float32" (as they are), "bfloat16", "int8"
     (only the weight is rounded) or "w8a8" (`packed_linear_w8a8`); for single products by
     `weight_dtypes`, which maps the names of their nodes to the same words.
+
+    Where torch's own product was measured to be faster (`_linear_choice`), it stays, over the
+    weight as that is fastest. The option `autotune` set to False packs without measuring.
     """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
@@ -148,6 +151,8 @@ class _Packing:
         self._aliases = ir.AliasAnalysis(graph)
         self._panels: dict[object, tuple[object, ...]] = {}
         options = context.options
+        self._best: dict[tuple[int | None, int, int, str], str] = {}
+        self._measures = bool(options.get("autotune", True))
         self._default_form = _checked_form(options.get("weights") or "")
         given = options.get("weight_dtypes") or {}
         assert isinstance(given, Mapping), "a mapping of node names"
@@ -173,6 +178,8 @@ class _Packing:
             require(ir.same_size(known[2].shape[0], width), "the bias is broadcast")
 
         form = self._form_of(node, known[1].dtype)
+        if form == "" and self._measures and self._keep_product(node, weight, known[0]):
+            return
         epilogue = _epilogue_of(node.output)
         op = self._graph.inserting_before(node).op
         padding = -int(width) % PANEL
@@ -187,6 +194,39 @@ class _Packing:
             source = epilogue.node.argument("self")
             self._graph.replace_all_uses(epilogue.node.output, source)
         self._graph.erase_dead(*replaced)
+
+    def _keep_product(self, node: ir.Node, weight: ir.Value, x: ir.TensorDesc) -> bool:
+        """Whether torch's own product is faster here; it then reads the weight as it is fastest.
+
+        `PassSkipException` where that is how the weight lies already.
+        """
+        from bringup.kernels import _linear_choice as choice  # needs torch
+
+        desc = weight.desc
+        assert desc is not None, "it was described"
+        if desc.device != "cpu":
+            return False
+        rows = x.shape[0] if isinstance(x.shape[0], int) else None
+        depth, width = (int(size) for size in desc.shape)
+        asked = rows, depth, width, desc.dtype
+        if asked not in self._best:
+            self._best[asked] = choice.best_layout(*asked)
+        best = self._best[asked]
+        if best == choice.PANELS:
+            return False
+        lies_in_rows = ir.same_size(desc.strides[-1], 1)
+        require(best == choice.COLUMNS and not lies_in_rows, f"{node.op_type} was measured faster")
+        key = best, _memory_of(weight)
+        op = self._graph.inserting_before(node).op
+        if key not in self._panels:
+            self._panels[key] = (op("aten::contiguous", weight),)
+        bias = () if node.op_type == "aten::mm" else (node.argument("self"),)
+        product = op(node.op_type, *bias, node.argument(_INPUTS[node.op_type]), *self._panels[key])
+        assert isinstance(product, ir.TensorHolder)
+        passes.report_fuse([node], [product.value.node], self._context)
+        self._graph.replace_all_uses(node.output, product)
+        self._graph.erase_dead(node)
+        return True
 
     def _form_of(self, node: ir.Node, dtype: str) -> str:
         """What the weight of a product becomes: a key of `_OPERATORS`."""

@@ -1,0 +1,125 @@
+"""How a frozen weight should lie for the products that read it: measured once a machine and shape,
+kept by `jit.measured`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from bringup import jit
+from bringup.kernels._flags import kernel_source
+from bringup.kernels._linear import PANEL, packed_linear
+
+__all__ = ["AS_IT_IS", "COLUMNS", "PANELS", "best_layout"]
+
+PANELS = "panels"  # packed_linear
+COLUMNS = "columns"  # torch's product over a contiguous [k, n]
+AS_IT_IS = "as it is"  # torch's product over [n, k], transposed
+_WAYS = (PANELS, COLUMNS, AS_IT_IS)
+_ONE_THREAD = "panels, one thread"
+
+_UNKNOWN_ROWS = (1, 16, 64, 256)
+_MOST_ROWS = 1024
+_BUSY = 1.3  # threads that take this much longer than one of them waited for other programs
+_MARGIN = 1.05  # what is not faster by this much does not displace the panels
+_WEIGHT_BYTES = 32 << 20  # of a larger weight, some columns are measured
+_MOST_COPIES = 64
+_COLD_BYTES = 48 << 20  # of weights that take turns: a model's weights are not in a cache
+
+
+def best_layout(rows: int | None, depth: int, width: int, dtype_name: str) -> str:
+    """PANELS, COLUMNS or AS_IT_IS: what is fastest on this machine with as many threads as torch
+    has now. For rows that only the run tells, what is never far from the best of 1, 16, 64 and 256.
+    Without measuring (see `jit.measured`): PANELS.
+
+    Args:
+        rows: of x, or None.
+        depth, width: k and n of the weight.
+        dtype_name: of x and the weight, as "float32".
+    """
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    if 0 in (rows, depth, width):
+        return PANELS
+    measured_width = _measured_width(depth, width, dtype)
+    classes = _UNKNOWN_ROWS if rows is None else (_row_class(rows),)
+    tables = [_seconds(one, depth, measured_width, dtype) for one in classes]
+    return _never_bad(tables) if all(map(_is_trusted, tables)) else PANELS
+
+
+def _is_trusted(table: Mapping[str, float]) -> bool:
+    """Whether something was measured, and not on a machine whose processors were busy: then threads
+    wait for each other and the figures say nothing. They are kept all the same, so that the next
+    run decides, and computes, as this one did.
+    """
+    return bool(table) and table[PANELS] <= _BUSY * table[_ONE_THREAD]
+
+
+def _never_bad(tables: list[Mapping[str, float]]) -> str:
+    """The way whose worst ratio to the best is the smallest; panels if they are near that."""
+    worst = {
+        way: max(table[way] / min(map(table.__getitem__, _WAYS)) for table in tables)
+        for way in _WAYS
+    }
+    best = min(_WAYS, key=worst.__getitem__)
+    return PANELS if worst[PANELS] <= _MARGIN * worst[best] else best
+
+
+def _row_class(rows: int) -> int:
+    return min(_MOST_ROWS, 1 << (rows - 1).bit_length())
+
+
+def _measured_width(depth: int, width: int, dtype: torch.dtype) -> int:
+    most: int = _WEIGHT_BYTES // (depth * dtype.itemsize) // PANEL * PANEL
+    return min(width, max(most, PANEL))
+
+
+def _seconds(rows: int, depth: int, width: int, dtype: torch.dtype) -> Mapping[str, float]:
+    name = str(dtype).removeprefix("torch.")
+    return jit.measured(
+        f"linear {name} {rows} x {depth} x {width}",
+        (*_WAYS, _ONE_THREAD),
+        lambda: _prepared(rows, depth, width, dtype),
+        basis=f"{torch.__version__} {kernel_source('packed_linear').digest()}",
+        threads=torch.get_num_threads(),
+    )
+
+
+def _prepared(
+    rows: int, depth: int, width: int, dtype: torch.dtype
+) -> dict[str, Callable[[], object]]:
+    """What runs the product, over one weight after the other."""
+    panels = -(-width // PANEL)
+    size = panels * PANEL * depth
+    copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / (size * dtype.itemsize)))
+    x, ones = torch.ones(rows, depth, dtype=dtype), torch.ones(copies, size, dtype=dtype)
+    turns = itertools.cycle(range(copies))
+
+    def packed() -> object:
+        return packed_linear(
+            x, ones[next(turns)].view(panels, depth, PANEL, 1), None, -width % PANEL
+        )
+
+    def columns() -> object:
+        return torch.mm(x, ones[next(turns), : depth * width].view(depth, width))
+
+    def as_it_is() -> object:
+        return torch.mm(x, ones[next(turns), : depth * width].view(width, depth).t())
+
+    def packed_on_one_thread() -> object:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return packed()
+        finally:
+            torch.set_num_threads(threads)
+
+    return {
+        PANELS: packed,
+        COLUMNS: columns,
+        AS_IT_IS: as_it_is,
+        _ONE_THREAD: packed_on_one_thread,
+    }
