@@ -143,8 +143,8 @@ _JIT_PROGRESS = Setting(
 )
 _JIT_AUTOTUNE = Setting(
     "BRINGUP_JIT_AUTOTUNE",
-    "1: what is fastest on this machine is measured and used: tile sizes of templates where that is "
-    "asked for, and how frozen weights lie; 0: each template's default, and panels",
+    "1: what is fastest on this machine is measured and used: tile sizes of templates where that "
+    "is asked for, and how frozen weights lie; 0: each template's default, and panels",
     "1, but 0 where CI is set",
     lambda: os.environ.get("CI", "").strip().lower() in {"", "0", "false"},
     _settings.switch,
