@@ -457,12 +457,15 @@ inline bool run_linear(const bringup_ctx* ctx, const PanelLinear<Kernel>& produc
   if (product.rows == 0 || product.columns == 0) return true;
   const int64_t row_bytes =
       (product.words + 1) * Kernel::kWidth * static_cast<int64_t>(sizeof(Sum));
-  const int64_t most = kBytesOfRows / row_bytes;
-  const int64_t at_a_time = most < kTallestTile<Sum> ? kTallestTile<Sum> : most;
-  const int64_t blocks = ceil_div(product.rows, at_a_time);
+  // Blocks of rows of about one size, in whole tiles.
+  constexpr int64_t kTallest = kTallestTile<Sum>;
+  const int64_t most = kBytesOfRows / row_bytes / kTallest * kTallest;
+  const int64_t parts = ceil_div(product.rows, most < kTallest ? kTallest : most);
+  const int64_t rows = ceil_div(ceil_div(product.rows, parts), kTallest) * kTallest;
+  const int64_t blocks = ceil_div(product.rows, rows);
   const int64_t groups = ceil_div(product.columns, kGroupColumns<Sum>);
-  const int64_t rows = ceil_div(product.rows, blocks);
-  const int64_t work = rows * kGroupColumns<Sum> * (product.words + 1) * Kernel::kWidth;
+  const int64_t work =
+      smaller(rows, product.rows) * kGroupColumns<Sum> * (product.words + 1) * Kernel::kWidth;
   bool enough = true;
   bringup::parallel_for(
       ctx, blocks * groups, 1 + kWorthAThread / work, [&](int64_t begin, int64_t end) {
@@ -474,8 +477,7 @@ inline bool run_linear(const bringup_ctx* ctx, const PanelLinear<Kernel>& produc
         for (int64_t task = begin; task < end; ++task) {
           const int64_t block = task / groups;
           if (task == begin || task % groups == 0) {
-            const int64_t first = product.rows * block / blocks;
-            worker.take_rows(first, product.rows * (block + 1) / blocks - first);
+            worker.take_rows(block * rows, smaller(rows, product.rows - block * rows));
           }
           worker.run_group(task % groups, (task + 1 < end ? task + 1 : task) % groups);
         }
