@@ -48,8 +48,8 @@ class CompileOptions:
         weights: the dtype in which packed weights are kept: `float32`, `bfloat16`, `int8` (with a
             scale for each output channel) or `w8a8` (activations are rounded to int8 too). Less
             than float32 is taken for a layer only if its output, and the results of the graph, have
-            a cosine of at least 0.999 and the same top-1 on the first call's inputs; the log says
-            which. None: as `mode` says.
+            a cosine of at least 0.999 and the same top-1 (ties apart) on the first call's inputs;
+            the log says which. None: as `mode` says.
         pass_switch: passes switched on or off by name, `ALL` for all others.
         pass_versions: by name, the version of a pass to run instead of the newest.
         verify: whether every rewrite is run against what it replaces; None: as

@@ -119,14 +119,31 @@ def packed_module(model, x):
     return graphs[-1], [*model.parameters(), x]
 
 
-def test_top_1_that_would_differ_keeps_float32():
-    model, x = nn.Sequential(nn.Linear(32, 2, bias=False)).eval(), torch.randn(64, 32)
+def two_columns():
+    """A layer whose two columns give nearly the same for every row, by one large element."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(32, 2, bias=False)).eval(), torch.randn(4000, 32)
     with torch.no_grad():
-        model[0].weight[1] = model[0].weight[0] * (1 + 1e-4)  # nearly equal: rounding decides
-    module, arguments = packed_module(model, x)
-    found = choose_layers(module, arguments, "bfloat16")
+        model[0].weight.copy_(torch.randn(2, 32) * 0.1)
+        model[0].weight[:, 0] = 0.1
+        x[:, 0] = 50
+    return packed_module(model, x)
+
+
+def test_top_1_that_would_differ_keeps_float32():
+    """The large element leaves few steps of int8 for the others, which decide."""
+    found = choose_layers(*two_columns(), "w8a8")
     assert found.layers == ()
     assert found.refused == {0: "top-1 differs"}
+
+
+def test_top_1_of_a_tie_may_differ():
+    """Rounding the weights to bfloat16 changes the order of columns that are a rounding apart."""
+    module, arguments = two_columns()
+    rounded = arguments[0].bfloat16().float()
+    exact, near = arguments[-1] @ arguments[0].t(), arguments[-1] @ rounded.t()
+    assert not torch.equal(exact.argmax(-1), near.argmax(-1))
+    assert choose_layers(module, arguments, "bfloat16").layers == (0,)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
