@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bringup import compiler, passes
-from bringup.compiler import backend
+from bringup.compiler import backend, inference_graph
 from bringup.kernels.patterns import register_patterns
 
 __all__ = ["MODELS", "Size", "Subject", "Trial", "compile_model", "subject"]
@@ -114,7 +114,7 @@ def compile_model(item: Subject, **options: object) -> Trial:
     """Compile with the whole pass library, run once, and compare with the model as it is."""
     register_patterns()
     graphs: list[Counter[str]] = []
-    rewrite, run_eagerly = backend.rewrite, backend.run_eagerly
+    rewrite, run_eagerly = backend.rewrite, inference_graph.run_eagerly
 
     def count(aten: Any) -> None:
         names = (str(n.target) for n in aten.graph.nodes if isinstance(n.target, _OVERLOAD))
@@ -133,7 +133,7 @@ def compile_model(item: Subject, **options: object) -> Trial:
     compiled = torch.compile(item.model, backend="bringup", options={"freeze": True, **options})
     with (
         patch.object(backend, "rewrite", rewrite_counted),
-        patch.object(backend, "run_eagerly", run_counted),
+        patch.object(inference_graph, "run_eagerly", run_counted),
     ):
         got = item.run(compiled)
     report = compiler.last_report()

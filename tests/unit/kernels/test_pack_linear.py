@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bringup import compiler, ir
-from bringup.compiler import backend
+from bringup.compiler import inference_graph
 from bringup.errors import PassError
 from bringup.kernels.patterns import register_patterns
 
@@ -25,14 +25,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     register_patterns()
     torch.compiler.reset()
     found: Counter[str] = Counter()
-    run_eagerly = backend.run_eagerly
+    run_eagerly = inference_graph.run_eagerly
 
     def run_counted(aten: Any, inputs: Any) -> Any:
         found.update(str(n.target) for n in aten.graph.nodes if n.op == "call_function")
         found["constants"] += len([n for n in aten.graph.find_nodes(op="get_attr") if n.users])
         return run_eagerly(aten, inputs)
 
-    monkeypatch.setattr(backend, "run_eagerly", run_counted)
+    monkeypatch.setattr(inference_graph, "run_eagerly", run_counted)
     return found
 
 
