@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bringup.jit.files.headers import Searched, is_file
-from bringup.jit.source.scan import Asked, Untracked, mentions_of, probes_of
+from bringup.jit.source.scan import IncludeDirective, Untracked, mentions_of, probes_of
 from bringup.jit.target.flags import include_directories
 
 __all__ = ["Lookups", "SearchPath", "lookups_of", "places_before"]
@@ -83,7 +83,7 @@ class SearchPath:
             return not depth["own"]
         return depth["system"] > depth["own"]
 
-    def candidates(self, asked: Asked, folder: str) -> Iterator[str]:
+    def candidates(self, asked: IncludeDirective, folder: str) -> Iterator[str]:
         """Where a header is looked for, in order, when a file in `folder` asks for it."""
         if os.path.isabs(asked.name):
             yield asked.name
@@ -175,7 +175,7 @@ def lookups_of(
 
 
 def _answers(
-    probes: Iterable[tuple[str, Asked]], folders: dict[str, str], path: SearchPath
+    probes: Iterable[tuple[str, IncludeDirective]], folders: dict[str, str], path: SearchPath
 ) -> tuple[Searched, tuple[str, ...]]:
     """The files that decide what probes answer, and the answers."""
     absent: set[str] = set()

@@ -21,7 +21,7 @@ __all__ = [
     "LAST_USED",
     "LOG",
     "META",
-    "Layout",
+    "StoreLayout",
     "StoreUnwritableError",
     "replace_file",
     "sync",
@@ -146,7 +146,7 @@ def _open_fault(path: Path, *, follow: bool, sticky_is_safe: bool) -> str:
     return ""
 
 
-class Layout:
+class StoreLayout:
     """The folders of the store under one root."""
 
     def __init__(self, root: Path) -> None:

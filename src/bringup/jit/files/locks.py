@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bringup import settings
-from bringup.jit.files.layout import Layout, translate_write_errors
+from bringup.jit.files.layout import StoreLayout, translate_write_errors
 from bringup.jit.files.usage import try_lock
 
 __all__ = ["Owner", "build_lock"]
@@ -92,7 +92,7 @@ def _open_lock(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def build_lock(
-    layout: Layout, key: str, timeout: float, waiting: Callable[[float, Owner], None]
+    layout: StoreLayout, key: str, timeout: float, waiting: Callable[[float, Owner], None]
 ) -> Iterator[bool]:
     """Holds the lock of a request, and says whether it could be had in `timeout` seconds.
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bringup.jit.files.layout import (
     LAST_USED,
     LOG,
-    Layout,
+    StoreLayout,
     StoreUnwritableError,
     translate_write_errors,
 )
@@ -86,7 +86,7 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
-def _open_mark(layout: Layout, keys: set[str]) -> _Mark:
+def _open_mark(layout: StoreLayout, keys: set[str]) -> _Mark:
     while True:
         name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         path = layout.folder(_IN_USE) / name
@@ -101,7 +101,7 @@ def _open_mark(layout: Layout, keys: set[str]) -> _Mark:
     return _Mark(path, descriptor, keys)
 
 
-def mark_in_use(layout: Layout, key: str) -> None:
+def mark_in_use(layout: StoreLayout, key: str) -> None:
     """From now on, until this process ends, nobody prunes this entry. A store that cannot be
     written is not pruned either.
     """
@@ -117,7 +117,7 @@ def mark_in_use(layout: Layout, key: str) -> None:
             mark.keys.add(key)
 
 
-def release_marks(layout: Layout, keys: set[str]) -> None:
+def release_marks(layout: StoreLayout, keys: set[str]) -> None:
     """This process holds these entries no longer."""
     with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
         old = _marks.get(layout.store)
@@ -138,7 +138,7 @@ def _is_alive(path: Path, descriptor: int) -> bool:
     return locked is None and os.path.exists(f"/proc/{pid}")
 
 
-def keys_in_use(layout: Layout) -> set[str]:
+def keys_in_use(layout: StoreLayout) -> set[str]:
     """The entries that some living process has loaded. Marks of dead processes are removed."""
     found: set[str] = set()
     for path in layout.files(_IN_USE):
@@ -189,7 +189,7 @@ def folder_size(folder: Path) -> int:
 class Sizes:
     """How many bytes and entries a store holds, counted as they come and go."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
 
     @contextlib.contextmanager

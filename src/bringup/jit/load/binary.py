@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bringup import _native, settings
 from bringup.errors import BringupError, CompileError
-from bringup.jit.files.layout import BINARY, Layout
+from bringup.jit.files.layout import BINARY, StoreLayout
 from bringup.jit.files.usage import mark_in_use, release_marks
 from bringup.jit.language.c_call import Binding
 from bringup.jit.load.prebuilt import path_to_load
@@ -170,12 +170,12 @@ class Binary:
             os.close(descriptor)
 
 
-def _layout_of(binary: Binary) -> Layout | None:
+def _layout_of(binary: Binary) -> StoreLayout | None:
     """The store that the binary is an entry of."""
     path = binary.path
     is_entry = path.name == BINARY and path.parent.name == binary.key and not binary.prebuilt
     is_entry = is_entry and len(path.parents) > 3 and path.parents[2].name == "v1"
-    return Layout(path.parents[3]) if is_entry else None
+    return StoreLayout(path.parents[3]) if is_entry else None
 
 
 def _is_noexec(path: Path) -> bool:

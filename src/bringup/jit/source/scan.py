@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 from bringup.jit.files.identity import file_digest, read_bytes
 from bringup.jit.source.lexer import BLANK, HASH, without_comments
 
-__all__ = ["Asked", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
+__all__ = ["IncludeDirective", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
 
 _B = BLANK.encode()
 _HASH = HASH.encode()
@@ -51,7 +51,7 @@ _PASTED = re.compile(rf"{_BEGUN}|{_ENDED}|\b__has_embed\b(?={BLANK}*\()")
 
 
 @dataclass(frozen=True)
-class Asked:
+class IncludeDirective:
     """A header by the name that a text has for it.
 
     Attributes:
@@ -87,7 +87,7 @@ class Mentions:
             names others too.
     """
 
-    includes: tuple[Asked, ...]
+    includes: tuple[IncludeDirective, ...]
     suspect: bool
     says_names: bool
     computes: bool
@@ -121,7 +121,7 @@ _BUILT_IN: _Macros = {
 class Probes:
     """The probes of each file, in order, and what cannot be tracked."""
 
-    asked: tuple[tuple[str, Asked], ...]
+    asked: tuple[tuple[str, IncludeDirective], ...]
     untracked: tuple[Untracked, ...]
 
 
@@ -134,7 +134,9 @@ def mentions_of(path: str) -> Mentions:
 def _mentions(path: str, digest: str) -> Mentions:
     content = b"\n".join(_spliced(read_bytes(path)))
     includes = [
-        Asked((quoted or bracketed).decode(errors="surrogateescape"), bool(quoted), bool(is_next))
+        IncludeDirective(
+            (quoted or bracketed).decode(errors="surrogateescape"), bool(quoted), bool(is_next)
+        )
         for is_next, quoted, bracketed in _INCLUDE.findall(content)
     ]
     return Mentions(
@@ -204,7 +206,7 @@ def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
     reader = _Reader(macros, paths, given)
     found = [(path, one) for path in paths if path in suspects for one in reader.read(path)]
     return Probes(
-        tuple((path, one) for path, one in found if isinstance(one, Asked)),
+        tuple((path, one) for path, one in found if isinstance(one, IncludeDirective)),
         tuple(one for _, one in found if isinstance(one, Untracked)),
     )
 
@@ -276,7 +278,7 @@ class _Reader:
         self._paths = paths
         self._given = given
 
-    def read(self, path: str) -> Iterator[Asked | Untracked]:
+    def read(self, path: str) -> Iterator[IncludeDirective | Untracked]:
         """What one file asks for, in order."""
         for directive in _directives_of(path):
             shown = f"#{directive.kind}{directive.text}".rstrip()
@@ -297,14 +299,16 @@ class _Reader:
                 if not asked:
                     yield Untracked(path, shown)
 
-    def _resolved(self, operand: str | None, is_next: bool) -> list[Asked]:
+    def _resolved(self, operand: str | None, is_next: bool) -> list[IncludeDirective]:
         """What an operand may stand for; nothing when the text does not tell."""
-        found: list[Asked] = []
+        found: list[IncludeDirective] = []
         waiting, seen = [operand], set[str]()
         while waiting:
             text = waiting.pop()
             if text is not None and (literal := _LITERAL.match(text)):
-                found.append(Asked(literal[1] or literal[2], literal[1] is not None, is_next))
+                found.append(
+                    IncludeDirective(literal[1] or literal[2], literal[1] is not None, is_next)
+                )
                 continue
             word = _WORD.match(text) if text is not None else None
             bodies = self._bodies(word[1]) if word else []

@@ -34,7 +34,7 @@ from bringup.jit.files.layout import (
     BINARY,
     LAST_USED,
     META,
-    Layout,
+    StoreLayout,
     StoreUnwritableError,
     replace_file,
     sync,
@@ -97,7 +97,7 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.layout = Layout(root)
+        self.layout = StoreLayout(root)
         self._requests = RequestIndex(self.layout)
         self._portables = PortableIndex(self.layout)
         self._calls = CallIndex(self.layout)

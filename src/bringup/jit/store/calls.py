@@ -19,7 +19,7 @@ from bringup.jit.builder.build import Request
 from bringup.jit.builder.key import KERNEL_ABI, SCHEMA
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import Stamp, bytes_digest, quick_digest, read_bytes
-from bringup.jit.files.layout import Layout, replace_file
+from bringup.jit.files.layout import StoreLayout, replace_file
 from bringup.jit.store.entries import Hit
 from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.toolchain import boot_id
@@ -42,7 +42,7 @@ class CallIndex:
 
     FOLDER = ".calls"
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 

@@ -20,7 +20,7 @@ from bringup.jit.builder.build import Request, lookups_of_build, read_dependenci
 from bringup.jit.builder.diagnose import operator_prefix
 from bringup.jit.files.headers import Header, Searched, read_header, unchanged
 from bringup.jit.files.identity import as_stamp, bytes_digest, read_bytes
-from bringup.jit.files.layout import Layout, StoreUnwritableError, replace_file
+from bringup.jit.files.layout import StoreLayout, StoreUnwritableError, replace_file
 from bringup.jit.store.prune import FAILED
 from bringup.jit.target.flags import include_directories
 from bringup.jit.target.toolchain import compiler_environment
@@ -63,7 +63,7 @@ def _searched_folders(request: Request) -> list[str]:
 class Failures:
     """The failures that a store remembers."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
 
     def log_path(self, key: str) -> Path:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bringup.jit.files.headers import Header, PortableHeader, Searched, unchanged
 from bringup.jit.files.identity import as_stamp, read_bytes
-from bringup.jit.files.layout import Layout, replace_file
+from bringup.jit.files.layout import StoreLayout, replace_file
 
 __all__ = ["PortableIndex", "PortableVariant", "RequestIndex", "Variant"]
 
@@ -77,7 +77,7 @@ class RequestIndex:
 
     FOLDER = ".manifests"
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
@@ -101,7 +101,7 @@ class PortableIndex:
 
     FOLDER = ".portable"
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
 
     def variants(self, portable_key: str) -> list[PortableVariant]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import settings
-from bringup.jit.files.layout import Layout, translate_write_errors
+from bringup.jit.files.layout import StoreLayout, translate_write_errors
 from bringup.jit.files.locks import FOLDER as LOCKS
 from bringup.jit.files.locks import build_lock
 from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, try_lock
@@ -69,7 +69,7 @@ class _PruneCandidate(NamedTuple):
     folder: Path
 
 
-def scan(layout: Layout) -> list[_PruneCandidate]:
+def scan(layout: StoreLayout) -> list[_PruneCandidate]:
     """Every entry, the one used longest ago first."""
     found = []
     for folder in layout.entry_folders():
@@ -88,7 +88,7 @@ def _delete(path: Path) -> None:
             path.unlink()
 
 
-def _remove(layout: Layout, victims: Iterable[_PruneCandidate]) -> Pruned:
+def _remove(layout: StoreLayout, victims: Iterable[_PruneCandidate]) -> Pruned:
     """Takes the entries away whole, and puts back what somebody loaded at that moment."""
     staging = layout.folder(STAGING)
     trash: list[tuple[_PruneCandidate, Path]] = []
@@ -110,7 +110,7 @@ def _remove(layout: Layout, victims: Iterable[_PruneCandidate]) -> Pruned:
     return Pruned(tuple(v.key for v in removed), sum(v.size for v in removed), tuple(kept))
 
 
-def _count(layout: Layout, left: Iterable[_PruneCandidate]) -> None:
+def _count(layout: StoreLayout, left: Iterable[_PruneCandidate]) -> None:
     found: dict[str, tuple[int, int]] = {}
     for entry in left:
         size, entries = found.get(entry.key[:1], (0, 0))
@@ -119,7 +119,7 @@ def _count(layout: Layout, left: Iterable[_PruneCandidate]) -> None:
 
 
 def prune(
-    layout: Layout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
+    layout: StoreLayout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
 ) -> Pruned:
     """Removes entries, but none of `keep`, until both bounds hold, and everything that is stale.
     Raises `StoreUnwritableError`.
@@ -144,7 +144,7 @@ def prune(
     return Pruned(done.removed, done.bytes, (*spared, *done.in_use))
 
 
-def clear(layout: Layout) -> Pruned:
+def clear(layout: StoreLayout) -> Pruned:
     """Removes everything but what living processes have loaded, and builds that run. Raises
     `StoreUnwritableError`.
     """
@@ -156,7 +156,7 @@ def clear(layout: Layout) -> Pruned:
 
 
 def prune_when_full(
-    layout: Layout, max_bytes: float, max_entries: float, keep: Collection[str]
+    layout: StoreLayout, max_bytes: float, max_entries: float, keep: Collection[str]
 ) -> Pruned:
     """After entries came: looks at the counters, and only if they say so at the entries. Those of
     `keep` stay: whoever has built them loads them next. Raises `StoreUnwritableError`.
@@ -182,7 +182,7 @@ def _is_older(path: Path, seconds: float) -> bool:
         return True
 
 
-def _drop_stale_locks(layout: Layout) -> None:
+def _drop_stale_locks(layout: StoreLayout) -> None:
     for path in layout.files(LOCKS):
         if not _is_older(path, _HOUR):
             continue
@@ -201,7 +201,7 @@ def _drop_where(paths: Iterable[Path], stale: Callable[[Path], bool]) -> None:
             _delete(path)
 
 
-def tidy(layout: Layout) -> None:
+def tidy(layout: StoreLayout) -> None:
     """Removes what nobody needs any more, apart from entries. Raises `StoreUnwritableError`."""
     with translate_write_errors():
         layout.folder(STAGING)

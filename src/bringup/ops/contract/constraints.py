@@ -15,7 +15,7 @@ import torch
 
 from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
-from bringup.ops.schema.schema import Argument, Schema
+from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = [
     "BoundConstraint",
@@ -160,7 +160,7 @@ class BoundConstraint:
         dimensions = [dimension_spec(d) for d in self.dimensions]
         return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
 
-    def verify(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+    def verify(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
         """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
         check.
         """
@@ -182,7 +182,7 @@ class BoundConstraint:
         else:
             self._verify_number(values, arguments)
 
-    def _verify_number(self, values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+    def _verify_number(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
         """Of elements, or of dimensions."""
         (index,) = self.indices
         (expected,) = evaluate(self.dimensions, values, arguments)
@@ -207,12 +207,12 @@ class BoundConstraint:
             if dtype not in self.dtypes:
                 raise ContractError(f"{name} must be {allowed}, got {dtype}{hint}")
 
-    def _names(self, arguments: Sequence[Argument]) -> str:
+    def _names(self, arguments: Sequence[SchemaArgument]) -> str:
         names = [arguments[i].name for i in self.indices]
         return f"{', '.join(names[:-1])} and {names[-1]}"
 
     def _verify_same_shape(
-        self, tensors: list[tuple[str, Any]], arguments: Sequence[Argument]
+        self, tensors: list[tuple[str, Any]], arguments: Sequence[SchemaArgument]
     ) -> None:
         if any(_differ(t.shape, tensors[0][1].shape) for _, t in tensors):
             got = ", ".join(f"{name}: {shape_text(t.shape)}" for name, t in tensors)
@@ -237,7 +237,7 @@ def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
     return device
 
 
-def verify_texts(values: Sequence[Any], arguments: Sequence[Argument]) -> None:
+def verify_texts(values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
     """`ContractError` for a text that a kernel would take to end too early (Frame::load_string)."""
     for value, argument in zip(values, arguments, strict=True):
         if argument.type != "str" or value is None or "\0" not in value:
@@ -256,7 +256,7 @@ def tensors_in(value: Any) -> list[Any]:
 
 
 def evaluate(
-    dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[Argument]
+    dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[SchemaArgument]
 ) -> list[Any]:
     return [size for item in dimensions for size in item.evaluate(values, arguments)]
 
@@ -314,6 +314,6 @@ def tensor_index(schema: Schema, name: str, where: str) -> int:
     return index
 
 
-def first_tensor(arguments: Sequence[Argument]) -> int:
+def first_tensor(arguments: Sequence[SchemaArgument]) -> int:
     """The argument that says on which device to run."""
     return next(i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional)

@@ -15,7 +15,7 @@ from typing import Any
 
 from bringup.errors import ContractError, SchemaError
 from bringup.jit.language.predicate import MAX_DEPTH, Instruction, Opcode
-from bringup.ops.schema.schema import Argument
+from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = [
     "Dimension",
@@ -52,7 +52,7 @@ class Expression:
     text: str
     program: tuple[Instruction, ...]
 
-    def evaluate(self, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+    def evaluate(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> Any:
         """The value for these arguments (schema order), an int or a SymInt.
 
         Raises `ContractError` (without the operator's name) for a missing dimension and a division
@@ -77,7 +77,7 @@ class Expression:
                 stack[-1] = self._combine(step.opcode, stack[-1], right)
         return stack[0]
 
-    def _size(self, tensor: Any, step: Instruction, arguments: Sequence[Argument]) -> Any:
+    def _size(self, tensor: Any, step: Instruction, arguments: Sequence[SchemaArgument]) -> Any:
         rank = tensor.dim()
         if not -rank <= step.value < rank:
             needed = -step.value if step.value < 0 else step.value + 1
@@ -110,7 +110,7 @@ class Dimension:
     start: int = 0
     stop: int = 0
 
-    def evaluate(self, values: Sequence[Any], arguments: Sequence[Argument]) -> list[Any]:
+    def evaluate(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[Any]:
         """The sizes that this item stands for."""
         if self.sliced < 0:
             return [self.size.evaluate(values, arguments)]
@@ -124,7 +124,9 @@ def shape_text(shape: Sequence[Any]) -> str:
     return "[" + ", ".join(str(size) for size in shape) + "]"
 
 
-def parse_expression(value: int | str, arguments: Sequence[Argument], where: str) -> Expression:
+def parse_expression(
+    value: int | str, arguments: Sequence[SchemaArgument], where: str
+) -> Expression:
     """Turns an int or a text into an expression. `SchemaError` starting with `where` when it cannot
     be.
     """
@@ -140,7 +142,7 @@ def parse_expression(value: int | str, arguments: Sequence[Argument], where: str
     return Expression(text, tuple(program))
 
 
-def parse_dimension(value: int | str, arguments: Sequence[Argument], where: str) -> Dimension:
+def parse_dimension(value: int | str, arguments: Sequence[SchemaArgument], where: str) -> Dimension:
     """The same for an item of a shape: also `*x.shape[a:b]`, `*x.shape` or `*sizes`."""
     text = str(value).strip()
     if not text.startswith("*"):
@@ -168,7 +170,7 @@ class _Compiler:
     """Walks one expression's syntax tree; every refusal goes through `error`."""
 
     def __init__(
-        self, text: str, arguments: Mapping[str, tuple[int, Argument]], where: str
+        self, text: str, arguments: Mapping[str, tuple[int, SchemaArgument]], where: str
     ) -> None:
         self._text = text
         self._arguments = arguments

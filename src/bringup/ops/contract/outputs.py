@@ -27,7 +27,7 @@ from bringup.ops.contract.constraints import (
     tensors_in,
 )
 from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
-from bringup.ops.schema.schema import Argument, Schema
+from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = [
     "BoundOutput",
@@ -316,7 +316,7 @@ class BoundOutput:
         self,
         number: int,
         values: Sequence[Any],
-        arguments: Sequence[Argument],
+        arguments: Sequence[SchemaArgument],
         device: Any,
         count: Callable[[int, Any], Any] | None = None,
     ) -> Any:
@@ -342,7 +342,9 @@ class BoundOutput:
             )
         return torch.empty(sizes, dtype=dtype, device=device, memory_format=self.memory_format)
 
-    def _sizes(self, number: int, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+    def _sizes(
+        self, number: int, values: Sequence[Any], arguments: Sequence[SchemaArgument]
+    ) -> Any:
         if self.like >= 0:
             return [*values[self.like].shape]
         sizes = evaluate(self.dimensions, values, arguments)
@@ -353,7 +355,7 @@ class BoundOutput:
             )
         return sizes
 
-    def _is_wanted(self, values: Sequence[Any], arguments: Sequence[Argument]) -> bool:
+    def _is_wanted(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> bool:
         flag = values[self.when] if self.when >= 0 else None
         if flag is None:
             return True
@@ -366,7 +368,7 @@ class BoundOutput:
             )
         return bool(flag[self.when_element])
 
-    def _dtype(self, values: Sequence[Any], arguments: Sequence[Argument]) -> Any:
+    def _dtype(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> Any:
         if self.promoted:
             return _promoted([values[i] for i in self.promoted])
         if self.dtype_of < 0:

@@ -29,7 +29,7 @@ from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload, is_dispatched
 from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_key
-from bringup.ops.schema.schema import Argument, Schema
+from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = ["AdoptedOperator", "adopt", "adopted_names"]
 
@@ -387,7 +387,7 @@ def _schema_of(parsed: Any) -> Schema:
     """The parts of a schema that matching a backward looks at; its types may be any."""
     facts_types = [_plain_type(str(a.real_type)) for a in parsed.arguments]
     arguments = tuple(
-        Argument(a.name, type_text, optional, a.kwarg_only, a.is_write)
+        SchemaArgument(a.name, type_text, optional, a.kwarg_only, a.is_write)
         for a, (type_text, optional) in zip(parsed.arguments, facts_types, strict=True)
     )
     return Schema(

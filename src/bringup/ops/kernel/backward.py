@@ -16,7 +16,7 @@ from bringup.errors import SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["BackwardPlan", "Source", "SourceKind", "formula_of", "keep_inputs", "match"]
+__all__ = ["ArgumentSource", "BackwardPlan", "SourceKind", "formula_of", "keep_inputs", "match"]
 
 
 class SourceKind(IntEnum):
@@ -29,7 +29,7 @@ class SourceKind(IntEnum):
     MASK = 4
 
 
-class Source(NamedTuple):
+class ArgumentSource(NamedTuple):
     """Where one argument of the backward operator comes from.
 
     Attributes:
@@ -52,7 +52,7 @@ class BackwardPlan:
 
     name: str
     overload: str
-    sources: list[Source]
+    sources: list[ArgumentSource]
     receivers: list[int]
     differentiable: list[bool]
 
@@ -212,7 +212,7 @@ class _Matcher:
         except AttributeError as error:
             raise self.error("there is no such operator; define it first") from error
 
-    def sources(self, backward: Any) -> list[Source]:
+    def sources(self, backward: Any) -> list[ArgumentSource]:
         arguments = list(backward.arguments)
         count = len(self._grads)
         kinds = [str(a.type) for a in arguments[:count]]
@@ -222,7 +222,7 @@ class _Matcher:
                 "(zeros where there is none) or Tensor? (None)"
             )
         sources = [
-            Source(SourceKind.GRAD, index, kind != "Tensor")
+            ArgumentSource(SourceKind.GRAD, index, kind != "Tensor")
             for index, kind in zip(self._grads, kinds, strict=True)
         ]
         sources += [self._source(argument) for argument in arguments[count:]]
@@ -232,23 +232,23 @@ class _Matcher:
             raise self.error(f"save= names '{unused[0]}', which it does not take")
         return sources
 
-    def _source(self, argument: Any) -> Source:
+    def _source(self, argument: Any) -> ArgumentSource:
         name = argument.name
         if name in self._forward.index:
             return self._input(argument, self._forward.index[name])
         if name and name in self._output_names:
             if name not in self._save:
                 raise self.error(f"it reads the output '{name}', which is not in save=")
-            return Source(SourceKind.OUTPUT, self._output_names.index(name))
+            return ArgumentSource(SourceKind.OUTPUT, self._output_names.index(name))
         if name == "output_mask" and _schema_type(argument) == "bool[]":
-            return Source(SourceKind.MASK)
+            return ArgumentSource(SourceKind.MASK)
         known = [*self._forward.index, *filter(None, self._output_names)]
         raise self.error(
             f"its argument '{name}' is no argument or named return of the forward operator "
             f"({', '.join(known)}), nor bool[] output_mask"
         )
 
-    def _input(self, argument: Any, index: int) -> Source:
+    def _input(self, argument: Any, index: int) -> ArgumentSource:
         declared = self._forward.arguments[index]
         expected = _type_text(declared.type, declared.optional)
         allowed = {expected, _type_text(declared.type, True)}
@@ -258,10 +258,10 @@ class _Matcher:
                 f"operator's is {expected}"
             )
         if declared.type not in {"Tensor", "Tensor[]"}:
-            return Source(SourceKind.CONSTANT, index)
+            return ArgumentSource(SourceKind.CONSTANT, index)
         if argument.name not in self._save:
             raise self.error(f"it reads the tensor '{argument.name}', which is not in save=")
-        return Source(SourceKind.INPUT, index)
+        return ArgumentSource(SourceKind.INPUT, index)
 
     def receivers(self, backward: Any, gradients: Sequence[str] | None) -> list[int]:
         arguments = self._forward.arguments

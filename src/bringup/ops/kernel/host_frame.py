@@ -15,7 +15,7 @@ import torch
 from bringup import _native
 from bringup.errors import ContractError, KernelError
 from bringup.ops.schema.dtypes import dtype_number
-from bringup.ops.schema.schema import Argument
+from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = ["HostFrame"]
 
@@ -80,7 +80,7 @@ class HostFrame:
     def __init__(
         self,
         name: str,
-        arguments: Sequence[Argument],
+        arguments: Sequence[SchemaArgument],
         values: Sequence[Any],
         outputs: Sequence[torch.Tensor | list[torch.Tensor]],
     ) -> None:
@@ -126,7 +126,7 @@ class HostFrame:
                 f"{said or 'it gave no reason (ctx->set_error was not called)'}"
             )
 
-    def _pack(self, argument: Argument, value: Any) -> int | None:
+    def _pack(self, argument: SchemaArgument, value: Any) -> int | None:
         if value is None:
             return None
         return self._address(_PACKERS[argument.type](self, argument, value))
@@ -155,7 +155,7 @@ class HostFrame:
             0,
         )
 
-    def _tensor_argument(self, argument: Argument, value: torch.Tensor) -> _Tensor:
+    def _tensor_argument(self, argument: SchemaArgument, value: torch.Tensor) -> _Tensor:
         return self._tensor(value, argument.name)
 
     def _output(self, output: torch.Tensor | list[torch.Tensor], what: str) -> Any:
@@ -163,7 +163,7 @@ class HostFrame:
             return self._tensor_list(output, what)
         return self._tensor(output, what)
 
-    def _tensors(self, argument: Argument, value: Sequence[torch.Tensor]) -> _List:
+    def _tensors(self, argument: SchemaArgument, value: Sequence[torch.Tensor]) -> _List:
         return self._tensor_list(value, argument.name)
 
     def _tensor_list(self, tensors: Sequence[torch.Tensor], what: str) -> _List:
@@ -173,26 +173,26 @@ class HostFrame:
     def _list(self, items: Any) -> _List:
         return _List(self._address(items), len(items))
 
-    def _integers(self, argument: Argument, value: Sequence[int]) -> _List:
+    def _integers(self, argument: SchemaArgument, value: Sequence[int]) -> _List:
         return self._list((ctypes.c_int64 * len(value))(*map(int, value)))
 
-    def _floats(self, argument: Argument, value: Sequence[float]) -> _List:
+    def _floats(self, argument: SchemaArgument, value: Sequence[float]) -> _List:
         return self._list((ctypes.c_double * len(value))(*value))
 
-    def _integer(self, argument: Argument, value: int) -> ctypes.c_int64:
+    def _integer(self, argument: SchemaArgument, value: int) -> ctypes.c_int64:
         return ctypes.c_int64(int(value))
 
-    def _float(self, argument: Argument, value: float) -> ctypes.c_double:
+    def _float(self, argument: SchemaArgument, value: float) -> ctypes.c_double:
         return ctypes.c_double(value)
 
-    def _dtype(self, argument: Argument, value: torch.dtype) -> ctypes.c_int64:
+    def _dtype(self, argument: SchemaArgument, value: torch.dtype) -> ctypes.c_int64:
         return ctypes.c_int64(dtype_number(value))
 
-    def _text(self, argument: Argument, value: str) -> Any:
+    def _text(self, argument: SchemaArgument, value: str) -> Any:
         return ctypes.create_string_buffer(value.encode())
 
 
-_PACKERS: dict[str, Callable[[HostFrame, Argument, Any], Any]] = {
+_PACKERS: dict[str, Callable[[HostFrame, SchemaArgument, Any], Any]] = {
     "Tensor": HostFrame._tensor_argument,
     "Tensor[]": HostFrame._tensors,
     "int": HostFrame._integer,

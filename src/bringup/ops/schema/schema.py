@@ -17,7 +17,7 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.defaults import default_of
 
-__all__ = ["Argument", "Schema", "parse_schema", "read_schema", "with_symbolic_ints"]
+__all__ = ["Schema", "SchemaArgument", "parse_schema", "read_schema", "with_symbolic_ints"]
 
 MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
 
@@ -45,7 +45,7 @@ _INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\])?\??\s+[A-Za-z_])")
 
 
 @dataclass(frozen=True)
-class Argument:
+class SchemaArgument:
     """One argument of an operator.
 
     Attributes:
@@ -86,7 +86,7 @@ class Schema:
     text: str
     name: str
     overload: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[SchemaArgument, ...]
     returns: tuple[int, ...]
     return_names: tuple[str, ...]
     return_lists: tuple[bool, ...]
@@ -202,7 +202,7 @@ def parse_schema(text: str) -> Schema:
     return schema
 
 
-def _argument(operator: str, parsed: Any) -> Argument:
+def _argument(operator: str, parsed: Any) -> SchemaArgument:
     alias = parsed.alias_info
     if alias is not None and not alias.is_write:
         raise SchemaError(
@@ -221,7 +221,7 @@ def _argument(operator: str, parsed: Any) -> Argument:
             "ABI cannot carry; "
             f"it carries {', '.join(sorted(_CARRIED))} and their optional forms"
         )
-    return Argument(
+    return SchemaArgument(
         name=parsed.name,
         type=type_text,
         optional=optional is not None,

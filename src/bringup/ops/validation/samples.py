@@ -15,7 +15,7 @@ from bringup.errors import BringupError, ContractError
 from bringup.ops.contract.constraints import ConstraintKind
 from bringup.ops.kernel.kernel_op import definition_of
 from bringup.ops.schema.facts import Facts
-from bringup.ops.schema.schema import Argument
+from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = ["Sample", "Samples", "generate", "read"]
 
@@ -131,14 +131,14 @@ def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
 
 
 def _call(
-    arguments: Sequence[Argument], values: Sequence[Any]
+    arguments: Sequence[SchemaArgument], values: Sequence[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     pairs = list(zip(arguments, values, strict=True))
     positional = tuple(value for argument, value in pairs if not argument.keyword_only)
     return positional, {a.name: value for a, value in pairs if a.keyword_only}
 
 
-def _dtypes(checks: Sequence[Any], arguments: Sequence[Argument]) -> list[torch.dtype]:
+def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[torch.dtype]:
     dtypes = [torch.float32] * len(arguments)
     for check in checks:
         if check.kind is ConstraintKind.DTYPE and torch.float32 not in check.dtypes:
@@ -151,7 +151,7 @@ def _dtypes(checks: Sequence[Any], arguments: Sequence[Argument]) -> list[torch.
     return dtypes
 
 
-def _value(argument: Argument, dtype: torch.dtype, rank: int, with_optional: bool) -> Any:
+def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optional: bool) -> Any:
     """A first value; tensors are on meta, their shapes still to be fitted."""
     if argument.type in {"Tensor", "Tensor[]"}:
         if argument.optional and not with_optional:
@@ -165,7 +165,7 @@ def _value(argument: Argument, dtype: torch.dtype, rank: int, with_optional: boo
     return dtype if argument.type == "ScalarType" else _SCALARS[argument.type]
 
 
-def _fit(check: Any, values: list[Any], arguments: Sequence[Argument]) -> None:
+def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument]) -> None:
     """Gives the tensors of a check the shapes that it asks for."""
     targets = [i for i in check.indices if isinstance(values[i], torch.Tensor)]
     if check.kind is ConstraintKind.SAME_SHAPE and targets:

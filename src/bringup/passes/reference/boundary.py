@@ -11,7 +11,7 @@ from bringup.ir.node import values_in
 from bringup.passes.patterns.bindings import Bindings, resolve
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.reference.linking import reads_through, stated_edges
-from bringup.passes.rewrite.placement import Part, Refusal, stand
+from bringup.passes.rewrite.placement import Part, PlacementRefusal, stand
 
 __all__ = ["RETURNS_INPUT", "RewriteCandidate", "accept"]
 
@@ -56,7 +56,7 @@ class _Boundary:
         ):
             return None
         place = stand(Part(self._matched, self._taken_in, self._outputs), self._aliases)
-        if isinstance(place, Refusal):
+        if isinstance(place, PlacementRefusal):
             self._refuse(place.node, place.reason)
             return None
         return RewriteCandidate(MatchResult(self._bound.root), place.before, place.hoist)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup.ir.order import hoist_plan
 
-__all__ = ["Part", "Placement", "Refusal", "place", "stand"]
+__all__ = ["Part", "Placement", "PlacementRefusal", "place", "stand"]
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PlacementRefusal:
     """Why there is no such place, and the node that is in the way."""
 
     node: ir.Node
     reason: str
 
 
-def place(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
+def place(part: Part, aliases: ir.AliasAnalysis) -> Placement | PlacementRefusal:
     """Where a replacement of `part` may stand, or the reason why there is no such place.
 
     The nodes must be one part of the graph: what they compute is used by themselves or is among
@@ -45,7 +45,7 @@ def place(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
     return _why_not_replaceable(part, aliases) or stand(part, aliases)
 
 
-def stand(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
+def stand(part: Part, aliases: ir.AliasAnalysis) -> Placement | PlacementRefusal:
     """The same for nodes that are known to be replaceable: behind all they read, in front of all
     that read them, with no write of what they read in between. Control edges count as reads do.
     """
@@ -66,14 +66,14 @@ def stand(part: Part, aliases: ir.AliasAnalysis) -> Placement | Refusal:
         )
         plan = hoist_plan(needed, first_reader, matched, aliases)
         if isinstance(plan, str):
-            return Refusal(first_reader, plan)
+            return PlacementRefusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))
     return _why_not_at(placement.before, matched, aliases) or placement
 
 
 def _why_not_at(
     before: ir.Node, matched: frozenset[ir.Node], aliases: ir.AliasAnalysis
-) -> Refusal | None:
+) -> PlacementRefusal | None:
     """Whether what the nodes read is written between them and the replacement."""
     if aliases.quiet:
         return None
@@ -82,30 +82,32 @@ def _why_not_at(
         for value in node.inputs:
             writer = aliases.writer_between(value, first, last)
             if writer is not None:
-                return Refusal(
+                return PlacementRefusal(
                     node, f"{writer.name!r} writes what it reads between it and the replacement"
                 )
     return None
 
 
-def _why_not_replaceable(part: Part, aliases: ir.AliasAnalysis) -> Refusal | None:
+def _why_not_replaceable(part: Part, aliases: ir.AliasAnalysis) -> PlacementRefusal | None:
     matched = part.nodes
     returned = set(part.outputs)
     for node in sorted(matched, key=lambda node: node.order):
         if node.op_type in (ir.INPUT, ir.OUTPUT):
             words = f"{node.name!r} is an input or the result of the graph, not an operator"
-            return Refusal(node, words)
+            return PlacementRefusal(node, words)
         if not node.pure:
             words = f"{node.name!r} ({node.op_type}) writes memory or is random"
-            return Refusal(node, f"{words}, so it is never replaced")
+            return PlacementRefusal(node, f"{words}, so it is never replaced")
         for value in node.outputs:
             if aliases.writer_of(value) is not None:
-                return Refusal(node, f"the memory of {value.name!r} is written, so it stays")
+                return PlacementRefusal(
+                    node, f"the memory of {value.name!r} is written, so it stays"
+                )
             outside = next((user for user in value.users if user not in matched), None)
             if outside is not None and value not in returned:
                 words = f"{value.name!r} is used outside by {outside.name!r}"
-                return Refusal(node, f"{words}: it must be an output too")
+                return PlacementRefusal(node, f"{words}: it must be an output too")
     inside = next((value for value in part.inputs if value.node in matched), None)
     if inside is not None:
-        return Refusal(inside.node, f"the input {inside.name!r} is computed inside")
+        return PlacementRefusal(inside.node, f"the input {inside.name!r} is computed inside")
     return None

@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.definition.context import PassContext
 from bringup.passes.rewrite.fusing import can_fuse
-from bringup.passes.rewrite.placement import Part, Refusal, place
+from bringup.passes.rewrite.placement import Part, PlacementRefusal, place
 from bringup.passes.rewrite.rewriter import replace
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ def _replace(
             raise PassError("a fusion cannot be reported without the name of the pass")
     aliases = ir.AliasAnalysis(graph)
     found = place(Part(frozenset(nodes), inputs, outputs), aliases)
-    if isinstance(found, Refusal):
+    if isinstance(found, PlacementRefusal):
         raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
     for node in found.hoist:
         graph.move_before(node, found.before)

@@ -26,7 +26,7 @@ from bringup.passes.rewrite.rewriter import replace
 from bringup.passes.run.controls import Controls
 from bringup.passes.run.dump import dump
 from bringup.passes.run.events import EventKind, PassEvent, emit, profiled
-from bringup.passes.run.targets import NodeTargets, PatternTargets, Target
+from bringup.passes.run.targets import NodeTargets, PatternTargets, RewriteTarget
 from bringup.passes.run.verify import Verifier
 
 __all__ = ["Session", "result_of"]
@@ -55,7 +55,7 @@ class Session:
     """
 
     _targets: PatternTargets | NodeTargets  # after `prepare`
-    _target: Target  # the candidate that the steps are about, after `next`
+    _target: RewriteTarget  # the candidate that the steps are about, after `next`
 
     def __init__(
         self,

@@ -15,11 +15,11 @@ from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.reference.matcher import RewriteCandidate
 from bringup.passes.report import NearMiss
 
-__all__ = ["NodeTargets", "PatternTargets", "Target"]
+__all__ = ["NodeTargets", "PatternTargets", "RewriteTarget"]
 
 
 @dataclass(slots=True)
-class Target:
+class RewriteTarget:
     """One candidate.
 
     Attributes:
@@ -85,7 +85,7 @@ class PatternTargets:
         self._matcher = make_matcher(self._patterns[search], self._graph, self.aliases)
         self._found: Iterator[RewriteCandidate] = self._matcher.matches()
 
-    def next(self) -> Target | None:
+    def next(self) -> RewriteTarget | None:
         """The next match; the one before expires."""
         self.end()
         candidate = next(self._found, None)
@@ -93,7 +93,7 @@ class PatternTargets:
             return None
         match = self._match = candidate.result
         nodes = match.get_matched_nodes()
-        return Target(match, match.pattern_name, nodes, candidate.before, candidate.hoist)
+        return RewriteTarget(match, match.pattern_name, nodes, candidate.before, candidate.hoist)
 
     def end(self) -> None:
         """Let the match expire that was found last."""
@@ -101,11 +101,11 @@ class PatternTargets:
             self._match.expire()
         self._match = None
 
-    def refusal(self, target: Target) -> str | None:
+    def refusal(self, target: RewriteTarget) -> str | None:
         """The matcher refuses what cannot be replaced."""
         return None
 
-    def refuse(self, target: Target, reason: str) -> None:
+    def refuse(self, target: RewriteTarget, reason: str) -> None:
         """Note that a match was left alone."""
         self._matcher.refuse(target.nodes[-1], reason)
 
@@ -134,17 +134,17 @@ class NodeTargets:
         none = NearMiss(wanted, "", f"the graph has no {wanted}")
         self.near_miss = None if targets else none
 
-    def next(self) -> Target | None:
+    def next(self) -> RewriteTarget | None:
         """The next node that is still there."""
         for node in self._found:
             if self._graph.owns(node):
-                return Target(node, node.op_type, (node,), node)
+                return RewriteTarget(node, node.op_type, (node,), node)
         return None
 
     def end(self) -> None:
         """Nodes expire by themselves."""
 
-    def refusal(self, target: Target) -> str | None:
+    def refusal(self, target: RewriteTarget) -> str | None:
         """Why a node is not replaced, whatever the pass says."""
         (node,) = target.nodes
         if not node.pure:
@@ -155,7 +155,7 @@ class NodeTargets:
                 return f"its memory is written by {writer.name!r}, so it is not replaced"
         return None
 
-    def refuse(self, target: Target, reason: str) -> None:
+    def refuse(self, target: RewriteTarget, reason: str) -> None:
         """Note that a node was left alone."""
         if self.near_miss is None:
             self.near_miss = NearMiss(target.pattern, target.names[0], reason)
