@@ -126,9 +126,11 @@ class CompileOptions:
 
     def for_passes(self) -> dict[str, object]:
         """What passes may read with `context.get_option_value`. Weights are packed in float32;
-        which become narrower is known when there are inputs.
+        which become narrower is known when there are inputs. Only packed ones can: where some may,
+        torch's own product is no choice.
         """
-        return {**dataclasses.asdict(self), "weights": "float32"}
+        may_measure = self.weight_dtype == "float32"
+        return {**dataclasses.asdict(self), "weights": "float32", "autotune": may_measure}
 
     def _check(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {

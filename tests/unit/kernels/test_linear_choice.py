@@ -141,3 +141,15 @@ def test_product_that_is_faster_as_it_is_stays_and_the_report_says_so(
     report = compiler.last_report()
     assert report is not None
     assert "was measured faster" in str(report["LibraryPackLinear"].near_misses[0])
+
+
+def test_products_whose_weights_may_become_narrower_are_packed_without_measuring(
+    ran: Any, figures: Callable[..., list[str]]
+) -> None:
+    keys = figures(seconds(2, 1, 3))
+    with torch.no_grad():
+        model, x = nn.Linear(24, 40).eval(), torch.randn(5, 24)
+        compiled = torch.compile(model, backend="bringup", options={"weights": "bfloat16"})
+        torch.testing.assert_close(compiled(x), model(x), atol=2e-2, rtol=2e-2)
+    assert keys == []
+    assert ran[PACKED] >= 1
