@@ -82,13 +82,13 @@ def _seconds(rows: int, depth: int, width: int, dtype: torch.dtype) -> Mapping[s
     return jit.measured(
         f"linear {name} {rows} x {depth} x {width}",
         (*_WAYS, _ONE_THREAD),
-        lambda: _prepared(rows, depth, width, dtype),
+        lambda: products_to_measure(rows, depth, width, dtype),
         basis=f"{torch.__version__} {kernel_source('packed_linear').digest()}",
         threads=torch.get_num_threads(),
     )
 
 
-def _prepared(
+def products_to_measure(
     rows: int, depth: int, width: int, dtype: torch.dtype
 ) -> dict[str, Callable[[], object]]:
     """What runs the product, over one weight after the other."""

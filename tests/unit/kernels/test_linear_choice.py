@@ -113,7 +113,9 @@ def test_measured_figures_are_kept_and_give_the_same_choice_in_the_next_run(
 
 def test_all_ways_of_a_question_compute_the_same() -> None:
     for rows, depth, width in ((1, 40, 24), (5, 7, 33)):
-        results = [run() for run in choice._prepared(rows, depth, width, torch.float32).values()]
+        results = [
+            run() for run in choice.products_to_measure(rows, depth, width, torch.float32).values()
+        ]
         for result in results:
             assert torch.equal(result, torch.full((rows, width), float(depth)))
 
