@@ -28,6 +28,8 @@ _GRAMMAR = (
     "bool, and ref() of these"
 )
 _MAX_DEPTH = 16  # kMaxDepth of c_function.cpp
+_MAX_LEVELS = 100
+"""Of a parameter's text: what is nested deeper might exceed Python's recursion limit."""
 
 
 class Step(IntEnum):
@@ -232,10 +234,18 @@ def parse_call(
         raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}") from None
     if not isinstance(call, ast.Call) or call.keywords:
         raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}")
-    try:
-        return tuple(_Reader(signature, where, tvm_ffi, node).parameter() for node in call.args)
-    except RecursionError:
-        raise ValueError(f"{where}: it is nested too deeply to be read") from None
+    if _levels_of(call) > _MAX_LEVELS:
+        raise ValueError(f"{where}: it is nested too deeply to be read")
+    return tuple(_Reader(signature, where, tvm_ffi, node).parameter() for node in call.args)
+
+
+def _levels_of(tree: ast.AST) -> int:
+    """How many nodes stand within each other at most."""
+    levels, found = 0, [tree]
+    while found:
+        levels += 1
+        found = [child for node in found for child in ast.iter_child_nodes(node)]
+    return levels
 
 
 class _Reader:
