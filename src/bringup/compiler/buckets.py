@@ -1,16 +1,25 @@
-"""Padded lengths: a ladder of buckets with the least padding, and the bucket of a length."""
+"""Padded lengths: a ladder of buckets with the least padding, and calls that are padded to them."""
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
+from bringup import settings
+from bringup.compiler.inner import BoxedFunction
+from bringup.compiler.padding import LengthInput
 from bringup.errors import ContractError
 
-__all__ = ["bucket_for", "bucket_ladder"]
+__all__ = ["AUTO", "bucket_for", "bucket_ladder", "padded_calls"]
+
+_LOG = settings.logger("compiler")
+AUTO = tuple(size for power in range(4, 16) for size in (2**power, 3 * 2 ** (power - 1)))
+"""What "auto" means: at most a third of a bucket is padding."""
 
 
 def bucket_ladder(
@@ -55,6 +64,84 @@ def bucket_for(length: int, ladder: Sequence[int]) -> int | None:
     """The first bucket of a rising ladder that holds `length`; None where none does."""
     index = bisect.bisect_left(ladder, length)
     return ladder[index] if index < len(ladder) else None
+
+
+def padded_calls(
+    padded: BoxedFunction,
+    exact: BoxedFunction,
+    length: LengthInput,
+    ladder: Sequence[int],
+    name: str,
+) -> BoxedFunction:
+    """Calls of a graph whose length is padded up to a bucket.
+
+    Args:
+        padded: what runs the graph at the length of a bucket.
+        exact: what runs it at a length that no bucket holds, as it is.
+        length: what is padded, and cut back.
+        ladder: rising sizes.
+        name: what the log calls the graph.
+    """
+    usable: dict[int, bool] = {}  # by bucket: a table of positions may be shorter than one
+    said: set[str] = set()
+
+    def run_exactly(arguments: list[Any], reason: str) -> Any:
+        if not said:
+            said.add(reason)
+            size = arguments[length.size]
+            _LOG.warning("%s runs as it is, not captured: length %d %s", name, size, reason)
+        return exact(arguments)
+
+    def run(arguments: list[Any]) -> Any:
+        size = arguments[length.size]
+        bucket = bucket_for(size, ladder)
+        if bucket is None:
+            return run_exactly(arguments, f"is beyond the largest bucket, {ladder[-1]}")
+        if not usable.get(bucket, True) or not length.fits(arguments, bucket):
+            return run_exactly(
+                arguments, f"cannot be padded to {bucket}, which the graph does not take"
+            )
+        if not all(0 <= value <= size for value in length.values(arguments)):
+            return exact(arguments)  # which refuses it; padding would hide that
+        given = list(arguments)
+        given[length.size] = bucket
+        for index, dim in length.padded.items():
+            given[index] = _padded(given[index], dim, bucket)
+        try:
+            results = padded(given)
+        except (IndexError, RuntimeError) as error:
+            if usable.get(bucket) or size == bucket:
+                raise
+            usable[bucket] = False
+            return run_exactly(arguments, f"cannot be padded to {bucket}: {error}")
+        usable[bucket] = True
+        arguments.clear()
+        return tuple(
+            size if index in length.given_back else _cut(result, dim, size, bucket)
+            for index, (result, dim) in enumerate(zip(results, length.cut, strict=True))
+        )
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _padded(tensor: torch.Tensor, dim: int, bucket: int) -> torch.Tensor:
+    """With zeros behind it: token 0, which every embedding has."""
+    size = tensor.shape[dim]
+    if size == bucket:
+        return tensor.contiguous()
+    shape = list(tensor.shape)
+    shape[dim] = bucket
+    whole = tensor.new_zeros(shape)
+    whole.narrow(dim, 0, size).copy_(tensor)
+    return whole
+
+
+def _cut(result: Any, dim: int | None, size: int, bucket: int) -> Any:
+    """A tensor of its own: its neighbours in memory are no one's."""
+    if dim is None or size == bucket:
+        return result
+    return result.narrow(dim, 0, size).clone()
 
 
 def _least_padding(sizes: Sequence[int], often: Sequence[int], count: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from bringup import graphs, settings
 from bringup._native import torch_library
 from bringup.compiler.inner import BoxedFunction
+from bringup.compiler.padding import LengthInput
 from bringup.errors import CaptureError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
@@ -19,6 +20,7 @@ from bringup.graphs._inputs import Placeholders
 __all__ = ["captured", "require_no_input_writes"]
 
 _LOG = settings.logger("compiler")
+_LENGTHS = "**.actual_seq_lengths"
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""
 
@@ -31,6 +33,7 @@ def captured(
     *,
     is_required: bool = True,
     static_outputs: bool = False,
+    length: LengthInput | None = None,
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
 
@@ -47,12 +50,20 @@ def captured(
             error; otherwise it runs as it is, and the log has the reason once.
         static_outputs: whether results are the captured tensors, which the next call of this kind
             overwrites, instead of copies that belong to the caller.
+        length: the lengths of sequences that it has are slots of the captured graph: no part of
+            the kind of a call.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
     """
-    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs)
-    kind_of = torch_library("option 'capture'").graphs.call_kind
+    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs, length)
+    call_kind = torch_library("option 'capture'").graphs.call_kind
+    slots = frozenset() if length is None else length.positions
+
+    def kind_of(arguments: list[Any], stays: list[bool]) -> object:
+        if slots:
+            arguments = [0 if index in slots else item for index, item in enumerate(arguments)]
+        return call_kind(arguments, stays)
 
     def run_captured(arguments: list[Any]) -> Any:
         key = kind_of(arguments, [index in static for index in range(len(arguments))])
@@ -88,7 +99,9 @@ class _CapturedCalls:
         max_captures: int,
         is_required: bool,
         static_outputs: bool,
+        length: LengthInput | None,
     ) -> None:
+        self._length = length
         self._is_required = is_required
         self._run = run
         self._name = name
@@ -126,7 +139,9 @@ class _CapturedCalls:
             if is_known:
                 return entry
             try:
-                entry = _Captured(self._run, arguments, self._static, self._static_outputs)
+                entry = _Captured(
+                    self._run, arguments, self._static, self._static_outputs, self._length
+                )
             except CaptureError as error:
                 hint = ""
                 if self._is_required:
@@ -176,7 +191,9 @@ class _Captured:
         arguments: Sequence[Any],
         static: frozenset[int],
         static_outputs: bool,
+        length: LengthInput | None,
     ) -> None:
+        self._length = length
         slots = {
             index: copied(item)
             for index, item in enumerate(arguments)
@@ -198,21 +215,30 @@ class _Captured:
                 if place is None
             )
 
+        if length is not None:
+            found = sum(name.endswith(_LENGTHS[2:]) for name in self._graph.slots)
+            if found != length.operators:
+                raise CaptureError(
+                    f"{length.operators} operators take actual_seq_lengths, {found} slots have them"
+                )
         self._slots = tuple(slots.values())
         self._replay = self._run_in_place if static_outputs else self._graph.run
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         given = [arguments[i] for i in self._copied]
+        slots = None if self._length is None else {_LENGTHS: self._length.values(arguments)}
         if torch.is_grad_enabled():
             with torch.no_grad():
-                computed = iter(self._replay(*given))
+                computed = iter(self._replay(*given, slots=slots))
         else:
-            computed = iter(self._replay(*given))
+            computed = iter(self._replay(*given, slots=slots))
         return tuple(
             next(computed) if place is None else arguments[place] for place in self._results
         )
 
-    def _run_in_place(self, *given: Any) -> Any:
+    def _run_in_place(self, *given: Any, slots: Mapping[str, Any] | None) -> Any:
+        if slots is not None:
+            self._graph.update(slots)
         for slot, tensor in zip(self._slots, given, strict=True):
             slot.copy_(tensor)
         self._graph.replay()

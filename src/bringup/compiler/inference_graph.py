@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from bringup import settings
+from bringup.compiler.buckets import padded_calls
 from bringup.compiler.freeze import (
     Built,
     Weight,
@@ -23,6 +24,7 @@ from bringup.compiler.freeze import (
 from bringup.compiler.in_place import write_inputs_in_place
 from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
 from bringup.compiler.options import CompileOptions
+from bringup.compiler.padding import LengthInput, NotPaddedError, length_input
 from bringup.errors import CaptureError
 
 __all__ = ["InferenceGraph"]
@@ -148,14 +150,32 @@ class InferenceGraph:
                 raise
             _LOG.warning("%s runs as it is: %s", self._name, reason)
             return run
-        return captured(
+        length = self._length_input() if options.ladder else None
+        replayed = captured(
             run,
             self._name,
             self._static,
             options.max_captures,
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
+            length=length,
         )
+        if length is None:
+            return replayed
+        return padded_calls(replayed, run, length, options.ladder, self._name)
+
+    def _length_input(self) -> LengthInput | None:
+        """The length that is padded up to buckets; None, and the reason in the log, where it must
+        not be.
+        """
+        try:
+            found = length_input(self._original)
+            if written := self._static.intersection(found.padded):
+                raise NotPaddedError(f"weights {sorted(written)} have the length")
+        except NotPaddedError as reason:
+            _LOG.warning("%s is not padded to buckets: %s", self._name, reason)
+            return None
+        return found
 
     def _say_unfrozen(self, weights: Sequence[Weight]) -> None:
         names = ", ".join(weight.name for weight in weights)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bringup import settings
+from bringup.compiler.buckets import AUTO, bucket_ladder
 from bringup.compiler.inner import INNER_COMPILERS
 from bringup.errors import BringupError
 
@@ -34,6 +35,12 @@ class CompileOptions:
             graphs, written inputs) with an error; None: as `mode` says, and what cannot be
             captured runs as it is.
         max_captures: how many captures are kept for one graph; the one used longest ago makes room.
+        buckets: sizes to which the length of padded sequences is rounded up before a captured graph
+            runs, for graphs whose attention takes `actual_seq_lengths` (`kernels.use_lengths`): one
+            capture serves every length of a bucket. Rising sizes, a histogram of lengths
+            ({length: how often}: the best `max_captures` sizes), or "auto". A longer call runs as
+            it is, not captured. Where it cannot be shown that padding is inert, nothing is padded
+            and the log has the operator.
         static_outputs: results of captured graphs are the captured tensors, which the next call
             overwrites, instead of copies that belong to the caller.
         passes: names of the passes to run; None for all registered ones.
@@ -62,6 +69,7 @@ class CompileOptions:
     inner: str = "eager"
     capture: bool | None = None
     max_captures: int = 8
+    buckets: Sequence[int] | Mapping[int, int] | str | None = None
     static_outputs: bool = False
     passes: Sequence[str] | None = None
     freeze: bool | None = None
@@ -102,6 +110,17 @@ class CompileOptions:
         if self.inner != "eager" or not settings.capture():
             return False
         return self.mode != "default" if self.capture is None else self.capture
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """The sizes of buckets; none where there are no buckets."""
+        if self.buckets is None or not self.captures:
+            return ()
+        if self.buckets == "auto":
+            return AUTO
+        if isinstance(self.buckets, Mapping):
+            return bucket_ladder(self.buckets, self.max_captures)
+        return tuple(int(size) for size in self.buckets)
 
     @property
     def may_freeze(self) -> bool:
@@ -154,8 +173,30 @@ class CompileOptions:
             raise BringupError(
                 f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
             )
+        self._check_buckets()
         if self.inner == "inductor":
             self._check_for_inductor()
+
+    def _check_buckets(self) -> None:
+        given = self.buckets
+        if given is None:
+            return
+        if isinstance(given, Mapping):
+            bucket_ladder(given, self.max_captures)
+        elif given != "auto":
+            sizes = [] if isinstance(given, str) else list(given)
+            rising = all(isinstance(size, int) and size > 0 for size in sizes)
+            if not sizes or not rising or sorted(set(sizes)) != sizes:
+                raise BringupError(
+                    "option 'buckets' must be rising sizes from 1, a histogram of lengths or "
+                    f"'auto', got {given!r}"
+                )
+        if (
+            self.inner != "eager"
+            or self.capture is False
+            or not (self.capture or self.mode != "default")
+        ):
+            raise BringupError("option 'buckets' needs captures: mode='serve', or capture=True")
 
     def _check_for_inductor(self) -> None:
         if self.capture or self.mode != "default":
