@@ -92,10 +92,11 @@ def test_activation_of_a_result_that_others_read_stays(ran: Counter[str]) -> Non
     assert (ran[PACKED], ran["aten.relu.default"]) == (1, 1)
 
 
+@pytest.mark.parametrize("passes", [None, ["LibraryPackLinear"]], ids=["library", "alone"])
 def test_weight_that_layers_share_is_packed_once_and_others_read_it_as_it_was(
-    ran: Counter[str],
+    ran: Counter[str], passes: list[str] | None
 ) -> None:
-    assert_same(Tied(), torch.arange(6).view(2, 3))
+    assert_same(Tied(), torch.arange(6).view(2, 3), passes=passes)
     assert (ran[PACKED], ran["constants"]) == (2, 2)  # the embedding, and one set of panels
 
 
