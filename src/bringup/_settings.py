@@ -210,8 +210,13 @@ def seconds(text: str) -> float:
 
 
 def size(text: str) -> int | None:
-    """A number of bytes, also with K, M or G behind it; None for 0: no limit. Raises
-    `ValueError`.
+    """A number of bytes; None for no limit.
+
+    Args:
+        text: a whole number, also with K, M or G behind it (2**10, 2**20, 2**30); 0 is no limit.
+
+    Raises:
+        ValueError: it is none.
     """
     digits, unit = text.strip()[:-1], text.strip()[-1:].upper()
     shift = {"K": 10, "M": 20, "G": 30}.get(unit)

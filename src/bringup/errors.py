@@ -145,6 +145,9 @@ class PassError(BringupError, RuntimeError):
 
     Attributes:
         status: the status that the pass returned, or the code of the engine's error; 1 otherwise.
+
+    Args:
+        message: the text of the error.
     """
 
     def __init__(self, message: str, *, status: int = 1) -> None:

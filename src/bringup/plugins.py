@@ -370,7 +370,12 @@ class PluginLoader:
                 self._unload(key)
 
     def unload(self, *, keep_libraries: bool = False) -> None:
-        """Forgets what plugins registered, explicit places, and the modules of plugin files."""
+        """Forgets what plugins registered, explicit places, and the modules of plugin files.
+
+        Args:
+            keep_libraries: leave loaded what has a `close` of its own (shared libraries), because
+                their code may still be in use; by default these are closed too.
+        """
         with self._locked():
             self._explicit.clear()
             for key, loaded in list(self._state.items()):

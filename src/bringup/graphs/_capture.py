@@ -65,7 +65,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             `graph.outputs = ...`, run takes and gives what the block's only module call did.
 
     Raises:
-        TypeError: `inputs` holds something that is no tensor.
+        TypeError: `graph` is no `CapturedGraph`, or `inputs` holds something that is no tensor.
+        ValueError: `capture_error_mode` is none of the three.
         CaptureError: the block did something that replay could not repeat, and the message says
             what and where. The graph stays empty and can be captured again.
     """

@@ -40,7 +40,9 @@ class GraphOpHandler:
 
     @classmethod
     def get_update_specs(cls, op_name: str) -> Sequence[Spec]:
-        """The specs of one of the registered names; none when `UPDATE_SPECS` does not list it."""
+        """The specs of `op_name`, one of the registered names; none when `UPDATE_SPECS` does
+        not list it.
+        """
         return cls.UPDATE_SPECS.get(op_name, ())
 
 

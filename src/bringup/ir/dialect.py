@@ -54,26 +54,34 @@ class Dialect(Protocol):
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[Operator, tuple[object, ...]]:
-        """The operator (its overload chosen) and all arguments in schema order, defaults filled in.
+        """The operator `op_type` (its overload chosen) and all arguments in schema order,
+        defaults filled in: `arguments` by position, `keywords` by name.
 
-        Raises `SchemaError` when there is no such operator or the arguments do not fit its schema.
+        Raises `SchemaError` when there is no such operator or the arguments do not fit its
+        schema.
         """
 
     def commutes(self, node: Node) -> bool:
         """Whether the first two arguments of this node may change places."""
 
     def draws_random(self, node: Node) -> bool:
-        """Whether this call of a random operator draws numbers (a dropout of 0 does not)."""
+        """Whether this call of a random operator, `node`, draws numbers (a dropout of 0 does
+        not).
+        """
 
     def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
-        """The meta of every output, from that of the inputs. Raises what the operator raises.
+        """The meta of every output of `node`, from that of the inputs. Raises what the operator
+        raises.
 
-        `instead_of` is a value that the only output will stand for and that then goes: its meta may
-        be taken over where it means the same.
+        `instead_of` is a value that the only output will stand for and that then goes: its meta
+        may be taken over where it means the same.
         """
 
     def meta_of(self, desc: TensorDesc) -> object:
-        """The meta of a tensor that looks like this: the opposite of `describe`."""
+        """The meta of a tensor that looks like `desc`: the opposite of `describe`.
+
+        Raises `PassError` where the dialect has no such tensor.
+        """
 
     def describe(self, meta: object) -> TensorDesc | None:
         """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
@@ -82,37 +90,51 @@ class Dialect(Protocol):
         """Why a value of meta `new` cannot stand where one of `old` did; None when it can."""
 
     def same_layout(self, old: object, new: object) -> bool:
-        """Whether two metas agree in their strides too, so that no consumer can tell them apart."""
+        """Whether the metas `old` and `new` agree in their strides too, so that no consumer can
+        tell them apart.
+        """
 
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
         """The outputs of a node whose inputs are all constants, given the data of each."""
 
     def sample(self, meta: object, seed: int, draw: int) -> object:
-        """Random data for a value of this meta; symbolic sizes depend on `draw` alone."""
+        """Random data for a value of this meta. `seed` decides the elements; symbolic sizes
+        depend on `draw` alone, so that values sampled with the same `draw` fit together.
+        """
 
     def distance(self, expected: object, got: object) -> tuple[float, float]:
-        """How far two results are apart at most, and how far they may be."""
+        """How far the result `got` is from `expected` at most, and how far it may be."""
 
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
-        """The meta in another dtype or size; the same object where that changes nothing."""
+        """The meta in another floating-point `dtype` (None: its own), with every size above 1
+        larger by `more`; the same object where that changes nothing.
+        """
 
     def constant(self, payload: ConstantData) -> object:
-        """A constant that was given by value, in the dialect's own form."""
+        """A constant whose `payload` was given by value, in the dialect's own form."""
 
     def constant_meta(self, payload: object) -> object:
-        """The meta of a constant."""
+        """The meta of a constant that holds `payload`.
+
+        Raises `TypeError` for a payload that is not in the dialect's own form.
+        """
 
     def constant_of(self, data: ConstantData) -> object:
-        """A payload with these data: what `constant_data` gives back."""
+        """A payload with these data: what `constant_data` gives back.
+
+        Raises `PassError` where the dialect cannot hold them.
+        """
 
     def constant_data(self, payload: object) -> ConstantData | None:
-        """What a constant holds, by value; None when that is not known."""
+        """What a constant's `payload` holds, by value; None when that is not known."""
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""
 
     def same(self, left: object, right: object) -> bool:
-        """Whether two host arguments are equal, symbolic integers compared by expression."""
+        """Whether the host arguments `left` and `right` are equal, symbolic integers compared
+        by expression.
+        """
 
 
 _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=None)

@@ -106,7 +106,9 @@ class Graph(GraphTree):
         return self.output_node.inputs
 
     def find(self, op_type: str) -> tuple[Node, ...]:
-        """All nodes of one type in graph order. Indexed: costs nothing per node of another type."""
+        """All nodes of type `op_type` in graph order. Indexed: costs nothing per node of
+        another type.
+        """
         self._live()
         return self._core.find(op_type)
 
@@ -119,7 +121,7 @@ class Graph(GraphTree):
         return node
 
     def count(self, op_type: str) -> int:
-        """How many nodes are of this type."""
+        """How many nodes are of type `op_type`."""
         self._live()
         return self._core.count(op_type)
 
@@ -137,7 +139,12 @@ class Graph(GraphTree):
     # Changing
 
     def add_input(self, name: str = "", meta: object = None) -> Value:
-        """A new input, after those there are."""
+        """A new input, after those there are.
+
+        Args:
+            name: what its node is called; `input_` and its number by default.
+            meta: the dialect's description of it; None where nothing is known.
+        """
         self._live()
         name = name or f"input_{self._core.count(INPUT)}"
         return self._core.add_input(name, meta).output
@@ -270,7 +277,9 @@ class Graph(GraphTree):
         self.exchange_uses(old_value, new_value)
 
     def exchange_uses(self, old: Value, new: Value) -> None:
-        """The same for values of which is known that nothing is written."""
+        """Let all readers of `old` read `new`, as `replace_all_uses` does, for values of which
+        is known that nothing is written.
+        """
         self._check_replacement(old, new)
         self._core.replace_all_uses(old, new)
 
@@ -297,7 +306,7 @@ class Graph(GraphTree):
         self._core.erase(node)
 
     def remove_node(self, node: Node) -> None:
-        """The same as `erase`, as GE calls it."""
+        """Remove `node`: the same as `erase`, as GE calls it."""
         self.erase(node)
 
     def erase_dead(self, *candidates: Node) -> None:
@@ -322,7 +331,7 @@ class Graph(GraphTree):
         self._core.add_control_edge(source, target)
 
     def remove_control_edge(self, source: Node, target: Node) -> None:
-        """Take a control edge out; `ValueError` when there is none."""
+        """Take the control edge from `source` to `target` out; `ValueError` when there is none."""
         self._own(source)
         self._own(target)
         self._core.remove_control_edge(source, target)
@@ -362,6 +371,8 @@ class Graph(GraphTree):
         """Collect every edit made in this block; an exception undoes them all.
 
         `rule` is stamped on the nodes made meanwhile. Transactions do not nest.
+
+        Raises `RuntimeError` when one is open.
         """
         self._live()
         if self._journal is not None:
@@ -390,6 +401,8 @@ class Graph(GraphTree):
         """Inside a transaction: an exception undoes the edits made in this block alone.
 
         They are appended to `undone`.
+
+        Raises `RuntimeError` outside of a transaction.
         """
         self._live()
         journal = self._journal
@@ -420,6 +433,8 @@ class Graph(GraphTree):
     def bind(self, dialect: Dialect) -> None:
         """Look every node's operator up in `dialect`; for a graph that was built without one, or
         with one that knows schemas only.
+
+        Raises `ValueError` when the graph is bound to another dialect.
         """
         self._live()
         if self.dialect is dialect:
@@ -548,7 +563,7 @@ class Graph(GraphTree):
                 self.set_meta(value, meta)
 
     def set_meta(self, value: Value, meta: object) -> None:
-        """Let the dialect's description of a value be this one; undone with the transaction."""
+        """Let the dialect's description of `value` be `meta`; undone with the transaction."""
         self._own(value.node)
         former = value.meta
         self._core.set_meta(value, meta)

@@ -24,7 +24,9 @@ def _plain(value: object) -> object:
 
 
 def finite_fields(row: Any) -> dict[str, object]:
-    """The fields of a dataclass, None for a float that JSON has no number for: NaN, infinities."""
+    """The fields of the dataclass instance `row`, by name; None for a float that JSON has no
+    number for: NaN, infinities.
+    """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in vars(row).items()

@@ -42,7 +42,9 @@ class Ratio:
     rounds: int
 
     def is_narrow(self, tolerance: float) -> bool:
-        """Whether both ends are at most this part of the median away from it, e.g. 0.05."""
+        """Whether both ends are at most the part `tolerance` of the median away from it, e.g.
+        0.05.
+        """
         if not math.isfinite(self.high):
             return False
         return max(self.high - self.median, self.median - self.low) <= tolerance * self.median

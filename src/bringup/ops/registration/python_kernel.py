@@ -47,6 +47,9 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 
     Raises, at the call of such an operator:
         ContractError: it changed an input that is not in `mutates_args`.
+
+    Args:
+        enabled: False switches the check off within it.
     """
     before = _Debugging.on
     _Debugging.on = enabled

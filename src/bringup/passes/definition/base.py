@@ -40,7 +40,12 @@ class FusionBasePass:
         check_arity(cls, "run", ("graph", "context"))
 
     def run(self, graph: ir.Graph, context: PassContext) -> bool | int | None:
-        """Edit `graph`. Return None, True or 0 for success, False or another number for failure."""
+        """Edit `graph`. Return None, True or 0 for success, False or another number for
+        failure.
+
+        `context` has the options of the compile and takes the reason of a failure. A subclass
+        has to define this; without it, it raises `NotImplementedError`.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define run(graph, context)")
 
 
@@ -51,6 +56,9 @@ class PatternFusionPass(FusionBasePass):
 
     Args:
         matcher_config: how its patterns are compared; None compares everything.
+
+    Raises:
+        TypeError: `matcher_config` is something else, e.g. a builder that was not built.
     """
 
     hooks: ClassVar[Mapping[str, Hook]] = MappingProxyType({})
@@ -88,14 +96,20 @@ class PatternFusionPass(FusionBasePass):
         return getattr(self, "_matcher_config", None)
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
-        """The patterns, each a graph whose inputs stand for any value."""
+        """The patterns, each a graph whose inputs stand for any value.
+
+        Raises `NotImplementedError` when the class has neither this nor a `@passes.pattern`
+        method.
+        """
         raise NotImplementedError(
             f"{type(self).__qualname__} defines neither patterns() nor a method decorated with "
             "@passes.pattern"
         )
 
     def meet_requirements(self, match_result: MatchResult) -> bool:
-        """Whether this match shall be rewritten. May take the context as a second parameter."""
+        """Whether the occurrence `match_result` shall be rewritten; always, unless a subclass
+        says more. May take the context as a second parameter.
+        """
         return True
 
     def replacement(self, match_result: MatchResult) -> Any:
@@ -105,6 +119,8 @@ class PatternFusionPass(FusionBasePass):
         Takes `(match_result)`, `(match_result, context)`, or, with inputs that are made when first
         asked for, `(inputs)`, `(inputs, match_result)`, `(inputs, context)` or
         `(inputs, match_result, context)`.
+
+        A subclass has to define this; without it, it raises `NotImplementedError`.
         """
         raise NotImplementedError(
             f"{type(self).__qualname__} does not define replacement(match_result)"
@@ -136,6 +152,8 @@ class DecomposePass(FusionBasePass):
         """What to put in place of the node: a graph, or the holder(s) of its output(s).
 
         May take the context as a second parameter.
+
+        A subclass has to define this; without it, it raises `NotImplementedError`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define replacement(node)")
 

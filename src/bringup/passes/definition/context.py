@@ -87,12 +87,14 @@ class PassContext:
         return self._error_message
 
     def set_error_message(self, message: str) -> None:
-        """Why the pass failed; becomes part of the `PassError`."""
+        """Let `message` be why the pass failed; it becomes part of the `PassError`."""
         self._live()
         self._error_message = _text("error message", message)
 
     def count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
-        """Note that nodes of these names were fused; `report_fuse` calls it."""
+        """Note that the nodes named in `old` were fused to those named in `new`; `report_fuse`
+        calls it.
+        """
         self._live()
         if self._on_fusion is not None:
             self._on_fusion(old, new)
@@ -106,7 +108,9 @@ class PassContext:
             self._on_refusal(node, reason)
 
     def get_option_value(self, key: str) -> object:
-        """An option of the compile; `KeyError` that lists the options when there is none."""
+        """The option `key` of the compile; `KeyError` that lists the options when there is
+        none.
+        """
         self._live()
         if key not in self._options:
             raise KeyError(f"there is no option {key!r}; this compile has {sorted(self._options)}")

@@ -93,7 +93,8 @@ class MatchResult:
         return tuple(value for value in found if value is not None)
 
     def has(self, tensor: object) -> bool:
-        """Whether a holder or value of the pattern stands for anything in this match.
+        """Whether `tensor`, a holder or value of the pattern, stands for anything in this
+        match.
 
         `KeyError` when it is no value of the pattern.
         """
@@ -101,7 +102,7 @@ class MatchResult:
         return self._resolve(self._own(tensor)) is not None
 
     def value(self, tensor: object) -> ir.Value:
-        """What a holder or value of the pattern stands for.
+        """What `tensor`, a holder or value of the pattern, stands for.
 
         `KeyError` when it is no value of the pattern, or is absent in this match (see `has`).
         """

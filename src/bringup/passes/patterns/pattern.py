@@ -110,7 +110,8 @@ class Pattern:
             constant of the same dtype, shape and bytes; otherwise any constant.
         attributes: whether host arguments are compared at all; a value never fits one.
 
-    Raises `PassError` when the graph cannot be meant as a pattern.
+    Raises `TypeError` when `graph` is no `ir.Graph`, and `PassError` when it cannot be meant as a
+    pattern.
     """
 
     def __init__(
@@ -289,7 +290,8 @@ def variadic(
             each. Names in it hold within one item, unless the pattern around it has them too.
         at_least, at_most: how many there may be.
 
-    Raises `TypeError` or `ValueError` for a name, pattern or number that cannot be meant.
+    Raises `TypeError` or `ValueError` for a name, pattern or number that cannot be meant, and
+    `PassError` when `each` has not exactly one output.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"variadic: the name must be a non-empty string, got {name!r}")

@@ -30,8 +30,10 @@ class SubgraphInput:
             self.add_input(node, index)
 
     def add_input(self, node: ir.Node, index: int) -> SubgraphInput:
-        """One more port. Raises `IndexError` when the node has no such input and `ValueError` when
-        it reads another value, or is there already.
+        """One more port: input `index` of `node`, counted over the values that it reads.
+
+        Raises `IndexError` when the node has no such input and `ValueError` when it reads
+        another value, or is there already.
         """
         value = _at("input", node, node.inputs, index)
         if self._ports and self.value is not value:
@@ -67,8 +69,10 @@ class SubgraphOutput:
             self.set_output(node, index)
 
     def set_output(self, node: ir.Node, index: int = 0) -> SubgraphOutput:
-        """Which value it is. Raises `ValueError` when that was said already and `IndexError` when
-        the node has no such output.
+        """Let it be output `index` of `node`.
+
+        Raises `ValueError` when that was said already and `IndexError` when the node has no
+        such output.
         """
         if self._value is not None:
             raise ValueError(f"this boundary output is {self._value.name!r} already")
@@ -91,12 +95,14 @@ class SubgraphBoundary:
         self._outputs: dict[int, SubgraphOutput] = {}
 
     def add_input(self, index: int, subgraph_input: SubgraphInput) -> SubgraphBoundary:
-        """Input number `index`; `ValueError` when that number is taken."""
+        """Let `subgraph_input` be input number `index`; `ValueError` when that number is taken."""
         _add("input", self._inputs, index, subgraph_input, SubgraphInput)
         return self
 
     def add_output(self, index: int, subgraph_output: SubgraphOutput) -> SubgraphBoundary:
-        """Output number `index`; `ValueError` when that number is taken."""
+        """Let `subgraph_output` be output number `index`; `ValueError` when that number is
+        taken.
+        """
         _add("output", self._outputs, index, subgraph_output, SubgraphOutput)
         return self
 
@@ -148,7 +154,7 @@ class SubgraphRewriter:
     def replace(
         boundary: SubgraphBoundary, replacement: ir.Graph, *, context: PassContext | None = None
     ) -> tuple[ir.Node, ...]:
-        """Replace, and return the new nodes.
+        """Replace what `boundary` encloses, and return the new nodes.
 
         With a `context` the nodes are first asked whether they may be fused, and the fusion is
         reported; a failure then also becomes the context's error message.

@@ -29,7 +29,13 @@ class RewriteLimit:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, pass_name: str, graph: str, nodes: Sequence[str]) -> bool:
-        """Whether one more may happen; if so it is counted."""
+        """Whether one more rewrite may happen; if so it is counted, and noted in `log`.
+
+        Args:
+            pass_name: the pass that rewrites.
+            graph: the name of the graph it rewrites.
+            nodes: the names of the nodes to replace; empty for a graph pass.
+        """
         with self._lock:
             if self.most is not None and len(self.log) >= self.most:
                 return False
@@ -38,7 +44,7 @@ class RewriteLimit:
             return True
 
     def give_back(self, pass_name: str, graph: str) -> None:
-        """Forget that a graph pass was counted: it changed nothing."""
+        """Forget that the graph pass `pass_name` was counted on `graph`: it changed nothing."""
         with self._lock:
             self.log.remove(f"{pass_name} on {graph}")
 
