@@ -64,6 +64,12 @@ class TensorHolder:
         """In a pattern: what the tensor that this holder stands for must look like; returns itself.
 
         See `TensorConstraint`. Raises `TypeError` or `ValueError` for a fact that cannot be meant.
+
+        Args:
+            dtype: its dtype, or a tuple of choices; None for any, as for all of these.
+            rank: its number of dimensions, or a tuple of choices.
+            shape: its sizes; at most one `...`.
+            device: its device, or a tuple of choices; `"npu"` takes every device of that type.
         """
         stated = TensorConstraint.of(dtype=dtype, rank=rank, shape=shape, device=device)
         value = self._value
@@ -206,6 +212,8 @@ class GraphBuilder:
 
         A number for the `name`, as GE's builders take it first, is the position of the input, which
         must be the next: `ValueError` otherwise.
+
+        `dtype` and `device` belong to the description, and mean nothing without a `shape`.
         """
         if self._edits_graph:
             raise ValueError("a builder over a live graph cannot give it new inputs")
@@ -230,19 +238,27 @@ class GraphBuilder:
 
         Integers are int64 and other numbers float32 unless `dtype` says otherwise. Raises
         `TypeError` for values that make no tensor, `ValueError` for an unknown dtype.
+
+        `name` is what its node is called.
         """
         payload = constant_payload(values, dtype)
         before = self._before
         return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
 
     def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
-        """A constant without dimensions; `TypeError` when `value` is not a number."""
+        """A constant without dimensions; `TypeError` when `value` is not a number.
+
+        `dtype` as in `create_constant`.
+        """
         if not isinstance(value, (bool, int, float, complex)):
             raise TypeError(f"a scalar is made from a number, got {value!r}")
         return self.create_constant(value, dtype)
 
     def create_vector(self, values: Sequence[complex], dtype: str | None = None) -> TensorHolder:
-        """A constant of one dimension; `TypeError` when `values` is not a sequence of numbers."""
+        """A constant of one dimension; `TypeError` when `values` is not a sequence of numbers.
+
+        `dtype` as in `create_constant`; float32 for an empty vector.
+        """
         listed = list(values)
         if not all(isinstance(item, (bool, int, float, complex)) for item in listed):
             raise TypeError(f"a vector is made from numbers, got {values!r}")
@@ -278,15 +294,15 @@ class GraphBuilder:
         return Operators(self, namespace)
 
     def create_const_float(self, values: object) -> TensorHolder:
-        """A float32 constant of a number or a nested list, as GE calls it."""
+        """A float32 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "float32")
 
     def create_const_int64(self, values: object) -> TensorHolder:
-        """An int64 constant of a number or a nested list, as GE calls it."""
+        """An int64 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "int64")
 
     def create_const_int32(self, values: object) -> TensorHolder:
-        """An int32 constant of a number or a nested list, as GE calls it."""
+        """An int32 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "int32")
 
     def _check_next(self, index: int) -> None:
@@ -396,7 +412,9 @@ class GraphBuilder:
             )
 
     def set_graph_output(self, output: object, index: int) -> None:
-        """What the graph returns as number `index`, for `build_and_reset()` without outputs."""
+        """Let the graph return `output`, a holder, as number `index`, for `build_and_reset()`
+        without outputs.
+        """
         self._check_owner(output)
         self._outputs[index] = output
 
@@ -405,6 +423,8 @@ class GraphBuilder:
         `set_graph_output` was told.
 
         Raises `PassError` when control dependencies make a cycle.
+
+        Raises `ValueError` for a builder over a live graph, and when there is no output.
         """
         graph = self._live()
         if self._edits_graph:

@@ -116,7 +116,9 @@ class AtenSchemas:
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[Operator, tuple[object, ...]]:
-        """See `Dialect.bind`."""
+        """See `Dialect.bind`. Raises `SchemaError`, also for arguments by name of an operator
+        that is not ATen's.
+        """
         if not op_type.startswith("aten::"):
             if keywords:
                 raise SchemaError(

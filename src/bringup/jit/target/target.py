@@ -86,6 +86,10 @@ class Target(abc.ABC):
 
         Called for every `jit.compile`, so the answer is worth keeping while nothing has changed.
         Raises `MissingCompilerError` saying how to get one.
+
+        Args:
+            memo: keeps what was found out about a compiler, so that it is asked once.
+            kind: what the sources are for.
         """
 
     def found_by(self, language: str) -> tuple[object, ...] | None:
@@ -107,6 +111,11 @@ class Target(abc.ABC):
         folders in them.
 
         Raises `ValueError` for a debug build that this target does not have.
+
+        Args:
+            toolchain: the compiler that gets them.
+            language: what the source is written in, one of the values of `languages`.
+            debug: what to add for somebody who looks for a mistake.
         """
 
     @abc.abstractmethod
@@ -116,8 +125,8 @@ class Target(abc.ABC):
         """
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Runs the compiler once, under the limits of the settings. A target whose compiler is a
-        library does its work here.
+        """Runs `command`, the compiler's command line for `job`, once, under the limits of the
+        settings. A target whose compiler is a library does its work here.
         """
         return run(command, job.folder, compiler_environment(self.variables))
 
@@ -129,6 +138,8 @@ class Target(abc.ABC):
         """The folders in which the compiler looks for headers after those that the flags name, in
         order; nothing where that is not known. Then a header of the system that turns up before
         another one of the system is not noticed.
+
+        `toolchain` is the compiler, `language` what the source is written in.
         """
         return ()
 
@@ -143,7 +154,9 @@ class Target(abc.ABC):
         return {}
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raises `TargetError` when a binary of this target cannot be loaded into this process."""
+        """Raises `TargetError` when the binary of this target at `path` cannot be loaded into
+        this process. `debug` is how it was built.
+        """
         built_for = machine_of(path)
         if built_for and built_for != this_machine():
             raise TargetError(

@@ -99,6 +99,9 @@ class AdoptedOperator(RegistrationMethods):
     ) -> Any:
         """See `RegistrationMethods.register_kernel`. `SchemaError` when the operator has one for
         the device.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         if function is None:
             return lambda given: self.register_kernel(device, given, override=override)
@@ -110,6 +113,9 @@ class AdoptedOperator(RegistrationMethods):
     def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
         """See `RegistrationMethods.register_fake`. `SchemaError` when the operator has a fake or a
         Meta kernel, or is made of operators that have one.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         if function is None:
             return lambda given: self.register_fake(given, override=override)
@@ -126,6 +132,9 @@ class AdoptedOperator(RegistrationMethods):
     ) -> None:
         """See `RegistrationMethods.register_autograd`. `SchemaError` when the operator has a
         gradient.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
             super().register_autograd(backward, setup_context=setup_context)
@@ -133,6 +142,9 @@ class AdoptedOperator(RegistrationMethods):
     def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
         """See `RegistrationMethods.register_jvp`. `SchemaError` when the operator has a gradient
         of its own.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         if jvp is None:
             return lambda given: self.register_jvp(given, override=override)
@@ -173,6 +185,9 @@ class AdoptedOperator(RegistrationMethods):
     ) -> Any:
         """See `RegistrationMethods.register_vmap`. `SchemaError` when the operator has a batching
         rule.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         if rule is None:
             return lambda given: self.register_vmap(given, override=override)
@@ -182,6 +197,9 @@ class AdoptedOperator(RegistrationMethods):
     def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
         """See `RegistrationMethods.register_autocast`. `SchemaError` when the operator has a rule
         for it.
+
+        Args:
+            override: True takes the place of what is there, as long as this handle is held.
         """
         with self._taking("an autocast rule", [autocast_key(device)], override):
             super().register_autocast(device, dtype)
