@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import described, is_frozen, refuse_writers, require
@@ -216,7 +216,7 @@ class _Packing:
             return False
         lies_in_rows = ir.same_size(desc.strides[-1], 1)
         require(best == choice.COLUMNS and not lies_in_rows, f"{node.op_type} was measured faster")
-        key = best, _memory_of(weight)
+        key = best, _matrix_of(weight)
         op = self._graph.inserting_before(node).op
         if key not in self._panels:
             self._panels[key] = (op("aten::contiguous", weight),)
@@ -239,7 +239,7 @@ class _Packing:
 
     def _panels_of(self, weight: ir.Value, form: str, before: ir.Node) -> tuple[object, ...]:
         """The panels, and the scales where there are some."""
-        key = form, _memory_of(weight)
+        key = form, _matrix_of(weight)
         if key not in self._panels:
             op = self._graph.inserting_before(before).op
             rows = op("aten::t", weight)
@@ -263,15 +263,11 @@ def _checked_form(form: object) -> str:
     return str(form)
 
 
-def _memory_of(weight: ir.Value) -> object:
-    """What two values have in common that are the same matrix: the memory of a constant (views of
-    one weight were folded into several), otherwise the value.
-    """
-    payload: Any = weight.node.payload if weight.node.op_type == ir.CONSTANT else None
-    desc = weight.desc
-    if payload is None or desc is None or not hasattr(payload, "data_ptr"):
-        return weight
-    return payload.data_ptr(), desc.dtype, desc.device, payload.shape, payload.stride()
+def _matrix_of(weight: ir.Value) -> object:
+    """What two values have in common that are the same matrix: a transposed view of one value."""
+    if weight.node.op_type == "aten::t":
+        return "transposed", weight.node.argument("self")
+    return weight
 
 
 def _epilogue_of(product: ir.Value) -> _Epilogue | None:
