@@ -70,7 +70,7 @@ def use_lengths(
 
 
 def lengths_of(attention_mask: torch.Tensor) -> list[int]:
-    """The lengths that a mask [B, S] of ones and zeros means; reads the mask back to the host.
+    """The lengths that `attention_mask` [B, S], of ones and zeros, means; reads it to the host.
 
     Raises:
         BringupError: it has another shape, or padding that is not on the right.
