@@ -61,7 +61,12 @@ def bucket_ladder(
 
 
 def bucket_for(length: int, ladder: Sequence[int]) -> int | None:
-    """The first bucket of a rising ladder that holds `length`; None where none does."""
+    """The first bucket of a rising ladder that holds `length`; None where none does.
+
+    Args:
+        length: from 0.
+        ladder: sizes, as of `bucket_ladder`.
+    """
     index = bisect.bisect_left(ladder, length)
     return ladder[index] if index < len(ladder) else None
 
