@@ -30,9 +30,8 @@ def run(quick: bool) -> list[Row]:
             peers["Inductor"] = modes.inductor(masked, "cpu")
             extremes = (chosen[0], chosen[-1])
             peers["Inductor, frozen"] = modes.frozen_inductor(masked, "cpu", extremes)
-        modes.use_passes(texts.examples_dir() / "demo_passes")
         attention = kernels.register_attention()
-        served = modes.fuse(model.ServedEmbedder(model.load_model(folder, attention)))
+        served = modes.fuse(model.ServedEmbedder(model.load_model(folder, attention)).eval())
         buckets = modes.CapturedBuckets(served, "cpu")
         rows = []
         for sentence in chosen:

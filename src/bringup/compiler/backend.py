@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -90,7 +91,9 @@ class _Compilation:
         try:
             owned = owned_in_evaluation(weight.source for weight in self._weights if weight.source)
         except NotFrozenError as reason:
-            _LOG.info("%s: no weight is frozen: %s", self._name, reason)
+            # whoever serves expects frozen weights: a module that wraps the model begins in training
+            level = logging.INFO if self._options.mode == "default" else logging.WARNING
+            _LOG.log(level, "%s: no weight is frozen: %s", self._name, reason)
             return frozenset()
         return frozenset(weight.index for weight in self._weights if weight.source in owned)
 

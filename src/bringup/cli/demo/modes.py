@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import bringup.compiler  # noqa: F401 - makes backend="bringup" known where nothing is installed
-from bringup import graphs, passes, settings
+from bringup import graphs
 from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence, bucket_for
 
@@ -26,7 +25,6 @@ __all__ = [
     "fused",
     "inductor",
     "padding_influence",
-    "use_passes",
 ]
 
 
@@ -104,27 +102,9 @@ def frozen_inductor(
     return ModelRunner(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
 
 
-def use_passes(folder: Path) -> None:
-    """Put `folder` first on BRINGUP_PASS_PATH and load what is found there.
-
-    Raises the first plugin error: without the passes the demo would show nothing.
-    """
-    settings.prepend_pass_path(folder)
-    for error in passes.load_pass_plugins().errors:
-        raise error
-
-
 def fuse(embedder: torch.nn.Module) -> Any:
-    """Compile the module in place with `backend="bringup"`, its weights frozen; returns it.
-
-    The passes are those of `use_passes`, without the library that bringup ships.
-    """
-    own = [
-        item.pass_name
-        for item in passes.get_registered_passes()
-        if not item.module_name.startswith("bringup.")
-    ]
-    embedder.compile(backend="bringup", dynamic=True, options={"freeze": True, "passes": own})
+    """Compile the module in place with `backend="bringup"`; returns it."""
+    embedder.compile(backend="bringup", dynamic=True)
     return embedder
 
 

@@ -120,9 +120,7 @@ class _Run:
         self.steps = steps
         self.result = DemoResult()
         self.folder = model.model_dir()
-        with steps.step("Loading the graph passes that BRINGUP_PASS_PATH names"):
-            modes.use_passes(texts.examples_dir() / "demo_passes")
-            kernels.register_attention()
+        kernels.register_attention()
         with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
             tokenizer = model.load_tokenizer(self.folder)
             lines = texts.read_texts(options.file, options.text)
@@ -196,7 +194,7 @@ class _Run:
         with self.steps.step(
             f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
         ):
-            served = model.ServedEmbedder(model.load_model(self.folder, "bringup").to(device))
+            served = model.ServedEmbedder(model.load_model(self.folder, "bringup").to(device)).eval()
             compiled = modes.fuse(served)
             fused = modes.fused(compiled, device)
             _warm_up(fused, self.sentences)
