@@ -194,7 +194,9 @@ class _Run:
         with self.steps.step(
             f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
         ):
-            served = model.ServedEmbedder(model.load_model(self.folder, "bringup").to(device)).eval()
+            served = model.ServedEmbedder(
+                model.load_model(self.folder, "bringup").to(device)
+            ).eval()
             compiled = modes.fuse(served)
             fused = modes.fused(compiled, device)
             _warm_up(fused, self.sentences)
