@@ -91,7 +91,7 @@ class _Compilation:
         try:
             owned = owned_in_evaluation(weight.source for weight in self._weights if weight.source)
         except NotFrozenError as reason:
-            # whoever serves expects frozen weights: a module that wraps the model begins in training
+            # who serves expects it, and a module that wraps the model begins in training mode
             level = logging.INFO if self._options.mode == "default" else logging.WARNING
             _LOG.log(level, "%s: no weight is frozen: %s", self._name, reason)
             return frozenset()
