@@ -39,6 +39,8 @@ WRONG = {
     "ASCEND_GE_PY_PASS_PATH": ["~nobody-of-this-name/x"],
     "BRINGUP_PASS_SWITCH": ["banana", "Name:maybe", ":on", "/none/of/these.json"],
     "BRINGUP_PASS_LIBRARY": ["banana", "2"],
+    "BRINGUP_FREEZE": ["banana", "2"],
+    "BRINGUP_CAPTURE": ["banana", "2"],
     "BRINGUP_PASS_VERIFY": ["banana", "2"],
     "BRINGUP_PASS_DUMP": ["~nobody-of-this-name/x"],
     "BRINGUP_PASS_LIMIT": ["banana", "-1", "²"],

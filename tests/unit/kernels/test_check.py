@@ -10,7 +10,7 @@ import torch
 from bringup import devices, kernels, ops
 
 kernels.load()
-WITHOUT_KERNEL = {"bringup::pack_weight"}
+WITHOUT_KERNEL = {"bringup::pack_weight", "bringup::pack_weight_int8"}
 SHIPPED = sorted(
     {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bringup::")}
     - WITHOUT_KERNEL
@@ -38,6 +38,10 @@ SAMPLES: dict[str, Any] = {
     ],
     "bringup::rotary": [
         (torch.randn(2, 3, 4, 6), torch.randn(1, 1, 4, 6), torch.randn(4, 6)[None, None])
+    ],
+    "bringup::packed_linear": [
+        (torch.randn(4, 6), kernels.pack_weight(torch.randn(20, 6)), torch.randn(20), 12),
+        (torch.randn(4, 6), kernels.pack_weight(torch.randn(16, 6))),
     ],
     "bringup::nz_matmul": [(torch.randn(4, 5), torch.randn(5, 3), 4, 3, 5)],
 }

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from bringup import __version__, compiler, devices, kernels
+from bringup import __version__, compiler, devices, kernels, passes
 from bringup.cli.demo import gates, measure, model, modes, texts
 from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import CapturedBuckets, Mode, ModelRunner
@@ -120,6 +120,8 @@ class _Run:
         self.steps = steps
         self.result = DemoResult()
         self.folder = model.model_dir()
+        for error in passes.load_pass_plugins().errors:
+            raise error  # otherwise the table would show another program than the user's
         kernels.register_attention()
         with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
             tokenizer = model.load_tokenizer(self.folder)

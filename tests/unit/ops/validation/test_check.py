@@ -313,7 +313,7 @@ def test_require_lists_the_failures(make: Make) -> None:
 
 
 def test_samples_are_made_from_schema_and_contract() -> None:
-    report = ops.check(kernels.packed_linear, skip=set(CHECKS) - {"aliases"})
+    report = ops.check(kernels.rms_norm, skip=set(CHECKS) - {"aliases"})
     assert (report.samples, report.row("aliases").outcome) == (2, ops.CheckOutcome.PASS)
 
 
