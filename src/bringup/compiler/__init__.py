@@ -2,8 +2,9 @@
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
-`bucket_ladder` (padded lengths with the least padding), `AtenDialect` (what torch's operators
-are), `onnx` (ONNX models; imported when it is asked for).
+`register_replacement` (a pass from two torch functions), `bucket_ladder` (padded lengths with the
+least padding), `AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is
+asked for).
 """
 
 import importlib
@@ -17,6 +18,7 @@ from bringup.compiler.buckets import bucket_for, bucket_ladder
 from bringup.compiler.mining import mine
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.profiling import profiler_range
+from bringup.compiler.replacement import register_replacement
 from bringup.compiler.trace import trace_pattern
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ __all__ = [
     "inductor_hooks",
     "last_report",
     "mine",
+    "register_replacement",
     "trace_pattern",
 ]
 

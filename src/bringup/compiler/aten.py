@@ -70,7 +70,7 @@ class AtenDialect:
     def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
         if self._inference is None:
-            mode = self._mode_for([value.meta for value in node.inputs])
+            mode = self.mode_for([value.meta for value in node.inputs])
             self._inference = Inference(mode, self._sizes)
         return self._inference.outputs(node, instead_of)
 
@@ -81,7 +81,7 @@ class AtenDialect:
         dtype = getattr(torch, desc.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise PassError(f"there is no dtype {desc.dtype!r}")
-        with self._mode_for(()):
+        with self.mode_for(()):
             if desc.strides:
                 return torch.empty_strided(
                     desc.shape.dims, desc.strides, dtype=dtype, device=desc.device
@@ -186,7 +186,7 @@ class AtenDialect:
 
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
         """See `ir.Dialect.vary`."""
-        with self._mode_for([meta]):
+        with self.mode_for([meta]):
             return sampling.vary(meta, dtype, more)
 
     def constant(self, payload: ir.ConstantData) -> object:
@@ -201,7 +201,7 @@ class AtenDialect:
         """See `ir.Dialect.constant_meta`."""
         if not isinstance(payload, torch.Tensor):
             raise TypeError(f"a constant must be a torch.Tensor, got {type(payload).__name__}")
-        return self._mode_for(()).from_tensor(payload, static_shapes=True)
+        return self.mode_for(()).from_tensor(payload, static_shapes=True)
 
     def constant_of(self, data: ir.ConstantData) -> object:
         """See `ir.Dialect.constant_of`: a tensor on cpu."""
@@ -256,7 +256,10 @@ class AtenDialect:
     def _size_or_same(self, item: object) -> object:
         return self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item
 
-    def _mode_for(self, metas: Any) -> Any:
+    def mode_for(self, metas: Any) -> Any:
+        """The fake mode under which shapes are inferred: that of the first fake tensor met, here
+        or among `metas`, else a new one.
+        """
         if self._fake_mode is None:
             found = next((meta.fake_mode for meta in metas if isinstance(meta, FakeTensor)), None)
             self._fake_mode = found or FakeTensorMode(allow_non_fake_inputs=True)

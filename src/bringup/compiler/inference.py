@@ -23,7 +23,7 @@ from bringup.compiler.schema import overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC, Sizes
 from bringup.ir.node import map_argument
 
-__all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of"]
+__all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of", "unlogged"]
 
 _MOST = 4096  # calls remembered by one dialect; then it begins again
 _PLAIN = frozenset(
@@ -117,7 +117,7 @@ class Inference:
     def _run(self, node: ir.Node, overload: Any) -> tuple[object, ...]:
         metas = self._metas(node)
         arguments = [filled(argument, metas) for argument in node.arguments]
-        with _unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
+        with unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
             return outputs_of(call(overload, arguments))
 
     def _metas(self, node: ir.Node) -> dict[object, object]:
@@ -335,11 +335,13 @@ class _NotRaised(logging.Filter):
         return not _RAISED.get()
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotRaised())
+for _name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+    logging.getLogger(_name).addFilter(_NotRaised())
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[None]:
+    """Torch logs no error that is raised in this block."""
     token = _RAISED.set(True)
     try:
         yield
