@@ -1,21 +1,28 @@
-"""`bringup passes`: which graph passes there are, why one does not match, which one is wrong, and
-what repeats in a model.
+"""`bringup passes`: which graph passes there are, why one does not match, what makes a result
+differ, and what repeats in a model.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from bringup import passes
 from bringup.cli._needs import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import BringupError
 
+if TYPE_CHECKING:
+    from bringup.compiler.bisection import Bisection
+
 __all__ = ["bisect", "explain", "list_", "mine"]
 
+DIFFERS = 1
 FOUND = 3
 PASS_FAILED = 4
 
@@ -101,35 +108,97 @@ def explain(
 
 def bisect(
     target: Target,
+    mode: Annotated[
+        str, typer.Option(help="What the model is compiled with: default, serve or max.")
+    ] = "default",
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Compile it with symbolic sizes.")
+    ] = False,
     names: Names = None,
     path: Places = None,
-    tolerance: Annotated[
-        float, typer.Option(help="How far results may be apart, relative to the largest value.")
-    ] = 1e-3,
+    atol: Annotated[
+        float | None, typer.Option(min=0, help="How far results may be apart; with --rtol.")
+    ] = None,
+    rtol: Annotated[
+        float | None, typer.Option(min=0, help="The same, relative to what eager gives.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Find the first rewrite with which the model's result differs from eager's, by halving.
+    """Find what makes a model's result differ from eager's: freezing, the first wrong rewrite of
+    a pass, narrow weights, or the capture.
 
-    Exit code 0: the result is right; 3: the rewrite was found; 1: the result is wrong without any
-    rewrite, or the model cannot be loaded or run.
+    The model is compiled with these parts added one after the other, as far as the mode has them;
+    rewrites are halved. What was found is switched off, and the search goes on. Tolerances are
+    those of torch.testing.assert_close, and in mode max 1.6 % of the largest value.
+
+    Exit code 0: nothing differs; 1: something does; 2: it cannot be asked: no such model or pass, a
+    model that does not run, an option that it cannot have.
     """
     require_torch()
-    from bringup.cli.explain.model import load_model
-    from bringup.cli.explain.run import bisect as bisect_model
+    console = console_for(json_file)
+    with _usage_errors():
+        if (atol is None) != (rtol is None):
+            raise BringupError("--atol and --rtol go together")
+        _load(path, names)
+        found = _bisected(
+            target,
+            names,
+            mode,
+            dynamic,
+            None if atol is None or rtol is None else (atol, rtol),
+            lambda words: console.print(f"... {words}", markup=False, soft_wrap=True),
+        )
     from bringup.cli.explain.show import bisection_as_json, show_bisection
 
-    _load(path, names)
-    console = console_for(json_file)
-    found = bisect_model(
-        load_model(target),
-        names,
-        tolerance=tolerance,
-        on_step=lambda words: console.print(f"... {words}", markup=False),
-    )
     show_bisection(console, found)
-    write_results(json_file, bisection_as_json(found), console)
-    if found.first_bad is not None:
-        raise typer.Exit(FOUND if found.first_bad else 1)
+    write_results(json_file, bisection_as_json(target, found), console)
+    if found.culprits:
+        raise typer.Exit(DIFFERS)
+
+
+def _bisected(
+    target: str,
+    names: list[str] | None,
+    mode: str,
+    dynamic: bool,
+    tolerance: tuple[float, float] | None,
+    on_step: Callable[[str], object],
+) -> Bisection:
+    import torch
+
+    from bringup import compiler
+    from bringup.cli.explain.model import load_model
+    from bringup.cli.explain.run import RewritesOf
+    from bringup.compiler.bisection import search
+
+    model = load_model(target)
+    if model.subject is None:
+        if mode != "default" or dynamic:
+            raise BringupError(
+                f"--mode and --dynamic are for what torch.compile takes, not {target}"
+            )
+        return search(RewritesOf(model, names, tolerance), on_step)
+    atol, rtol = (None, None) if tolerance is None else tolerance
+    with torch.no_grad():
+        return compiler.bisect(
+            model.subject.model,
+            model.subject.kwargs or model.subject.args,
+            mode=mode,
+            options={"passes": names},
+            dynamic=dynamic or None,
+            atol=atol,
+            rtol=rtol,
+            on_step=on_step,
+        )
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """What is wrong with the question, not with the answer, is the command line's fault."""
+    try:
+        yield
+    except Exception as error:
+        raise click.UsageError(f"{type(error).__name__}: {error}") from error
 
 
 def mine(

@@ -2,9 +2,9 @@
 
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
-`register_replacement` (a pass from two torch functions), `bucket_ladder` (padded lengths with the
-least padding), `AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is
-asked for).
+`register_replacement` (a pass from two torch functions), `bisect` (what makes a result wrong),
+`bucket_ladder` (padded lengths with the least padding), `AtenDialect` (what torch's operators are),
+`onnx` (ONNX models; imported when it is asked for).
 """
 
 import importlib
@@ -14,6 +14,7 @@ from bringup import passes
 from bringup.compiler.apply import apply_passes, last_report
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.backend import announce, dynamo_backend
+from bringup.compiler.bisection import Bisection, Culprit, bisect
 from bringup.compiler.buckets import bucket_for, bucket_ladder
 from bringup.compiler.mining import mine
 from bringup.compiler.options import CompileOptions
@@ -30,9 +31,12 @@ passes.profile_with(profiler_range)
 
 __all__ = [
     "AtenDialect",
+    "Bisection",
     "CompileOptions",
+    "Culprit",
     "InductorPass",
     "apply_passes",
+    "bisect",
     "bucket_for",
     "bucket_ladder",
     "dynamo_backend",

@@ -42,7 +42,7 @@ def register_replacement(
     extra_check: Check | None = None,
     scalar_workaround: Mapping[str, float] | None = None,
     **settings: Unpack[PassSettings],
-) -> passes.PassDescriptor:
+) -> type[passes.PatternFusionPass]:
     """Register a pass that puts `replace` wherever a graph does what `search` does.
 
     Both are plain torch functions of the same parameters. They are traced here, and again for each
@@ -67,7 +67,7 @@ def register_replacement(
         settings: as in `passes.register_fusion_pass`: priority, version, requires, after, ...
 
     Returns:
-        The registered pass.
+        The class of the pass.
 
     Raises:
         TypeError: no function, parameters that cannot be given by position, or that differ.
@@ -112,10 +112,7 @@ def register_replacement(
             "_extra_check": staticmethod(extra_check or _always),
         },
     )
-    version = settings.get("version", "1")
-    passes.register_fusion_pass(name=called, stage=stage, **settings)(cls)
-    key = f"{search.__module__}:{search.__qualname__}:{called}"
-    return passes.get_registered_pass_by_descriptor_key(key, version)
+    return passes.register_fusion_pass(name=called, stage=stage, **settings)(cls)
 
 
 class _Replacement(passes.PatternFusionPass):

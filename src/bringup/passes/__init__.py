@@ -77,7 +77,7 @@ from bringup.passes.rewrite.subgraph import (
     SubgraphOutput,
     SubgraphRewriter,
 )
-from bringup.passes.run.controls import RewriteLimit, limit_rewrites
+from bringup.passes.run.controls import Rewrite, RewriteLimit, limit_rewrites
 from bringup.passes.run.events import EventKind, PassEvent, profile_with, subscribe
 from bringup.passes.run.executor import run_passes
 
@@ -112,6 +112,7 @@ __all__ = [
     "PatternMatcherConfigBuilder",
     "PluginReport",
     "Repeat",
+    "Rewrite",
     "RewriteLimit",
     "SubgraphBoundary",
     "SubgraphInput",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -155,45 +157,145 @@ def test_explain_exits_4_for_a_wrong_rewrite(
         (["nowhere:make", "--path", "mine.py"], "there is no module 'nowhere'"),
     ],
 )
-@pytest.mark.parametrize("command", ["explain", "bisect"])
-def test_what_cannot_be_asked_exits_1_with_a_reason(
+@pytest.mark.parametrize(("command", "status"), [("explain", 1), ("bisect", 2)])
+def test_what_cannot_be_asked_is_refused_with_a_reason(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
+    status: int,
     arguments: list[str],
     text: str,
 ) -> None:
-    assert run(command, *arguments) == 1
-    assert text in capsys.readouterr().err
+    """`bisect` has 1 for what it found, as `diff` and `git bisect run` have."""
+    assert run(command, *arguments) == status
+    assert text in _joined(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", ["explain", "bisect"])
+@pytest.mark.parametrize(("command", "status"), [("explain", 1), ("bisect", 2)])
 def test_switches_that_leave_no_pass_are_named(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     command: str,
+    status: int,
 ) -> None:
     monkeypatch.setenv("BRINGUP_PASS_SWITCH", "ALL:off")
-    assert run(command, "explained_model:make") == 1
-    assert "there are no passes to run: BRINGUP_PASS_SWITCH" in capsys.readouterr().err
+    assert run(command, "explained_model:make") == status
+    words = _joined(capsys.readouterr().err)
+    assert "there are no passes to run: BRINGUP_PASS_SWITCH" in words
+
+
+def _joined(text: str) -> str:
+    """What an error says, where it was broken into lines of a box."""
+    return " ".join(text.replace("│", " ").split())
 
 
 def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine.py").write_text(PASSES + WRONG)
-    assert run("bisect", "explained_model:make", "--path", "mine.py", "--json", "-") == 3
+    assert run("bisect", "explained_model:make", "--path", "mine.py", "--json", "-") == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["rewrites"], found["first_bad"]) == (3, 3)
-    assert found["rewrite"].startswith("Wrong on ")
-    assert found["rewrite"].endswith(" at tanh")
-    assert found["reason"].startswith("the outputs differ by")
-    assert run("bisect", "explained_model:make", "--path", "mine.py") == 3
-    assert "Rewrite 3 of 3 makes it wrong: Wrong on" in capsys.readouterr().out
+    (culprit,) = found["culprits"]
+    assert (found["rewrites"], culprit["rewrite"], culprit["match"]) == (3, 3, 1)
+    assert (culprit["pass_name"], culprit["nodes"]) == ("Wrong", ["tanh"])
+    assert "Greatest absolute difference" in culprit["reason"]
+    assert run("bisect", "explained_model:make", "--path", "mine.py") == 1
+    said = capsys.readouterr().out
+    assert "1. pass Wrong, match 1 (rewrite 3 of all) on " in said
+    assert "BRINGUP_PASS_SWITCH=Wrong:off" in said
+
+
+def test_bisect_finds_what_only_a_mode_has(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bringup.compiler import captured
+
+    def nothing(*given: object, **options: object) -> Callable[[list[Any]], Any]:
+        def run_boxed(arguments: list[Any]) -> Any:
+            return (arguments[-1] * 0,)
+
+        run_boxed._boxed_call = True  # type: ignore[attr-defined]
+        return run_boxed
+
+    monkeypatch.setattr(captured, "captured", nothing)
+    arguments = ["explained_model:make", "--path", "mine.py"]
+    assert run("bisect", *arguments) == 0
+    assert run("bisect", *arguments, "--mode", "serve", "--dynamic") == 1
+    assert "1. capture: the result differs" in capsys.readouterr().out
 
 
 def test_bisect_of_a_right_model_exits_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("bisect", "explained_model:make", "--path", "mine.py") == 0
-    assert "right with all 2 rewrites" in capsys.readouterr().out
+    for mode in ("default", "serve", "max"):
+        assert run("bisect", "explained_model:make", "--path", "mine.py", "--mode", mode) == 0
+        assert "Nothing differs from eager, with all 2 rewrites" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mode", "fast"], "backend 'bringup' has no mode 'fast'"),
+        (["--atol", "1"], "--atol and --rtol go together"),
+    ],
+)
+def test_bisect_refuses_what_it_cannot_do(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run("bisect", "explained_model:make", *arguments) == 2
+    assert words in _joined(capsys.readouterr().err)
+
+
+def test_bisect_of_an_exported_program_finds_the_rewrite(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import explained_model
+
+    (folder / "mine.py").write_text(PASSES + WRONG)
+    model, example = explained_model.make()
+    torch.export.save(torch.export.export(model, (example,)), folder / "model.pt2")
+    arguments = ["model.pt2", "--path", "mine.py"]
+    assert run("bisect", *arguments, "--json", "-") == 1
+    (culprit,) = json.loads(capsys.readouterr().out)["culprits"]
+    assert (culprit["pass_name"], culprit["rewrite"]) == ("Wrong", 3)
+    assert run("bisect", *arguments, "--atol", "2", "--rtol", "0") == 0
+    capsys.readouterr()
+    assert run("bisect", *arguments, "--mode", "serve") == 2
+    assert "are for what torch.compile takes" in _joined(capsys.readouterr().err)
+
+
+FUNCTIONS = """
+import torch
+from bringup import compiler
+
+def softplus(x):
+    return torch.log(torch.exp(x) + 1)
+
+compiler.register_replacement(softplus, lambda x: torch.nn.functional.softplus(x))
+"""
+
+SOFTPLUS = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(torch.exp(x) + 1)
+
+def make():
+    return Model(), torch.linspace(-2, 2, 8)
+"""
+
+
+def test_pass_of_two_functions_is_listed_and_explained_like_any(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "functions.py").write_text(FUNCTIONS)
+    (folder / "softplus_model.py").write_text(SOFTPLUS)
+    assert run("list", "--path", "functions.py", "--json", "-") == 0
+    rows = json.loads(capsys.readouterr().out)["passes"]
+    (row,) = (row for row in rows if row["pass_name"] == "softplus")
+    assert (row["class_qualname"], row["kind"]) == ("softplus", "pattern_fusion")
+    only = ["--path", "functions.py", "--pass", "softplus"]
+    assert run("explain", "softplus_model:make", *only, "--verify") == 0
+    assert run("explain", "explained_model:make", *only) == 3
+    assert "softplus: nearest miss: softplus: 0 of 3 nodes" in _joined(capsys.readouterr().out)
 
 
 REPEATING = """

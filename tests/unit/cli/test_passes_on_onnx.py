@@ -77,8 +77,8 @@ def test_bisect_finds_the_wrong_rewrite_by_running_the_model(folder, capsys):
         model_of("g (float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Relu(b) }"),
         folder / "small.onnx",
     )
-    assert run("bisect", "small.onnx", "--path", "wrong.py") == 3
-    assert "Wrong" in capsys.readouterr().out
+    assert run("bisect", "small.onnx", "--path", "wrong.py") == 1
+    assert "1. pass Wrong, match 1 (rewrite " in capsys.readouterr().out
 
 
 def test_a_missing_and_a_broken_file_are_refused_by_name(folder, capsys):

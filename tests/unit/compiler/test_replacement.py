@@ -256,11 +256,17 @@ def test_rewrites_are_verified_as_those_of_other_passes():
 
 
 def test_registered_pass_tells_where_it_comes_from():
-    found = compiler.register_replacement(rms_norm, named_rms_norm, priority=3, version="1.2")
-    assert (found.pass_name, found.version, found.priority) == ("rms_norm", "1.2", 3)
+    cls = compiler.register_replacement(rms_norm, named_rms_norm, priority=3, version="1.2")
+    (found,) = passes.get_registered_passes()
+    assert (found.pass_class, found.pass_name) == (cls, "rms_norm")
+    assert (found.version, found.priority, found.kind) == ("1.2", 3, "pattern_fusion")
     assert found.descriptor_key == f"{__name__}:rms_norm:rms_norm"
-    lambdas = compiler.register_replacement(lambda x: x.exp(), lambda x: torch.exp(x))
-    assert lambdas.pass_name.startswith("test_replacement.py:")
+
+
+def test_lambda_is_named_by_its_file_and_line():
+    compiler.register_replacement(lambda x: x.exp(), lambda x: torch.exp(x))
+    (found,) = passes.get_registered_passes()
+    assert found.pass_name.startswith("test_replacement.py:")
 
 
 def own_tensor(x):

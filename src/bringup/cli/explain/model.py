@@ -21,9 +21,15 @@ __all__ = ["Model", "Rewritten", "load_model"]
 
 
 class Model(Protocol):
-    """A model that passes can be run on again and again."""
+    """A model that passes can be run on again and again.
+
+    Attributes:
+        name: what reports call it.
+        subject: a model that torch.compile takes, with its inputs; None for a program or a file.
+    """
 
     name: str
+    subject: Subject | None
 
     def check(self) -> None:
         """Raise what the model itself raises."""
@@ -58,6 +64,7 @@ class _Compiled:
 
     def __init__(self, subject: Subject) -> None:
         self.name = subject.name
+        self.subject: Subject | None = subject
         self._subject = subject
 
     def check(self) -> None:
@@ -113,6 +120,7 @@ class _Exported:
         if program.example_inputs is None:
             raise SubjectError(f"{name} was saved without its example inputs: export it again")
         self.name = name
+        self.subject: Subject | None = None
         self._program = program
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from bringup import compiler, ir
 from bringup.cli.explain.rewritten import Rewritten
 from bringup.cli.trial.results import Leaf, flat
-from bringup.cli.trial.subject import SubjectError
+from bringup.cli.trial.subject import Subject, SubjectError
 
 __all__ = ["OnnxFile"]
 
@@ -33,6 +33,7 @@ class OnnxFile:
         except ImportError as error:
             raise SubjectError(str(error)) from error
         self.name = target
+        self.subject: Subject | None = None
         self._folder = path.parent
         self._proto = self._onnx.load(path).to_proto()
         self._is_run = False

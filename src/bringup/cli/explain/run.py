@@ -1,17 +1,18 @@
-"""Explaining passes on a model, and finding the rewrite that makes its result wrong."""
+"""What passes do to a model, and its rewrites one by one for the search for a wrong one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bringup import passes
 from bringup.cli.explain.model import Model
-from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.results import Leaf, compared, scale_of
+from bringup.cli.trial.results import Leaf
+from bringup.compiler.bisection import PASSES, Attempt, difference, failed_pass, reason_of
 from bringup.passes import PassReport, PassResult, PassStatus
 
-__all__ = ["Bisection", "Explanation", "bisect", "explain"]
+__all__ = ["Explanation", "RewritesOf", "explain"]
 
 
 @dataclass
@@ -64,97 +65,38 @@ def explain(
     return Explanation(model.name, done.reports, error)
 
 
-@dataclass(frozen=True)
-class Bisection:
-    """Which rewrite made a result wrong.
-
-    Attributes:
-        model: its name.
-        rewrites: how many there are.
-        first_bad: the number of the first one with which the result is wrong, from 1; None when it
-            is right with all of them, 0 when it is wrong without any.
-        rewrite: pass, graph and nodes of that rewrite.
-        reason: how the result is wrong there.
-        runs: how often the model was compiled.
-    """
-
-    model: str
-    rewrites: int
-    first_bad: int | None
-    rewrite: str = ""
-    reason: str = ""
-    runs: int = 0
-
-
-def bisect(
-    model: Model,
-    names: Sequence[str] | None,
-    *,
-    tolerance: float,
-    on_step: Callable[[str], None],
-) -> Bisection:
-    """Find the first rewrite with which the model's result differs from eager's.
+class RewritesOf:
+    """The rewrites of a program or a file, which torch.compile does not take: for
+    `bisection.search`.
 
     Args:
-        model: compiled again for every try.
+        model: run again for every attempt.
         names: of passes; None for all.
-        tolerance: how far results may be apart, relative to the largest value (at least 1).
-        on_step: told what is tried.
+        tolerance: atol and rtol; None for those of `torch.testing.assert_close`.
     """
-    search = _Search(model, names, model.expected(), tolerance, on_step)
-    total, reason = search.wrong_with(None)
-    if not reason:
-        return Bisection(model.name, total, None, runs=search.runs)
-    _, without = search.wrong_with(0)
-    if without:
-        return Bisection(model.name, total, 0, reason=without, runs=search.runs)
-    good, bad = 0, total
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        _, found = search.wrong_with(middle)
-        good, bad = (good, middle) if found else (middle, bad)
-        reason = found or reason
-    _, reason = search.wrong_with(bad)
-    return Bisection(model.name, total, bad, search.last, reason, search.runs)
 
+    parts: Sequence[str] = (PASSES,)
 
-class _Search:
     def __init__(
-        self,
-        model: Model,
-        names: Sequence[str] | None,
-        expected: list[Leaf],
-        tolerance: float,
-        on_step: Callable[[str], None],
+        self, model: Model, names: Sequence[str] | None, tolerance: tuple[float, float] | None
     ) -> None:
         self._model = model
         self._names = names
-        self._expected = expected
         self._tolerance = tolerance
-        self._on_step = on_step
-        self.runs = 0
-        self.last = ""
+        self._expected = _values(model.expected())
 
-    def wrong_with(self, most: int | None) -> tuple[int, str]:
-        """How many rewrites happened with this limit, and how the result is wrong, or ""."""
-        self.runs += 1
+    def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
+        """See `bisection.Runs`."""
+        switch = dict.fromkeys(without, False)
         with passes.limit_rewrites(most) as limit:
-            done = self._model.rewritten(self._names, {})
-        self.last = limit.log[-1] if limit.log else ""
-        reason = self._judge(done)
-        words = "all rewrites" if most is None else f"{most} rewrites"
-        self._on_step(f"{words}: {reason or 'right'}")
-        return len(limit.log), reason
-
-    def _judge(self, done: Rewritten) -> str:
+            done = self._model.rewritten(
+                self._names if parts else [], {"pass_switch": switch} if switch else {}
+            )
         if done.error is not None:
-            text = str(done.error).strip().partition("\n")[0]
-            return f"{type(done.error).__name__}: {text}"
-        gap, reason = compared(done.outputs or [], self._expected)
-        if reason or gap is None:
-            return reason
-        return (
-            ""
-            if gap <= self._tolerance * scale_of(self._expected)
-            else f"the outputs differ by {gap:.3g}"
-        )
+            return Attempt(reason_of(done.error), limit.rewrites, failed=failed_pass(done.error))
+        found = _values(done.outputs or [])
+        return Attempt(difference(found, self._expected, self._tolerance), limit.rewrites)
+
+
+def _values(leaves: Sequence[Leaf]) -> list[Any]:
+    return [leaf.value for leaf in leaves]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rich.console import Console
 
 from bringup import report
-from bringup.cli.explain.run import Bisection, Explanation
+from bringup.cli.explain.run import Explanation
+from bringup.compiler.bisection import Bisection
 from bringup.passes import PassReport, PassResult
 
 __all__ = ["bisection_as_json", "explanation_as_json", "show_bisection", "show_explanation"]
@@ -75,19 +78,17 @@ def explanation_as_json(found: Explanation) -> dict[str, object]:
 
 
 def show_bisection(console: Console, found: Bisection) -> None:
-    """Print which rewrite is to blame."""
-    if found.first_bad is None:
-        text = f"The result is right with all {found.rewrites} rewrites."
-    elif found.first_bad == 0:
-        text = f"The result is wrong without any rewrite: {found.reason}"
-    else:
-        text = (
-            f"Rewrite {found.first_bad} of {found.rewrites} makes it wrong: {found.rewrite}\n"
-            f"{found.reason}"
-        )
-    console.print(text, markup=False, soft_wrap=True)
+    """Print what is to blame, and how to switch it off."""
+    if not found.culprits:
+        text = f"Nothing differs from eager, with all {found.rewrites} rewrites."
+        console.print(text, markup=False, soft_wrap=True)
+    for number, culprit in enumerate(found.culprits, start=1):
+        text = f"{number}. {culprit}"
+        if culprit.switch:
+            text += f"\n   Without it: {culprit.switch}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def bisection_as_json(found: Bisection) -> dict[str, object]:
+def bisection_as_json(model: str, found: Bisection) -> dict[str, object]:
     """The bisection as values that `report.to_json` takes."""
-    return {**vars(found)}
+    return {"model": model, **asdict(found)}

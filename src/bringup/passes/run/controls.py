@@ -11,7 +11,22 @@ from pathlib import Path
 from bringup import settings
 from bringup.passes.run.dump import prepare
 
-__all__ = ["Controls", "RewriteLimit", "limit_rewrites"]
+__all__ = ["Controls", "Rewrite", "RewriteLimit", "limit_rewrites"]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite: a pass, the name of the graph, and those of the nodes that were matched (none
+    for a graph pass).
+    """
+
+    pass_name: str
+    graph: str
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" at {', '.join(self.nodes)}" if self.nodes else ""
+        return f"{self.pass_name} on {self.graph}{where}"
 
 
 @dataclass
@@ -20,16 +35,16 @@ class RewriteLimit:
 
     Attributes:
         most: how many may happen; None for all.
-        log: every rewrite that happened, as text. A graph pass counts as one where it changed
+        rewrites: every rewrite that happened. A graph pass counts as one where it changed
             something.
     """
 
     most: int | None
-    log: list[str] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, pass_name: str, graph: str, nodes: Sequence[str]) -> bool:
-        """Whether one more rewrite may happen; if so it is counted, and noted in `log`.
+        """Whether one more rewrite may happen; if so it is counted, and noted in `rewrites`.
 
         Args:
             pass_name: the pass that rewrites.
@@ -37,16 +52,20 @@ class RewriteLimit:
             nodes: the names of the nodes to replace; empty for a graph pass.
         """
         with self._lock:
-            if self.most is not None and len(self.log) >= self.most:
+            if self.most is not None and len(self.rewrites) >= self.most:
                 return False
-            where = f" at {', '.join(nodes)}" if nodes else ""
-            self.log.append(f"{pass_name} on {graph}{where}")
+            self.rewrites.append(Rewrite(pass_name, graph, tuple(nodes)))
             return True
+
+    @property
+    def log(self) -> list[str]:
+        """The rewrites as text."""
+        return [str(rewrite) for rewrite in self.rewrites]
 
     def give_back(self, pass_name: str, graph: str) -> None:
         """Forget that the graph pass `pass_name` was counted on `graph`: it changed nothing."""
         with self._lock:
-            self.log.remove(f"{pass_name} on {graph}")
+            self.rewrites.remove(Rewrite(pass_name, graph))
 
 
 _LIMITS: list[RewriteLimit] = []
