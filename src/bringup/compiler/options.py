@@ -145,11 +145,17 @@ class CompileOptions:
 
     def for_passes(self) -> dict[str, object]:
         """What passes may read with `context.get_option_value`. Weights are packed in float32;
-        which become narrower is known when there are inputs. Only packed ones can: where some may,
-        torch's own product is no choice.
+        which become narrower is known when there are inputs. Only packed ones can: where the user
+        asks for narrow weights, other products are no choice; where the mode does, they must win.
         """
-        may_measure = self.weight_dtype == "float32"
-        return {**dataclasses.asdict(self), "weights": "float32", "autotune": may_measure}
+        may_be_narrow = self.weight_dtype != "float32"
+        return {
+            **dataclasses.asdict(self),
+            "weights": "float32",
+            "autotune": not may_be_narrow or self.weights is None,
+            "narrow_later": may_be_narrow,
+            "stays_in_process": self.inner == "eager",
+        }
 
     def _check(self) -> None:
         choices: dict[str, tuple[str | None, ...]] = {

@@ -75,10 +75,12 @@ __all__ = [
     "load",
     "matmul_bias_activation",
     "mean_pool",
+    "mkl_linear",
     "names",
     "nz_matmul",
     "pack_weight",
     "pack_weight_int8",
+    "pack_weight_mkl",
     "packed_linear",
     "packed_linear_int8",
     "packed_linear_w8a8",
@@ -103,6 +105,7 @@ _LINEAR = frozenset(
         "packed_linear_w8a8",
     }
 )
+_MKL = frozenset({"mkl_linear", "pack_weight_mkl"})
 _FOR_TRANSFORMERS = frozenset(
     {
         "add_layer_norm",
@@ -119,11 +122,12 @@ _FOR_TRANSFORMERS = frozenset(
 _PATTERNS = frozenset({"register_patterns"})
 _LENGTHS = frozenset({"lengths_of", "use_lengths"})
 _NO_OPERATORS = _PATTERNS | _LENGTHS | {"load", "register_attention"}
-_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _SEQUENCES - _FOR_TRANSFORMERS - _NO_OPERATORS
+_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _MKL - _SEQUENCES - _FOR_TRANSFORMERS - _NO_OPERATORS
 _OPERATORS = {
     "_operators": _FOR_TRANSFORMERS,
     "_attention": _SEQUENCES,
     "_linear": _LINEAR,
+    "_linear_mkl": _MKL,
     "_matmul": _MATMUL,
     "_nz": _NZ,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from bringup import jit
 
@@ -16,6 +17,6 @@ CONTRACTED = ("-ffp-contract=fast",)
 UNROLLED = ("-O1", "-fexpensive-optimizations", *CONTRACTED)
 
 
-def kernel_source(name: str) -> jit.Source:
-    """The C++ source `csrc/<name>.cpp`, device code."""
-    return jit.Source(Path(__file__).parent / "csrc" / f"{name}.cpp", kind="device")
+def kernel_source(name: str, kind: Literal["host", "device"] = "device") -> jit.Source:
+    """The C++ source `csrc/<name>.cpp`."""
+    return jit.Source(Path(__file__).parent / "csrc" / f"{name}.cpp", kind=kind)

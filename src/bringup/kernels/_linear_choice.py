@@ -12,14 +12,17 @@ import torch
 
 from bringup import jit
 from bringup.kernels._flags import kernel_source
-from bringup.kernels._linear import PANEL, packed_linear
+from bringup.kernels._linear import PANEL, pack_weight, packed_linear
+from bringup.kernels._linear_mkl import has_mkl, mkl_linear, pack_weight_mkl
 
-__all__ = ["AS_IT_IS", "COLUMNS", "PANELS", "best_layout"]
+__all__ = ["AS_IT_IS", "COLUMNS", "MKL", "PANELS", "best_layout"]
 
 PANELS = "panels"  # packed_linear
+MKL = "mkl"  # mkl_linear
 COLUMNS = "columns"  # torch's product over a contiguous [k, n]
 AS_IT_IS = "as it is"  # torch's product over [n, k], transposed
-_WAYS = (PANELS, COLUMNS, AS_IT_IS)
+_WAYS = (PANELS, MKL, COLUMNS, AS_IT_IS)
+_NARROW = "panels, bfloat16"
 _ONE_THREAD = "panels, one thread"
 
 _UNKNOWN_ROWS = (1, 16, 64, 256)
@@ -31,15 +34,26 @@ _MOST_COPIES = 64
 _COLD_BYTES = 48 << 20  # of weights that take turns: a model's weights are not in a cache
 
 
-def best_layout(rows: int | None, depth: int, width: int, dtype_name: str) -> str:
-    """PANELS, COLUMNS or AS_IT_IS: what is fastest on this machine with as many threads as torch
-    has now. For rows that only the run tells, what is never far from the best of 1, 16, 64 and 256.
-    Without measuring (see `jit.measured`): PANELS.
+def best_layout(
+    rows: int | None,
+    depth: int,
+    width: int,
+    dtype_name: str,
+    *,
+    may_be_narrow: bool = False,
+    may_be_mkl: bool = False,
+) -> str:
+    """PANELS, MKL, COLUMNS or AS_IT_IS: what is fastest on this machine with as many threads as
+    torch has now. For rows that only the run tells, what is never far from the best of 1, 16, 64
+    and 256; not MKL, which packs for one number of rows. Without measuring (see `jit.measured`):
+    PANELS.
 
     Args:
         rows: of x, or None.
         depth, width: k and n of the weight.
         dtype_name: of x and the weight, as "float32".
+        may_be_narrow: whether panels may become bfloat16 later, and so count as that.
+        may_be_mkl: whether the packed weight stays where it is: MKL's form cannot be moved.
     """
     dtype: torch.dtype = getattr(torch, dtype_name)
     if 0 in (rows, depth, width):
@@ -47,7 +61,16 @@ def best_layout(rows: int | None, depth: int, width: int, dtype_name: str) -> st
     measured_width = _measured_width(depth, width, dtype)
     classes = _UNKNOWN_ROWS if rows is None else (_row_class(rows),)
     tables = [_seconds(one, depth, measured_width, dtype) for one in classes]
-    return _never_bad(tables) if all(map(_is_trusted, tables)) else PANELS
+    if not all(map(_is_trusted, tables)):
+        return PANELS
+    if may_be_narrow:
+        tables = [{**table, PANELS: table.get(_NARROW, table[PANELS])} for table in tables]
+    ways = [
+        way
+        for way in _WAYS
+        if way in tables[0] and (way != MKL or (may_be_mkl and rows is not None))
+    ]
+    return _never_bad(tables, ways)
 
 
 def _is_trusted(table: Mapping[str, float]) -> bool:
@@ -58,13 +81,12 @@ def _is_trusted(table: Mapping[str, float]) -> bool:
     return bool(table) and table[PANELS] <= _BUSY * table[_ONE_THREAD]
 
 
-def _never_bad(tables: list[Mapping[str, float]]) -> str:
+def _never_bad(tables: list[Mapping[str, float]], ways: list[str]) -> str:
     """The way whose worst ratio to the best is the smallest; panels if they are near that."""
     worst = {
-        way: max(table[way] / min(map(table.__getitem__, _WAYS)) for table in tables)
-        for way in _WAYS
+        way: max(table[way] / min(map(table.__getitem__, ways)) for table in tables) for way in ways
     }
-    best = min(_WAYS, key=worst.__getitem__)
+    best = min(ways, key=worst.__getitem__)
     return PANELS if worst[PANELS] <= _MARGIN * worst[best] else best
 
 
@@ -77,11 +99,17 @@ def _measured_width(depth: int, width: int, dtype: torch.dtype) -> int:
     return min(width, max(most, PANEL))
 
 
+def _ways_for(dtype: torch.dtype) -> tuple[str, ...]:
+    if dtype != torch.float32:
+        return (PANELS, COLUMNS, AS_IT_IS, _ONE_THREAD)
+    return (PANELS, *([MKL] if has_mkl() else []), COLUMNS, AS_IT_IS, _NARROW, _ONE_THREAD)
+
+
 def _seconds(rows: int, depth: int, width: int, dtype: torch.dtype) -> Mapping[str, float]:
     name = str(dtype).removeprefix("torch.")
     return jit.measured(
         f"linear {name} {rows} x {depth} x {width}",
-        (*_WAYS, _ONE_THREAD),
+        _ways_for(dtype),
         lambda: products_to_measure(rows, depth, width, dtype),
         basis=f"{torch.__version__} {kernel_source('packed_linear').digest()}",
         threads=torch.get_num_threads(),
@@ -92,22 +120,15 @@ def products_to_measure(
     rows: int, depth: int, width: int, dtype: torch.dtype
 ) -> dict[str, Callable[[], object]]:
     """What runs the product, over one weight after the other."""
-    panels = -(-width // PANEL)
-    size = panels * PANEL * depth
-    copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / (size * dtype.itemsize)))
-    x, ones = torch.ones(rows, depth, dtype=dtype), torch.ones(copies, size, dtype=dtype)
+    copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / (width * depth * dtype.itemsize)))
+    x, weights = torch.ones(rows, depth, dtype=dtype), torch.ones(copies, width, depth, dtype=dtype)
+    columns = weights.view(copies, depth, width)  # all elements are 1
     turns = itertools.cycle(range(copies))
 
-    def packed() -> object:
-        return packed_linear(
-            x, ones[next(turns)].view(panels, depth, PANEL, 1), None, -width % PANEL
-        )
+    def over(panels: list[torch.Tensor]) -> Callable[[], object]:
+        return lambda: packed_linear(x, panels[next(turns)], None, -width % PANEL)
 
-    def columns() -> object:
-        return torch.mm(x, ones[next(turns), : depth * width].view(depth, width))
-
-    def as_it_is() -> object:
-        return torch.mm(x, ones[next(turns), : depth * width].view(width, depth).t())
+    packed = over([pack_weight(weight) for weight in weights])
 
     def packed_on_one_thread() -> object:
         threads = torch.get_num_threads()
@@ -117,9 +138,15 @@ def products_to_measure(
         finally:
             torch.set_num_threads(threads)
 
-    return {
+    ways: dict[str, Callable[[], object]] = {
         PANELS: packed,
-        COLUMNS: columns,
-        AS_IT_IS: as_it_is,
+        COLUMNS: lambda: torch.mm(x, columns[next(turns)]),
+        AS_IT_IS: lambda: torch.mm(x, weights[next(turns)].t()),
         _ONE_THREAD: packed_on_one_thread,
     }
+    if MKL in _ways_for(dtype):
+        by_mkl = [pack_weight_mkl(weight, rows) for weight in weights]
+        ways[MKL] = lambda: mkl_linear(x, by_mkl[next(turns)], None, width)
+    if _NARROW in _ways_for(dtype):
+        ways[_NARROW] = over([pack_weight(weight, torch.bfloat16) for weight in weights])
+    return ways

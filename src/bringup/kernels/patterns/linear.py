@@ -5,7 +5,7 @@ and up), and weights are laid out for `bringup::packed_linear`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from bringup import ir, kernels, passes
@@ -92,7 +92,7 @@ def _merge(
 
 class PackLinear(passes.FusionBasePass):
     """A product (`mm`, `addmm`) with a frozen weight, and the activation behind it ->
-    `bringup::packed_linear` over the weight laid out in panels.
+    `bringup::packed_linear` over the weight laid out in panels, or `bringup::mkl_linear`.
 
     Layers that share a weight share its panels. Whoever else reads the weight reads it as it was.
 
@@ -100,8 +100,10 @@ class PackLinear(passes.FusionBasePass):
     (only the weight is rounded) or "w8a8" (`packed_linear_w8a8`); for single products by
     `weight_dtypes`, which maps the names of their nodes to the same words.
 
-    Where torch's own product was measured to be faster (`_linear_choice`), it stays, over the
-    weight as that is fastest. The option `autotune` set to False packs without measuring.
+    Where MKL or torch's own product was measured to be faster (`_linear_choice`), it is used, over
+    the weight as that is fastest. The option `autotune` set to False packs without measuring;
+    `narrow_later` counts panels as the bfloat16 that they may become; without `stays_in_process`
+    nothing is packed that could not be moved.
     """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
@@ -126,6 +128,7 @@ _ACTIVATIONS = {
     ("aten::gelu", "tanh"): "gelu_tanh",
 }
 _PLAIN = "bringup::packed_linear"
+_MKL = "bringup::mkl_linear"
 _OPERATORS = {
     "": _PLAIN,  # of the weight's dtype
     "bfloat16": _PLAIN,
@@ -133,6 +136,7 @@ _OPERATORS = {
     "w8a8": "bringup::packed_linear_w8a8",
 }
 _VIEWS = ("aten::view", "aten::_unsafe_view")
+_Op = Callable[..., object]
 
 
 class _Epilogue(NamedTuple):
@@ -149,10 +153,14 @@ class _Packing:
         self._graph = graph
         self._context = context
         self._aliases = ir.AliasAnalysis(graph)
-        self._panels: dict[object, tuple[object, ...]] = {}
+        self._packed: dict[object, tuple[object, ...]] = {}
         options = context.options
         self._best: dict[tuple[int | None, int, int, str], str] = {}
         self._measures = bool(options.get("autotune", True))
+        self._allowed = {
+            "may_be_narrow": bool(options.get("narrow_later", False)),
+            "may_be_mkl": bool(options.get("stays_in_process", False)),
+        }
         self._default_form = _checked_form(options.get("weights") or "")
         given = options.get("weight_dtypes") or {}
         assert isinstance(given, Mapping), "a mapping of node names"
@@ -160,8 +168,6 @@ class _Packing:
 
     def pack(self, node: ir.Node) -> None:
         """Put the packed product in the place of one product and of the activation behind it."""
-        from bringup.kernels._linear import PANEL  # needs torch, which listing passes does not
-
         x, weight = node.argument(_INPUTS[node.op_type]), node.argument("mat2")
         bias = node.argument("self") if node.op_type == "aten::addmm" else None
         assert isinstance(weight, ir.Value), "the schema says so"
@@ -178,14 +184,17 @@ class _Packing:
             require(ir.same_size(known[2].shape[0], width), "the bias is broadcast")
 
         form = self._form_of(node, known[1].dtype)
-        if form == "" and self._measures and self._keep_product(node, weight, known[0]):
+        layout = self._best_layout(node, weight, known[0]) if form == "" and self._measures else ""
+        if layout == "columns":
+            self._keep_product(node, weight)
             return
         epilogue = _epilogue_of(node.output)
+        tail = (bias, epilogue.name if epilogue is not None else "none")
         op = self._graph.inserting_before(node).op
-        padding = -int(width) % PANEL
-        activation = epilogue.name if epilogue is not None else "none"
-        panels = self._panels_of(weight, form, node)
-        packed = op(_OPERATORS[form], x, *panels, bias, padding, activation)
+        if layout == "mkl":
+            packed = self._mkl_product(op, x, weight, known[0].shape[0], *tail)
+        else:
+            packed = self._panel_product(op, x, weight, form, *tail)
         assert isinstance(packed, ir.TensorHolder)
         replaced = [node] if epilogue is None else [node, epilogue.node]
         passes.report_fuse(replaced, [packed.value.node], self._context)
@@ -195,38 +204,67 @@ class _Packing:
             self._graph.replace_all_uses(epilogue.node.output, source)
         self._graph.erase_dead(*replaced)
 
-    def _keep_product(self, node: ir.Node, weight: ir.Value, x: ir.TensorDesc) -> bool:
-        """Whether torch's own product is faster here; it then reads the weight as it is fastest.
+    def _mkl_product(
+        self, op: _Op, x: object, weight: ir.Value, rows: object, bias: object, activation: str
+    ) -> object:
+        def make() -> tuple[object, ...]:
+            return (op("bringup::pack_weight_mkl", op("aten::t", weight), rows),)
 
-        `PassSkipException` where that is how the weight lies already.
-        """
+        assert weight.desc is not None, "it was described"
+        packed = self._made(("mkl", rows), weight, make)
+        return op(_MKL, x, *packed, bias, int(weight.desc.shape[1]), activation)
+
+    def _panel_product(
+        self, op: _Op, x: object, weight: ir.Value, form: str, bias: object, activation: str
+    ) -> object:
+        from bringup.kernels._linear import PANEL  # needs torch, which listing passes does not
+
+        def make() -> tuple[object, ...]:
+            rows = op("aten::t", weight)
+            if _OPERATORS[form] == _PLAIN:
+                import torch  # which listing passes does without
+
+                dtype = torch.bfloat16 if form == "bfloat16" else None
+                return (op("bringup::pack_weight", rows, dtype),)
+            made = op("bringup::pack_weight_int8", rows)
+            assert isinstance(made, tuple)
+            return made
+
+        assert weight.desc is not None, "it was described"
+        padding = -int(weight.desc.shape[1]) % PANEL
+        panels = self._made(form, weight, make)
+        return op(_OPERATORS[form], x, *panels, bias, padding, activation)
+
+    def _best_layout(self, node: ir.Node, weight: ir.Value, x: ir.TensorDesc) -> str:
+        """As `_linear_choice.best_layout`; `PassSkipException` where the weight lies so already."""
         from bringup.kernels import _linear_choice as choice  # needs torch
 
         desc = weight.desc
         assert desc is not None, "it was described"
         if desc.device != "cpu":
-            return False
+            return choice.PANELS
         rows = x.shape[0] if isinstance(x.shape[0], int) else None
         depth, width = (int(size) for size in desc.shape)
         asked = rows, depth, width, desc.dtype
         if asked not in self._best:
-            self._best[asked] = choice.best_layout(*asked)
+            self._best[asked] = choice.best_layout(*asked, **self._allowed)
         best = self._best[asked]
-        if best == choice.PANELS:
-            return False
+        if best in (choice.PANELS, choice.MKL):
+            return best
         lies_in_rows = ir.same_size(desc.strides[-1], 1)
         require(best == choice.COLUMNS and not lies_in_rows, f"{node.op_type} was measured faster")
-        key = best, _matrix_of(weight)
+        return best
+
+    def _keep_product(self, node: ir.Node, weight: ir.Value) -> None:
+        """torch's own product over columns that lie next to each other."""
         op = self._graph.inserting_before(node).op
-        if key not in self._panels:
-            self._panels[key] = (op("aten::contiguous", weight),)
+        (columns,) = self._made("columns", weight, lambda: (op("aten::contiguous", weight),))
         bias = () if node.op_type == "aten::mm" else (node.argument("self"),)
-        product = op(node.op_type, *bias, node.argument(_INPUTS[node.op_type]), *self._panels[key])
+        product = op(node.op_type, *bias, node.argument(_INPUTS[node.op_type]), columns)
         assert isinstance(product, ir.TensorHolder)
         passes.report_fuse([node], [product.value.node], self._context)
         self._graph.replace_all_uses(node.output, product)
         self._graph.erase_dead(node)
-        return True
 
     def _form_of(self, node: ir.Node, dtype: str) -> str:
         """What the weight of a product becomes: a key of `_OPERATORS`."""
@@ -237,22 +275,14 @@ class _Packing:
         )
         return "" if form == "float32" else form
 
-    def _panels_of(self, weight: ir.Value, form: str, before: ir.Node) -> tuple[object, ...]:
-        """The panels, and the scales where there are some."""
-        key = form, _matrix_of(weight)
-        if key not in self._panels:
-            op = self._graph.inserting_before(before).op
-            rows = op("aten::t", weight)
-            if _OPERATORS[form] == _PLAIN:
-                import torch  # which listing passes does without
-
-                dtype = torch.bfloat16 if form == "bfloat16" else None
-                self._panels[key] = (op("bringup::pack_weight", rows, dtype),)
-            else:
-                made = op("bringup::pack_weight_int8", rows)
-                assert isinstance(made, tuple)
-                self._panels[key] = made
-        return self._panels[key]
+    def _made(
+        self, layout: object, weight: ir.Value, make: Callable[[], tuple[object, ...]]
+    ) -> tuple[object, ...]:
+        """A weight in a layout: made before its first product, read by all."""
+        key = layout, _matrix_of(weight)
+        if key not in self._packed:
+            self._packed[key] = make()
+        return self._packed[key]
 
 
 def _checked_form(form: object) -> str:
