@@ -157,10 +157,8 @@ class _Packing:
         options = context.options
         self._best: dict[tuple[int | None, int, int, str], str] = {}
         self._measures = bool(options.get("autotune", True))
-        self._allowed = {
-            "may_be_narrow": bool(options.get("narrow_later", False)),
-            "may_be_mkl": bool(options.get("stays_in_process", False)),
-        }
+        self._may_be_narrow = bool(options.get("narrow_later", False))
+        self._may_be_mkl = bool(options.get("stays_in_process", False))
         self._default_form = _checked_form(options.get("weights") or "")
         given = options.get("weight_dtypes") or {}
         assert isinstance(given, Mapping), "a mapping of node names"
@@ -247,7 +245,9 @@ class _Packing:
         depth, width = (int(size) for size in desc.shape)
         asked = rows, depth, width, desc.dtype
         if asked not in self._best:
-            self._best[asked] = choice.best_layout(*asked, **self._allowed)
+            self._best[asked] = choice.best_layout(
+                *asked, may_be_narrow=self._may_be_narrow, may_be_mkl=self._may_be_mkl
+            )
         best = self._best[asked]
         if best in (choice.PANELS, choice.MKL):
             return best
