@@ -23,7 +23,8 @@ def try_model(
         typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
     ],
     inductor: Annotated[
-        bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor.")
+        bool,
+        typer.Option("--inductor/--no-inductor", help="Compare with Inductor, freezing."),
     ] = True,
     inductor_seconds: Annotated[
         float, typer.Option(min=0, help="How long Inductor may compile before it is given up.")
@@ -38,7 +39,8 @@ def try_model(
     path: Places = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Try your own model: which passes match, whether it can be captured, time and error.
+    """Try your own model in the modes default, serve and max: which passes match, what cannot be
+    captured, time and error.
 
     A factory returns (model, example_inputs). The passes are those that bringup ships, those on
     BRINGUP_PASS_PATH, and those that --path names. What the model prints goes to standard error.

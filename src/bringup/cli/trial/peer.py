@@ -22,22 +22,28 @@ from bringup.cli.trial.subject import Subject, load_subject
 
 __all__ = ["PeerError", "compile_within", "compiled_peer"]
 
+_OPTIONS = {"freezing": True}
+
 
 class PeerError(RuntimeError):
     """Inductor gave up, or was given up."""
 
 
-def compiled_peer(subject: Subject) -> Callable[[], Any]:
-    """The model through plain `torch.compile`, compiled: its call."""
+def compiled_peer(subject: Subject, **settings: Any) -> Callable[[], Any]:
+    """The model through Inductor with freezing, at its best for inference: its call, compiled.
+
+    Args:
+        subject: the model and its inputs.
+        settings: of Inductor, while it compiles.
+    """
     from torch._inductor import config
 
-    compiled = torch.compile(subject.model)
+    compiled = torch.compile(subject.model, options=dict(_OPTIONS))
 
     def call() -> Any:
         return compiled(*subject.args, **subject.kwargs)
 
-    # workers of its own would still be starting up while others are timed
-    with config.patch(compile_threads=1):
+    with config.patch(**settings, **_OPTIONS):  # Dynamo looks at the global option for freezing
         call()
     return call
 
@@ -91,9 +97,7 @@ def main(target: str, threads: int) -> None:
     error = ""
     with redirect_stdout(sys.stderr), torch.no_grad():
         try:
-            subject = load_subject(target)
-            compiled = torch.compile(subject.model)
-            compiled(*subject.args, **subject.kwargs)
+            compiled_peer(load_subject(target))
         except Exception as caught:
             error = f"{type(caught).__name__}: {str(caught).strip()}"
     print(json.dumps({"error": error}))

@@ -1,14 +1,17 @@
-"""What a model prints itself: on stderr the first time, nowhere afterwards."""
+"""What is said meanwhile: by the model itself, on stderr the first time and nowhere afterwards; by
+a logger, collected.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-__all__ = ["Prints"]
+__all__ = ["Prints", "logged_warnings"]
 
 
 class Prints:
@@ -32,3 +35,26 @@ class Prints:
             return
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             yield
+
+
+class _Collected(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = record.getMessage()
+        if words not in self.said:
+            self.said.append(words)
+
+
+@contextmanager
+def logged_warnings(name: str) -> Iterator[list[str]]:
+    """Collects what the logger `name` warns of in this block, each text once."""
+    handler = _Collected()
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield handler.said
+    finally:
+        logger.removeHandler(handler)

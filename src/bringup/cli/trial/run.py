@@ -1,9 +1,10 @@
-"""Trying a model: fused, captured, through Inductor; compared, then timed. What fails becomes a
-reason, not an error, and what is measured stays when somebody interrupts.
+"""Trying a model: in the backend's modes and through Inductor; compared, then timed. What fails
+becomes a reason, not an error, and what is measured stays when somebody interrupts.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,20 +12,22 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bringup import compiler, graphs
+from bringup import compiler
 from bringup.cli.trial.breaks import GraphBreak, graph_breaks
 from bringup.cli.trial.peer import PeerError, compile_within, compiled_peer
-from bringup.cli.trial.quiet import Prints
+from bringup.cli.trial.quiet import Prints, logged_warnings
 from bringup.cli.trial.results import compared, flat, scale_of
 from bringup.cli.trial.state import State
 from bringup.cli.trial.subject import Subject
 from bringup.cli.trial.timing import Limits, Rounds
+from bringup.compiler.options import MODES
 from bringup.passes import PassReport
 from bringup.report import Ratio
 
 __all__ = ["Line", "Trial", "TrialOptions", "try_subject"]
 
 _MOST_NAMED = 4
+_FLOAT32, _NARROW = 1e-3, 2e-2  # tolerances, relative to the largest value
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Line:
     """One way of running the model.
 
     Attributes:
-        mode: eager, inductor, fused or captured.
+        mode: eager, one of the backend's modes (default, serve, max), or inductor.
         ms: median time of a call; None when it does not work or was not timed.
         speedup: how many times as long eager takes, measured in the same rounds.
         speedup_vs_inductor: the same of Inductor; None when that did not run.
@@ -73,9 +76,9 @@ class Trial:
         threads: how many threads every mode had.
         lines: the ways of running it.
         tolerance: the absolute difference up to which outputs agree.
+        narrow_tolerance: the same in mode max, whose weights may be rounded to bfloat16.
         reports: what the passes did, one report per graph that Dynamo found.
         breaks: where Dynamo split the model.
-        slots: the arguments of the captured graph that can be updated.
         notes: what a reader should know.
         is_interrupted: whether it was stopped before the end.
     """
@@ -84,11 +87,15 @@ class Trial:
     threads: int
     lines: list[Line] = field(default_factory=list)
     tolerance: float = 0.0
+    narrow_tolerance: float = 0.0
     reports: list[PassReport] = field(default_factory=list)
     breaks: list[GraphBreak] = field(default_factory=list)
-    slots: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_interrupted: bool = False
+
+    def tolerance_of(self, mode: str) -> float:
+        """The absolute difference up to which outputs of this mode agree with eager's."""
+        return self.narrow_tolerance if mode == "max" else self.tolerance
 
 
 def try_subject(
@@ -145,13 +152,14 @@ class _Trying:
         """Everything, in the order in which it is shown."""
         self._on_step("running it in eager mode")
         self._eager()
-        self._on_step('fusing it: torch.compile(model, backend="bringup")')
-        self._try("fused", self._fused, ("eager",))
-        self._on_step("capturing it as a graph")
-        self._try("captured", self._captured, tuple(self._works))
+        for mode in MODES:
+            self._on_step(f'compiling it: torch.compile(model, backend="bringup", mode="{mode}")')
+            self._try(mode, functools.partial(self._compiled, mode), tuple(self._works))
         if self._options.inductor:
             seconds = self._options.inductor_seconds
-            self._on_step(f"compiling it with Inductor, the peer, in at most {seconds:g} s")
+            self._on_step(
+                f"compiling it with Inductor (freezing), the peer, in at most {seconds:g} s"
+            )
             self._try("inductor", self._inductor, tuple(self._works))
 
     def lines(self) -> list[Line]:
@@ -195,6 +203,7 @@ class _Trying:
             trial.notes.append(f"Not put back, because they are parameters: {', '.join(lasting)}.")
         gap, reason = self._compare("eager")
         trial.tolerance = max(_tolerance(self._expected), gap or 0.0)
+        trial.narrow_tolerance = max(_NARROW * scale_of(self._expected), trial.tolerance)
         if reason or gap:
             trial.notes.append(
                 "Two calls in eager mode on the same inputs differ "
@@ -256,40 +265,24 @@ class _Trying:
 
         return call_and_wait
 
-    def _fused(self) -> Callable[[], Any]:
-        subject, reports = self._subject, self._trial.reports
-        compiled = _compiled(subject, reports)
-        with graph_breaks() as breaks:
+    def _compiled(self, mode: str) -> Callable[[], Any]:
+        """The model in one of the backend's modes, compiled; what it says once becomes a note."""
+        subject, trial = self._subject, self._trial
+        reports: list[PassReport] = []
+        compiled = _compiled(subject, mode, reports)
+        with graph_breaks() as breaks, logged_warnings("bringup.compiler") as said:
             compiled(*subject.args, **subject.kwargs)
-        self._trial.breaks = breaks
-        self._trial.reports = list(reports)  # a capture compiles once more and would add to it
-        if not reports:
-            self._trial.notes.append("Dynamo found no graph in this model: fused is eager here.")
+        trial.notes.extend(f"{mode}: {words}" for words in said)
+        if mode == MODES[0]:
+            trial.breaks, trial.reports = breaks, reports
+            if not reports:
+                trial.notes.append("Dynamo found no graph in this model: every mode is eager here.")
         return lambda: compiled(*subject.args, **subject.kwargs)
-
-    def _captured(self) -> Callable[[], Any]:
-        """The fused model, or the model where that does not work, as a graph; a call copies the
-        inputs in and replays it.
-        """
-        whole = self._works.get("fused", self._works["eager"])
-        places = _tensors(self._subject.args, self._subject.kwargs)
-        inputs = [tensor.clone() for tensor in places]
-        graph = graphs.CapturedGraph()
-        with graphs.capture(graph):
-            result = whole()
-        self._trial.slots = [str(slot) for slot in graph.slots]
-
-        def serve() -> Any:
-            for place, given in zip(places, inputs, strict=True):
-                place.copy_(given)
-            graph.replay()
-            return result
-
-        return serve
 
     def _inductor(self) -> Callable[[], Any]:
         compile_within(self._options.inductor_seconds, self._subject.name)
-        return compiled_peer(self._subject)
+        # workers of its own would still be starting up while others are timed
+        return compiled_peer(self._subject, compile_threads=1)
 
 
 def _tensors(*nests: Any) -> list[torch.Tensor]:
@@ -300,14 +293,14 @@ def _tolerance(leaves: Sequence[Any]) -> float:
     """The absolute difference up to which outputs agree: by the largest value and the dtypes."""
     dtypes = {leaf.value.dtype for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     coarse = any(dtype.is_floating_point and dtype.itemsize < 4 for dtype in dtypes)
-    return (2e-2 if coarse else 1e-3) * scale_of(leaves)
+    return (_NARROW if coarse else _FLOAT32) * scale_of(leaves)
 
 
-def _compiled(subject: Subject, reports: list[PassReport]) -> Any:
+def _compiled(subject: Subject, mode: str, reports: list[PassReport]) -> Any:
     """The model through our backend, what the passes did collected in `reports`."""
 
     def backend(module: Any, inputs: Sequence[Any]) -> Any:
-        run = compiler.dynamo_backend(module, inputs, options={"freeze": True})
+        run = compiler.dynamo_backend(module, inputs, mode=mode)
         report = compiler.last_report()
         if report is not None:
             reports.append(report)

@@ -16,7 +16,7 @@ from bringup.report import Ratio
 
 __all__ = ["as_json", "line_text", "show"]
 
-_MOST_SLOTS = 8
+_IDLE = (PassStatus.UNCHANGED, PassStatus.SKIPPED)
 _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 
 
@@ -43,7 +43,7 @@ def _pass_table(trial: Trial) -> report.Table:
     silent: set[str] = set()
     for number, found in enumerate(trial.reports, start=1):
         for result in found.results:
-            if result.name in _SHIPPED and result.status is PassStatus.UNCHANGED:
+            if result.name in _SHIPPED and result.status in _IDLE:
                 silent.add(result.name)
                 continue
             missed = (
@@ -103,7 +103,7 @@ def _time_table(trial: Trial) -> report.Table:
 
 
 def show(console: Console, trial: Trial) -> None:
-    """Print passes, graph breaks, times, reasons, slots, and the verdict last."""
+    """Print passes, times, reasons, graph breaks, and the verdict last."""
     if trial.reports:
         report.render(_pass_table(trial), console)
     report.render(_time_table(trial), console)
@@ -112,12 +112,6 @@ def show(console: Console, trial: Trial) -> None:
             _print(console, f"{line.mode}: {line.reason}")
     for broken in trial.breaks:
         _print(console, f"graph break: {broken}")
-    if trial.slots:
-        more = (
-            "" if len(trial.slots) <= _MOST_SLOTS else f" and {len(trial.slots) - _MOST_SLOTS} more"
-        )
-        slots = ", ".join(trial.slots[:_MOST_SLOTS])
-        _print(console, f"Can be updated between replays: {slots}{more}")
     if trial.is_interrupted:
         _print(console, "Interrupted: this is what was measured until then.")
     console.print(Text(f"\n{verdict(trial)}", style="bold"), soft_wrap=True)
@@ -138,9 +132,9 @@ def as_json(trial: Trial) -> dict[str, object]:
         "interrupted": trial.is_interrupted,
         "rows": [_row(line) for line in trial.lines],
         "tolerance": trial.tolerance,
+        "narrow_tolerance": trial.narrow_tolerance,
         "passes": trial.reports,
         "graph_breaks": [asdict(broken) for broken in trial.breaks],
-        "slots": trial.slots,
         "notes": trial.notes,
     }
 

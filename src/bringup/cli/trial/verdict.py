@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bringup.cli.trial.run import Line, Trial
+from bringup.compiler.options import MODES
 from bringup.report import Judgement, Ratio
 
 __all__ = ["spread", "verdict"]
 
 _QUOTABLE = 0.25
-_OURS = ("fused", "captured")
 
 
 def spread(ratio: Ratio) -> str:
@@ -27,8 +27,8 @@ def spread(ratio: Ratio) -> str:
 
 def verdict(trial: Trial) -> str:
     """The sentence: what to use, or why nothing helps, or that the machine is too noisy."""
-    ours = [line for line in trial.lines if line.mode in _OURS]
-    wrong = [line for line in ours if _is_wrong(line, trial.tolerance)]
+    ours = [line for line in trial.lines if line.mode in MODES]
+    wrong = [line for line in ours if _is_wrong(line, trial.tolerance_of(line.mode))]
     if wrong:
         return f"Do not use {' and '.join(map(_wrong, wrong))}."
     timed = [line for line in ours if line.speedup is not None]
@@ -39,12 +39,24 @@ def verdict(trial: Trial) -> str:
         return f"bringup does nothing for this model: {reasons}."
     faster = [line for line in timed if _judgement(line) is Judgement.MORE]
     if faster:
-        return _recommended(max(faster, key=lambda line: _median(line.speedup)))
+        return _recommended(_fastest(faster))
     noisy = [line for line in timed if _judgement(line) is Judgement.TOO_NOISY]
     if noisy:
         return f"Too noisy to say ({_each(noisy)}): give it more time with --seconds, or less load."
     split = f"; Dynamo split it in {len(trial.breaks) + 1} parts" if trial.breaks else ""
     return f"bringup does not make this model faster than eager: {_each(timed)}{split}."
+
+
+def _fastest(lines: Sequence[Line]) -> Line:
+    """The fastest; rounded weights only where they are faster than all else beyond doubt."""
+    exact = [line for line in lines if line.mode != "max"]
+    fastest = max(lines, key=lambda line: _median(line.speedup))
+    if fastest in exact or not exact:
+        return fastest
+    second = max(exact, key=lambda line: _median(line.speedup))
+    assert fastest.speedup is not None
+    assert second.speedup is not None
+    return fastest if fastest.speedup.low > second.speedup.high else second
 
 
 def _is_wrong(line: Line, tolerance: float) -> bool:
