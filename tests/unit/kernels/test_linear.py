@@ -134,6 +134,16 @@ def test_pack_weight_fills_up_with_zeros(dtype: torch.dtype) -> None:
     assert bool((whole[:, 3:] == 0).all())
 
 
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_error_of_a_deep_product_is_that_of_its_blocks(rows: int) -> None:
+    # one sum over all of the depth would be four times further off, with spreads of one
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 8192), torch.randn(64, 8192) / 8192**0.5
+    exact = x.double() @ weight.double().t()
+    error = kernels.packed_linear(x, kernels.pack_weight(weight)) - exact
+    assert error.pow(2).mean().sqrt() < 6e-7
+
+
 def test_weight_in_bfloat16_is_rounded_once_and_computed_with_in_float32() -> None:
     for m, k, n in ((1, 400, 33), (70, 385, 48), (16, 768, 20)):
         x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)

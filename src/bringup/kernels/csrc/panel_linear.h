@@ -7,8 +7,10 @@
 // of rows use it, and meanwhile they prefetch the next one: a product of few rows takes the longer
 // of the two times, that of the arithmetic and that of reading the weight, not their sum.
 //
-// Each element is one sum over the depth, in order, from the bias on: which tile it falls into, how
-// many rows there are and how many threads changes no bit of it.
+// Each element is the bias plus the sums of the blocks, in order: which tile it falls into, how many
+// rows there are and how many threads changes no bit of it. One sum over all of the depth would be
+// further off, by as much as it is longer than a block (Higham, The Accuracy of Floating Point
+// Summation, 1993): four times further than torch's product at a depth of 8192.
 #pragma once
 
 #include "activations.h"
@@ -196,7 +198,7 @@ struct TileBlock {
   const typename Kernel::Panel* panels;
   int64_t panel_stride;
   int64_t words;
-  const Sum* start;  // what the sums start from; null: from what is in `sums`
+  const Sum* start;  // what the sums are added to; null: to what is in `sums`
   Sum* sums;
   int64_t sum_stride;
   const char* prefetch;  // per panel and step, `prefetch_step` bytes further
@@ -229,7 +231,7 @@ inline __attribute__((always_inline)) void add_elements(
   }
 }
 
-// Everything of `block` is read before the sums: they stay in registers from here to the stores.
+// Everything of `block` is read before the sums: those stay in registers up to the stores.
 template <class Kernel, int kRows>
 KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
   using Sum = typename Kernel::Sum;
@@ -246,12 +248,6 @@ KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
   const Sum* from = block.start != nullptr ? block.start : sums;
   const int64_t from_stride = block.start != nullptr ? 0 : sum_stride;
 
-  Vec<Sum> tile[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r, from += from_stride) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) tile[r][v] = load(from + v * kLanes<Sum>);
-  }
   if (block.start != nullptr) {  // nobody has fetched what will be written
     const Sum* line = sums;
     for (int r = 0; r < kRows; ++r, line += sum_stride) {
@@ -259,6 +255,7 @@ KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
       __builtin_prefetch(line + kGroupColumns<Sum> - 1, 1, 3);
     }
   }
+  Vec<Sum> tile[kRows][kVectors] = {};
   for (; panels != end; panels += kPanel, prefetch += prefetch_step, x += Kernel::kWidth) {
     for (int p = 0; p < kGroupPanels<Sum>; ++p) {
       __builtin_prefetch(prefetch + p * prefetch_stride, 0, 2);
@@ -267,9 +264,11 @@ KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
   }
   Sum* to = sums;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r, to += sum_stride) {
+  for (int r = 0; r < kRows; ++r, to += sum_stride, from += from_stride) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(to + v * kLanes<Sum>, tile[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      store(to + v * kLanes<Sum>, load(from + v * kLanes<Sum>) + tile[r][v]);
+    }
   }
 }
 
