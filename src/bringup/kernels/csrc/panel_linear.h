@@ -7,10 +7,10 @@
 // of rows use it, and meanwhile they prefetch the next one: a product of few rows takes the longer
 // of the two times, that of the arithmetic and that of reading the weight, not their sum.
 //
-// Each element is the bias plus the sums of the blocks, in order: which tile it falls into, how many
-// rows there are and how many threads changes no bit of it. One sum over all of the depth would be
-// further off, by as much as it is longer than a block (Higham, The Accuracy of Floating Point
-// Summation, 1993): four times further than torch's product at a depth of 8192.
+// Each element is the bias plus the sums of the blocks, in order: which tile it falls into, how
+// many rows there are and how many threads changes no bit of it. One sum over all of the depth
+// would be further off, by as much as it is longer than a block (Higham, The Accuracy of Floating
+// Point Summation, 1993): four times further than torch's product at a depth of 8192.
 #pragma once
 
 #include "activations.h"
