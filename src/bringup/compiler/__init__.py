@@ -3,8 +3,8 @@
 In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynamo_backend`
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
 `register_replacement` (a pass from two torch functions), `bisect` (what makes a result wrong),
-`bucket_ladder` (padded lengths with the least padding), `AtenDialect` (what torch's operators are),
-`onnx` (ONNX models; imported when it is asked for).
+`bucket_ladder` (padded lengths with the least padding), `captures` (what captured graphs take),
+`AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is asked for).
 """
 
 import importlib
@@ -24,6 +24,7 @@ from bringup.compiler.trace import trace_pattern
 
 if TYPE_CHECKING:
     from bringup.compiler import onnx as onnx
+    from bringup.compiler.captured import CaptureReport, captures
     from bringup.compiler.inductor import InductorPass, inductor_hooks
 
 announce()
@@ -32,6 +33,7 @@ passes.profile_with(profiler_range)
 __all__ = [
     "AtenDialect",
     "Bisection",
+    "CaptureReport",
     "CompileOptions",
     "Culprit",
     "InductorPass",
@@ -39,6 +41,7 @@ __all__ = [
     "bisect",
     "bucket_for",
     "bucket_ladder",
+    "captures",
     "dynamo_backend",
     "inductor_hooks",
     "last_report",
@@ -48,12 +51,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Inductor and onnx are imported when they are asked for."""
-    if name in ("InductorPass", "inductor_hooks"):
-        from bringup.compiler import inductor
+_LATER = {
+    "CaptureReport": "captured",
+    "InductorPass": "inductor",
+    "captures": "captured",
+    "inductor_hooks": "inductor",
+}
 
-        return getattr(inductor, name)
+
+def __getattr__(name: str) -> Any:
+    """Captures, Inductor and onnx are imported when they are asked for."""
+    if name in _LATER:
+        return getattr(importlib.import_module(f"bringup.compiler.{_LATER[name]}"), name)
     if name == "onnx":
         return importlib.import_module("bringup.compiler.onnx")
     raise AttributeError(f"module 'bringup.compiler' has no attribute {name!r}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -17,12 +20,42 @@ from bringup.errors import CaptureError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
 
-__all__ = ["captured", "require_no_input_writes"]
+__all__ = ["CaptureReport", "captured", "captures", "require_no_input_writes"]
 
 _LOG = settings.logger("compiler")
 _LENGTHS = "**.actual_seq_lengths"
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""
+_NUMBERS = itertools.count()
+_ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
+"""The captured calls of every compiled graph that is alive, in the order of their compiles."""
+
+
+@dataclass(frozen=True)
+class CaptureReport:
+    """What the captures of one compiled graph take.
+
+    Attributes:
+        name: of the graph.
+        captures: how many kinds of calls are captured now.
+        uncaptured: how many kinds of calls run as they are, since they could not be captured.
+        max_captures: how many kinds are kept.
+        memory_bytes: what all captures hold: results, intermediates and copies of inputs. Weights
+            are not among them.
+    """
+
+    name: str
+    captures: int
+    uncaptured: int
+    max_captures: int
+    memory_bytes: int
+
+
+def captures() -> tuple[CaptureReport, ...]:
+    """What the captures of every compiled graph take that is alive in this process, in the order in
+    which the graphs were compiled.
+    """
+    return tuple(calls.report() for _, calls in sorted(_ALIVE.items()))
 
 
 def captured(
@@ -110,6 +143,20 @@ class _CapturedCalls:
         self._static_outputs = static_outputs
         self._captures: OrderedDict[object, _Captured | None] = OrderedDict()
         self._lock = threading.Lock()  # of the dict: held for moments
+        _ALIVE[next(_NUMBERS)] = self
+
+    def report(self) -> CaptureReport:
+        """What they take now."""
+        with self._lock:
+            entries = list(self._captures.values())
+        kept = [entry for entry in entries if entry is not None]
+        return CaptureReport(
+            self._name,
+            len(kept),
+            len(entries) - len(kept),
+            self._max_captures,
+            sum(entry.memory_bytes for entry in kept),
+        )
 
     def call(self, key: object, arguments: list[Any]) -> tuple[Any, ...] | None:
         """What the call gives; None for a kind that was given up."""
@@ -154,8 +201,15 @@ class _CapturedCalls:
                 ) from error
         with self._lock:
             self._keep(key, entry)
-            count = len(self._captures)
-        _LOG.info("captured %s: %d of at most %d", self._name, count, self._max_captures)
+        report = self.report()
+        _LOG.info(
+            "captured %s in %s: %d of at most %d, %s in all",
+            self._name,
+            _megabytes(entry.memory_bytes),
+            report.captures,
+            report.max_captures,
+            _megabytes(report.memory_bytes),
+        )
         return entry
 
     def _keep(self, key: object, entry: _Captured | None) -> None:
@@ -222,6 +276,10 @@ class _Captured:
                     f"{length.operators} operators take actual_seq_lengths, {found} slots have them"
                 )
         self._slots = tuple(slots.values())
+        self.memory_bytes = self._graph.memory_bytes + sum(
+            slot.untyped_storage().nbytes() for slot in self._slots
+        )
+        """What it holds: results, intermediates, and copies of inputs."""
         self._replay = self._run_in_place if static_outputs else self._graph.run
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -243,6 +301,10 @@ class _Captured:
             slot.copy_(tensor)
         self._graph.replay()
         return self._graph.outputs
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _position(result: Any, given: Sequence[Any], static: frozenset[int]) -> int | None:

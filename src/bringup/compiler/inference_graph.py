@@ -151,11 +151,19 @@ class InferenceGraph:
             _LOG.warning("%s runs as it is: %s", self._name, reason)
             return run
         length = self._length_input() if options.ladder else None
+        if length is not None and len(options.ladder) > options.most_captures:
+            _LOG.warning(
+                "%s: %d buckets, but option 'max_captures' keeps %d captures: calls of many lengths"
+                " will capture again and again",
+                self._name,
+                len(options.ladder),
+                options.most_captures,
+            )
         replayed = captured(
             run,
             self._name,
             self._static,
-            options.max_captures,
+            options.most_captures,
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
             length=length,

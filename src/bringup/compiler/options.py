@@ -15,6 +15,7 @@ __all__ = ["MODES", "CompileOptions"]
 MODES = ("default", "serve", "max")
 _ON_CHANGE = ("raise", "refold")
 _WEIGHTS = ("float32", "bfloat16", "int8", "w8a8")
+_CAPTURES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,13 @@ class CompileOptions:
             graphs, written inputs) with an error; None: as `mode` says, and what cannot be
             captured runs as it is.
         max_captures: how many captures are kept for one graph; the one used longest ago makes room.
+            None: 8, or one for each bucket where there are more.
         buckets: sizes to which the length of padded sequences is rounded up before a captured graph
             runs, for graphs whose attention takes `actual_seq_lengths` (`kernels.use_lengths`): one
             capture serves every length of a bucket. Rising sizes, a histogram of lengths
-            ({length: how often}: the best `max_captures` sizes), or "auto". A longer call runs as
-            it is, not captured. Where it cannot be shown that padding is inert, nothing is padded
-            and the log has the operator.
+            ({length: how often}: the best `max_captures` sizes, 8 by default), or "auto". A longer
+            call runs as it is, not captured. Where it cannot be shown that padding is inert,
+            nothing is padded and the log has the operator.
         static_outputs: results of captured graphs are the captured tensors, which the next call
             overwrites, instead of copies that belong to the caller.
         passes: names of the passes to run; None for all registered ones.
@@ -57,6 +59,8 @@ class CompileOptions:
             than float32 is taken for a layer only if its output, and the results of the graph, have
             a cosine of at least 0.999 and the same top-1 (ties apart) on the first call's inputs;
             the log says which. None: as `mode` says.
+        autotune: whether the form of each packed weight is the fastest that was measured on this
+            machine; otherwise all are packed alike (`BRINGUP_JIT_AUTOTUNE` may forbid it).
         pass_switch: passes switched on or off by name, `ALL` for all others.
         pass_versions: by name, the version of a pass to run instead of the newest.
         verify: whether every rewrite is run against what it replaces; None: as
@@ -68,7 +72,7 @@ class CompileOptions:
     mode: str = "default"
     inner: str = "eager"
     capture: bool | None = None
-    max_captures: int = 8
+    max_captures: int | None = None
     buckets: Sequence[int] | Mapping[int, int] | str | None = None
     static_outputs: bool = False
     passes: Sequence[str] | None = None
@@ -76,6 +80,7 @@ class CompileOptions:
     freeze_inference_tensors: bool = False
     on_weight_change: str | None = None
     weights: str | None = None
+    autotune: bool = True
     pass_switch: Mapping[str, bool] | None = None
     pass_versions: Mapping[str, str] | None = None
     verify: bool | None = None
@@ -119,8 +124,15 @@ class CompileOptions:
         if self.buckets == "auto":
             return AUTO
         if isinstance(self.buckets, Mapping):
-            return bucket_ladder(self.buckets, self.max_captures)
+            return bucket_ladder(self.buckets, self.max_captures or _CAPTURES)
         return tuple(int(size) for size in self.buckets)
+
+    @property
+    def most_captures(self) -> int:
+        """How many captures are kept for one graph: all buckets of one batch size, unless fewer
+        were asked for.
+        """
+        return self.max_captures or max(_CAPTURES, len(self.ladder))
 
     @property
     def may_freeze(self) -> bool:
@@ -152,7 +164,7 @@ class CompileOptions:
         return {
             **dataclasses.asdict(self),
             "weights": "float32",
-            "autotune": not may_be_narrow or self.weights is None,
+            "autotune": self.autotune and (not may_be_narrow or self.weights is None),
             "narrow_later": may_be_narrow,
             "stays_in_process": self.inner == "eager",
         }
@@ -171,11 +183,12 @@ class CompileOptions:
                     f"option {name!r} must be one of {words}, got {getattr(self, name)!r}"
                 )
         optional = ("capture", "freeze")
-        for name in (*optional, "freeze_inference_tensors", "static_outputs"):
+        for name in (*optional, "autotune", "freeze_inference_tensors", "static_outputs"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name in optional):
                 raise BringupError(f"option {name!r} must be True or False, got {value!r}")
-        if type(self.max_captures) is not int or self.max_captures < 1:
+        most = self.max_captures
+        if most is not None and (type(most) is not int or most < 1):
             raise BringupError(
                 f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
             )
@@ -188,7 +201,7 @@ class CompileOptions:
         if given is None:
             return
         if isinstance(given, Mapping):
-            bucket_ladder(given, self.max_captures)
+            bucket_ladder(given, self.max_captures or _CAPTURES)
         elif given != "auto":
             sizes = [] if isinstance(given, str) else list(given)
             rising = all(isinstance(size, int) and size > 0 for size in sizes)

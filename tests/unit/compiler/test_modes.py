@@ -1,5 +1,6 @@
 """`options={"mode": ...}`: what is frozen and captured without being asked for, and when not."""
 
+import gc
 import logging
 
 import pytest
@@ -198,3 +199,82 @@ def test_serve_notices_that_a_weight_was_replaced():
     torch.testing.assert_close(run(x), model(x))
     model.left.weight.zero_()
     torch.testing.assert_close(run(x), model(x))
+
+
+@torch.no_grad()
+def test_captures_are_counted_in_bytes(log):
+    def doubled(x):
+        return torch.relu(x) * 2
+
+    torch._dynamo.reset()
+    gc.collect()
+    before = len(compiler.captures())
+    run = compiled(doubled, mode="serve", max_captures=2)
+    run(torch.randn(1000))
+    report = compiler.captures()[before]
+    # a copy of the input and two results; a captured graph's memory is in pages of its own
+    assert 3 * 4000 <= report.memory_bytes <= 20 * 4000
+    assert (report.captures, report.uncaptured, report.max_captures) == (1, 0, 2)
+    for length in (2000, 3000):
+        run(torch.randn(length))
+    later = compiler.captures()[before:]
+    assert [item.name for item in later] == [report.name] * 2  # static, then dynamic
+    assert sum(item.captures for item in later) == 3
+    first = next(line for line in log() if line.startswith("captured "))
+    assert first == f"captured {report.name} in 0.0 MB: 1 of at most 2, 0.0 MB in all"
+    del run
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(compiler.captures()) == before
+
+
+@torch.no_grad()
+def test_calls_that_cannot_be_captured_are_counted(log):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run = compiled(lambda x: torch.nonzero(x > 0), mode="serve")
+        run(torch.randn(6))
+    report = compiler.captures()[-1]
+    assert (report.captures, report.uncaptured, report.memory_bytes) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 8),
+        ({"max_captures": 3}, 3),
+        ({"buckets": [4, 8]}, 8),
+        ({"buckets": list(range(1, 13))}, 12),
+        ({"buckets": "auto"}, 24),
+        ({"buckets": list(range(1, 13)), "max_captures": 5}, 5),
+        ({"buckets": dict.fromkeys(range(1, 13), 1)}, 8),
+        ({"buckets": dict.fromkeys(range(1, 13), 1), "max_captures": 10}, 10),
+    ],
+)
+def test_as_many_captures_are_kept_as_there_are_buckets(options, most):
+    parsed = compiler.CompileOptions.parse(options, "serve")
+    assert parsed.most_captures == most
+    if isinstance(options.get("buckets"), dict):
+        assert len(parsed.ladder) == most
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("autotune", [True, False])
+def test_layouts_are_measured_unless_autotune_is_off(monkeypatch, autotune):
+    asked = []
+
+    def best_layout(*given, **options):
+        asked.append(given)
+        return "panels"
+
+    monkeypatch.setattr("bringup.kernels._linear_choice.best_layout", best_layout)
+    model, x = model_and_input()
+    run = compiled(model, autotune=autotune)
+    torch.testing.assert_close(run(x), model(x))
+    assert compiler.last_report().matches["LibraryPackLinear"] == 1
+    assert bool(asked) is autotune
+
+
+def test_weights_that_are_asked_for_narrow_are_not_measured():
+    assert compiler.CompileOptions.parse({}).for_passes()["autotune"]
+    assert compiler.CompileOptions.parse({}, "max").for_passes()["autotune"]
+    assert not compiler.CompileOptions.parse({"weights": "int8"}).for_passes()["autotune"]

@@ -170,6 +170,16 @@ def test_a_histogram_makes_the_ladder(captures: list[graphs.CapturedGraph]) -> N
     assert len(captures) == 2
 
 
+def test_fewer_captures_than_buckets_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="bringup"):
+        for most, said in ((4, 0), (3, 1)):
+            run = compiled(model(), [4, 8, 16, 32], max_captures=most)
+            for length in (3, 7):
+                run(ids(2, length), actual_seq_lengths=[length, 2])
+            words = "4 buckets, but option 'max_captures' keeps 3 captures"
+            assert caplog.text.count(words) == said
+
+
 def test_auto_pads_by_a_third_at_most(captures: list[graphs.CapturedGraph]) -> None:
     run = compiled(model(), "auto")
     for length in (9, 16, 17, 24, 25):
