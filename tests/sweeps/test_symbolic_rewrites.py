@@ -18,7 +18,7 @@ from tests.sweeps.support import FULL, sized
 from torch import nn
 
 from bringup import compiler, kernels, passes
-from bringup.compiler import backend
+from bringup.compiler import backend, inference_graph, inner
 from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
@@ -53,6 +53,12 @@ def is_unknown(result):
     return any(KNOWN_AT_RUN_TIME in miss.reason for miss in result.near_misses)
 
 
+def symbols_left(code):
+    """The names of sizes that the code of a graph reads and nobody gave it."""
+    body = re.sub(r"#.*", "", code.partition(":")[2])
+    return [name for name in SYMBOL.findall(body) if not re.search(rf"\b{name} = ", body)]
+
+
 def run(function, inputs, kind, monkeypatch, names=None):
     """Compile a function, call it with each of `inputs`, and tell what happened."""
     torch._dynamo.reset()
@@ -60,7 +66,7 @@ def run(function, inputs, kind, monkeypatch, names=None):
 
     def run_eagerly(aten, examples):
         seen.code.append(aten.code)
-        return inner(aten, examples)
+        return inner.run_eagerly(aten, examples)
 
     def record(module, examples):
         env = torch._guards.TracingContext.get().fake_mode.shape_env
@@ -71,9 +77,9 @@ def run(function, inputs, kind, monkeypatch, names=None):
         seen.unknown.append({item.name for item in report.results if is_unknown(item)})
         return built
 
-    inner = backend.run_eagerly
     with monkeypatch.context() as patched:
-        patched.setattr(backend, "run_eagerly", run_eagerly)
+        for module in (backend, inference_graph):  # graphs of training, and of inference
+            patched.setattr(module, "run_eagerly", run_eagerly)
         dynamic = {"static": False, "dynamic": True}.get(kind)
         compiled = torch.compile(function, backend=record, dynamic=dynamic)
         for given in inputs:
@@ -110,12 +116,12 @@ def check_kind(function, inputs, kind, expected, monkeypatch, sweep_counts):
             if matches.get(name, 0) != expected.get(name, 0)
         }
         assert not different, f"matches, static and {kind}: {different}"
+    assert len(seen.code) == len(seen.matches), "the code of every graph was seen"
     for code in seen.code:
-        numbers = SYMBOL.findall(re.sub(r"#.*", "", code.partition(":")[2]))
-        assert not [name for name in numbers if not re.search(rf"\b{name} = ", code)], code
+        assert not symbols_left(code), code
     bare = run(function, inputs, kind, monkeypatch, names=[])
     assert seen.guards == bare.guards, "a pass added a guard, or took one away"
-    sweep_counts["graphs"] += len(seen.matches)
+    sweep_counts["graphs"] += len(seen.code)
     sweep_counts["matches"] += sum(sum(matches.values()) for matches in seen.matches)
     sweep_counts["results"] += len(seen.results)
 
@@ -357,6 +363,12 @@ def test_random_programs_are_rewritten_as_static_ones(seed, monkeypatch, sweep_c
     with torch.no_grad():
         kinds = KINDS if FULL else KINDS[seed % len(KINDS) :][:1]
         check(program(seed), inputs, kinds, monkeypatch, sweep_counts)
+
+
+def test_symbol_in_the_code_would_be_seen():
+    code = "def forward(self, arg0_1):\n    s1 = arg0_1.size(0)  # s2\n    return arg0_1.view({})"
+    assert symbols_left(code.format("s1, -1")) == []
+    assert symbols_left(code.format("s1, s77")) == ["s77"]
 
 
 def test_passes_of_the_sweep_find_something():
