@@ -104,7 +104,8 @@ def register_replacement(
         {
             "__doc__": inspect.getdoc(search),
             "__module__": search.__module__,
-            "__qualname__": search.__qualname__,
+            # registering the same class of the same file again would do nothing, silently
+            "__qualname__": f"{_identity(search)} -> {_identity(replace)}",
             "_search": wanted,
             "_instead": instead,
             "_pattern": pattern,
@@ -176,8 +177,17 @@ def _always(match_result: passes.MatchResult) -> bool:
 def _name_of(function: Callable[..., Any]) -> str:
     if function.__name__ != "<lambda>":
         return function.__name__
-    code = function.__code__
+    code: Any = function.__code__
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _identity(function: Callable[..., Any]) -> str:
+    """What tells a function from others of its file: name, line, and what it encloses."""
+    inner: Any = getattr(function, "__func__", function)
+    line = inner.__code__.co_firstlineno
+    enclosed = [cell.cell_contents for cell in inner.__closure__ or ()]
+    values = "".join(f", {item if _is_number(item) else id(item)}" for item in enclosed)
+    return f"{inner.__qualname__}({line}{values})"
 
 
 def _require_same_parameters(search: Callable[..., Any], replace: Callable[..., Any]) -> None:

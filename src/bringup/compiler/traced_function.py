@@ -41,15 +41,13 @@ _GENERIC_SIZE = 80640  # has many divisors, for views with numbers in them; no t
 
 
 def parameters_of(function: Callable[..., Any], role: str) -> dict[str, object]:
-    """The parameters of a function that can be given by position, each with its default, or
-    `inspect.Parameter.empty`. Raises `TypeError` where they cannot be told.
+    """The parameters of a function, each with its default, or `inspect.Parameter.empty`.
+
+    Raises `TypeError` where it is no Python function, or one cannot be given by position and name.
     """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{role} must be a function that tells its parameters, got {function!r}"
-        ) from None
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        raise TypeError(f"{role} must be a function written in Python, got {function!r}")
+    signature = inspect.signature(function)
     found = {}
     for item in signature.parameters.values():
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.KEYWORD_ONLY):

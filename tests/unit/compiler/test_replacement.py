@@ -10,7 +10,7 @@ from tests.sweeps.support import examples
 from torch import nn
 from torch.nn import functional
 
-from bringup import compiler, passes
+from bringup import compiler, kernels, passes
 from bringup.errors import PassError
 
 
@@ -260,13 +260,55 @@ def test_registered_pass_tells_where_it_comes_from():
     (found,) = passes.get_registered_passes()
     assert (found.pass_class, found.pass_name) == (cls, "rms_norm")
     assert (found.version, found.priority, found.kind) == ("1.2", 3, "pattern_fusion")
-    assert found.descriptor_key == f"{__name__}:rms_norm:rms_norm"
+    lines = [item.__code__.co_firstlineno for item in (rms_norm, named_rms_norm)]
+    where = "rms_norm({}) -> named_rms_norm({})".format(*lines)
+    assert (found.module_name, found.class_qualname) == (__name__, where)
 
 
 def test_lambda_is_named_by_its_file_and_line():
     compiler.register_replacement(lambda x: x.exp(), lambda x: torch.exp(x))
     (found,) = passes.get_registered_passes()
     assert found.pass_name.startswith("test_replacement.py:")
+
+
+def test_the_same_functions_again_change_nothing_and_others_are_refused():
+    def times(number):
+        return lambda x: x * number
+
+    compiler.register_replacement(times(2.0), times(2.0), name="Times")
+    compiler.register_replacement(times(2.0), times(2.0), name="Times")
+    for others in ((times(3.0), times(3.0)), (times(2.0), lambda x: x + x)):
+        with pytest.raises(ValueError, match="'Times'"):
+            compiler.register_replacement(*others, name="Times")
+    assert compiled_and_right(lambda x: x * 2.0, [torch.randn(3)]).matches["Times"] == 1
+
+
+def test_gradients_are_those_of_eager():
+    def search(x, y):
+        return x * y + x
+
+    compiler.register_replacement(search, lambda x, y: x * (y + 1))
+    x, y = (torch.randn(4, requires_grad=True) for _ in range(2))
+    expected = torch.autograd.grad(search(x, y).sum(), (x, y))
+    compiled = torch.compile(search, backend="bringup")
+    torch.testing.assert_close(torch.autograd.grad(compiled(x, y).sum(), (x, y)), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operators_of_a_kernel_library_may_take_the_place(dynamic):
+    kernels.load()
+
+    def search(x, weight):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+    def replace(x, weight):
+        return kernels.rms_norm(x, weight, 1e-6)
+
+    compiler.register_replacement(search, replace, [torch.empty(2, 4), torch.empty(4)])
+    calls = [(torch.randn(2, n, 16), torch.rand(16)) for n in (3, 5)]
+    assert compiled_and_right(search, *calls, dynamic=dynamic).matches["search"] == 1
+    report = compiled_and_right(search, (torch.randn(2, 16), torch.rand(2, 1)))
+    assert "replace (replace) cannot be traced: ContractError" in miss(report, "search")
 
 
 def own_tensor(x):
