@@ -17,8 +17,9 @@ from bringup.compiler.apply import load_and_select, rewrite
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation, when_compile_is_called
 from bringup.compiler.freeze import Weight, placed, weights_of
 from bringup.compiler.inference_graph import InferenceGraph
-from bringup.compiler.inner import BoxedFunction, run_eagerly
+from bringup.compiler.inner import BoxedFunction
 from bringup.compiler.options import CompileOptions
+from bringup.compiler.program import run_eagerly
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 

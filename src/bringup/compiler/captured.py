@@ -260,7 +260,7 @@ class _Captured:
         self._graph = graphs.CapturedGraph()
         inputs = Placeholders(slots.values())
         with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
-            results = tuple(run(given))
+            results = tuple(run(list(given)))  # it may empty its list
             # inputs that were written where they lie are given back as they are
             self._results = [_position(result, given, self._static) for result in results]
             self._graph.outputs = tuple(

@@ -22,9 +22,10 @@ from bringup.compiler.freeze import (
     written_inputs,
 )
 from bringup.compiler.in_place import write_inputs_in_place
-from bringup.compiler.inner import BoxedFunction, computes, run_eagerly
+from bringup.compiler.inner import BoxedFunction, computes
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.padding import LengthInput, NotPaddedError, length_input
+from bringup.compiler.program import run_eagerly
 from bringup.errors import CaptureError
 
 __all__ = ["InferenceGraph"]

@@ -15,7 +15,7 @@ from bringup.cli.explain.onnx_file import OnnxFile
 from bringup.cli.explain.rewritten import Rewritten
 from bringup.cli.trial.results import Leaf, flat
 from bringup.cli.trial.subject import Subject, SubjectError, load_subject
-from bringup.compiler.inner import run_eagerly
+from bringup.compiler.program import run_eagerly
 
 __all__ = ["Model", "Rewritten", "load_model"]
 
