@@ -274,7 +274,10 @@ PATHS = {
     "fast call": Path(_each(lambda x: madd(x, _other(x))), _eager_madd),
     "slow call": Path(_each(_slow), _eager_madd),
     "fused kernel": Path(
-        _each(lambda x: kernels.rms_norm(x, scale(x.shape[-1], x.dtype))), _norm, _norm_bound, WIDE
+        _each(lambda x: kernels.rms_norm(x, scale(x.shape[-1], x.dtype))),
+        _norm,
+        _norm_bound,
+        FLOATS,
     ),
     "packed linear": Path(
         _each(_with_weight(lambda x, w: kernels.packed_linear(x, kernels.pack_weight(w)))),

@@ -3,11 +3,12 @@ registered by `ops`; in `torch.ops.bringup` from the first use of one of a group
 
 *For transformers*: `add_layer_norm`, `add_layer_norm_sum`, `rms_norm`, `add_rms_norm`, `rotary`,
 `silu_mul`, `bias_gelu`, `attention` (sequences of different length, `actual_seq_lengths: int[]`),
-`mean_pool`, and `packed_linear` with `pack_weight` for linear layers; float32 and float64
-(`attention` bfloat16 and float16 too), no backward yet. `build(name)` compiles one of their
-`names()` ahead of its first call, `register_attention()` offers `attention` to transformers'
-models, `use_lengths(model)` makes one take lengths instead of a mask, `register_patterns()` is
-the pass library (`kernels.patterns`).
+`mean_pool`, and `packed_linear` with `pack_weight` for linear layers. They take float32,
+float64, bfloat16 and float16 (`mean_pool` and `packed_linear` the first two) and have a backward,
+except `attention`, `mean_pool` and `packed_linear`. `build(name)` compiles one of their `names()`
+ahead of its first call, `register_attention()` offers `attention` to transformers' models,
+`use_lengths(model)` makes one take lengths instead of a mask, `register_patterns()` is the pass
+library (`kernels.patterns`).
 
 *The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,

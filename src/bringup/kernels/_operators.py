@@ -12,6 +12,8 @@ import inspect
 import torch
 
 from bringup import jit, ops
+from bringup.jit.language.signature import C_TYPES
+from bringup.kernels import _gradients
 from bringup.kernels._flags import CONTRACTED, UNROLLED
 from bringup.kernels._flags import kernel_source as _source
 
@@ -27,8 +29,7 @@ __all__ = [
     "silu_mul",
 ]
 
-_FLOATS = (torch.float32, torch.float64)
-
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 _NORM_CHECKS = (
     ops.dtype("x", *_FLOATS),
@@ -36,6 +37,9 @@ _NORM_CHECKS = (
     ops.same_shape("x", "residual"),
     ops.shape("weight", "x.shape[-1]"),
 )
+
+# In 16 bits an eps of 1e-6 would be a subnormal number, or 0.
+_EPS_CHECKS = (ops.dtype("eps", torch.float32, torch.float64), ops.shape("eps"))
 
 _LAYER_NORM_CHECKS = (
     *_NORM_CHECKS,
@@ -79,15 +83,14 @@ rms_norm = ops.kernel_op(
 rms_norm_eps = ops.kernel_op(
     "bringup::rms_norm_eps(Tensor x, Tensor? weight, Tensor eps) -> Tensor",
     source=_source("rms_norm"),
-    macros={"EPS_IS_TENSOR": "1"},
-    dtypes={"SCALAR": "x"},
+    dtypes={"SCALAR": "x", "EPS": "eps"},
     flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "weight", "eps"),
+        ops.same_dtype("x", "weight"),
         ops.shape("weight", "x.shape[-1]"),
-        ops.shape("eps"),
+        *_EPS_CHECKS,
     ),
 )
 
@@ -95,11 +98,10 @@ add_rms_norm_eps = ops.kernel_op(
     "bringup::add_rms_norm_eps(Tensor x, Tensor residual, Tensor weight, Tensor eps) -> "
     "(Tensor normalized, Tensor total)",
     source=_source("add_rms_norm"),
-    macros={"EPS_IS_TENSOR": "1"},
-    dtypes={"SCALAR": "x"},
+    dtypes={"SCALAR": "x", "EPS": "eps"},
     flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
-    checks=(*_NORM_CHECKS, ops.same_dtype("x", "eps"), ops.shape("eps")),
+    checks=(*_NORM_CHECKS, *_EPS_CHECKS),
 )
 
 add_rms_norm = ops.kernel_op(
@@ -149,12 +151,25 @@ bias_gelu = ops.kernel_op(
     ),
 )
 
+for _kernel, _backward in (
+    (add_layer_norm, _gradients.add_layer_norm),
+    (add_layer_norm_sum, _gradients.add_layer_norm_sum),
+    (rms_norm, _gradients.rms_norm),
+    (rms_norm_eps, _gradients.rms_norm),
+    (add_rms_norm, _gradients.add_rms_norm),
+    (add_rms_norm_eps, _gradients.add_rms_norm),
+    (rotary, _gradients.rotary),
+    (silu_mul, _gradients.silu_mul),
+    (bias_gelu, _gradients.bias_gelu),
+):
+    _gradients.register(_kernel, _backward)
+
 _DESCRIPTIONS = {
     add_layer_norm: """LayerNorm over the last dimension of x + residual (Ba et al.: Layer
         Normalization, 2016), in one pass over memory.
 
         Args:
-            x: [..., D] with D of at least 1, float32 or float64.
+            x: [..., D] with D of at least 1, float32, float64, bfloat16 or float16.
             residual: as x.
             weight: [D], of the same dtype.
             bias: [D], of the same dtype.
@@ -173,14 +188,14 @@ _DESCRIPTIONS = {
         Normalization, 2019).
 
         Args:
-            x: [..., D] with D of at least 1, float32 or float64.
+            x: [..., D] with D of at least 1, float32, float64, bfloat16 or float16.
             weight: [D], of the same dtype; None for ones.
             eps: added to the mean of the squares.
         """,
     add_rms_norm: """`rms_norm` of x + residual, and that sum.
 
         Args:
-            x: [..., D] with D of at least 1, float32 or float64.
+            x: [..., D] with D of at least 1, float32, float64, bfloat16 or float16.
             residual: as x.
             weight: [D], of the same dtype.
             eps: added to the mean of the squares.
@@ -192,7 +207,7 @@ _DESCRIPTIONS = {
         each other as transformers does: x * cos + (-x2, x1) * sin.
 
         Args:
-            x: [B, H, S, D], float32 or float64, any strides.
+            x: [B, H, S, D], float32, float64, bfloat16 or float16, any strides.
             cos: [B or 1, H or 1, S or 1, D], of the same dtype.
             sin: as cos.
 
@@ -203,7 +218,8 @@ _DESCRIPTIONS = {
         2020).
 
         Args:
-            gate: [..., D], float32 or float64. Its rows may lie apart, as halves of a projection.
+            gate: [..., D], float32, float64, bfloat16 or float16. Its rows may lie apart,
+                as halves of a projection.
             up: of the same shape and dtype.
 
         Returns:
@@ -212,7 +228,7 @@ _DESCRIPTIONS = {
     bias_gelu: """The exact GELU (with erf) of x + bias.
 
         Args:
-            x: [..., D], float32 or float64.
+            x: [..., D], float32, float64, bfloat16 or float16.
             bias: [D], of the same dtype.
         """,
 }
@@ -241,14 +257,15 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
 
     Args:
         name: one of `names()`.
-        dtype: torch.float32 or torch.float64.
+        dtype: torch.float32 or torch.float64; torch.bfloat16 and torch.float16 too for all but
+            mean_pool and packed_linear.
         target: for which it is compiled, as in `jit.compile`.
 
     Raises:
         KeyError: another dtype.
         CompileError: the compiler refuses the source.
     """
-    scalar = {torch.float32: "float", torch.float64: "double"}[dtype]
+    scalar = {item: C_TYPES[str(item).removeprefix("torch.")] for item in _FLOATS}[dtype]
     packed = name == "packed_linear"
     macros = {"SCALAR": scalar, "WEIGHT": scalar} if packed else {"SCALAR": scalar}
     flags: tuple[str, ...] = UNROLLED if packed else CONTRACTED

@@ -12,10 +12,18 @@ from bringup import devices, kernels, ops
 kernels.load()
 WITHOUT_KERNEL = {"bringup::pack_weight", "bringup::pack_weight_int8", "bringup::pack_weight_mkl"}
 CHECKED_APART = {"bringup::mkl_linear"}  # takes no copies of its arguments: test_mkl_linear
+# Backward operators made of torch's: test_gradients
+COMPOSITE = {
+    name
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("bringup::")
+    and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+}
 SHIPPED = sorted(
     {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bringup::")}
     - WITHOUT_KERNEL
     - CHECKED_APART
+    - COMPOSITE
 )
 
 

@@ -78,10 +78,10 @@ X, W, EPS = torch.randn(2, 8), torch.randn(8), torch.tensor(1e-6)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((X, W, EPS.double()), "eps.*float64"),
+        ((X, W, EPS.half()), "eps.*float16"),
         ((X, W, EPS[None]), r"eps must have shape \[\]"),
         ((X, W[:5], EPS), r"weight must have shape \[8\]"),
-        ((X.bfloat16(), W.bfloat16(), EPS.bfloat16()), "got torch.bfloat16"),
+        ((X.int(), W.int(), EPS), "got torch.int32"),
     ],
 )
 def test_wrong_input_names_operator_and_argument(operators, arguments, words) -> None:

@@ -216,7 +216,7 @@ Q = torch.randn(1, 2, 3, 4)
         ("add_layer_norm", (X, X, V[:5], V), r"weight must have shape \[8\]"),
         ("add_layer_norm", (X.double(), X, V, V), "residual"),
         ("bias_gelu", (X, torch.randn(3)), r"bias must have shape \[8\]"),
-        ("bias_gelu", (X.half(), V.half()), "torch.float32 or torch.float64, got torch.float16"),
+        ("bias_gelu", (X.int(), V.int()), "torch.bfloat16 or torch.float16, got torch.int32"),
         ("attention", (Q, Q[..., :2], Q, [3], 1.0), "k"),
     ],
 )
@@ -227,12 +227,10 @@ def test_wrong_input_names_operator_and_argument(
         getattr(kernels, name)(*arguments)
 
 
-@pytest.mark.parametrize("name", ["add_layer_norm", "bias_gelu"])
-def test_backward_is_refused_by_name(name: str) -> None:
-    x = torch.randn(2, 8, requires_grad=True)
-    arguments = (x, x, V, V) if name == "add_layer_norm" else (x, V)
-    with pytest.raises(RuntimeError, match=name):
-        getattr(kernels, name)(*arguments).sum().backward()
+def test_backward_of_mean_pool_is_refused_by_name() -> None:
+    x = torch.randn(1, 2, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"bringup::mean_pool has no backward"):
+        kernels.mean_pool(x, [2]).sum().backward()
 
 
 def test_operators_are_in_torch_ops_and_work_in_a_full_graph() -> None:

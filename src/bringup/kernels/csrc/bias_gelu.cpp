@@ -3,6 +3,7 @@
 // The exact GELU of x + bias; see activations.h.
 #include "activations.h"
 #include "bringup/kernel.h"
+#include "gemm/elements.h"
 
 #ifndef SCALAR
 #define SCALAR float
@@ -12,13 +13,18 @@ using namespace bringup_kernels;
 
 namespace {
 
+using T = ComputedAs<SCALAR>::type;
+
 void add_and_apply(const SCALAR* x, const SCALAR* bias, SCALAR* out, int64_t width) {
-  constexpr int64_t kStep = kLanes<SCALAR>;
+  constexpr int64_t kStep = kLanes<T>;
   int64_t i = 0;
-  for (; i + kStep <= width; i += kStep) store(out + i, gelu(load(x + i) + load(bias + i)));
+  for (; i + kStep <= width; i += kStep) {
+    store_as(out + i, gelu(load_as<T>(x + i) + load_as<T>(bias + i)));
+  }
   if (i == width) return;
   const int64_t rest = width - i;
-  store_part(out + i, gelu(load_part(x + i, rest) + load_part(bias + i, rest)), rest);
+  store_some<T>(out + i, gelu(load_some<T>(x + i, 1, rest) + load_some<T>(bias + i, 1, rest)),
+                rest);
 }
 
 }  // namespace

@@ -1,84 +1,95 @@
-// Rows of layer norm and RMS norm, with or without a residual added first; for float and double.
+// Rows of layer norm and RMS norm, with or without a residual added first. Elements are read and
+// written as Element and computed with as T; results are rounded once.
 #pragma once
 
 #include "bringup/kernel.h"
-#include "vec.h"
+#include "gemm/elements.h"
 
 namespace bringup_kernels {
 
-// total = x + residual, one row; returns the sum of its elements.
-template <class T>
-T add_row(const T* x, const T* residual, T* total, int64_t width) {
+// total = x + residual, one row; returns the sum of its elements, which are rounded as stored.
+template <class T, class Element>
+T add_row(const Element* x, const Element* residual, Element* total, int64_t width) {
   constexpr int64_t kStep = kLanes<T>;
   const int64_t whole = width - width % kStep;
   Vec<T> sums{};
   for (int64_t i = 0; i < whole; i += kStep) {
-    const Vec<T> value = load(x + i) + load(residual + i);
-    store(total + i, value);
+    const Vec<T> value = Rounded<Element>::of(load_as<T>(x + i) + load_as<T>(residual + i));
+    store_as(total + i, value);
     sums += value;
   }
   T all = sum<T>(sums);
-  for (int64_t i = whole; i < width; ++i) all += total[i] = x[i] + residual[i];
+  for (int64_t i = whole; i < width; ++i) {
+    total[i] = static_cast<Element>(static_cast<T>(x[i]) + static_cast<T>(residual[i]));
+    all += static_cast<T>(total[i]);
+  }
   return all;
 }
 
 // The sum of (x - centre)^2 over a row.
-template <class T>
-T squares_of_row(const T* x, T centre, int64_t width) {
+template <class T, class Element>
+T squares_of_row(const Element* x, T centre, int64_t width) {
   constexpr int64_t kStep = kLanes<T>;
   const int64_t whole = width - width % kStep;
   Vec<T> squares{};
   for (int64_t i = 0; i < whole; i += kStep) {
-    const Vec<T> centred = load(x + i) - centre;
+    const Vec<T> centred = load_as<T>(x + i) - centre;
     squares += centred * centred;
   }
   T all = sum<T>(squares);
-  for (int64_t i = whole; i < width; ++i) all += (x[i] - centre) * (x[i] - centre);
+  for (int64_t i = whole; i < width; ++i) {
+    const T centred = static_cast<T>(x[i]) - centre;
+    all += centred * centred;
+  }
   return all;
 }
 
 // LayerNorm of x + residual over one row (Ba, Kiros, Hinton: Layer Normalization, 2016; the biased
 // variance, as torch). Mean and variance in two passes while the row is in cache. `total` gets the
 // sum and may be `out`.
-template <class T>
+template <class T, class Element>
 struct LayerNorm {
-  const T* weight;
-  const T* bias;
+  const Element* weight;
+  const Element* bias;
   T eps;
 
-  void operator()(const T* x, const T* residual, T* total, T* out, int64_t width) const {
+  void operator()(const Element* x, const Element* residual, Element* total, Element* out,
+                  int64_t width) const {
     constexpr int64_t kStep = kLanes<T>;
     const int64_t whole = width - width % kStep;
-    const T mean = add_row(x, residual, total, width) / static_cast<T>(width);
+    const T mean = add_row<T>(x, residual, total, width) / static_cast<T>(width);
     const T spread = squares_of_row(total, mean, width) / static_cast<T>(width);
     const T scale = 1 / static_cast<T>(__builtin_sqrt(spread + eps));
     for (int64_t i = 0; i < whole; i += kStep) {
-      store(out + i, (load(total + i) - mean) * scale * load(weight + i) + load(bias + i));
+      const Vec<T> scaled = (load_as<T>(total + i) - mean) * scale;
+      store_as(out + i, scaled * load_as<T>(weight + i) + load_as<T>(bias + i));
     }
     for (int64_t i = whole; i < width; ++i) {
-      out[i] = (total[i] - mean) * scale * weight[i] + bias[i];
+      const T scaled = (static_cast<T>(total[i]) - mean) * scale;
+      out[i] = static_cast<Element>(scaled * static_cast<T>(weight[i]) + static_cast<T>(bias[i]));
     }
   }
 };
 
 // RMSNorm of one row (Zhang, Sennrich: Root Mean Square Layer Normalization, 2019); without a
 // weight where that is null.
-template <class T>
+template <class T, class Element>
 struct RmsNorm {
-  const T* weight;
+  const Element* weight;
   T eps;
 
-  void operator()(const T* x, T* out, int64_t width) const {
+  void operator()(const Element* x, Element* out, int64_t width) const {
     constexpr int64_t kStep = kLanes<T>;
     const int64_t whole = width - width % kStep;
     const T mean = squares_of_row(x, T(0), width) / static_cast<T>(width);
     const T scale = 1 / static_cast<T>(__builtin_sqrt(mean + eps));
     for (int64_t i = 0; i < whole; i += kStep) {
-      const Vec<T> scaled = load(x + i) * scale;
-      store(out + i, weight != nullptr ? scaled * load(weight + i) : scaled);
+      const Vec<T> scaled = load_as<T>(x + i) * scale;
+      store_as(out + i, weight != nullptr ? scaled * load_as<T>(weight + i) : scaled);
     }
     for (int64_t i = whole; i < width; ++i) {
-      out[i] = x[i] * scale * (weight != nullptr ? weight[i] : T(1));
+      const T factor = weight != nullptr ? static_cast<T>(weight[i]) : T(1);
+      out[i] = static_cast<Element>(static_cast<T>(x[i]) * scale * factor);
     }
   }
 };
@@ -92,11 +103,11 @@ T* data_of(void* argument) {
   return argument == nullptr ? nullptr : static_cast<T*>(bringup::tensor(argument).data);
 }
 
-// The argument eps: a number, or a tensor of one where the kernel is compiled so.
+// The argument eps: a number, or a tensor of one element of type EPS where that is defined.
 template <class T>
 T eps_of(void* argument) {
-#ifdef EPS_IS_TENSOR
-  return *data_of<T>(argument);
+#ifdef EPS
+  return static_cast<T>(*data_of<EPS>(argument));
 #else
   return bringup::scalar<T>(argument);
 #endif
@@ -119,11 +130,12 @@ int32_t for_each_row(const bringup_ctx* ctx, void* x, const Row& each) {
 }
 
 // LayerNorm of x + residual over every row; `args` are x, residual, weight, bias and eps.
-template <class T>
-int32_t add_layer_norm(void** args, const bringup_ctx* ctx, T* total, T* out) {
-  const T *x = data_of<T>(args[0]), *residual = data_of<T>(args[1]);
-  const LayerNorm<T> normalize{data_of<T>(args[2]), data_of<T>(args[3]),
-                               bringup::scalar<T>(args[4])};
+template <class Element>
+int32_t add_layer_norm(void** args, const bringup_ctx* ctx, Element* total, Element* out) {
+  using T = typename ComputedAs<Element>::type;
+  const Element *x = data_of<Element>(args[0]), *residual = data_of<Element>(args[1]);
+  const LayerNorm<T, Element> normalize{data_of<Element>(args[2]), data_of<Element>(args[3]),
+                                        bringup::scalar<T>(args[4])};
   return for_each_row(ctx, args[0], [=](int64_t at, int64_t width) {
     normalize(x + at, residual + at, total + at, out + at, width);
   });

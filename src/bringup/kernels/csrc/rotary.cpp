@@ -4,7 +4,7 @@
 // against each other as transformers does: x * cos + (-x2, x1) * sin. x has any strides; cos and
 // sin are [B or 1, H or 1, S or 1, D].
 #include "bringup/kernel.h"
-#include "vec.h"
+#include "gemm/elements.h"
 
 #ifndef SCALAR
 #define SCALAR float
@@ -14,6 +14,7 @@ using namespace bringup_kernels;
 
 namespace {
 
+using T = ComputedAs<SCALAR>::type;
 using Tensor4 = bringup::View<const SCALAR, 4>;
 
 constexpr int64_t kWorthAThread = 16384;  // elements
@@ -23,19 +24,27 @@ const SCALAR* row_of(const Tensor4& t, int64_t b, int64_t h, int64_t s) {
   return &t(t.size(0) == 1 ? 0 : b, t.size(1) == 1 ? 0 : h, t.size(2) == 1 ? 0 : s, 0);
 }
 
+// a * b as it is added to another product. In 16 bits it is rounded first, as the formula does in
+// torch: where the two cancel, its result would be far away otherwise.
+Vec<T> product(Vec<T> a, Vec<T> b) { return Rounded<SCALAR>::of(a * b); }
+T product(SCALAR a, SCALAR b) {
+  return static_cast<T>(static_cast<SCALAR>(static_cast<T>(a) * static_cast<T>(b)));
+}
+
 // One row of which all strides are 1.
 void rotate(const SCALAR* x, const SCALAR* cos, const SCALAR* sin, SCALAR* out, int64_t half) {
-  constexpr int64_t kStep = kLanes<SCALAR>;
+  constexpr int64_t kStep = kLanes<T>;
   int64_t i = 0;
   for (; i + kStep <= half; i += kStep) {
-    const Vec<SCALAR> low = load(x + i), high = load(x + half + i);
-    store(out + i, low * load(cos + i) - high * load(sin + i));
-    store(out + half + i, high * load(cos + half + i) + low * load(sin + half + i));
+    const Vec<T> low = load_as<T>(x + i), high = load_as<T>(x + half + i);
+    store_as(out + i, product(low, load_as<T>(cos + i)) - product(high, load_as<T>(sin + i)));
+    store_as(out + half + i,
+             product(high, load_as<T>(cos + half + i)) + product(low, load_as<T>(sin + half + i)));
   }
   for (; i < half; ++i) {
     const SCALAR low = x[i], high = x[half + i];
-    out[i] = low * cos[i] - high * sin[i];
-    out[half + i] = high * cos[half + i] + low * sin[half + i];
+    out[i] = static_cast<SCALAR>(product(low, cos[i]) - product(high, sin[i]));
+    out[half + i] = static_cast<SCALAR>(product(high, cos[half + i]) + product(low, sin[half + i]));
   }
 }
 

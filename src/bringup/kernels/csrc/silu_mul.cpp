@@ -4,6 +4,7 @@
 // rows (last dimension) of both may lie apart, as two halves of one projection do.
 #include "activations.h"
 #include "bringup/kernel.h"
+#include "gemm/elements.h"
 
 #ifndef SCALAR
 #define SCALAR float
@@ -13,13 +14,18 @@ using namespace bringup_kernels;
 
 namespace {
 
+using T = ComputedAs<SCALAR>::type;
+
 void multiply_row(const SCALAR* gate, const SCALAR* up, SCALAR* out, int64_t width) {
-  constexpr int64_t kStep = kLanes<SCALAR>;
+  constexpr int64_t kStep = kLanes<T>;
   int64_t i = 0;
-  for (; i + kStep <= width; i += kStep) store(out + i, silu(load(gate + i)) * load(up + i));
+  for (; i + kStep <= width; i += kStep) {
+    store_as(out + i, silu(load_as<T>(gate + i)) * load_as<T>(up + i));
+  }
   if (i == width) return;
   const int64_t rest = width - i;
-  store_part(out + i, silu(load_part(gate + i, rest)) * load_part(up + i, rest), rest);
+  store_some<T>(out + i, silu(load_some<T>(gate + i, 1, rest)) * load_some<T>(up + i, 1, rest),
+                rest);
 }
 
 }  // namespace
