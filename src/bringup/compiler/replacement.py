@@ -320,8 +320,6 @@ def _is_same(dialect: AtenDialect, left: object, right: object) -> bool:
     if left is right:
         return True
     one, other = (item.size if isinstance(item, ir.Value) else item for item in (left, right))
-    if isinstance(one, ir.SymbolicDim) or isinstance(other, ir.SymbolicDim):
-        return ir.same_size(one, other)
     return not isinstance(one, ir.Value) and dialect.same(one, other)
 
 
