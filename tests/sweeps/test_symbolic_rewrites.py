@@ -23,6 +23,7 @@ from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
 KINDS = ("dynamic", "marked", "automatic")
+CLEANUP = ("LibraryCollapseViews", "LibraryDropCopies")
 SYMBOL = re.compile(r"\b(?:s|u|zf|zuf)\d+\b")
 
 
@@ -110,6 +111,8 @@ def check_kind(function, inputs, kind, expected, monkeypatch, sweep_counts):
         torch.testing.assert_close(got, function(*ours))
         torch.testing.assert_close(left, ours)
     for matches, unknown in zip(seen.matches, seen.unknown, strict=True):
+        # what a pass leaves alone stays between the views that another would have joined
+        unknown = {*unknown, *CLEANUP} if unknown else unknown
         different = {
             name: (expected.get(name, 0), matches.get(name, 0))
             for name in {*expected, *matches} - unknown
