@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from benchmarks._harness import Row, interleave, row
-from bringup import kernels
+from bringup import compiler, kernels
 from bringup.cli.demo import model, modes, texts
 
 _LENGTHS = (6, 18, 90)
@@ -30,13 +30,12 @@ def run(quick: bool) -> list[Row]:
             peers["Inductor"] = modes.inductor(masked, "cpu")
             extremes = (chosen[0], chosen[-1])
             peers["Inductor, frozen"] = modes.frozen_inductor(masked, "cpu", extremes)
-        attention = kernels.register_attention()
-        served = modes.fuse(model.ServedEmbedder(model.load_model(folder, attention)).eval())
-        buckets = modes.CapturedBuckets(served, "cpu")
+        prepared = kernels.use_lengths(model.load_model(folder, "sdpa"))
+        ladder = compiler.bucket_ladder((s.tokens for s in sentences), 16)
+        ours = modes.captured(model.ServedEmbedder(prepared).eval(), "cpu", ladder)
         rows = []
         for sentence in chosen:
-            buckets.capture(texts.bucket_for(sentence.tokens))
-            candidates = {"ours": modes.captured(buckets, "cpu"), **peers}
+            candidates = {"ours": ours, **peers}
             calls = {
                 name: partial(candidate.call, candidate.prepare(sentence))
                 for name, candidate in candidates.items()

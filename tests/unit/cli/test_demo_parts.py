@@ -35,14 +35,6 @@ def candidate(
 # Texts
 
 
-@given(st.integers(1, 512))
-def test_bucket_holds_the_sentence_without_much_padding(tokens: int) -> None:
-    bucket = texts.bucket_for(tokens)
-    assert tokens <= bucket < tokens + (6 if tokens <= 48 else 12)
-    assert bucket <= texts.LONGEST == 512
-    assert texts.bucket_for(bucket) == bucket
-
-
 def test_length_classes_meet_without_a_gap() -> None:
     classes = [sentence(n).length_class for n in (3, 10, 11, 40, 41, 512)]
     short, middle, long = LengthClass
@@ -141,12 +133,10 @@ def test_rows_give_medians_ratios_and_errors_by_length_class() -> None:
     assert (rows[3].max_abs_diff, rows[3].min_cosine) == (0.0, 1.0)
 
 
-def test_host_operators_are_counted_below_autograd_with_calls_into_graphs_added() -> None:
+def test_host_operators_are_counted_below_autograd() -> None:
     x = torch.randn(2, 3)
     both = candidate(lambda _: torch.relu(x) + 1)
     assert measure.count_host_ops(both, sentence(3)) == 2
-    replaying = ModelRunner(Mode.CAPTURED, "cpu", both.prepare, both.call, calls_per_sentence=2)
-    assert measure.count_host_ops(replaying, sentence(3)) == 4
 
 
 def test_nearest_pairs_are_the_most_similar_in_order_and_never_a_sentence_with_itself() -> None:
@@ -165,17 +155,17 @@ def test_two_sentences_have_one_pair() -> None:
 
 
 def test_padding_influence_sees_a_model_that_looks_at_padded_rows() -> None:
-    def looks(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
+    def looks(inputs: tuple[torch.Tensor, list[int]]) -> torch.Tensor:
         return inputs[0].float().sum(1, keepdim=True)
 
-    def does_not_look(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
-        return inputs[0][:, : inputs[1]].float().sum(1, keepdim=True)
+    def does_not_look(inputs: tuple[torch.Tensor, list[int]]) -> torch.Tensor:
+        return inputs[0][:, : inputs[1][0]].float().sum(1, keepdim=True)
 
     careless = ModelRunner(Mode.FUSED, "cpu", lambda s: s, looks)
     careful = ModelRunner(Mode.FUSED, "cpu", lambda s: s, does_not_look)
-    assert modes.padding_influence(careless, sentence(4)) > 0
-    assert modes.padding_influence(careful, sentence(4)) == 0
-    assert modes.padding_influence(careless, sentence(6)) == 0  # a full bucket has no padded row
+    assert modes.padding_influence(careless, sentence(4), 9) > 0
+    assert modes.padding_influence(careful, sentence(4), 9) == 0
+    assert modes.padding_influence(careless, sentence(6), 6) == 0  # there is no padded row
 
 
 # Gates
@@ -199,14 +189,14 @@ def test_row_that_does_not_agree_fails_and_the_demo_exits_1(
 
 
 def test_candidate_that_looks_at_padded_rows_fails_and_a_careful_one_does_not() -> None:
-    def careless(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
+    def careless(inputs: tuple[torch.Tensor, list[int]]) -> torch.Tensor:
         return inputs[0].float().sum(1, keepdim=True)
 
-    def careful(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
-        return inputs[0][:, : inputs[1]].float().sum(1, keepdim=True)
+    def careful(inputs: tuple[torch.Tensor, list[int]]) -> torch.Tensor:
+        return inputs[0][:, : inputs[1][0]].float().sum(1, keepdim=True)
 
-    def broken(inputs: tuple[torch.Tensor, int]) -> torch.Tensor:
-        return torch.full((1, 1), math.nan if inputs[1] == 4 else 0.0)
+    def broken(inputs: tuple[torch.Tensor, list[int]]) -> torch.Tensor:
+        return torch.full((1, 1), math.nan if inputs[1] == [4] else 0.0)
 
     candidates = [
         ModelRunner(mode, "cpu", lambda s: s, call)

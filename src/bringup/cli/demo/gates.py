@@ -29,8 +29,11 @@ def padding_failures(candidates: Sequence[ModelRunner], sentences: Sequence[Sent
     the embedding must be the same to the bit.
     """
     failures = []
+    longest = max(sentence.tokens for sentence in sentences)
     for candidate in candidates:
-        influences = [modes.padding_influence(candidate, sentence) for sentence in sentences]
+        influences = [
+            modes.padding_influence(candidate, sentence, longest) for sentence in sentences
+        ]
         wrong = [influence for influence in influences if influence != 0]  # NaN is wrong too
         if wrong:
             failures.append(

@@ -40,8 +40,7 @@ class Row:
         speedup_vs_eager, speedup_vs_inductor: median over the sentences of the ratio of medians, on
             the same device; None where the other did not run.
         max_abs_diff, min_cosine: against eager on cpu, over all sentences of the class.
-        host_ops: operators that the host dispatches for the class's middle sentence, plus update
-            and replay.
+        host_ops: operators that the host dispatches for the class's middle sentence.
     """
 
     mode: str
@@ -128,15 +127,15 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to mypy
 
 
 def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
-    """Operators that one call sends through the dispatcher, plus its calls into captured graphs.
-    What a graph runs inside `replay()`, and what Inductor generated, is not dispatched.
+    """Operators that one call sends through the dispatcher. What a captured graph runs, and what
+    Inductor generated, is not dispatched.
     """
     inputs = candidate.prepare(sentence)
     counter = _Counter()
     with counter:
         candidate.call(inputs)
     synchronize(candidate.device)
-    return counter.count + candidate.calls_per_sentence
+    return counter.count
 
 
 def nearest_pairs(

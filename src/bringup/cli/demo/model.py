@@ -85,7 +85,7 @@ class MaskedEmbedder(torch.nn.Module):  # type: ignore[misc]  # torch is Any to 
 
 
 class ServedEmbedder(torch.nn.Module):  # type: ignore[misc]  # torch is Any to mypy
-    """The same with lengths instead of a mask; `model` uses `kernels.register_attention()`."""
+    """The same with lengths instead of a mask; `kernels.use_lengths` prepared `model`."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 import bringup.compiler  # noqa: F401 - makes backend="bringup" known where nothing is installed
-from bringup import graphs
 from bringup.cli.demo.model import padded_ids
-from bringup.cli.demo.texts import Sentence, bucket_for
+from bringup.cli.demo.texts import Sentence
 
 __all__ = [
-    "CapturedBuckets",
     "Mode",
     "ModelRunner",
     "captured",
     "eager",
     "frozen_inductor",
-    "fuse",
     "fused",
     "inductor",
     "padding_influence",
 ]
+
+
+_PADDING = 5  # rows behind a sentence, in the check that they do not count
 
 
 class Mode(Enum):
@@ -47,15 +47,12 @@ class ModelRunner:
         device: where.
         prepare: makes the inputs of a sentence, outside of what is timed.
         call: runs the model on them and returns the embedding [1, D]; what is timed.
-        calls_per_sentence: how often Python reaches into bringup for one `call`, besides dispatched
-            operators.
     """
 
     mode: Mode
     device: str
     prepare: Callable[[Sentence], Any]
     call: Callable[[Any], torch.Tensor]
-    calls_per_sentence: int = 0
 
     @property
     def name(self) -> str:
@@ -102,80 +99,43 @@ def frozen_inductor(
     return ModelRunner(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
 
 
-def fuse(embedder: torch.nn.Module) -> Any:
-    """Compile the module in place with `backend="bringup"`; returns it."""
-    embedder.compile(backend="bringup", dynamic=True)
-    return embedder
-
-
-def fused(compiled: Any, device: str) -> ModelRunner:
-    """The fused module at every sentence's own length."""
-
-    def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
-        return padded_ids(sentence, sentence.tokens, device), sentence.tokens
-
-    return ModelRunner(Mode.FUSED, device, prepare, lambda inputs: compiled(inputs[0], [inputs[1]]))
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    graph: Any
-    ids: torch.Tensor
-    embedding: torch.Tensor
-
-
-class CapturedBuckets:
-    """The fused module as one captured graph per bucket of lengths."""
-
-    def __init__(self, compiled: Any, device: str) -> None:
-        self._compiled = compiled
-        self._device = device
-        self._buckets: dict[int, _Bucket] = {}
-
-    def capture(self, length: int) -> None:
-        """Capture the bucket of padded length `length`, unless it is there already."""
-        if length in self._buckets:
-            return
-        ids = torch.zeros(1, length, dtype=torch.long, device=self._device)
-        self._compiled(ids, [length - 1])  # compiles, if this is the first
-        graph = graphs.CapturedGraph()
-        with graphs.capture(graph):
-            embedding = self._compiled(ids, [length - 1])
-        self._buckets[length] = _Bucket(graph, ids, embedding)
-
-    def serve(self, ids: torch.Tensor, tokens: int) -> torch.Tensor:
-        """The embedding of a padded sentence. The tensor is overwritten by the next sentence of its
-        bucket.
-        """
-        bucket = self._buckets[ids.shape[1]]
-        bucket.ids.copy_(ids)
-        bucket.graph.update({"**.actual_seq_lengths": [tokens]})
-        bucket.graph.replay()
-        return bucket.embedding
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-
-def captured(buckets: CapturedBuckets, device: str) -> ModelRunner:
-    """Every sentence padded to its bucket, by update and replay of the bucket's graph."""
-
-    def prepare(sentence: Sentence) -> tuple[torch.Tensor, int]:
-        return padded_ids(sentence, bucket_for(sentence.tokens), device), sentence.tokens
-
+def fused(embedder: torch.nn.Module, device: str) -> ModelRunner:
+    """The module in mode `default`, every sentence at its own length."""
+    compiled = torch.compile(embedder, backend="bringup", dynamic=True)
     return ModelRunner(
-        Mode.CAPTURED, device, prepare, lambda inputs: buckets.serve(*inputs), calls_per_sentence=2
+        Mode.FUSED, device, _inputs_with_length(device), lambda inputs: compiled(*inputs)
     )
 
 
-def padding_influence(candidate: ModelRunner, sentence: Sentence) -> float:
-    """How much the embedding of a padded sentence depends on what stands behind its length: 0.0
-    when all is well.
+def captured(embedder: torch.nn.Module, device: str, ladder: Sequence[int]) -> ModelRunner:
+    """The module in mode `serve`: padded up to a bucket of the ladder, one graph a bucket."""
+    compiled = torch.compile(
+        embedder,
+        backend="bringup",
+        dynamic=True,
+        options={"mode": "serve", "buckets": ladder, "static_outputs": True},
+    )
+    return ModelRunner(
+        Mode.CAPTURED, device, _inputs_with_length(device), lambda inputs: compiled(*inputs)
+    )
+
+
+def _inputs_with_length(device: str) -> Callable[[Sentence], tuple[torch.Tensor, list[int]]]:
+    def prepare(sentence: Sentence) -> tuple[torch.Tensor, list[int]]:
+        return padded_ids(sentence, sentence.tokens, device), [sentence.tokens]
+
+    return prepare
+
+
+def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:
+    """How much the embedding of a sentence that is padded, to `longest` tokens at most, depends on
+    what stands behind its length: 0.0 when all is well.
 
     For the fused and captured candidates, which take padded ids and a length.
     """
-    ids = padded_ids(sentence, bucket_for(sentence.tokens), candidate.device)
-    clean = candidate.call((ids, sentence.tokens)).to("cpu", copy=True)
+    ids = padded_ids(sentence, min(sentence.tokens + _PADDING, longest), candidate.device)
+    lengths = [sentence.tokens]
+    clean = candidate.call((ids, lengths)).to("cpu", copy=True)
     ids[:, sentence.tokens :] = 2024  # any other token
-    dirty = candidate.call((ids, sentence.tokens)).to("cpu", copy=True)
+    dirty = candidate.call((ids, lengths)).to("cpu", copy=True)
     return float((clean - dirty).abs().max())

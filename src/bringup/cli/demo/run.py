@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from bringup import __version__, compiler, devices, kernels, passes
 from bringup.cli.demo import gates, measure, model, modes, texts
 from bringup.cli.demo.measure import Pair, Row
-from bringup.cli.demo.modes import CapturedBuckets, Mode, ModelRunner
+from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import Sentence
 from bringup.errors import BringupError
 
@@ -25,6 +25,7 @@ __all__ = ["DemoOptions", "DemoResult", "run_demo"]
 _ROUNDS = {"cpu": 15, "npu": 5}
 _QUICK_ROUNDS = 3
 _QUICK_SENTENCES = 6
+_MOST_BUCKETS = 16
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,6 @@ class _Run:
         self.folder = model.model_dir()
         for error in passes.load_pass_plugins().errors:
             raise error  # otherwise the table would show another program than the user's
-        kernels.register_attention()
         with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
             tokenizer = model.load_tokenizer(self.folder)
             lines = texts.read_texts(options.file, options.text)
@@ -193,24 +193,20 @@ class _Run:
 
     def _ours(self, device: str) -> list[ModelRunner]:
         """Fused, and fused and captured."""
+        prepared = kernels.use_lengths(model.load_model(self.folder, "sdpa"))
+        served = model.ServedEmbedder(prepared.to(device)).eval()
         with self.steps.step(
             f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
         ):
-            served = model.ServedEmbedder(
-                model.load_model(self.folder, "bringup").to(device)
-            ).eval()
-            compiled = modes.fuse(served)
-            fused = modes.fused(compiled, device)
+            fused = modes.fused(served, device)
             _warm_up(fused, self.sentences)
         self._note_matches(device)
-        lengths = sorted({texts.bucket_for(sentence.tokens) for sentence in self.sentences})
-        buckets = CapturedBuckets(compiled, device)
-        words = f"Capturing one graph for each of {len(lengths)} padded lengths on {device}"
-        with self.steps.step(words, len(lengths)) as done:
-            for length in lengths:
-                buckets.capture(length)
-                done()
-        return [fused, modes.captured(buckets, device)]
+        ladder = compiler.bucket_ladder((s.tokens for s in self.sentences), _MOST_BUCKETS)
+        words = f"Capturing one graph for each of {len(ladder)} padded lengths on {device}"
+        with self.steps.step(words):
+            captured = modes.captured(served, device, ladder)
+            measure.embed_all(captured, self.sentences)
+        return [fused, captured]
 
     def _note_matches(self, device: str) -> None:
         report = compiler.last_report()

@@ -85,8 +85,7 @@ def show(
         "eager/this, Inductor/this: how many times faster; median over the sentences,",
         "  on the same device, in interleaved rounds.",
         "diff, cosine: against eager on cpu, over all sentences.",
-        "ops: operators dispatched by the host for one sentence; with captured graphs",
-        "  the copy of the token ids, update() and replay().",
+        "ops: operators dispatched by the host for one sentence; a captured graph is none",
         "; ".join(
             f"{length_class.value}: {length_class.range_text}" for length_class in LengthClass
         ),

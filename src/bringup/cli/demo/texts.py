@@ -14,7 +14,6 @@ __all__ = [
     "LONGEST",
     "LengthClass",
     "Sentence",
-    "bucket_for",
     "encode",
     "examples_dir",
     "read_texts",
@@ -24,9 +23,6 @@ __all__ = [
 LONGEST = 512  # tokens; the model has no positions behind
 _SHORT = 10
 _MIDDLE = 40
-_FINE = 6  # the rows that packed_linear multiplies at once: finer buckets would save nothing
-_COARSE = 12
-_FINE_UP_TO = 48
 
 
 class LengthClass(Enum):
@@ -65,14 +61,6 @@ class Sentence:
         if self.tokens <= _SHORT:
             return LengthClass.SHORT
         return LengthClass.MIDDLE if self.tokens <= _MIDDLE else LengthClass.LONG
-
-
-def bucket_for(tokens: int) -> int:
-    """The padded length at which a sentence is served: multiples of 6 up to 48, then of 12, never
-    more than the model's `LONGEST`.
-    """
-    step = _FINE if tokens <= _FINE_UP_TO else _COARSE
-    return min(-(-tokens // step) * step, LONGEST)
 
 
 def examples_dir() -> Path:
