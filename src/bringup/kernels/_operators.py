@@ -2,7 +2,7 @@
 and its input contract, and what its arguments are. Importing this module registers them with torch;
 the kernels are compiled when they are first needed.
 
-How they compute is described in the C++ files.
+How they compute is described in the C++ files, where they round 16-bit floats in docs/numerics.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shipped operators in bfloat16 and float16: rounded once, or as eager rounds."""
+"""The shipped operators in bfloat16 and float16: rounded where eager rounds."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ def _seed() -> None:
     torch.manual_seed(7)
 
 
-def is_rounded_once(ours: Tensor, exact: Tensor) -> None:
-    """Within half the distance of two numbers of the dtype, and what float32 sums add to it."""
+def is_rounded(ours: Tensor, exact: Tensor, times: int = 1) -> None:
+    """Within so often half the distance of two numbers, and what float32 sums add to it."""
     assert ours.shape == exact.shape
     info = torch.finfo(ours.dtype)
-    bound = exact.abs() * (info.eps / 2 + 3e-6) + 2e-6
+    bound = exact.abs() * (times * info.eps / 2 + 3e-6) + 2e-6
     assert bool(((ours.double() - exact).abs() <= bound).all())
+
+
+def almost_equal(ours: Tensor, eager: Tensor) -> None:
+    """The same bits but where a rounding was a matter of float32's last digit."""
+    torch.testing.assert_close(ours, eager)
+    assert int((ours != eager).sum()) <= 1 + ours.numel() // 200
 
 
 def given(*shape: int, dtype: torch.dtype, count: int = 1) -> Any:
@@ -48,20 +54,19 @@ def rms_norm(total: Tensor, weight: Tensor | None) -> Tensor:
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_norms_round_their_sum_and_their_result_once(
-    shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_norms_round_as_the_formula_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, residual = given(*shape, dtype=dtype, count=2)
     weight, bias = given(shape[-1], dtype=dtype, count=2)
     normalized, total = kernels.add_layer_norm_sum(x, residual, weight, bias, 1e-5)
     assert torch.equal(total, x + residual)
-    is_rounded_once(normalized, layer_norm(total, weight, bias))
+    is_rounded(normalized, layer_norm(total, weight, bias))
     assert torch.equal(kernels.add_layer_norm(x, residual, weight, bias, 1e-5), normalized)
     normalized, total = kernels.add_rms_norm(x, residual, weight, 1e-6)
     assert torch.equal(total, x + residual)
-    is_rounded_once(normalized, rms_norm(total, weight))
+    is_rounded(normalized, rms_norm(total, weight), times=2)
+    almost_equal(normalized, (rms_norm(total, None).to(dtype) * weight))
     assert torch.equal(kernels.rms_norm(total, weight, 1e-6), normalized)
-    is_rounded_once(kernels.rms_norm(total, None, 1e-6), rms_norm(total, None))
+    is_rounded(kernels.rms_norm(total, None, 1e-6), rms_norm(total, None))
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -76,18 +81,20 @@ def test_eps_that_is_a_tensor_is_not_rounded_to_16_bits(
     x[1] = 2e-4
     got = torch.ops.bringup.rms_norm_eps(x, weight, eps)
     assert torch.equal(got, kernels.rms_norm(x, weight, 1e-8))
-    is_rounded_once(got, functional.rms_norm(x.double(), (5,), None, 1e-8))
+    is_rounded(got, functional.rms_norm(x.double(), (5,), None, 1e-8))
     got, _ = torch.ops.bringup.add_rms_norm_eps(x, x, weight, eps)
     assert torch.equal(got, kernels.add_rms_norm(x, x, weight, 1e-8)[0])
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_activations_round_once(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_activations_round_as_the_formula_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, up = given(*shape, dtype=dtype, count=2) * 4
     bias = given(shape[-1], dtype=dtype)
-    is_rounded_once(kernels.silu_mul(x, up), functional.silu(x.double()) * up.double())
-    is_rounded_once(kernels.bias_gelu(x, bias), functional.gelu(x.double() + bias.double()))
+    product = kernels.silu_mul(x, up)
+    is_rounded(product, functional.silu(x.double()) * up.double(), times=2)
+    almost_equal(product, functional.silu(x) * up)
+    is_rounded(kernels.bias_gelu(x, bias), functional.gelu(x.double() + bias.double()))
 
 
 @pytest.mark.parametrize("dtype", NARROW)

@@ -1,5 +1,5 @@
 // Rows of layer norm and RMS norm, with or without a residual added first. Elements are read and
-// written as Element and computed with as T; results are rounded once.
+// written as Element and computed with as T.
 #pragma once
 
 #include "bringup/kernel.h"
@@ -72,7 +72,8 @@ struct LayerNorm {
 };
 
 // RMSNorm of one row (Zhang, Sennrich: Root Mean Square Layer Normalization, 2019); without a
-// weight where that is null.
+// weight where that is null. In 16 bits the row is rounded before it is multiplied by the weight,
+// as models do that compute it in float32.
 template <class T, class Element>
 struct RmsNorm {
   const Element* weight;
@@ -85,11 +86,14 @@ struct RmsNorm {
     const T scale = 1 / static_cast<T>(__builtin_sqrt(mean + eps));
     for (int64_t i = 0; i < whole; i += kStep) {
       const Vec<T> scaled = load_as<T>(x + i) * scale;
-      store_as(out + i, weight != nullptr ? scaled * load_as<T>(weight + i) : scaled);
+      store_as(out + i,
+               weight == nullptr ? scaled : Rounded<Element>::of(scaled) * load_as<T>(weight + i));
     }
     for (int64_t i = whole; i < width; ++i) {
-      const T factor = weight != nullptr ? static_cast<T>(weight[i]) : T(1);
-      out[i] = static_cast<Element>(static_cast<T>(x[i]) * scale * factor);
+      const Element scaled = static_cast<Element>(static_cast<T>(x[i]) * scale);
+      out[i] = weight == nullptr
+                   ? scaled
+                   : static_cast<Element>(static_cast<T>(scaled) * static_cast<T>(weight[i]));
     }
   }
 };

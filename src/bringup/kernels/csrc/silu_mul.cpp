@@ -16,15 +16,18 @@ namespace {
 
 using T = ComputedAs<SCALAR>::type;
 
+// In 16 bits rounded before it is multiplied, as by the operators of torch.
+Vec<T> activated(Vec<T> gate) { return Rounded<SCALAR>::of(silu(gate)); }
+
 void multiply_row(const SCALAR* gate, const SCALAR* up, SCALAR* out, int64_t width) {
   constexpr int64_t kStep = kLanes<T>;
   int64_t i = 0;
   for (; i + kStep <= width; i += kStep) {
-    store_as(out + i, silu(load_as<T>(gate + i)) * load_as<T>(up + i));
+    store_as(out + i, activated(load_as<T>(gate + i)) * load_as<T>(up + i));
   }
   if (i == width) return;
   const int64_t rest = width - i;
-  store_some<T>(out + i, silu(load_some<T>(gate + i, 1, rest)) * load_some<T>(up + i, 1, rest),
+  store_some<T>(out + i, activated(load_some<T>(gate + i, 1, rest)) * load_some<T>(up + i, 1, rest),
                 rest);
 }
 

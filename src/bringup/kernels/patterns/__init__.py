@@ -20,7 +20,7 @@ from bringup.kernels.patterns.cleanup import (
     MergeEqual,
 )
 from bringup.kernels.patterns.linear import MergeProjections, PackLinear
-from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, RmsNorm
+from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, NarrowRmsNorm, RmsNorm
 from bringup.kernels.patterns.rotary import Rotary
 from bringup.passes import FusionBasePass, PassStage, register_fusion_pass
 
@@ -31,6 +31,7 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
     FoldFactories,
     DropCopies,
     RmsNorm,
+    NarrowRmsNorm,
     AddRmsNorm,
     AddLayerNorm,
     Rotary,

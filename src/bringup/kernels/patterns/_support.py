@@ -8,6 +8,7 @@ from typing import ClassVar
 from bringup import ir, passes
 
 __all__ = [
+    "ALL_FLOATS",
     "FLOATS",
     "KNOWN_AT_RUN_TIME",
     "NodePass",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 FLOATS = frozenset({"float32", "float64"})
+ALL_FLOATS = FLOATS | {"bfloat16", "float16"}
+"""Of the operators that compute 16-bit floats in float32."""
 KNOWN_AT_RUN_TIME = "known only at run time"
 """In the reasons for what a pass does with known sizes and numbers alone."""
 
@@ -78,15 +81,21 @@ def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
     return known
 
 
-def described(values: Iterable[object]) -> list[ir.TensorDesc]:
-    """The descriptions of values that are all float32 or all float64 tensors of one device.
+def described(
+    values: Iterable[object], dtypes: frozenset[str] = FLOATS, otherwise: str = ""
+) -> list[ir.TensorDesc]:
+    """The descriptions of values that are tensors of one device and one of these dtypes.
 
-    Raises `PassSkipException` if they are anything else.
+    Raises `PassSkipException` if they are anything else; `otherwise` says why another dtype is
+    left alone.
     """
     known = descriptions(values)
     kinds = sorted({f"{desc.dtype} on {desc.device}" for desc in known})
     require(len(kinds) == 1, f"the tensors are of different kinds: {', '.join(kinds)}")
-    require(known[0].dtype in FLOATS, f"{known[0].dtype} is not float32 or float64")
+    dtype = known[0].dtype
+    names = "float32 or float64" if dtypes == FLOATS else ", ".join(sorted(dtypes))
+    reason = f"; {otherwise}" if otherwise and dtype in ALL_FLOATS else ""
+    require(dtype in dtypes, f"{dtype} is not {names}{reason}")
     return known
 
 

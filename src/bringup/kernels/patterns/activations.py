@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
+    ALL_FLOATS,
     KNOWN_AT_RUN_TIME,
     binary,
     close_to,
@@ -40,7 +41,7 @@ class SwiGlu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Both of one shape, rows without gaps."""
-        gate, up = described(match_result.inputs)
+        gate, up = described(match_result.inputs, ALL_FLOATS)
         require(gate.shape.rank > 0, "the gate has no dimension")
         require(gate.shape.same_as(up.shape), f"the shapes {gate.shape} and {up.shape} differ")
         require(
@@ -64,7 +65,10 @@ class _WrittenOutGelu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """The numbers of the formula."""
-        described(match_result.inputs)
+        described(
+            match_result.inputs,
+            otherwise="the formula rounds at each step, so the operator's result is another",
+        )
         for name in self.names(match_result.pattern_name):
             given, wanted = match_result[name], self.numbers[name]
             is_known = not is_scalar(given) or is_frozen(given)
@@ -177,7 +181,10 @@ class BiasGelu(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """A bias for each column; the view keeps columns."""
-        bias, _, weight, result = described((*match_result.inputs, *match_result.outputs))
+        bias, _, weight, result = described(
+            (*match_result.inputs, *match_result.outputs),
+            otherwise="the product would be rounded before the bias is added",
+        )
         width = ir.Shape(weight.shape.dims[-1:])
         require(bias.shape.same_as(width), f"the bias is {bias.shape}, not one number per column")
         require(ir.Shape(result.shape.dims[-1:]).same_as(width), "the view cuts columns")

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
+    ALL_FLOATS,
+    FLOATS,
     binary,
     close_to,
     described,
@@ -14,7 +16,7 @@ from bringup.kernels.patterns._support import (
     require,
 )
 
-__all__ = ["AddLayerNorm", "AddRmsNorm", "RmsNorm"]
+__all__ = ["AddLayerNorm", "AddRmsNorm", "NarrowRmsNorm", "RmsNorm"]
 
 _Spelling = Callable[[ir.GraphBuilder, ir.TensorHolder], ir.TensorHolder]
 
@@ -70,7 +72,9 @@ class RmsNorm(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """The mean of squares over the last dimension, a number as eps, one weight per column."""
-        x, *weight = described(match_result.inputs)
+        x, *weight = described(
+            match_result.inputs, otherwise="its squares are rounded, those of the operator are not"
+        )
         eps = match_result["eps"]
         require(isinstance(eps, (int, float)) or is_scalar(eps), f"eps is no number: {eps!r}")
         if match_result.pattern_name.startswith("pow"):
@@ -93,11 +97,10 @@ class RmsNorm(passes.PatternFusionPass):
         if not isinstance(eps, ir.Value):
             return _one(builder.op("bringup::rms_norm", *arguments, eps))
         desc = described(match_result.inputs[:1])[0]
-        if eps.desc is None or (eps.desc.dtype, eps.desc.device) != (desc.dtype, desc.device):
+        if eps.desc is None or eps.desc.device != desc.device:
             import torch  # `bringup passes list` does without
 
-            device = torch.device(desc.device)
-            eps = _one(builder.op("aten::_to_copy", eps, dtype=desc.dtype, device=device))
+            eps = _one(builder.op("aten::_to_copy", eps, device=torch.device(desc.device)))
         return _one(builder.op("bringup::rms_norm_eps", *arguments, eps))
 
 
@@ -105,6 +108,54 @@ def _one(result: ir.TensorHolder | tuple[ir.TensorHolder, ...]) -> ir.TensorHold
     """The one output of an operator."""
     assert isinstance(result, ir.TensorHolder)
     return result
+
+
+class NarrowRmsNorm(passes.PatternFusionPass):
+    """16-bit floats that are widened for `bringup::rms_norm` without a weight, rounded, and then
+    multiplied by one -> the operator in 16 bits, which rounds once.
+    """
+
+    @passes.pattern
+    def norm(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """eps is a number."""
+        return self._narrow("bringup::rms_norm", inputs, passes.any_value("eps"))
+
+    @passes.pattern
+    def norm_eps(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
+        """eps is a tensor."""
+        return self._narrow("bringup::rms_norm_eps", inputs, inputs[2])
+
+    def _narrow(self, op_type: str, inputs: passes.PatternInputs, eps: object) -> ir.TensorHolder:
+        kernels.load()
+        weight, x = inputs[0], inputs[1]
+        builder = x.builder
+        wide = builder.op("aten::_to_copy", x, dtype=passes.any_value("wide"))
+        normalized = _one(builder.op(op_type, wide, None, eps))
+        narrow = builder.op("aten::_to_copy", normalized, dtype=passes.any_value("narrow"))
+        return binary(builder, "aten::mul.Tensor", weight, narrow)
+
+    def meet_requirements(self, match_result: passes.MatchResult) -> bool:
+        """Widened to float32, rounded to what it was; one weight per column."""
+        inner = next(
+            node for node in match_result.get_matched_nodes() if "rms_norm" in node.op_type
+        )
+        wide = described([inner.argument("x")])[0].dtype
+        require(wide == "float32", f"it is computed in {wide}, not in float32")
+        narrow = inner.outputs[0].users[0].outputs[0]
+        weight, x, _ = described([*match_result.inputs[:2], narrow], ALL_FLOATS - FLOATS)
+        require(
+            weight.shape.same_as(ir.Shape(x.shape.dims[-1:])),
+            "the weight is not one number per column",
+        )
+        return True
+
+    def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
+        """The operator on what was widened."""
+        kernels.load()
+        builder = ir.GraphBuilder()
+        weight, x, *eps = builder.create_inputs(len(match_result.inputs))
+        op_type = f"bringup::rms_norm{'_eps' if eps else ''}"
+        return _one(builder.op(op_type, x, weight, eps[0] if eps else match_result["eps"]))
 
 
 class AddRmsNorm(passes.PatternFusionPass):
@@ -122,7 +173,7 @@ class AddRmsNorm(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Nothing is broadcast."""
-        x, residual, *_ = described(match_result.inputs)
+        x, residual, *_ = described(match_result.inputs[:3], ALL_FLOATS)
         require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
         return True
 
@@ -171,7 +222,7 @@ class AddLayerNorm(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """One dimension is normalised and nothing is broadcast."""
-        x, residual, weight, bias = described(match_result.inputs)
+        x, residual, weight, bias = described(match_result.inputs, ALL_FLOATS)
         require(weight.shape.rank == bias.shape.rank == 1, "more than one dimension is normalised")
         require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
         return True

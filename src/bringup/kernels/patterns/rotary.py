@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import binary, described, last_dimension, require
+from bringup.kernels.patterns._support import (
+    ALL_FLOATS,
+    binary,
+    described,
+    last_dimension,
+    require,
+)
 
 __all__ = ["Rotary"]
 
@@ -54,7 +60,7 @@ class Rotary(passes.PatternFusionPass):
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """[B, H, S, D], in memory [B, S, H, D], in halves of D; cos and sin broadcast to it."""
-        known = described((*match_result.inputs, *match_result.outputs))
+        known = described((*match_result.inputs, *match_result.outputs), ALL_FLOATS)
         require(all(desc.shape.rank == 4 for desc in known), "not all tensors have 4 dimensions")
         x, *tables, result = known
         require(
