@@ -112,7 +112,7 @@ def _one(result: ir.TensorHolder | tuple[ir.TensorHolder, ...]) -> ir.TensorHold
 
 class NarrowRmsNorm(passes.PatternFusionPass):
     """16-bit floats that are widened for `bringup::rms_norm` without a weight, rounded, and then
-    multiplied by one -> the operator in 16 bits, which rounds once.
+    multiplied by one -> the operator in 16 bits, which rounds there too.
     """
 
     @passes.pattern
