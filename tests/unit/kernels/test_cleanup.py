@@ -68,6 +68,33 @@ def test_graph_that_writes_memory_stays():
     assert "writes memory" in result.message
 
 
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_slice_of_everything_goes(mode):
+    def function(x):
+        whole = torch.ops.aten.slice.Tensor(x * 2, 1, 0, 2**63 - 1)
+        return whole.relu()
+
+    operators, result = cleaned(function, X, only="DropCopies", mode=mode)
+    assert operators == ["mul", "relu"]
+    assert result.matches == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2)[:, 1:].relu(),
+        lambda x: (x * 2)[:, ::2].relu(),
+        lambda x: (x * 2)[:1].relu(),
+        lambda x: (x * 2)[:, :-1].relu(),
+        lambda x: torch.ops.aten.slice.Tensor(x * 2, 1, 0, 2**63 - 1),  # the caller may write it
+    ],
+)
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_slice_of_a_part_or_for_the_caller_stays(function, mode):
+    operators, _ = cleaned(function, X, only="DropCopies", mode=mode)
+    assert operators.count("slice") == 1
+
+
 def test_calls_with_several_results_are_merged():
     def function(x):
         first, second = x.split(4, 1), x.split(4, 1)

@@ -30,7 +30,8 @@ class _Returned:
 
 
 class DropCopies(NodePass):
-    """Copies (dropout in evaluation mode leaves one), views and expansions to the same shape.
+    """Copies (dropout in evaluation mode leaves one), views and expansions to the same shape, and
+    slices of everything (torch leaves them in a graph where sizes are symbolic).
 
     A copy stays where a result shares its memory: what the caller does to that result must not
     reach another.
@@ -39,6 +40,7 @@ class DropCopies(NodePass):
     op_types: ClassVar[tuple[str, ...]] = (
         "aten::clone",
         "aten::expand",
+        "aten::slice.Tensor",
         "aten::view",
         "aten::_unsafe_view",
     )
