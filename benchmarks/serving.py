@@ -1,8 +1,8 @@
 """A user's own model through the documented API, against Inductor with freezing.
 
-transformers' models with random weights: BERT of MiniLM's shape at three sizes, and one decode step
-of a Llama with a static cache. All take turns in one process, with the same threads. A row's ratio
-is our time over the peer's.
+transformers' models with random weights: BERT of MiniLM's shape at three sizes, and a Llama with a
+static cache, one step and 128 tokens. All take turns in one process, with the
+same threads; first calls have a process each. A row's ratio is our time over the peer's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -19,64 +18,14 @@ import torch
 from torch import Tensor
 
 from benchmarks._harness import Row, interleave, row
+from benchmarks._modes import compiled, first_results
+from benchmarks._serving_first_call import first_call_rows
+from benchmarks._serving_models import bert, llama
+from benchmarks._serving_text import generate_rows
 
 SIZES = ((1, 16), (8, 32), (32, 64))
 BUDGETS = {"serve": (0.5, 0.91, 1.0), "default": (0.77, 1.0, 1.03), "max": (0.83, 0.83, 0.83)}
 """The most that our time may be of Inductor's, by mode and size."""
-
-
-def bert() -> torch.nn.Module:
-    """BERT of MiniLM's shape: six layers of 384, 10.6 million weights besides the embeddings."""
-    import transformers as hf
-
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        hidden_size=384, intermediate_size=1536, num_attention_heads=12, num_hidden_layers=6
-    )
-    return _frozen(hf.BertModel(config, add_pooling_layer=False))
-
-
-def llama() -> torch.nn.Module:
-    """A Llama of eight layers of 512."""
-    import transformers as hf
-
-    torch.manual_seed(0)
-    config = hf.LlamaConfig(
-        hidden_size=512,
-        intermediate_size=1376,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        num_hidden_layers=8,
-        vocab_size=8000,
-        max_position_embeddings=512,
-    )
-    return _frozen(hf.LlamaForCausalLM(config))
-
-
-def _frozen(model: torch.nn.Module) -> torch.nn.Module:
-    return model.eval().requires_grad_(False)
-
-
-def compiled(model: torch.nn.Module, mode: str) -> Callable[..., object]:
-    """In one of our modes, or by Inductor with freezing."""
-    if mode == "inductor":
-        return torch.compile(model, options={"freezing": True})
-    return torch.compile(model, backend="bringup", options={"mode": mode})
-
-
-def _first_calls(calls: Mapping[str, Callable[[], Tensor]]) -> dict[str, Tensor]:
-    """What each gives, compiled here: Dynamo looks at the global option for freezing."""
-    from torch._inductor import config
-
-    results = {}
-    for name, call in calls.items():
-        scope: AbstractContextManager[object] = (
-            config.patch(freezing=True) if name.startswith("inductor") else nullcontext()
-        )
-        with scope:
-            call()
-            results[name] = call().clone()
-    return results
 
 
 def _check(results: Mapping[str, Tensor]) -> None:
@@ -107,7 +56,7 @@ def _bert_rows(batch: int, length: int, position: int, rounds: int) -> list[Row]
             return call(function).float()
 
     calls["inductor, bf16"] = partial(under_autocast, compiled(model, "inductor"))
-    _check(_first_calls(calls))
+    _check(first_results(calls))
     samples = interleave(calls, rounds=rounds, calls=1)
     name = f"BERT {batch} x {length}"
     rows = [row(f"{name}, serve", "eager", samples["serve"], samples["eager"])]
@@ -146,7 +95,7 @@ def _decode_rows(rounds: int) -> list[Row]:
     calls = {"eager": step(model)} | {
         name: step(compiled(model, name)) for name in ("inductor", "default", "serve", "max")
     }
-    _check(_first_calls(calls))
+    _check(first_results(calls))
     weights = torch.cat(
         [
             item.flatten()
@@ -175,11 +124,12 @@ def _decode_rows(rounds: int) -> list[Row]:
 _MEMORY = """
 import sys, torch
 from benchmarks import serving
+from benchmarks._modes import compiled
 model, mode = serving.bert(), sys.argv[1]
 ids = torch.randint(0, 30000, (8, 32))
-run = model if mode == "eager" else serving.compiled(model, mode)
+run = model if mode == "eager" else compiled(model, mode)
 with torch.no_grad():
-    serving.compiled(torch.nn.Linear(2, 2), "serve")(torch.ones(2))  # loads Dynamo and AOT autograd
+    compiled(torch.nn.Linear(2, 2), "serve")(torch.ones(2))  # loads Dynamo and AOT autograd
     for _ in range(3):
         run(input_ids=ids)
 print(serving.peak_bytes())
@@ -227,5 +177,8 @@ def run(*, quick: bool = False) -> list[Row]:
     if not quick:
         torch._dynamo.reset()
         rows += _decode_rows(25)
+        torch._dynamo.reset()
+        rows += generate_rows(5)
+        rows += first_call_rows()
         rows += _memory_rows()
     return rows
