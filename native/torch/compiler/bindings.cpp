@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
 
@@ -201,6 +202,19 @@ void finish(Program& program, const nb::sequence& outputs) {
   program.finish(std::move(operands));
 }
 
+// Warnings of operators become warnings of Python, which may be errors.
+std::vector<c10::IValue> run_with_warnings(const Program& program,
+                                           std::vector<c10::IValue> values) {
+  torch::PyWarningHandler warnings;
+  try {
+    const nb::gil_scoped_release no_gil;
+    return program.run(std::move(values));
+  } catch (...) {
+    warnings.set_in_exception();
+    throw;
+  }
+}
+
 // Takes the arguments out of the list, so that what a step reads last is freed there.
 nb::tuple run(const Program& program, const nb::list& arguments) {
   std::vector<c10::IValue> values;
@@ -215,11 +229,7 @@ nb::tuple run(const Program& program, const nb::list& arguments) {
     values.push_back(*std::move(value));
   }
   if (PyList_SetSlice(arguments.ptr(), 0, PY_SSIZE_T_MAX, nullptr) != 0) throw nb::python_error();
-  std::vector<c10::IValue> results;
-  {
-    const nb::gil_scoped_release no_gil;
-    results = program.run(std::move(values));
-  }
+  const std::vector<c10::IValue> results = run_with_warnings(program, std::move(values));
   PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(results.size()));
   if (tuple == nullptr) throw nb::python_error();
   nb::tuple owned = nb::steal<nb::tuple>(tuple);

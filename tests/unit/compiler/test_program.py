@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -169,6 +170,23 @@ def test_error_of_an_operator_reaches_the_caller_and_the_next_call_runs() -> Non
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         run([torch.ones(2, 3), torch.ones(2, 3)])
     assert run([torch.ones(2, 3), torch.ones(3, 2)])[0].tolist() == [[3, 3], [3, 3]]
+
+
+def test_warning_of_an_operator_is_one_of_python() -> None:
+    places, values = torch.arange(5.0), torch.randn(4, 2).t()
+    module = traced(torch.searchsorted, places, values)
+    run = native_program(module)
+    assert run is not None
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="non-contiguous"):
+            run([places, values])
+        with warnings.catch_warnings(), pytest.raises(UserWarning, match="non-contiguous"):
+            warnings.simplefilter("error")
+            run([places, values])
+    finally:
+        torch.set_warn_always(always)
 
 
 def test_wrong_inputs_are_refused() -> None:
