@@ -1,7 +1,7 @@
 """A user's own model through the documented API, against Inductor with freezing.
 
-transformers' models with random weights: BERT of MiniLM's shape at three sizes, and a Llama with a
-static cache, one step and 128 tokens. All take turns in one process, with the
+transformers' models with random weights: BERT of MiniLM's shape at three sizes and at lengths that
+vary, a Llama with a static cache, one step and 128 tokens. All take turns in one process, with the
 same threads; first calls have a process each. A row's ratio is our time over the peer's.
 """
 
@@ -21,7 +21,7 @@ from benchmarks._harness import Row, interleave, row
 from benchmarks._modes import compiled, first_results
 from benchmarks._serving_first_call import first_call_rows
 from benchmarks._serving_models import bert, llama
-from benchmarks._serving_text import generate_rows
+from benchmarks._serving_text import generate_rows, mixed_rows
 
 SIZES = ((1, 16), (8, 32), (32, 64))
 BUDGETS = {"serve": (0.5, 0.91, 1.0), "default": (0.77, 1.0, 1.03), "max": (0.83, 0.83, 0.83)}
@@ -179,6 +179,8 @@ def run(*, quick: bool = False) -> list[Row]:
         rows += _decode_rows(25)
         torch._dynamo.reset()
         rows += generate_rows(5)
+        torch._dynamo.reset()
+        rows += mixed_rows(7)
         rows += first_call_rows()
         rows += _memory_rows()
     return rows
