@@ -18,7 +18,8 @@ from tests.sweeps.support import FULL, sized
 from torch import nn
 
 from bringup import compiler, kernels, passes
-from bringup.compiler import backend, inference_graph, inner
+from bringup.compiler import backend, inference_graph
+from bringup.compiler.program import run_eagerly as run_program
 from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE
@@ -67,7 +68,7 @@ def run(function, inputs, kind, monkeypatch, names=None):
 
     def run_eagerly(aten, examples):
         seen.code.append(aten.code)
-        return inner.run_eagerly(aten, examples)
+        return run_program(aten, examples)
 
     def record(module, examples):
         env = torch._guards.TracingContext.get().fake_mode.shape_env
