@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -59,9 +59,9 @@ class _Template(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What torch says of one fake tensor; each question costs it half a microsecond."""
+    """What torch says of one tensor without data; each question costs half a microsecond."""
 
-    tensor: FakeTensor  # kept, so that its id stays its own
+    tensor: torch.Tensor  # kept, so that its id stays its own
     key: tuple[object, ...] | None  # all that fake kernels see; None when that cannot be told
     look: Look
     is_plain: bool  # whether a template makes the like
@@ -107,25 +107,31 @@ class Inference:
             if instead_of is not None and len(known) == 1 and self._fits(instead_of, known[0]):
                 return (instead_of.meta,)
             return tuple([self._made(template) for template in known])
-        metas = self._run(node, overload)
+        given = self._metas(node)
+        metas = self._run(node, overload, given)
         if key is not None:
-            self._remember(key, node, metas)
+            self._remember(key, given.values(), metas)
         else:
             self._facts.clear()  # it may have written to its arguments
         return metas
 
-    def _run(self, node: ir.Node, overload: Any) -> tuple[object, ...]:
-        metas = self._metas(node)
+    def _run(
+        self, node: ir.Node, overload: Any, metas: Mapping[object, object]
+    ) -> tuple[object, ...]:
         arguments = [filled(argument, metas) for argument in node.arguments]
         with unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
             return outputs_of(call(overload, arguments))
 
     def _metas(self, node: ir.Node) -> dict[object, object]:
         """What stands for the values and symbolic sizes in the arguments of a node."""
-        metas: dict[object, object] = {value: value.meta for value in node.inputs}
+        metas: dict[object, object] = {value: self._faked(value.meta) for value in node.inputs}
         for size in ir.sizes_in(node.arguments):
             metas[size] = self._sizes.symint(size, self.mode.shape_env)
         return metas
+
+    def _faked(self, meta: Any) -> object:
+        """A tensor without data as one of the mode: torch would make a new one at every call."""
+        return self.mode.from_tensor(meta, static_shapes=True) if _is_plain_meta(meta) else meta
 
     def _number(self, node: ir.Node) -> object:
         """The size that a node computes from sizes."""
@@ -156,7 +162,7 @@ class Inference:
         if isinstance(argument, ir.Value):
             argument = argument.meta
         kind = type(argument)
-        if kind is FakeTensor:
+        if kind is FakeTensor or _is_plain_meta(argument):
             return self._tensor_look(argument)
         if kind in _PLAIN:
             return kind, argument
@@ -185,7 +191,8 @@ class Inference:
     def _looked_at(self, tensor: Any) -> _Facts:
         key: tuple[object, ...] | None = None
         seen = None
-        if tensor.fake_mode is self.mode and tensor.constant is None:
+        is_fake = type(tensor) is FakeTensor
+        if not is_fake or (tensor.fake_mode is self.mode and tensor.constant is None):
             seen = look(tensor)
         if (
             seen is None
@@ -196,13 +203,14 @@ class Inference:
             return _Facts(tensor, None, _NO_LOOK, False, 0, None)
         offset = expression(tensor.storage_offset())
         requires_grad = tensor.requires_grad
-        is_data_dependent = tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor)
+        is_data_dependent = (
+            is_fake and tensor._has_symbolic_sizes_strides and free_unbacked_symbols(tensor)
+        )
         if not is_data_dependent:
             key = (seen.shape, seen.strides, offset, seen.dtype, seen.device, requires_grad)
         is_plain = (
             key is not None
-            and type(tensor) is FakeTensor
-            and tensor.real_tensor is None
+            and not (is_fake and tensor.real_tensor is not None)
             and not requires_grad
             and seen.dtype not in _QUANTIZED
             and offset == 0
@@ -216,12 +224,8 @@ class Inference:
             raise _UnlikeError
         return expression(size)
 
-    def _remember(self, key: object, node: ir.Node, metas: Sequence[Any]) -> None:
-        memory = {
-            value.meta.untyped_storage()._cdata
-            for value in node.inputs
-            if isinstance(value.meta, torch.Tensor)
-        }
+    def _remember(self, key: object, given: Iterable[object], metas: Sequence[Any]) -> None:
+        memory = {meta.untyped_storage()._cdata for meta in given if isinstance(meta, torch.Tensor)}
         templates: list[_Template] = []
         for meta in metas:
             if type(meta) is not FakeTensor:
@@ -248,7 +252,7 @@ class Inference:
     def _fits(self, old: ir.Value, template: _Template) -> bool:
         """Whether a value that goes has a fake tensor as `template` makes them."""
         meta: Any = old.meta
-        if type(meta) is not FakeTensor:
+        if type(meta) is not FakeTensor and not _is_plain_meta(meta):
             return False
         facts = self._facts_of(meta)
         return (
@@ -272,6 +276,11 @@ class Inference:
                 with self._no_guards():
                     empty = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
             return FakeTensor(self.mode, empty, device)
+
+
+def _is_plain_meta(meta: object) -> bool:
+    """Whether this is a tensor without data that no fake mode made (`device="meta"`)."""
+    return isinstance(meta, torch.Tensor) and type(meta) is torch.Tensor and meta.is_meta
 
 
 def look(meta: object) -> Look | None:

@@ -141,6 +141,27 @@ def test_alias_that_no_schema_tells_of_is_seen(mode, runs):
     assert len(runs) == 2
 
 
+def test_tensors_without_data_that_no_mode_made_are_remembered_too(mode, runs):
+    tensors = [torch.empty(2, 3, device="meta") for _ in range(3)]
+    builder, values = builder_over(mode, *tensors)
+    made = [meta(builder.op("aten::mul.Tensor", value, 2)) for value in values[:2]]
+    turned = meta(builder.op("aten::mul.Tensor", builder.op("aten::t", values[2]), 2))
+    assert runs == ["aten::mul.Tensor", "aten::t", "aten::mul.Tensor"]
+    assert [(item.shape, item.stride(), item.device.type) for item in (*made, turned)] == [
+        ((2, 3), (3, 1), "meta"),
+        ((2, 3), (3, 1), "meta"),
+        ((3, 2), (1, 3), "meta"),
+    ]
+    assert memory(made[0]) != memory(made[1])
+
+
+def test_alias_of_a_tensor_that_no_mode_made_is_seen(mode, runs):
+    builder, (x,) = builder_over(mode, torch.empty(2, 2, device="meta"))
+    first, second = (meta(builder.op("aten::contiguous", x)) for _ in range(2))
+    assert runs == ["aten::contiguous"] * 2
+    assert memory(first) == memory(second)
+
+
 def test_writers_run_every_time(mode, runs):
     builder, (x,) = builder_over(mode, fake(mode, 2, 3))
     assert [meta(builder.op("aten::mul_.Tensor", x, 2)) for _ in range(2)] == [x.meta, x.meta]
