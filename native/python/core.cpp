@@ -8,6 +8,7 @@
 #include "python/engine_match.h"
 #include "python/engine_passes.h"
 #include "python/engine_registry.h"
+#include "python/engine_rewrite.h"
 #include "python/engine_run.h"
 #include "python/host_call.h"
 #include "runtime/c_function.h"
@@ -107,5 +108,6 @@ NB_MODULE(_core, module) {
   bringup::python::bind_matching(module);
   bringup::python::bind_registry(module);
   bringup::python::bind_passes(module);
+  bringup::python::bind_rewriting(module);
   bringup::python::bind_running(module);
 }

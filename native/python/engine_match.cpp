@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine_aliases.h"
 #include "engine_handles.h"
 #include "engine_pattern.h"
 
@@ -16,18 +17,6 @@ namespace {
 nb::object text(en::StringId id) { return take(python_text(id)); }
 
 // Alias analysis
-
-struct AliasAnalysisCore {
-  AliasAnalysisCore(GraphCore& core, bool track_views)
-      : core(core), track_views(track_views), aliases(std::in_place, core.graph, track_views) {}
-  GraphCore& core;
-  bool track_views;
-  std::optional<en::AliasAnalysis> aliases;
-
-  nb::object node(en::NodeId id) {
-    return id == en::kNoNode ? nb::none() : take(node_handle(core, id));
-  }
-};
 
 void bind_alias_analysis(nb::module_& module) {
   nb::class_<AliasAnalysisCore>(module, "AliasAnalysisCore")

@@ -11,6 +11,7 @@
 #include "engine/run/pass.h"
 #include "engine/run/session.h"
 #include "engine/run/status.h"
+#include "engine_copier.h"
 #include "engine_exported.h"
 #include "engine_given_match.h"
 #include "engine_handles.h"
@@ -84,13 +85,18 @@ class Answers {
     providers_.constant_made = [this](en::Graph&, en::NodeId node, const en::ConstantData& data) {
       make_constant(node, data);
     };
-    providers_.adopted = [this](en::Graph&, en::NodeId node, const en::Graph& replacement,
-                                en::NodeId original, std::span<const en::NodeId> replaced) {
-      adopt(node, replacement.payload(original), replaced);
-    };
+    providers_.copy = [this](en::Graph&, const en::CopiedNode& copied) { return copy(copied); };
     providers_.difference = [this](const en::Graph&, en::ValueId old, en::ValueId now) {
-      return difference(old, now);
+      return ask([&] { return copier_.difference(old, now); });
     };
+    providers_.stays = [this](en::Graph&, en::ValueId old, en::ValueId now) {
+      ask([&] { copier_.stays(old, now); });
+    };
+    if (ask([&] { return copier_.can_copy_values(); })) {
+      providers_.copy_of = [this](en::Graph&, en::ValueId value, en::NodeId before) {
+        return ask([&] { return copier_.copy_of(value, before); });
+      };
+    }
   }
 
   const en::Providers& providers() const { return providers_; }
@@ -116,26 +122,17 @@ class Answers {
 
   void make_constant(en::NodeId node, const en::ConstantData& data);
 
-  void adopt(en::NodeId node, const en::ConstantData* data, std::span<const en::NodeId> replaced) {
-    if (data != nullptr) return make_constant(node, *data);
-    ask([&] {
-      nb::list nodes;
-      for (const en::NodeId one : replaced) nodes.append(take(node_handle(core_, one)));
-      answers_.attr("adopted")(take(node_handle(core_, node)), nodes);
-    });
-  }
-
-  std::optional<std::string> difference(en::ValueId old, en::ValueId now) {
-    return ask([&]() -> std::optional<std::string> {
-      const nb::object found = answers_.attr("difference")(take(value_handle(core_, old)),
-                                                           take(value_handle(core_, now)));
-      if (found.is_none()) return std::nullopt;
-      return nb::cast<std::string>(found);
-    });
+  en::NodeId copy(const en::CopiedNode& copied) {
+    if (copied.op != en::Operators::constant()) return ask([&] { return copier_.copy(copied); });
+    const en::NodeId node = core_.graph.add_constant(copied.replacement.name(copied.original));
+    const en::ConstantData* data = copied.replacement.payload(copied.original);
+    if (data != nullptr) make_constant(node, *data);
+    return node;
   }
 
   GraphCore& core_;
   nb::object answers_;
+  Copier copier_{core_, nullptr};
   en::Providers providers_;
 };
 

@@ -12,6 +12,7 @@
 namespace bringup::engine {
 
 class Graph;
+struct Call;
 struct ConstantData;
 struct Operator;
 struct TensorDesc;
@@ -49,6 +50,18 @@ Result Provider<Result(Arguments...)>::operator()(Arguments... arguments) const 
   return answer_(std::forward<Arguments>(arguments)...);
 }
 
+// A call or constant of a replacement, as it will be in the graph that is rewritten.
+struct CopiedNode {
+  const Graph& replacement;
+  NodeId original;
+  const Operator* op;
+  const Call& call;
+  uint32_t outputs;  // that it has in the replacement
+  NodeId before;
+  std::span<const NodeId> replaced;
+  ValueId stands_for;  // what its only output will stand for; its node is kNoNode where nothing
+};
+
 // Answers are given on the thread that asks, which is the one that runs the session.
 struct Providers {
   // The operator of a call in `graph`, its overload chosen, and its arguments with defaults filled
@@ -68,11 +81,16 @@ struct Providers {
   // unchecked until they take their place.
   bool only_rewritten = false;
 
-  // Completes a node that the rewriter copied from `original` of `replacement`: describes its
-  // outputs, takes over what the host knows about the nodes that are being replaced.
-  std::function<void(Graph& graph, NodeId node, const Graph& replacement, NodeId original,
-                     std::span<const NodeId> replaced)>
-      adopted;
+  // Makes a node of `graph` from one that the rewriter copies: describes its outputs, takes over
+  // what the host knows about it and about the nodes that are being replaced.
+  std::function<NodeId(Graph& graph, const CopiedNode& copied)> copy;
+  // Puts what stands in `graph` for an opaque object or a symbolic size of a replacement.
+  std::function<void(Graph& graph, const Argument& foreign, NodeId before, ArgumentList& items)>
+      carry_over;
+  // A new value in front of `before` with the elements of `value` and memory of its own.
+  std::function<ValueId(Graph& graph, ValueId value, NodeId before)> copy_of;
+  // Hears of a value that stays, because somebody else reads it, though `now` stands for it.
+  std::function<void(Graph& graph, ValueId old, ValueId now)> stays;
   // Completes a constant that a pass made: the host's own payload and description of it.
   std::function<void(Graph& graph, NodeId node, const ConstantData& data)> constant_made;
   // Why `now` cannot stand where `old` did; by default their descriptions are compared.

@@ -33,6 +33,10 @@ class Copy {
     check_counts();
     collect_attributes();
     const std::vector<ValueId> inputs = replacement_.inputs();
+    const std::vector<ValueId> outputs = replacement_.outputs();
+    for (size_t index = 0; index < outputs.size(); ++index) {
+      stands_for_[outputs[index]] = site_.outputs[index];
+    }
     for (size_t index = 0; index < inputs.size(); ++index) {
       copies_[inputs[index]] = site_.inputs[index];
     }
@@ -41,14 +45,15 @@ class Copy {
       if (&replacement_.op(node) != Operators::input()) copy_node(node);
     }
     copy_control_edges();
-    const std::vector<ValueId> results = mapped_outputs();
-    for (const ValueId result : results) check_unwritten(result);
+    std::vector<ValueId> results = mapped_outputs();
+    for (ValueId& result : results) result = unwritten(result);
     move_control_edges(graph_, site_.nodes, {made_, site_.outputs, results});
     for (size_t index = 0; index < results.size(); ++index) {
       exchange(graph_, site_.outputs[index], results[index], providers_);
       aliases_.replaced(site_.outputs[index], results[index]);
     }
     graph_.erase_dead(site_.nodes);
+    report_values_that_stay(results);
     return std::move(made_);
   }
 
@@ -82,13 +87,27 @@ class Copy {
     return results;
   }
 
-  // What stands for a result is read where that was, so nothing may write its memory before.
-  void check_unwritten(ValueId result) const {
+  // What stands for a result is read where that was, so nothing may write its memory before: then
+  // it is a copy, if the host makes one.
+  ValueId unwritten(ValueId result) {
     const NodeId writer = aliases_.writer_between(result, site_.before, graph_.last());
-    if (writer == kNoNode) return;
+    if (writer == kNoNode) return result;
+    if (providers_.copy_of) {
+      const ValueId copy = providers_.copy_of(graph_, result, site_.before);
+      aliases_.record(copy.node);
+      return copy;
+    }
     throw SkipPass("the replacement returns " + quoted(graph_.name_text(result.node)) +
                    ", whose memory " + quoted(graph_.name_text(writer)) +
                    " writes later on: copy it");
+  }
+
+  void report_values_that_stay(std::span<const ValueId> results) const {
+    if (!providers_.stays) return;
+    for (size_t index = 0; index < results.size(); ++index) {
+      const ValueId old = site_.outputs[index], now = results[index];
+      if (graph_.alive(old.node) && graph_.alive(now.node)) providers_.stays(graph_, old, now);
+    }
   }
 
   // What the replaced nodes agree on.
@@ -125,11 +144,10 @@ class Copy {
     for (const Attribute& attribute : replacement_.attributes(original)) {
       graph_.set_attribute(node, attribute.name, attribute.item);
     }
-    for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
-      copies_[{original, index}] = {node, index};
-    }
+    const uint32_t outputs =
+        std::min(replacement_.output_count(original), graph_.output_count(node));
+    for (uint32_t index = 0; index < outputs; ++index) copies_[{original, index}] = {node, index};
     made_.push_back(node);
-    if (!is_constant || providers_.adopted) complete(node, original);
     aliases_.record(node);
   }
 
@@ -156,26 +174,44 @@ class Copy {
 
   NodeId copy_constant(NodeId original) {
     const StringId base = replacement_.name(original);
+    if (providers_.copy) {
+      const Operator* op = &replacement_.op(original);
+      return providers_.copy(
+          graph_, {replacement_, original, op, Call(), 1, site_.before, site_.nodes, ValueId()});
+    }
     const ConstantData* data = replacement_.payload(original);
-    if (providers_.adopted || data == nullptr) return graph_.add_constant(base);
-    return insert_constant(graph_, base, *data, providers_);
+    return data == nullptr ? graph_.add_constant(base)
+                           : insert_constant(graph_, base, *data, providers_);
   }
 
   NodeId insert(NodeId original) {
-    const std::vector<Argument> items = mapped(replacement_.arguments(original));
-    const std::vector<Argument> keywords = mapped(replacement_.keywords(original));
+    ArgumentList bound, keywords;
+    put_mapped(replacement_.arguments(original), bound);
+    put_mapped(replacement_.keywords(original), keywords);
     const Operator* op = &replacement_.op(original);
-    const StringId base = base_name_of(op->type);
     uint32_t outputs = replacement_.output_count(original);
-    ArgumentList bound;
-    bound.put_all(items);
     if (providers_.only_rewritten) {
       // What was unchecked while it was made is bound now.
       op = providers_.schema(graph_, op->type, bound);
       if (op->output_count >= 0) outputs = static_cast<uint32_t>(op->output_count);
     }
     check_writes(*op, bound.items());
-    return graph_.insert(op, base, {bound.items(), bound.count(), keywords}, outputs, site_.before);
+    const Call call{bound.items(), bound.count(), keywords.items()};
+    if (providers_.copy) {
+      return providers_.copy(graph_, {replacement_, original, op, call, outputs, site_.before,
+                                      site_.nodes, replaced_by(original)});
+    }
+    const NodeId node = graph_.insert(op, base_name_of(op->type), call, outputs, site_.before);
+    graph_.set_attribute(node, origin_attribute(), origin().items());
+    infer_if_known(graph_, node, providers_);
+    return node;
+  }
+
+  // What the only output of a node of the replacement stands for.
+  ValueId replaced_by(NodeId original) const {
+    if (replacement_.output_count(original) != 1) return ValueId();
+    const auto found = stands_for_.find({original, 0});
+    return found == stands_for_.end() ? ValueId() : found->second;
   }
 
   void check_writes(const Operator& op, ArgumentSpan items) const {
@@ -198,29 +234,36 @@ class Copy {
                           quoted(replacement_.name_text(value.node)) + " computes it");
   }
 
-  std::vector<Argument> mapped(ArgumentSpan arguments) const {
-    std::vector<Argument> items(arguments.begin(), arguments.end());
-    for (Argument& argument : items) {
-      if (argument.tag != Tag::kValue) continue;
-      const ValueId now = mapped(argument.value);
-      argument = now.node == kNoNode ? Argument::none() : Argument::of_value(now);
+  // Copies whole items, values exchanged for what stands for them here.
+  void put_mapped(ArgumentSpan items, ArgumentList& list) {
+    for (size_t position = 0; position < items.size();) {
+      const Argument& head = items[position];
+      const ArgumentSpan whole = item_at(items, position);
+      position += whole.size();
+      if (head.is_nest()) {
+        list.open(head.tag);
+        put_mapped(whole.subspan(1), list);
+        list.close();
+      } else if (head.tag == Tag::kValue) {
+        const ValueId now = mapped(head.value);
+        list.put(now.node == kNoNode ? Argument::none() : Argument::of_value(now));
+      } else if (providers_.carry_over && (head.tag == Tag::kOpaque || head.tag == Tag::kSymbol)) {
+        providers_.carry_over(graph_, head, site_.before, list);
+      } else {
+        list.put(head);
+      }
     }
-    return items;
   }
 
-  // What the host does not complete, the engine does.
-  void complete(NodeId node, NodeId original) {
-    if (providers_.adopted) {
-      return providers_.adopted(graph_, node, replacement_, original, site_.nodes);
-    }
+  // The names of the nodes that are replaced.
+  ArgumentList origin() const {
     ArgumentList names;
     names.open(Tag::kList);
     for (const NodeId replaced : site_.nodes) {
       names.put(Argument::of_string(graph_.name(replaced)));
     }
     names.close();
-    graph_.set_attribute(node, origin_attribute(), names.items());
-    infer_if_known(graph_, node, providers_);
+    return names;
   }
 
   Graph& graph_;
@@ -229,6 +272,7 @@ class Copy {
   AliasAnalysis& aliases_;
   const Providers& providers_;
   std::unordered_map<ValueId, ValueId> copies_;
+  std::unordered_map<ValueId, ValueId> stands_for_;  // outputs of the replacement
   std::unordered_map<StringId, std::vector<Argument>> inherited_attributes_;
   std::unordered_map<StringId, NodeId> attribute_sources_;
   std::map<NodeId, NodeId> calls_;  // new ones by their original

@@ -17,7 +17,6 @@ from bringup.passes.engine import NativeInstance, PassRegistration, native
 from bringup.passes.patterns.elements import AnyValue, Constant
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern, Variadic
-from bringup.passes.rewrite.rewriter import inherited_metadata
 
 __all__ = ["load_library", "native_pass_class", "unload_library"]
 
@@ -194,11 +193,6 @@ class _Answers:
         """Describe the outputs of a node that is new or has another argument."""
         self._graph.shape_again(node)
 
-    def adopted(self, node: ir.Node, replaced: list[ir.Node]) -> None:
-        """Complete a node that took the place of others: what it inherits, and its outputs."""
-        node.meta.update(inherited_metadata(replaced))
-        self.infer(node)
-
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""
         dialect = self._graph.dialect
@@ -211,10 +205,6 @@ class _Answers:
         node.payload = payload
         if dialect is not None:
             self._graph.set_meta(node.output, dialect.constant_meta(payload))
-
-    def difference(self, old: ir.Value, new: ir.Value) -> str | None:
-        """Why one value cannot stand where the other did."""
-        return self._graph.why_not(old, new)
 
 
 def _payload(dialect: ir.Dialect | None, data: tuple[str, tuple[int, ...], bytes]) -> object:

@@ -197,8 +197,6 @@ def _replace(
     found = place(Part(frozenset(nodes), inputs, outputs), aliases)
     if isinstance(found, PlacementRefusal):
         raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
-    for node in found.hoist:
-        graph.move_before(node, found.before)
     names = [node.name for node in nodes]
     made = replace(
         graph,
@@ -207,6 +205,7 @@ def _replace(
         outputs=outputs,
         nodes=nodes,
         before=found.before,
+        hoist=found.hoist,
         aliases=aliases,
     )
     if context is not None:

@@ -238,8 +238,6 @@ class Session:
         if self._verifier is not None and len(replacement.outputs) == len(outputs):
             where = f"{target.pattern} ({', '.join(target.names)})"
             self._verifier.check(where, target.nodes, inputs, outputs, replacement)
-        for node in target.hoist:
-            self.graph.move_before(node, target.before)
         self._made = replace(
             self.graph,
             replacement,
@@ -247,6 +245,7 @@ class Session:
             outputs=outputs,
             nodes=target.nodes,
             before=target.before,
+            hoist=target.hoist,
             aliases=self._targets.aliases,
         )
 

@@ -500,13 +500,6 @@ def test_captured_tensor_twice_keeps_both_numbers_and_others_are_out_of_range():
     assert seen == ["a", "a"]
 
 
-def test_create_replacement_checks_the_type():
-    graph = chain("a")
-    assert passes.create_replacement(graph) is graph
-    with pytest.raises(TypeError, match=r"made from an ir\.Graph, got str"):
-        passes.create_replacement("graph")
-
-
 def test_part_that_reads_what_is_written_before_its_place_is_refused():
     """relu reads x before the write, and would read it after."""
     builder = ir.GraphBuilder("g", compiler.AtenDialect())

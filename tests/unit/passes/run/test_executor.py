@@ -387,7 +387,7 @@ def test_result_that_would_become_an_alias_of_an_input_is_copied(traced):
 
 def test_replacement_that_writes_its_input_is_refused(traced):
     register_swap("aten::relu", "aten::relu_")
-    with pytest.raises(PassError, match="the replacement writes 'input_0', which it did not make"):
+    with pytest.raises(PassError, match="the replacement writes 'x_1', which it did not make"):
         compiler.apply_passes(traced(lambda x: (torch.relu(x), x * 2), X))
 
 

@@ -1,0 +1,88 @@
+// Putting a replacement that Python made where nodes of a graph of Python are.
+#include "engine_rewrite.h"
+
+#include "engine/rewrite/rewriter.h"
+#include "engine/util/outcome.h"
+#include "engine_aliases.h"
+#include "engine_copier.h"
+#include "engine_handles.h"
+
+namespace nb = nanobind;
+
+namespace bringup::python {
+namespace {
+
+// Runs with the GIL, on the thread that edits the graph.
+en::Providers providers_of(Copier& copier) {
+  en::Providers all;
+  all.copy = [&](en::Graph&, const en::CopiedNode& copied) { return copier.copy(copied); };
+  all.carry_over = [&](en::Graph&, const en::Argument& foreign, en::NodeId before,
+                       en::ArgumentList& items) { copier.carry_over(foreign, before, items); };
+  all.difference = [&](const en::Graph&, en::ValueId old, en::ValueId now) {
+    return copier.difference(old, now);
+  };
+  all.stays = [&](en::Graph&, en::ValueId old, en::ValueId now) { copier.stays(old, now); };
+  if (copier.can_copy_values()) {
+    all.copy_of = [&](en::Graph&, en::ValueId value, en::NodeId before) {
+      return copier.copy_of(value, before);
+    };
+  }
+  return all;
+}
+
+std::vector<en::NodeId> nodes_of(const GraphCore& core, nb::handle listed) {
+  std::vector<en::NodeId> nodes;
+  for (nb::handle item : listed) nodes.push_back(node_of(core, item));
+  return nodes;
+}
+
+// None: nothing.
+std::vector<en::ValueId> values_of(const GraphCore& core, nb::handle listed) {
+  std::vector<en::ValueId> values;
+  for (nb::handle item : listed) {
+    values.push_back(item.is_none() ? en::ValueId() : value_of(core, item));
+  }
+  return values;
+}
+
+nb::object replace(GraphCore& core, GraphCore& replacement, nb::handle inputs, nb::handle outputs,
+                   nb::handle nodes, nb::handle before, nb::handle hoist,
+                   AliasAnalysisCore& aliases) {
+  const std::vector<en::ValueId> given = values_of(core, inputs), left = values_of(core, outputs);
+  const std::vector<en::NodeId> replaced = nodes_of(core, nodes);
+  const en::Site site{given, left, replaced, node_of(core, before)};
+  Copier copier(core, &replacement);
+  const en::Providers providers = providers_of(copier);
+  en::Graph& graph = editable(core);
+  for (const en::NodeId node : nodes_of(core, hoist)) graph.move_before(node, site.before);
+  try {
+    std::vector<en::NodeId> made =
+        en::replace(graph, replacement.graph, site, *aliases.aliases, providers);
+    std::erase_if(made, [&](en::NodeId node) {
+      return !graph.alive(node) || &graph.op(node) == en::Operators::constant();
+    });
+    return take(node_tuple(core, made));
+  } catch (const en::SkipPass& skip) {
+    nb::object kind = nb::module_::import_("bringup.errors").attr("PassSkipException");
+    PyErr_SetString(kind.ptr(), skip.what());
+    throw nb::python_error();
+  }
+}
+
+nb::object inherited(GraphCore& core, nb::handle nodes) {
+  return take(inherited_metadata(core, nodes_of(core, nodes)));
+}
+
+}  // namespace
+
+void bind_rewriting(nb::module_& module) {
+  module.def("replace", &replace, nb::arg("graph"), nb::arg("replacement"), nb::arg("inputs"),
+             nb::arg("outputs"), nb::arg("nodes"), nb::arg("before"), nb::arg("hoist"),
+             nb::arg("aliases"),
+             "Copies `replacement` in front of `before`, behind which `hoist` is moved first; the "
+             "new operators.");
+  module.def("inherited_metadata", &inherited, nb::arg("graph"), nb::arg("nodes"),
+             "What new nodes take over from `nodes`, which they replace.");
+}
+
+}  // namespace bringup::python
