@@ -125,8 +125,10 @@ void Copier::carry_over(const en::Argument& foreign, en::NodeId before, en::Argu
                                : Ref::borrowed(replacement_->objects.at(foreign.id));
   if (as_value(object.get()) != nullptr) return convert(core_, object.get(), items);
   const nb::object graph = take(owner(core_));
-  const nb::object computed = nb::module_::import_("bringup.ir.sizes").attr("computed_sizes")(
-      graph, nb::make_tuple(nb::handle(object.get())), take(node_handle(core_, before)));
+  const nb::object computed =
+      nb::module_::import_("bringup.ir.sizes")
+          .attr("computed_sizes")(graph, nb::make_tuple(nb::handle(object.get())),
+                                  take(node_handle(core_, before)));
   convert(core_, nb::object(computed[0]).ptr(), items);
 }
 
@@ -137,8 +139,8 @@ bool Copier::can_copy_values() const {
 
 en::ValueId Copier::copy_of(en::ValueId value, en::NodeId before) {
   const nb::object dialect = take(owner(core_)).attr("dialect");
-  const nb::object copy = dialect.attr("copy_of")(take(value_handle(core_, value)),
-                                                  take(node_handle(core_, before)));
+  const nb::object copy =
+      dialect.attr("copy_of")(take(value_handle(core_, value)), take(node_handle(core_, before)));
   return value_of(core_, copy);
 }
 
@@ -146,8 +148,9 @@ std::optional<std::string> Copier::difference(en::ValueId old, en::ValueId now) 
   PyObject* former = core_.meta(old);
   PyObject* current = core_.meta(now);
   if (former == nullptr || current == nullptr || former == current) return std::nullopt;
-  const nb::object found = take(owner(core_)).attr("why_not")(take(value_handle(core_, old)),
-                                                              take(value_handle(core_, now)));
+  const nb::object found =
+      take(owner(core_))
+          .attr("why_not")(take(value_handle(core_, old)), take(value_handle(core_, now)));
   if (found.is_none()) return std::nullopt;
   return std::string(nb::str(found).c_str());
 }
@@ -155,8 +158,8 @@ std::optional<std::string> Copier::difference(en::ValueId old, en::ValueId now) 
 // The description was taken over for a value that goes: what stays keeps it for itself.
 void Copier::stays(en::ValueId old, en::ValueId now) {
   if (core_.meta(old) != core_.meta(now)) return;
-  take(owner(core_)).attr("part_from")(take(value_handle(core_, old)),
-                                       take(value_handle(core_, now)));
+  take(owner(core_))
+      .attr("part_from")(take(value_handle(core_, old)), take(value_handle(core_, now)));
 }
 
 }  // namespace bringup::python

@@ -236,7 +236,9 @@ def test_replacement_of_another_shape_fails_naming_both_and_changes_nothing(trac
     with pytest.raises(PassError) as failure:
         run(module)
     text = str(failure.value)
-    assert "replace 'exp' (aten::exp) by 'mean' (aten::mean.dim): expected shape [4, 8], got" in text
+    assert (
+        "replace 'exp' (aten::exp) by 'mean' (aten::mean.dim): expected shape [4, 8], got" in text
+    )
     assert "expected shape [4, 8], got [4, 1]" in text
     assert module.code == code
     assert torch.equal(module(X), torch.exp(torch.relu(X)))
