@@ -24,8 +24,8 @@ _OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
 
 
-class AtenDialect:
-    """Implements `ir.Dialect` over `torch.ops`: any registered operator, `aten::` or not.
+class AtenDialect(ir.AtenOperators, own=("mode_for",)):
+    """The dialect over `torch.ops`: any registered operator, `aten::` or not.
 
     Args:
         fake_mode: under which shapes are inferred; taken from the first fake tensor met when None.
@@ -33,6 +33,7 @@ class AtenDialect:
 
     name = "aten"
     size_operators = SIZE_OPERATORS
+    copy_operator = "aten::clone"
 
     def __init__(self, fake_mode: Any = None) -> None:
         self._fake_mode = fake_mode
@@ -56,16 +57,6 @@ class AtenDialect:
             return ir.Operator(op_type, _OPERANDS), tuple(arguments)
         overload = resolve(op_type, arguments, keywords)
         return operator_of(overload), in_schema_order(overload, arguments, keywords)
-
-    def commutes(self, node: ir.Node) -> bool:
-        """See `ir.Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
-        return node.op_type in ir.COMMUTATIVE_ATEN and node.attributes.get("alpha", 1) == 1
-
-    def draws_random(self, node: ir.Node) -> bool:
-        """See `ir.Dialect.draws_random`: not with a dropout of 0, nor outside of training."""
-        attributes = node.attributes
-        idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
-        return node.operator.random and not idle and attributes.get("train", True) is not False
 
     def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
@@ -160,12 +151,6 @@ class AtenDialect:
                 made.value.node.meta[key] = value.node.meta[key]
         return made.value
 
-    def copy_of(self, value: ir.Value, before: ir.Node) -> ir.Value:
-        """See `ir.Dialect`."""
-        made = value.node.graph.inserting_before(before).op("aten::clone", value)
-        assert isinstance(made, ir.TensorHolder)
-        return made.value
-
     def evaluate(self, node: ir.Node, constants: Mapping[ir.Value, object]) -> tuple[object, ...]:
         """See `ir.Dialect.evaluate`."""
         arguments = [filled(argument, constants) for argument in node.arguments]
@@ -249,9 +234,7 @@ class AtenDialect:
         one, other = (self._size_or_same(item) for item in (left, right))
         if isinstance(one, ir.SymbolicDim) or isinstance(other, ir.SymbolicDim):
             return ir.same_size(one, other)
-        if type(left) is not type(right):
-            return False
-        return bool(left == right) or (left != left and right != right)
+        return super().same(left, right)
 
     def _size_or_same(self, item: object) -> object:
         return self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item

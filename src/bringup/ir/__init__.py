@@ -28,7 +28,7 @@ from bringup.ir.operators import Operator, Parameter
 from bringup.ir.order import topological_sort
 from bringup.ir.outputs import replace_output
 from bringup.ir.printing import graph_text, to_dot
-from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenSchemas, aten_schemas
+from bringup.ir.schemas import COMMUTATIVE_ATEN, AtenOperators, AtenSchemas, aten_schemas
 from bringup.ir.symbolic import Dim, DimLike, SymbolicDim, same_size, sizes_in
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
@@ -39,6 +39,7 @@ __all__ = [
     "ONE_OF",
     "OUTPUT",
     "AliasAnalysis",
+    "AtenOperators",
     "AtenSchemas",
     "ConstantData",
     "Control",

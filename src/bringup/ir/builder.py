@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from bringup.errors import ExpiredHandleError
 from bringup.ir.constants import constant_payload
 from bringup.ir.constraint import DimPattern, TensorConstraint
-from bringup.ir.dialect import Dialect
+from bringup.ir.dialect import ATEN_INFIX, Dialect
 from bringup.ir.graph import Graph, use_builder
 from bringup.ir.node import ONE_OF, Node, Value, plain
 from bringup.ir.operators import Operator
@@ -18,12 +18,6 @@ from bringup.ir.symbolic import DimLike
 from bringup.ir.tensor import Shape, TensorDesc
 
 __all__ = ["GraphBuilder", "Operators", "TensorHolder"]
-
-_ATEN_INFIX: Mapping[str, str] = {
-    **{name: f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "div", "matmul", "pow")},
-    "neg": "aten::neg",
-    "reciprocal": "aten::reciprocal",
-}
 
 
 class TensorHolder:
@@ -272,12 +266,13 @@ class GraphBuilder:
     @property
     def infix(self) -> Mapping[str, str]:
         """The operators behind `+`, `@`, ...: those of the dialect, ATen's where it has none."""
-        return getattr(self._live().dialect, "infix", _ATEN_INFIX)
+        dialect = self._live().dialect
+        return ATEN_INFIX if dialect is None else dialect.infix
 
     @property
     def takes_numbers(self) -> bool:
         """Whether numbers may be operands of infix operators as they are."""
-        return self.infix is _ATEN_INFIX
+        return self.infix is ATEN_INFIX
 
     @property
     def aten(self) -> Operators:

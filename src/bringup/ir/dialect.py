@@ -1,56 +1,81 @@
 """What an operator *is*, as far as a graph needs to know. A dialect answers; this package only
 asks.
 
-`compiler.aten` implements the protocol for PyTorch's operators. Nothing here knows torch.
+`compiler.aten` and `compiler.onnx` are the dialects of PyTorch's and ONNX's operators. Nothing here
+knows torch.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
+from bringup.errors import PassError
 from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator
+from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import ConstantData, TensorDesc
 
-__all__ = ["Dialect", "current_dialect", "use_dialect"]
+if TYPE_CHECKING:
+    from bringup.ir.graph import Graph
+
+__all__ = ["ATEN_INFIX", "Dialect", "current_dialect", "use_dialect"]
+
+ATEN_INFIX: Mapping[str, str] = {
+    **{name: f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "div", "matmul", "pow")},
+    "neg": "aten::neg",
+    "reciprocal": "aten::reciprocal",
+}
+"""The operators behind `+`, `@`, ... where no dialect names others."""
 
 
-class Dialect(Protocol):
-    """Answers what the operators of one vocabulary are.
+class Dialect(ABC):
+    """Answers what the operators of one vocabulary are: the base class of every dialect.
 
-    `meta` is the dialect's own description of a value; a graph only carries it. A dialect may have
-    a method `detached()`, which returns one of its class and name that belongs to no graph: what is
-    built with that one (a pattern) is kept, and serves the graphs of all dialects of this class and
-    name.
+    `meta` is the dialect's own description of a value; a graph only carries it. What is not
+    abstract here has a default for a vocabulary whose metas are `TensorDesc`s without strides,
+    whose constants are `ConstantData`, and whose operators compute what their `Operator` says.
 
-    Where strides mean something it may have two more: `reads_strides(node)`, whether a node depends
-    on those of its inputs besides taking them, and `laid_out_as(value, meta, before)`, a copy of
-    `value` in front of `before` that has the strides of `meta`, None where none can be made.
+    A subclass may have other public names only where its definition lists them, so that a misspelt
+    method is an error and not a default:
 
-    Others that it may have:
+        class Mine(ir.Dialect, own=("version",)): ...
 
-    - `infix`: the operators behind `+`, `-`, ... of builders by name (`add`, `sub`, ...); those of
-      ATen otherwise.
-    - `can_fold(node)`: whether a node on constants may be computed once; any pure one otherwise.
-    - `is_settled(node)`: whether inference over a graph may leave a node out, because all is known
-      of its outputs; none otherwise.
-    - `pass_on_shapes(graph)`: called when all shapes of a graph were inferred, to tell the graphs
-      that its nodes call.
-    - `values_are_immutable`: whether results may become inputs or each other.
-    - `as_size(meta)`: the number that a value of this meta is, where it is a size, also of one that
-      hooks were given as an argument; `size_operators`: the operators that compute sizes, by "size"
-      (of a tensor in a dimension), "+", "*", "//"; `size_named(text)`: the size that has this
-      text.
-    - `copy_of(value, before)`: a value with memory of its own and the same elements.
+    Raises `TypeError` at the definition of a subclass with another public name.
     """
 
+    provisional: ClassVar[bool] = False
+    """Whether a graph that is bound to it may be bound again, to one that knows more."""
+    values_are_immutable: ClassVar[bool] = False
+    """Whether results may become inputs or each other."""
+    infix: ClassVar[Mapping[str, str]] = ATEN_INFIX
+    """The operators behind `+`, `-`, ... of builders by name (`add`, `sub`, ...)."""
+    size_operators: ClassVar[Mapping[str, str]] = {}
+    """The operators that compute sizes: "size" (of a tensor in a dimension), "+", "*", "//"."""
+    copy_operator: ClassVar[str | None] = None
+    """The operator whose result is a copy of its only argument; None where there is none."""
+
+    def __init_subclass__(cls, own: Sequence[str] = (), **options: object) -> None:
+        super().__init_subclass__(**options)
+        bases = [base for base in cls.__bases__ if issubclass(base, Dialect)]
+        known = {*own, *(name for base in bases for name in dir(base))}
+        unknown = [name for name in vars(cls) if not name.startswith("_") and name not in known]
+        if unknown:
+            raise TypeError(
+                f"the dialect {cls.__qualname__} has {', '.join(map(repr, unknown))}, which nobody "
+                "asks for: spell it as in ir.Dialect, let a helper begin with an underscore, or "
+                "list it: class ...(ir.Dialect, own=(...))"
+            )
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """The vocabulary, e.g. `aten`."""
 
+    @abstractmethod
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[Operator, tuple[object, ...]]:
@@ -63,12 +88,15 @@ class Dialect(Protocol):
 
     def commutes(self, node: Node) -> bool:
         """Whether the first two arguments of this node may change places."""
+        return node.operator.commutes
 
     def draws_random(self, node: Node) -> bool:
         """Whether this call of a random operator, `node`, draws numbers (a dropout of 0 does
         not).
         """
+        return node.operator.random
 
+    @abstractmethod
     def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
         """The meta of every output of `node`, from that of the inputs. Raises what the operator
         raises.
@@ -82,10 +110,13 @@ class Dialect(Protocol):
 
         Raises `PassError` where the dialect has no such tensor.
         """
+        return desc
 
     def describe(self, meta: object) -> TensorDesc | None:
         """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
+        return meta if isinstance(meta, TensorDesc) else None
 
+    @abstractmethod
     def difference(self, old: object, new: object) -> str | None:
         """Why a value of meta `new` cannot stand where one of `old` did; None when it can."""
 
@@ -93,26 +124,47 @@ class Dialect(Protocol):
         """Whether the metas `old` and `new` agree in their strides too, so that no consumer can
         tell them apart.
         """
+        return True
 
+    def reads_strides(self, node: Node) -> bool:
+        """Whether a node depends on the strides of its inputs besides taking them."""
+        return False
+
+    def laid_out_as(self, value: Value, meta: object, before: Node) -> Value | None:
+        """A copy of `value` in front of `before` that has the strides of `meta`; None where none
+        can be made.
+        """
+        return None
+
+    @abstractmethod
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
         """The outputs of a node whose inputs are all constants, given the data of each."""
+
+    def can_fold(self, node: Node) -> bool:
+        """Whether a pure node on constants may be computed once."""
+        return True
 
     def sample(self, meta: object, seed: int, draw: int) -> object:
         """Random data for a value of this meta. `seed` decides the elements; symbolic sizes
         depend on `draw` alone, so that values sampled with the same `draw` fit together.
         """
+        self._refuse("samples no values")
 
     def distance(self, expected: object, got: object) -> tuple[float, float]:
         """How far the result `got` is from `expected` at most, and how far it may be."""
+        self._refuse("compares no values")
 
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
         """The meta in another floating-point `dtype` (None: its own), with every size above 1
         larger by `more`; the same object where that changes nothing.
         """
+        self._refuse("varies no values")
 
     def constant(self, payload: ConstantData) -> object:
         """A constant whose `payload` was given by value, in the dialect's own form."""
+        return payload
 
+    @abstractmethod
     def constant_meta(self, payload: object) -> object:
         """The meta of a constant that holds `payload`.
 
@@ -124,17 +176,54 @@ class Dialect(Protocol):
 
         Raises `PassError` where the dialect cannot hold them.
         """
+        return data
 
     def constant_data(self, payload: object) -> ConstantData | None:
         """What a constant's `payload` holds, by value; None when that is not known."""
+        return payload if isinstance(payload, ConstantData) else None
 
     def supports(self, node: Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""
+        return True, ""
 
     def same(self, left: object, right: object) -> bool:
         """Whether the host arguments `left` and `right` are equal, symbolic integers compared
-        by expression.
+        by expression. Types must agree too.
         """
+        if type(left) is not type(right):
+            return False
+        return bool(left == right) or (left != left and right != right)
+
+    def detached(self) -> Dialect | None:
+        """One of this class and name that belongs to no graph: what is built with it (a pattern) is
+        kept, and serves the graphs of all dialects of this class and name. None where there is
+        none.
+        """
+        return None
+
+    def is_settled(self, node: Node) -> bool:
+        """Whether inference over a graph may leave a node with outputs out, because all is known of
+        them.
+        """
+        return False
+
+    def pass_on_shapes(self, graph: Graph) -> None:  # noqa: B027  (nothing to tell by default)
+        """Called when all shapes of a graph were inferred, to tell the graphs that its nodes
+        call.
+        """
+
+    def as_size(self, meta: object) -> Dim | None:
+        """The number that a value of this meta is, where it is a size; also of one that hooks were
+        given as an argument.
+        """
+        return None
+
+    def size_named(self, text: str) -> Dim:
+        """The size that has this text."""
+        return SymbolicDim.named(text)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise PassError(f"the dialect {self.name!r} {what}")
 
 
 _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=None)

@@ -460,7 +460,7 @@ class Graph(GraphTree):
     @property
     def is_bound(self) -> bool:
         """Whether somebody knows more about its operators than their schemas."""
-        return self.dialect is not None and not getattr(self.dialect, "provisional", False)
+        return self.dialect is not None and not self.dialect.provisional
 
     def expire(self) -> None:
         """End the life of all handles into this graph: using one raises `ExpiredHandleError`."""
@@ -589,7 +589,7 @@ class Graph(GraphTree):
 
 
 def _values_are_memory(dialect: Dialect | None) -> bool:
-    return not getattr(dialect, "values_are_immutable", False)
+    return dialect is None or not dialect.values_are_immutable
 
 
 def _unknown_count(node: Node) -> ValueError:

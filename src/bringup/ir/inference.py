@@ -46,18 +46,15 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
         if meta is None and value.known_desc is not None:
             meta = dialect.meta_of(value.known_desc)
         graph.set_meta(value, meta)
-    is_settled = getattr(dialect, "is_settled", None)
     for node in graph.nodes:
         if node.op_type == CONSTANT and node.payload is not None:
             graph.set_meta(node.output, dialect.constant_meta(node.payload))
-        elif is_settled is not None and node.outputs and is_settled(node):
+        elif node.outputs and dialect.is_settled(node):
             continue
         elif node.operator.parameters and all(value.meta is not None for value in node.inputs):
             _infer_node(graph, dialect, node)
     graph.shapes_pending = False
-    pass_on = getattr(dialect, "pass_on_shapes", None)
-    if pass_on is not None:
-        pass_on(graph)
+    dialect.pass_on_shapes(graph)
 
 
 def _infer_node(graph: Graph, dialect: Dialect, node: Node) -> None:

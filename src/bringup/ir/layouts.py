@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from bringup.errors import PassError
 from bringup.ir._engine import NodeBase
@@ -106,8 +105,7 @@ class _Settling:
             self._restore(item.value)
 
     def _depends_on_strides(self, node: Node) -> bool:
-        asked = getattr(self._dialect, "reads_strides", None)
-        return node.operator.opaque or (asked is not None and asked(node))
+        return node.operator.opaque or self._dialect.reads_strides(node)
 
     def _is_returned(self, value: Value) -> bool:
         """Whether a result of the graph is this value, or may be a view of it."""
@@ -124,11 +122,10 @@ class _Settling:
     def _restore(self, value: Value) -> bool:
         """Let the readers of a value read a copy of it, laid out as they expect."""
         item = self._expected[value]
-        make: Any = getattr(self._dialect, "laid_out_as", None)
         readers = [node for node in item.readers if self._graph.owns(node) and value in node.inputs]
-        if make is None or not readers or self._dialect.same_layout(item.meta, value.meta):
+        if not readers or self._dialect.same_layout(item.meta, value.meta):
             return False
-        copy = make(value, item.meta, _behind(value.node))
+        copy = self._dialect.laid_out_as(value, item.meta, _behind(value.node))
         if copy is None:
             return False
         for reader in readers:

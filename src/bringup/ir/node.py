@@ -103,9 +103,8 @@ class Value(ValueBase):
     @property
     def size(self) -> Dim | None:
         """The number that this value is, where it is a size; None where it is anything else."""
-        as_size: Any = getattr(self.graph.dialect, "as_size", None)
-        found: Dim | None = None if as_size is None else as_size(self.meta)
-        return found
+        dialect = self.graph.dialect
+        return None if dialect is None else dialect.as_size(self.meta)
 
     @property
     def known_desc(self) -> TensorDesc | None:

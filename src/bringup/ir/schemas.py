@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bringup.errors import PassError, SchemaError
+from bringup.ir.dialect import Dialect
 from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator, Parameter
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
-__all__ = ["COMMUTATIVE_ATEN", "AtenSchemas", "aten_schemas"]
+__all__ = ["COMMUTATIVE_ATEN", "AtenOperators", "AtenSchemas", "aten_schemas"]
 
 COMMUTATIVE_ATEN = frozenset(
     f"aten::{name}"
@@ -103,7 +104,21 @@ class _Overload:
         return sum(not slot.keyword_only for slot in self.slots)
 
 
-class AtenSchemas:
+class AtenOperators(Dialect):
+    """What ATen's operators are, whoever knows their schemas."""
+
+    def commutes(self, node: Node) -> bool:
+        """See `Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
+        return node.op_type in COMMUTATIVE_ATEN and node.attributes.get("alpha", 1) == 1
+
+    def draws_random(self, node: Node) -> bool:
+        """See `Dialect.draws_random`: not with a dropout of 0, nor outside of training."""
+        attributes = node.attributes
+        idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
+        return node.operator.random and not idle and attributes.get("train", True) is not False
+
+
+class AtenSchemas(AtenOperators):
     """A dialect that knows what ATen's operators take and return, and nothing about shapes.
 
     A graph that was built with it is bound again by a dialect that knows more, when it meets one.
@@ -128,27 +143,9 @@ class AtenSchemas:
         overload = _resolved(op_type, arguments, keywords)
         return overload.operator, _in_order(overload, arguments, keywords)
 
-    def commutes(self, node: Node) -> bool:
-        """See `Dialect.commutes`."""
-        return node.op_type in COMMUTATIVE_ATEN and node.attributes.get("alpha", 1) == 1
-
-    def draws_random(self, node: Node) -> bool:
-        """See `Dialect.draws_random`."""
-        attributes = node.attributes
-        idle = any(attributes.get(name) == 0 for name in ("p", "dropout_p"))
-        return node.operator.random and not idle and attributes.get("train", True) is not False
-
     def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
         """See `Dialect.infer`: nothing is known about any output."""
         return (None,) * (node.operator.output_count or 1)
-
-    def meta_of(self, desc: TensorDesc) -> object:
-        """See `Dialect.meta_of`: the description itself."""
-        return desc
-
-    def describe(self, meta: object) -> TensorDesc | None:
-        """See `Dialect.describe`."""
-        return meta if isinstance(meta, TensorDesc) else None
 
     def difference(self, old: object, new: object) -> str | None:
         """See `Dialect.difference`."""
@@ -158,27 +155,15 @@ class AtenSchemas:
         """See `Dialect.same_layout`."""
         return old == new
 
-    def constant(self, payload: ConstantData) -> object:
-        """See `Dialect.constant`."""
-        return payload
-
     def constant_meta(self, payload: object) -> object:
         """See `Dialect.constant_meta`."""
         if isinstance(payload, ConstantData):
             return TensorDesc(Shape(payload.shape), payload.dtype)
         return None
 
-    def constant_data(self, payload: object) -> ConstantData | None:
-        """See `Dialect.constant_data`."""
-        return payload if isinstance(payload, ConstantData) else None
-
     def supports(self, node: Node) -> tuple[bool, str]:
         """See `Dialect.supports`."""
         return False, f"{node.op_type} cannot be run: only its schema is known"
-
-    def same(self, left: object, right: object) -> bool:
-        """See `Dialect.same`."""
-        return type(left) is type(right) and left == right
 
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
         """See `Dialect.evaluate`: always raises `PassError`."""

@@ -45,15 +45,16 @@ class _Sizes:
     def __init__(self, graph: EditableGraph, before: Node) -> None:
         self._graph = graph
         self._before = before
-        self._as_size: Any = getattr(graph.dialect, "as_size", None)
-        self._operators: Any = getattr(graph.dialect, "size_operators", {})
+        self._dialect = graph.dialect
+        self._operators = {} if graph.dialect is None else graph.dialect.size_operators
 
     def exchanged(self, item: Any) -> Any:
         if isinstance(item, (tuple, list)):
             return tuple([self.exchanged(inner) for inner in item])
         size = item
         if type(item) in _PLAIN or not isinstance(item, SymbolicDim):
-            size = None if self._as_size is None or type(item) in _PLAIN else self._as_size(item)
+            dialect = None if type(item) in _PLAIN else self._dialect
+            size = None if dialect is None else dialect.as_size(item)
         if not isinstance(size, SymbolicDim):
             return item if size is None else size
         return self._value_of(size)

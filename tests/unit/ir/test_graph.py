@@ -169,13 +169,25 @@ def test_node_without_an_output_has_none_to_give():
         graph.output_node.output  # noqa: B018
 
 
-class NamedDialect:
-    """As much of a dialect as binding needs."""
+class NamedDialect(ir.Dialect):
+    """As little of a dialect as there may be."""
 
     name = "test"
 
     def bind(self, op_type, arguments, keywords):
         return ir.Operator(op_type), tuple(arguments)
+
+    def infer(self, node, instead_of=None):
+        return (None,) * (node.operator.output_count or 1)
+
+    def difference(self, old, new):
+        return None
+
+    def evaluate(self, node, constants):
+        raise NotImplementedError
+
+    def constant_meta(self, payload):
+        return None
 
 
 def test_graph_is_bound_to_one_dialect_only():

@@ -11,11 +11,8 @@ from bringup.passes.matching.native_matcher import NativeMatcher
 from bringup.passes.reference.matcher import Matcher
 
 
-class PlainDialect:
+class PlainDialect(ir.Dialect):
     name = "plain"
-
-    def __init__(self, metas=None):
-        self.metas = metas or {}
 
     def bind(self, op_type, arguments, keywords):
         name = op_type.removeprefix("t::")
@@ -31,40 +28,19 @@ class PlainDialect:
     def commutes(self, node):
         return node.op_type in ("t::add", "t::mul")
 
-    def draws_random(self, node):
-        return node.operator.random
-
     def infer(self, node, instead_of=None):
         count = node.operator.output_count or 1
         metas = [value.meta for value in node.inputs]
         return tuple(metas[0] if metas else None for _ in range(count))
 
-    def describe(self, meta):
-        return meta
-
     def difference(self, old, new):
         return None
-
-    def same_layout(self, old, new):
-        return True
 
     def evaluate(self, node, constants):
         raise NotImplementedError
 
-    def constant(self, payload):
-        return payload
-
     def constant_meta(self, payload):
         return None if payload is None else desc(*payload.shape, dtype=payload.dtype)
-
-    def constant_data(self, payload):
-        return payload
-
-    def supports(self, node):
-        return True, ""
-
-    def same(self, left, right):
-        return type(left) is type(right) and (left == right or (left != left and right != right))
 
 
 def _tuples(argument):

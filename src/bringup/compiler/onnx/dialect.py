@@ -21,8 +21,8 @@ IMPORTS = "opset_import"
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "MatMul", "pow": "Pow"}
 
 
-class OnnxDialect(ModelOperators):
-    """Implements `ir.Dialect` for the operators of ONNX, `onnx::` being the default domain.
+class OnnxDialect(ModelOperators, ir.Dialect):
+    """The dialect of the operators of ONNX, `onnx::` being the default domain.
 
     Args:
         opsets: the version of each domain; of the default one (`""`) the newest where missing.
@@ -88,10 +88,6 @@ class OnnxDialect(ModelOperators):
         _, attributes, captures = operators.foreign_arguments((), keywords)
         (inputs, *_) = operators.foreign_arguments(arguments, {})
         return operators.absent(op_type, since), (inputs, since, attributes, captures)
-
-    def commutes(self, node: ir.Node) -> bool:
-        """See `ir.Dialect.commutes`."""
-        return node.operator.commutes
 
     def draws_random(self, node: ir.Node) -> bool:
         """See `ir.Dialect.draws_random`. A dropout that does not train draws nothing; of a node
@@ -176,10 +172,6 @@ class OnnxDialect(ModelOperators):
             raise PassError(str(error)) from error
         return ir.TensorDesc(desc.shape, desc.dtype)
 
-    def describe(self, meta: object) -> ir.TensorDesc | None:
-        """See `ir.Dialect.describe`."""
-        return meta if isinstance(meta, ir.TensorDesc) else None
-
     def difference(self, old: object, new: object) -> str | None:
         """See `ir.Dialect.difference`: dtype, rank and known sizes must agree."""
         if joined(old, new) is not None:
@@ -189,10 +181,6 @@ class OnnxDialect(ModelOperators):
                 return f"expected dtype {old.dtype}, got {new.dtype}"
             return f"expected shape {old.shape}, got {new.shape}"
         return f"expected {old}, got {new}"
-
-    def same_layout(self, old: object, new: object) -> bool:
-        """See `ir.Dialect.same_layout`: tensors of ONNX have no strides."""
-        return True
 
     def sample(self, meta: object, seed: int, draw: int) -> object:
         """See `ir.Dialect.sample`."""
@@ -251,12 +239,6 @@ class OnnxDialect(ModelOperators):
         if self.signature_of(node.operator) is None and self.function_of(node.op_type) is None:
             return False, f"{node.op_type} has no schema, and is no function of the model"
         return True, ""
-
-    def same(self, left: object, right: object) -> bool:
-        """See `ir.Dialect.same`."""
-        if type(left) is not type(right):
-            return False
-        return bool(left == right) or (left != left and right != right)
 
 
 _DETERMINISTIC = frozenset({"AffineGrid"})

@@ -41,7 +41,7 @@ def pattern_of(instance: PatternFusionPass, name: str, dialect: ir.Dialect | Non
         kept = _KEPT.setdefault(type(instance), {})
         if key in kept:
             return kept[key]
-    lasting = None if dialect is None else _detached(dialect)
+    lasting = None if dialect is None else dialect.detached()
     if uses_instance(method) or (lasting is None and dialect is not None):
         return _evaluate(instance, name, dialect)
     made = _evaluate(instance, name, lasting)
@@ -74,11 +74,6 @@ def uses_instance(method: object) -> bool:
 def _is_about(operand: object, variable: str) -> bool:
     """Whether an instruction names a variable; one of Python 3.13 may name two."""
     return operand == variable or (isinstance(operand, tuple) and variable in operand)
-
-
-def _detached(dialect: ir.Dialect) -> ir.Dialect | None:
-    detached = getattr(dialect, "detached", None)
-    return None if detached is None else detached()
 
 
 def _evaluate(instance: PatternFusionPass, name: str, dialect: ir.Dialect | None) -> Pattern:

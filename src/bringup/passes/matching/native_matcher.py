@@ -108,7 +108,8 @@ class _FoundMatch(MatchResult):
 
     @functools.cached_property
     def _frame(self) -> PatternFrame:  # type: ignore[override]
-        named: _SizeNamed = getattr(self._graph.dialect, "size_named", ir.SymbolicDim.named)
+        dialect = self._graph.dialect
+        named = ir.SymbolicDim.named if dialect is None else dialect.size_named
         return _root_frame(self._program, self._core.frames(), named)
 
     @property

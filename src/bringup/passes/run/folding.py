@@ -20,7 +20,6 @@ def fold_constants(graph: ir.Graph) -> int:
     }
     if not payloads:
         return 0
-    can_fold = getattr(graph.dialect, "can_fold", None)
     returned = {aliases.root(value) for value in graph.outputs}
     folded: list[ir.Node] = []
     for node in graph.nodes:
@@ -32,7 +31,7 @@ def fold_constants(graph: ir.Graph) -> int:
             aliases.root(value) in returned or aliases.writer_of(value) for value in node.outputs
         ):
             continue
-        if can_fold is not None and not can_fold(node):
+        if not graph.dialect.can_fold(node):
             continue
         results = graph.dialect.evaluate(node, payloads)
         payloads.update(zip(node.outputs, results, strict=True))

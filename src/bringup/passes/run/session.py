@@ -75,7 +75,9 @@ class Session:
         self._commit = commit
         self.has_listeners = has_listeners
         self.is_limited = controls.limit is not None
-        self.can_copy = hasattr(graph.dialect, "copy_of")
+        dialect = graph.dialect
+        self._copy_operator = None if dialect is None else dialect.copy_operator
+        self.can_copy = self._copy_operator is not None
         self._before = str(graph) if controls.dump is not None else ""
         self._traceback = ""
         self._fusions = 0
@@ -129,8 +131,10 @@ class Session:
     def copy_output(self, output: int) -> None:
         """Let a result of the graph be a copy of what it is when the graph ends."""
         graph = self.graph
-        dialect: Any = graph.dialect
-        ir.replace_output(graph, output, dialect.copy_of(graph.outputs[output], graph.output_node))
+        assert self._copy_operator is not None, "the engine asks `can_copy`"
+        end = graph.output_node
+        copy = graph.insert(self._copy_operator, (graph.outputs[output],), before=end)
+        ir.replace_output(graph, output, copy.output)
 
     def commit(self) -> None:
         """Hand the edits on and close the transaction."""
