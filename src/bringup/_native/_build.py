@@ -7,9 +7,9 @@ again until something changes that it depends on.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
@@ -19,19 +19,19 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bringup import settings
+from bringup._locks import Owner, exclusive
 from bringup._processes import started
 from bringup.errors import NativeLibraryError
 
 __all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
 
 _REPORT_S = 10.0
-_POLL_S = 0.1
 _LIMIT_S = 3600.0
 _LOG_LINES = 20
 _END_S = 10.0
@@ -162,9 +162,16 @@ def obtain(recipe: Recipe) -> Path:
     if (found := recipe.published()) is not None:
         return found
     _refuse_repetition(recipe)
+
+    def waiting(_seconds: float, owner: Owner) -> None:
+        pid, _ = owner
+        who = "another process" if pid is None else f"process {pid}"
+        _report(f"waiting for {who}, which builds {recipe.name}")
+
     try:
         recipe.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _lock(recipe):
+        lock = recipe.folder.with_name(f"{recipe.folder.name}.lock")
+        with exclusive(lock, math.inf, waiting, _REPORT_S):
             if (found := recipe.published()) is not None:
                 return found
             _refuse_repetition(recipe)
@@ -182,31 +189,6 @@ def _refuse_repetition(recipe: Recipe) -> None:
             f"{reason} It is not tried again until compiler, torch or sources change, or "
             f"{recipe.failure_file} is removed"
         )
-
-
-@contextlib.contextmanager
-def _lock(recipe: Recipe) -> Iterator[None]:
-    """One build of a recipe at a time; the lock goes with its holder."""
-    path = recipe.folder.with_name(f"{recipe.folder.name}.lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        reported_at = time.monotonic()
-        while not _try_lock(descriptor):
-            if time.monotonic() - reported_at > _REPORT_S:
-                _report(f"waiting for another process that builds {recipe.name}")
-                reported_at = time.monotonic()
-            time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _build(recipe: Recipe) -> Path:

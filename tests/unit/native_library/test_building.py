@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -129,6 +132,34 @@ def test_processes_that_need_it_at_once_build_it_once(recipe: Recipe, tmp_path: 
     assert (tmp_path / "count").read_text() == "built\n"
 
 
+def test_a_cache_on_a_file_system_without_locks_is_built_into_all_the_same(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert _build.obtain(recipe).is_file()
+
+
+def test_who_waits_for_a_build_is_told_which_process_builds(
+    recipe: Recipe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe.folder.parent.mkdir(parents=True)
+    lock = recipe.folder.with_name("abc.lock")
+    lock.write_text(json.dumps({"pid": 4711, "host": os.uname().nodename, "since": 0.0}))
+    real, answers = fcntl.flock, [BlockingIOError(errno.EWOULDBLOCK, "held")]
+
+    def busy_once(descriptor: int, operation: int) -> None:
+        if answers:
+            raise answers.pop()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", busy_once)
+    _build.obtain(recipe)
+    assert "waiting for process 4711, which builds the tiny library" in capfd.readouterr().err
+
+
 def test_an_interrupted_build_leaves_nothing_and_is_no_failure(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,8 +233,6 @@ def test_the_real_library_is_built_into_the_cache_and_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Minutes of compiling: run by `pytest -m slow` only, with BRINGUP_TEST_NATIVE_BUILD=1."""
-    import os
-
     if "BRINGUP_TEST_NATIVE_BUILD" not in os.environ:
         pytest.skip("compiles for minutes: set BRINGUP_TEST_NATIVE_BUILD=1")
     root = Path(__file__).parents[3]

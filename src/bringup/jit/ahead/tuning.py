@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from bringup import settings
+from bringup._locks import Owner
 from bringup.jit.files.identity import Stamp, bytes_digest, read_bytes, stamp
 from bringup.jit.files.layout import StoreUnwritableError, write_durably
-from bringup.jit.files.locks import Owner, build_lock
+from bringup.jit.files.locks import build_lock
 from bringup.jit.lookup import progress
 from bringup.jit.store.cache import Cache
 from bringup.jit.target.toolchain import Toolchain

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
-import fcntl
 import os
 import threading
 import time
@@ -18,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bringup._locks import try_lock, wait_for_lock
 from bringup.jit.files.layout import (
     LAST_USED,
     LOG,
@@ -34,14 +33,12 @@ __all__ = [
     "mark_in_use",
     "release_marks",
     "touch",
-    "try_lock",
 ]
 
 _IN_USE = ".inuse"
 _SIZES = ".sizes"
 _TOUCH_SECONDS = 3600
 _FOREIGN_SECONDS = 86_400  # a lock of another host may be invisible here: believe it for a day
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 
 
 class _Mark(NamedTuple):
@@ -73,27 +70,13 @@ os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_remove_marks)
 
 
-def try_lock(descriptor: int) -> bool | None:
-    """Whether the file is now ours alone; None where the file system knows no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return None
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True
-
-
 def _open_mark(layout: StoreLayout, keys: set[str]) -> _Mark:
     while True:
         name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         path = layout.folder(_IN_USE) / name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
-        with contextlib.suppress(OSError):  # without locks the process's number has to do
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor)  # without locks the process's number has to do
         if os.fstat(descriptor).st_nlink:  # nobody took it for a dead process's meanwhile
             break
         os.close(descriptor)
@@ -198,8 +181,7 @@ class Sizes:
         with translate_write_errors():
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                with contextlib.suppress(OSError):  # without locks the numbers are estimates
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                wait_for_lock(descriptor)  # without locks the numbers are estimates
                 yield descriptor
             finally:
                 os.close(descriptor)

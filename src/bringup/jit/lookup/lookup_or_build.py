@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bringup import settings
+from bringup._locks import Owner
 from bringup.errors import BundleError, CompileError, MissingCompilerError
 from bringup.jit.builder.build import Request, build, lookups_of_build, shown_names
 from bringup.jit.builder.key import Record, key_of
@@ -29,7 +30,7 @@ from bringup.jit.files.headers import (
 )
 from bringup.jit.files.identity import file_time_ns
 from bringup.jit.files.layout import StoreUnwritableError, translate_disk_full, write_durably
-from bringup.jit.files.locks import Owner, build_lock
+from bringup.jit.files.locks import build_lock
 from bringup.jit.lookup import events
 from bringup.jit.store.bundle import pack_entry
 from bringup.jit.store.cache import Cache
