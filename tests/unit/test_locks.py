@@ -71,20 +71,23 @@ def test_a_lock_is_free_again_after_its_block_also_with_an_error(lock: Path) -> 
 
 def test_a_forked_child_does_not_keep_its_parents_lock(lock: Path) -> None:
     """A `flock` belongs to what was opened, which a child shares."""
-    read, write = os.pipe()
+    ready, done = os.pipe(), os.pipe()
     with exclusive(lock, 0, nobody):
         child = os.fork()
         if not child:
-            os.close(write)
-            os.read(read, 1)  # until the parent is done
+            os.write(ready[1], b"!")
+            os.close(done[1])
+            os.read(done[0], 1)  # until the parent is done
             os._exit(0)
+        os.read(ready[0], 1)  # it runs: what a fork does first is done
     try:
         with exclusive(lock, 0, nobody) as is_ours:
             assert is_ours
     finally:
-        os.close(write)
+        os.close(done[1])
         os.waitpid(child, 0)
-        os.close(read)
+        for descriptor in (*ready, done[0]):
+            os.close(descriptor)
 
 
 def test_a_lock_that_is_deleted_while_it_is_held_is_not_waited_for(lock: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 import weakref
 
 import pytest
+from tests.unit.ir.test_graph import NamedDialect
 
 from bringup import ir
 from bringup.errors import ExpiredHandleError, SchemaError
@@ -195,9 +196,7 @@ def test_edits_are_made_objects_when_they_are_looked_at():
 
 
 def test_refused_new_node_leaves_no_trace():
-    class Refusing:
-        name = "test"
-
+    class Refusing(NamedDialect):
         def bind(self, op_type, arguments, keywords):
             return ir.Operator(op_type, output_count=None), tuple(arguments)
 
