@@ -134,14 +134,15 @@ void Copier::carry_over(const en::Argument& foreign, en::NodeId before, en::Argu
 
 bool Copier::can_copy_values() const {
   const nb::object dialect = take(owner(core_)).attr("dialect");
-  return nb::hasattr(dialect, "copy_of");
+  return !dialect.is_none() && !dialect.attr("copy_operator").is_none();
 }
 
 en::ValueId Copier::copy_of(en::ValueId value, en::NodeId before) {
-  const nb::object dialect = take(owner(core_)).attr("dialect");
-  const nb::object copy =
-      dialect.attr("copy_of")(take(value_handle(core_, value)), take(node_handle(core_, before)));
-  return value_of(core_, copy);
+  const nb::object graph = take(owner(core_));
+  const nb::object copy = graph.attr("insert")(
+      graph.attr("dialect").attr("copy_operator"), nb::make_tuple(take(value_handle(core_, value))),
+      nb::arg("before") = take(node_handle(core_, before)));
+  return value_of(core_, copy.attr("output"));
 }
 
 std::optional<std::string> Copier::difference(en::ValueId old, en::ValueId now) {

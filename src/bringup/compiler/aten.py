@@ -24,7 +24,7 @@ _OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
 
 
-class AtenDialect(ir.AtenOperators, own=("mode_for",)):
+class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
     """The dialect over `torch.ops`: any registered operator, `aten::` or not.
 
     Args:

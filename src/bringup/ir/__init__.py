@@ -7,7 +7,7 @@ edits), `GraphBuilder` and `TensorHolder` (making one).
 
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
-from bringup.ir.dialect import Dialect, current_dialect, use_dialect
+from bringup.ir.dialect import Dialect, VerifiableDialect, current_dialect, use_dialect
 from bringup.ir.edits import Control, Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import AliasAnalysis
 from bringup.ir.graph import Graph
@@ -65,6 +65,7 @@ __all__ = [
     "TensorDesc",
     "TensorHolder",
     "Value",
+    "VerifiableDialect",
     "argument_text",
     "aten_schemas",
     "current_dialect",

@@ -11,18 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-from bringup.errors import PassError
 from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator
 from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import ConstantData, TensorDesc
 
-if TYPE_CHECKING:
-    from bringup.ir.graph import Graph
-
-__all__ = ["ATEN_INFIX", "Dialect", "current_dialect", "use_dialect"]
+__all__ = ["ATEN_INFIX", "Dialect", "VerifiableDialect", "current_dialect", "use_dialect"]
 
 ATEN_INFIX: Mapping[str, str] = {
     **{name: f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "div", "matmul", "pow")},
@@ -144,22 +140,6 @@ class Dialect(ABC):
         """Whether a pure node on constants may be computed once."""
         return True
 
-    def sample(self, meta: object, seed: int, draw: int) -> object:
-        """Random data for a value of this meta. `seed` decides the elements; symbolic sizes
-        depend on `draw` alone, so that values sampled with the same `draw` fit together.
-        """
-        self._refuse("samples no values")
-
-    def distance(self, expected: object, got: object) -> tuple[float, float]:
-        """How far the result `got` is from `expected` at most, and how far it may be."""
-        self._refuse("compares no values")
-
-    def vary(self, meta: object, dtype: str | None, more: int) -> object:
-        """The meta in another floating-point `dtype` (None: its own), with every size above 1
-        larger by `more`; the same object where that changes nothing.
-        """
-        self._refuse("varies no values")
-
     def constant(self, payload: ConstantData) -> object:
         """A constant whose `payload` was given by value, in the dialect's own form."""
         return payload
@@ -207,7 +187,7 @@ class Dialect(ABC):
         """
         return False
 
-    def pass_on_shapes(self, graph: Graph) -> None:  # noqa: B027  (nothing to tell by default)
+    def pass_on_shapes(self, graph: Any) -> None:  # noqa: B027  (nothing to tell by default)
         """Called when all shapes of a graph were inferred, to tell the graphs that its nodes
         call.
         """
@@ -222,8 +202,27 @@ class Dialect(ABC):
         """The size that has this text."""
         return SymbolicDim.named(text)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise PassError(f"the dialect {self.name!r} {what}")
+
+class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
+    """A dialect that makes data and compares results: rewrites of its graphs can be run against
+    what they replace.
+    """
+
+    @abstractmethod
+    def sample(self, meta: object, seed: int, draw: int) -> object:
+        """Random data for a value of this meta. `seed` decides the elements; symbolic sizes
+        depend on `draw` alone, so that values sampled with the same `draw` fit together.
+        """
+
+    @abstractmethod
+    def distance(self, expected: object, got: object) -> tuple[float, float]:
+        """How far the result `got` is from `expected` at most, and how far it may be."""
+
+    @abstractmethod
+    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+        """The meta in another floating-point `dtype` (None: its own), with every size above 1
+        larger by `more`; the same object where that changes nothing.
+        """
 
 
 _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=None)

@@ -6,7 +6,6 @@ import pytest
 from tests.unit.ir.test_graph import NamedDialect
 
 from bringup import ir
-from bringup.errors import PassError
 
 
 def test_a_misspelt_method_is_refused_where_the_dialect_is_defined():
@@ -76,16 +75,3 @@ def test_whether_a_node_commutes_or_draws_is_what_its_operator_says():
     assert not dialect.is_settled(plain)
     assert not dialect.reads_strides(plain)
     assert dialect.laid_out_as(x, None, plain) is None
-
-
-@pytest.mark.parametrize(
-    ("ask", "said"),
-    [
-        (lambda dialect: dialect.sample(None, 0, 0), "samples no values"),
-        (lambda dialect: dialect.distance(None, None), "compares no values"),
-        (lambda dialect: dialect.vary(None, None, 1), "varies no values"),
-    ],
-)
-def test_what_only_verification_asks_is_refused_by_name(ask, said):
-    with pytest.raises(PassError, match=f"the dialect 'test' {said}"):
-        ask(NamedDialect())

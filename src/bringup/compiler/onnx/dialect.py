@@ -21,7 +21,7 @@ IMPORTS = "opset_import"
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "MatMul", "pow": "Pow"}
 
 
-class OnnxDialect(ModelOperators, ir.Dialect):
+class OnnxDialect(ModelOperators, ir.VerifiableDialect):
     """The dialect of the operators of ONNX, `onnx::` being the default domain.
 
     Args:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.unit.passes.plain import graph_of
 from tests.unit.passes.small import STAGE, chain, run
 from tests.unit.passes.support import register_swap
 
@@ -218,6 +219,13 @@ def test_graph_without_a_dialect_names_the_missing_provider():
         run(chain("a"), options={"verify": True})
     with pytest.raises(TypeError, match="option 'verify' must be True or False, got 'yes'"):
         run(chain("a"), options={"verify": "yes"})
+
+
+def test_dialect_that_makes_no_data_is_named():
+    passes.register_custom_pass(name="P", stage=STAGE)(lambda graph, context: None)
+    graph = graph_of(lambda b, x: b.relu(x))
+    with pytest.raises(PassError, match="needs a provider of 'sample'; there is the dialect 'pla"):
+        run(graph, options={"verify": True})
 
 
 def test_setting_verifies_and_the_option_goes_before_it(traced, monkeypatch):
