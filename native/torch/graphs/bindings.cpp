@@ -32,6 +32,8 @@ void translate(const std::exception_ptr& exception, void*) {
     torch::translate_exception_to_python(exception);
   } catch (const python_error&) {
     torch::translate_exception_to_python(exception);
+  } catch (const pybind11::error_already_set&) {  // of a kernel in Python that torch called
+    torch::translate_exception_to_python(exception);
   }
 }
 

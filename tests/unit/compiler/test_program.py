@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -188,6 +188,39 @@ def test_warning_of_an_operator_is_one_of_python() -> None:
                 run([places, values])
     finally:
         torch.set_warn_always(always)
+
+
+@pytest.fixture(name="reading")
+def _reading() -> Iterator[Any]:
+    """An operator in Python that reads a number on the host, and refuses 3."""
+    with torch.library._scoped_library("bringup_test_program", "DEF") as library:
+        library.define("reading(Tensor x) -> Tensor")
+
+        def reading(x: torch.Tensor) -> torch.Tensor:
+            if x.tolist()[0] == 3:
+                raise KeyError("three")
+            return x + 1
+
+        library.impl("reading", reading, "CompositeExplicitAutograd")
+        library._register_fake("reading", lambda x: torch.empty_like(x))
+        yield torch.ops.bringup_test_program.reading.default
+
+
+def test_error_of_an_operator_in_python_is_the_one_it_raised(reading: Any) -> None:
+    run = native_program(traced(reading, torch.ones(2)))
+    assert run is not None
+    with pytest.raises(KeyError, match="three"):
+        run([torch.full((2,), 3.0)])
+
+
+def test_model_with_an_operator_that_reads_on_the_host_runs_without_a_capture(
+    reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve = torch.compile(lambda x: reading(x) * 2, backend="bringup", options={"mode": "serve"})
+    with torch.no_grad(), caplog.at_level("INFO", logger="bringup"):
+        assert serve(torch.ones(2)).tolist() == [4, 4]
+        assert serve(torch.zeros(2)).tolist() == [2, 2]
+    assert "x.tolist()" in caplog.text
 
 
 def test_wrong_inputs_are_refused() -> None:
