@@ -20,7 +20,7 @@ void read_fx(GraphCore& core, PyObject* fx_graph, PyObject* node_type, PyObject*
 
 // Repeats edits of the mirror on the FX graph; refuses what FX cannot repeat before the first one.
 // `writer` does what needs Python (bringup.compiler):
-//   create(node, fx_before, arguments) -> fx_node
+//   create(node, fx_before, arguments) -> fx_node   whose arguments are those of FX
 //   move(node, fx_before)
 //   rewire(node, old_arguments, old_keywords, arguments, keywords)   in any way; one value
 //   exchanged

@@ -128,7 +128,7 @@ class FxWriting {
  private:
   void insert(const en::Edit& edit) {
     const Ref node = node_handle(core_, edit.node);
-    const Ref arguments = python_arguments(core_, core_.graph.items_of(edit.now), edit.now.count);
+    const Ref arguments = fx_arguments(core_.graph.items_of(edit.now), edit.now.count);
     const Ref made = Ref::checked(PyObject_CallMethodObjArgs(
         writer_, create_.get(), node.get(), fx_of(edit.before), arguments.get(), nullptr));
     core_.set_handle(edit.node, made.get());
@@ -181,6 +181,23 @@ class FxWriting {
     if (is_single(value.node)) return Ref::borrowed(fx_of(value.node));
     const Ref handle = value_handle(core_, value);
     return Ref::checked(PyObject_CallMethodObjArgs(writer_, value_.get(), handle.get(), nullptr));
+  }
+
+  // A tuple of what torch.fx has for the items of a run.
+  Ref fx_arguments(en::ArgumentSpan run, uint32_t count) {
+    Ref all = Ref::checked(PyTuple_New(count));
+    Py_ssize_t place = 0;
+    for (size_t i = 0; i < run.size(); i += size_t{1} + run[i].extent) {
+      PyTuple_SET_ITEM(all.get(), place++, fx_argument(en::item_at(run, i)).release());
+    }
+    return all;
+  }
+
+  Ref fx_argument(en::ArgumentSpan item) {
+    const en::Argument& head = item.front();
+    if (head.tag == en::Tag::kValue) return fx_value(head.value);
+    if (head.tag != en::Tag::kList) return python_argument(core_, item);
+    return Ref::checked(PySequence_List(fx_arguments(item.subspan(1), head.count).get()));
   }
 
   PyObject* fx_of(en::NodeId node) {

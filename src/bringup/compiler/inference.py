@@ -65,8 +65,6 @@ class _Facts(NamedTuple):
     key: tuple[object, ...] | None  # all that fake kernels see; None when that cannot be told
     look: Look
     is_plain: bool  # whether a template makes the like
-    memory: int
-    memory_size: object
 
 
 class _UnlikeError(Exception):
@@ -200,7 +198,7 @@ class Inference:
             or tensor.is_neg()
             or tensor._is_zerotensor()
         ):
-            return _Facts(tensor, None, _NO_LOOK, False, 0, None)
+            return _Facts(tensor, None, _NO_LOOK, False)
         offset = expression(tensor.storage_offset())
         requires_grad = tensor.requires_grad
         is_data_dependent = (
@@ -215,8 +213,7 @@ class Inference:
             and seen.dtype not in _QUANTIZED
             and offset == 0
         )
-        memory = tensor.untyped_storage()
-        return _Facts(tensor, key, seen, is_plain, memory._cdata, expression(memory.nbytes()))
+        return _Facts(tensor, key, seen, is_plain)
 
     def _backed(self, size: object) -> object:
         """The expression of a size; not of one that only the data tell."""
@@ -225,22 +222,23 @@ class Inference:
         return expression(size)
 
     def _remember(self, key: object, given: Iterable[object], metas: Sequence[Any]) -> None:
-        memory = {meta.untyped_storage()._cdata for meta in given if isinstance(meta, torch.Tensor)}
+        memory = {_memory(meta) for meta in given if isinstance(meta, torch.Tensor)}
         templates: list[_Template] = []
         for meta in metas:
             if type(meta) is not FakeTensor:
                 return
             facts = self._facts_of(meta)
-            if not facts.is_plain or facts.memory in memory:
+            own = _memory(meta)
+            if not facts.is_plain or own in memory:
                 return
-            memory.add(facts.memory)
+            memory.add(own)
             template = _Template(
                 tuple(meta.shape),
                 tuple(meta.stride()),
                 meta.dtype,
                 meta.fake_device,
                 facts.look,
-                facts.memory_size,
+                _memory_size(meta),
             )
             if not _same_memory_size(self._made(template), meta):
                 return
@@ -255,15 +253,13 @@ class Inference:
         if type(meta) is not FakeTensor and not _is_plain_meta(meta):
             return False
         facts = self._facts_of(meta)
-        return (
-            facts.is_plain
-            and facts.look == template.look
-            and facts.memory_size == template.memory_size
-            and all(
-                value.meta.untyped_storage()._cdata != facts.memory
-                for value in old.node.inputs
-                if isinstance(value.meta, torch.Tensor)
-            )
+        if not facts.is_plain or facts.look != template.look:
+            return False
+        memory = meta.untyped_storage()
+        return expression(memory.nbytes()) == template.memory_size and all(
+            _memory(value.meta) != memory._cdata
+            for value in old.node.inputs
+            if isinstance(value.meta, torch.Tensor)
         )
 
     def _made(self, template: _Template) -> FakeTensor:
@@ -321,6 +317,12 @@ def outputs_of(result: object) -> tuple[object, ...]:
     if result is None:
         return ()
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _memory(tensor: Any) -> int:
+    """What tells the memory of a tensor from others."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 def _memory_size(tensor: Any) -> object:

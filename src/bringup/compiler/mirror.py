@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import fx
@@ -28,6 +28,9 @@ _PURE_TORCH = frozenset(
     {"sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt"}
 )
 _INHERITED = ("stack_trace", "nn_module_stack")
+
+_Slots: TypeAlias = list[tuple[str, bool, bool, object]]
+"""Name, whether by keyword only, whether it has a default, and which."""
 
 
 class Mirror:
@@ -80,10 +83,10 @@ class _Writer:
         self._module = module
         self._graph = module.graph
         self._core = core
-        self._overloads: dict[str, Any] = {}
+        self._targets: dict[str, tuple[Any, _Slots]] = {}
 
     def create(self, node: ir.Node, before: Any, given: tuple[object, ...]) -> Any:
-        """A new node in front of `before`."""
+        """A new node in front of `before`, with arguments of torch.fx."""
         with self._graph.inserting_before(before):
             is_constant = node._operator.type == ir.CONSTANT
             made = self._constant(node) if is_constant else self._call(node, given)
@@ -111,7 +114,8 @@ class _Writer:
         """Give a node other arguments."""
         fx_node = node.handle
         if isinstance(fx_node.target, torch._ops.OpOverload) and node._operator.parameters:
-            fx_node.args, fx_node.kwargs = self._call_arguments(fx_node.target, arguments)
+            given = tuple([self._argument(item) for item in arguments])
+            fx_node.args, fx_node.kwargs = _as_traced(_slots_of(fx_node.target), given)
             return
         old = [*values_in(old_arguments), *values_in(dict(old_keywords))]
         new = [*values_in(arguments), *values_in(dict(keywords))]
@@ -158,30 +162,14 @@ class _Writer:
     def _call(self, node: ir.Node, given: tuple[object, ...]) -> Any:
         kind = node._operator.type
         if kind in ARITHMETIC:
-            numbers = tuple([self._argument(item) for item in given])
-            return self._graph.call_function(ARITHMETIC[kind], numbers, name=node._wanted_name)
-        overload = self._overloads.get(kind)
-        if overload is None:
-            overload = self._overloads[kind] = overload_of(kind)
-        arguments, keywords = self._call_arguments(overload, given)
+            return self._graph.call_function(ARITHMETIC[kind], given, name=node._wanted_name)
+        found = self._targets.get(kind)
+        if found is None:
+            overload = overload_of(kind)
+            found = self._targets[kind] = overload, _slots_of(overload)
+        overload, slots = found
+        arguments, keywords = _as_traced(slots, given)
         return self._graph.call_function(overload, arguments, keywords, name=node._wanted_name)
-
-    def _call_arguments(
-        self, overload: Any, arguments: tuple[object, ...]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """FX arguments for a call, as tracing writes them: what equals its default is left out."""
-        positional: list[object] = []
-        keywords: dict[str, object] = {}
-        needed = 0
-        for slot, argument in zip(signature_of(overload), arguments, strict=True):
-            given = self._argument(argument)
-            omitted = slot.has_default and _is_default(slot.default, argument)
-            if not slot.kwarg_only:
-                positional.append(given)
-                needed = needed if omitted else len(positional)
-            elif not omitted:
-                keywords[slot.name] = given
-        return tuple(positional[:needed]), keywords
 
     def _argument(self, argument: object) -> object:
         if isinstance(argument, ir.Value):
@@ -273,11 +261,41 @@ def _structure(fx_node: Any) -> ir.Operator:
     return ir.Operator(f"python::{module}.{name}", opaque=not pure)
 
 
+def _slots_of(overload: Any) -> _Slots:
+    """The parameters of an operator, defaults as torch.fx has arguments."""
+    return [
+        (slot.name, slot.kwarg_only, slot.has_default, _lists(slot.default))
+        for slot in signature_of(overload)
+    ]
+
+
+def _lists(argument: object) -> object:
+    if isinstance(argument, (tuple, list)):
+        return [_lists(item) for item in argument]
+    return argument
+
+
+def _as_traced(
+    slots: _Slots, given: tuple[object, ...]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Arguments in schema order as tracing writes them: what equals its default is left out."""
+    keywords: dict[str, object] = {}
+    positional = needed = 0
+    for (name, kwarg_only, has_default, default), argument in zip(slots, given, strict=True):
+        omitted = has_default and _is_default(default, argument)
+        if not kwarg_only:
+            positional += 1
+            needed = needed if omitted else positional
+        elif not omitted:
+            keywords[name] = argument
+    return given[:needed], keywords
+
+
 def _is_default(default: object, given: object) -> bool:
     """Whether an argument is what the schema has; symbolic sizes are not compared with it."""
     if type(default) is not type(given):
         return False
-    if isinstance(default, tuple) and isinstance(given, tuple):
+    if isinstance(default, list) and isinstance(given, list):
         return len(default) == len(given) and all(map(_is_default, default, given))
     return default == given
 
