@@ -167,8 +167,9 @@ def _in_its_own_process(name: str, flags: list[str]) -> Figures:
     except subprocess.TimeoutExpired:
         return Figures(name, failure=f"took more than {_LIMIT} s")
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Figures(name, failure=f"exit status {done.returncode}: {last}")
+        said = [line for line in done.stderr.splitlines() if line.strip() and line[0] != " "]
+        why = said[-1] if said else "no message"
+        return Figures(name, failure=f"exit status {done.returncode}: {why}")
     return Figures(**json.loads(done.stdout.splitlines()[-1]))
 
 
