@@ -4,6 +4,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+
 #include "python/engine_graph.h"
 #include "python/engine_match.h"
 #include "python/engine_passes.h"
@@ -60,15 +62,41 @@ rt::KernelId bind_c_function(const std::string& path, const std::string& symbol,
 }
 
 // (key, digest) of the build, or None. The path is bytes: not every one is UTF-8.
-nb::object recall_call(const nb::bytes& path, bool again) {
+nb::object recall_call(const nb::bytes& path, const std::string& proved) {
   const std::string file(path.c_str(), path.size());
   std::optional<rt::RecordedBuild> build;
   {
     const nb::gil_scoped_release released;
-    build = rt::recall_call(file, again);
+    build = rt::recall_call(file, proved);
   }
   if (!build) return nb::none();
   return nb::make_tuple(build->key, build->digest);
+}
+
+// The engine's names are bound when the first of them is asked for: who only loads kernels has no
+// use for them, and they take longer than all the rest of the module.
+nb::object engine_name(const nb::module_& module, const std::string& name) {
+  static std::recursive_mutex binding;  // what is bound asks for names too
+  static bool bound = false;
+  {
+    const nb::gil_scoped_release released;  // whoever binds may need it
+    binding.lock();
+  }
+  const std::lock_guard held(binding, std::adopt_lock);
+  if (!bound && !name.starts_with("__")) {
+    bound = true;
+    nb::module_ core = module;
+    bringup::python::bind_graph(core);
+    bringup::python::bind_matching(core);
+    bringup::python::bind_registry(core);
+    bringup::python::bind_passes(core);
+    bringup::python::bind_rewriting(core);
+    bringup::python::bind_running(core);
+  }
+  const nb::object names = nb::borrow(PyModule_GetDict(module.ptr()));
+  if (nb::cast<nb::dict>(names).contains(name.c_str())) return names[name.c_str()];
+  throw nb::attribute_error(
+      ("module 'bringup._native._core' has no attribute '" + name + "'").c_str());
 }
 
 }  // namespace
@@ -99,15 +127,12 @@ NB_MODULE(_core, module) {
       [](rt::KernelId id) { return rt::KernelTable::instance().release_unused(id); }, nb::arg("id"),
       nb::call_guard<nb::gil_scoped_release>(),
       "Closes the library of kernel `id` if nothing else holds it; False when something does.");
-  module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("again") = false,
+  module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("proved") = "",
              "(key, digest) of the build that the call record at `path` names, if all that it "
              "depends on is as it was; else None.");
   bringup::python::bind_host_call(module);
   module.def("take_last_error", &rt::take_last_error);
-  bringup::python::bind_graph(module);
-  bringup::python::bind_matching(module);
-  bringup::python::bind_registry(module);
-  bringup::python::bind_passes(module);
-  bringup::python::bind_rewriting(module);
-  bringup::python::bind_running(module);
+  module.def("__getattr__", [owner = nb::handle(module)](const std::string& name) {
+    return engine_name(nb::borrow<nb::module_>(owner), name);
+  });
 }

@@ -31,21 +31,21 @@ class Descriptor {
   int number_;
 };
 
-// The content of a file, or nothing when it cannot be read or is too large for a record.
+// The content of a file, or nothing when it cannot be read or is too large for a record. A read
+// that fills less than there was room for has reached the end, as the last field of a record shows.
 std::optional<std::string> read_whole(const char* path) {
   const Descriptor file(path);
   if (file.number() < 0) return std::nullopt;
   std::string content(size_t{16} << 10, '\0');
   size_t filled = 0;
   while (true) {
-    if (filled == content.size()) {
-      if (filled >= kLargest) return std::nullopt;
-      content.resize(2 * filled);
-    }
-    const ssize_t count = read(file.number(), content.data() + filled, content.size() - filled);
+    const size_t room = content.size() - filled;
+    const ssize_t count = read(file.number(), content.data() + filled, room);
     if (count < 0) return std::nullopt;
-    if (count == 0) break;
     filled += static_cast<size_t>(count);
+    if (static_cast<size_t>(count) < room) break;
+    if (filled >= kLargest) return std::nullopt;
+    content.resize(2 * filled);
   }
   content.resize(filled);
   return content;
@@ -143,7 +143,7 @@ std::string boot_id() {
 
 }  // namespace
 
-std::optional<RecordedBuild> recall_call(const std::string& path, bool again) {
+std::optional<RecordedBuild> recall_call(const std::string& path, std::string_view proved) {
   const std::optional<std::string> content = read_whole(path.c_str());
   if (!content) return std::nullopt;
   Fields fields(*content);
@@ -152,6 +152,7 @@ std::optional<RecordedBuild> recall_call(const std::string& path, bool again) {
   build.key = fields.next();
   build.digest = fields.next();
   const std::string_view boot = fields.next();
+  const bool again = build.key == proved;
   if (!again && boot != boot_id()) return std::nullopt;
   const int64_t files = fields.number();
   const int64_t every_file = fields.number();

@@ -7,13 +7,12 @@ touched until a system is used. In reading order: `jit`, `ops`, `devices`, `grap
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
-
 from bringup._version import __version__
 
+TYPE_CHECKING = False  # importing `typing` for it takes most of the time of this import
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from bringup import (
         cli,
         compiler,
@@ -48,6 +47,8 @@ __all__ = [
 
 def __getattr__(name: str) -> ModuleType:
     if name in __all__:
+        import importlib
+
         return importlib.import_module(f"bringup.{name}")
     raise AttributeError(f"module 'bringup' has no attribute {name!r}")
 

@@ -60,8 +60,8 @@ std::string record(const Folder& folder) {
                  stamp(folder / "header.h"), folder / "", "1 2 3 4", "2", "a.h", "b.h", "end"});
 }
 
-std::string key_in(const std::string& path, bool again = false) {
-  const auto build = rt::recall_call(path, again);
+std::string key_in(const std::string& path, std::string_view proved = "") {
+  const auto build = rt::recall_call(path, proved);
   return build ? build->key : "";
 }
 
@@ -71,10 +71,11 @@ TEST(a_record_holds_until_a_file_changes_or_another_one_appears) {
   const Folder folder;
   write(folder / "record", record(folder));
   CHECK_EQ(key_in(folder / "record"), "key");
-  CHECK_EQ(rt::recall_call(folder / "record", false)->digest, "digest");
+  CHECK_EQ(rt::recall_call(folder / "record", "")->digest, "digest");
   write(folder / "b.h", "");
   CHECK_EQ(key_in(folder / "record"), "");
-  CHECK_EQ(key_in(folder / "record", true), "key");  // not one that every call looks at
+  CHECK_EQ(key_in(folder / "record", "key"), "key");  // not one that every call looks at
+  CHECK_EQ(key_in(folder / "record", "other"), "");   // another build was proved, not this one
   std::filesystem::remove(folder / "b.h");
   CHECK_EQ(key_in(folder / "record"), "key");
   write(folder / "header.h", "#define N 22\n");
@@ -119,7 +120,7 @@ TEST(a_flipped_bit_is_survived) {
     std::string flipped = whole;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     write(folder / "record", flipped);
-    const auto build = rt::recall_call(folder / "record", false);
+    const auto build = rt::recall_call(folder / "record", "");
     // Only what is no condition may change without being noticed here.
     if (build) CHECK(build->key.size() == 3 && build->digest.size() == 6);
   }

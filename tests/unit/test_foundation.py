@@ -154,6 +154,21 @@ def test_headers_and_libraries_are_where_config_says() -> None:
     assert _native.sim_driver_path().is_file()
 
 
+def test_the_core_binds_the_engine_when_it_is_asked_for() -> None:
+    """In a new process: loading kernels does not pay for the engine."""
+    program = (
+        "from bringup import _native\n"
+        "core = _native.core()\n"
+        "assert 'GraphCore' not in vars(core) and 'load_kernel' in vars(core)\n"
+        "try:\n    core.no_such_name\n"
+        "except AttributeError as error:\n    print(error)\n"
+        "assert core.GraphCore is core.GraphCore and 'GraphCore' in vars(core)\n"
+    )
+    assert run_python(program).stdout.strip() == (
+        "module 'bringup._native._core' has no attribute 'no_such_name'"
+    )
+
+
 def test_missing_core_says_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
     _native.core.cache_clear()
     monkeypatch.setitem(sys.modules, "bringup._native._core", None)

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -73,8 +72,7 @@ def _flags() -> str:
     return str(getattr(sys, "abiflags", ""))
 
 
-@dataclass(frozen=True)
-class LibraryCandidate:
+class LibraryCandidate(NamedTuple):
     """A library file that may fit.
 
     Attributes:

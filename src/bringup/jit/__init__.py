@@ -27,22 +27,17 @@ What is not named here is internal. Its packages, each knowing only those before
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from bringup._lazy import lazily
 from bringup.jit import platform  # noqa: F401 - first: it refuses what is not Linux
 from bringup.jit.target.cuda import CudaTarget
 from bringup.jit.target.gnu import GnuTarget
 
 # isort: split
 # The targets above come first where targets are listed.
-from bringup.jit.ahead.autotune import measured, tune, tuned
-from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
-from bringup.jit.ahead.use_bundle import use_bundle
-from bringup.jit.language.signature import Argument, Layout, layout_of
 from bringup.jit.load.binary import Binary
-from bringup.jit.load.cuda_kernel import CudaKernel
 from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
-from bringup.jit.lookup.difference import differences
-from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
-from bringup.jit.lookup.warmup import end_warmup
 from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.target.ascend import AscendTarget
@@ -51,8 +46,18 @@ from bringup.jit.target.flags import Macro
 from bringup.jit.target.target import Job, Target, register_target, targets
 from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 from bringup.jit.target.triton import TritonTarget
-from bringup.jit.template.params import Field, Params, params
-from bringup.jit.template.template import BoundTemplate, Template
+
+if TYPE_CHECKING:
+    from bringup.jit.ahead.autotune import measured, tune, tuned
+    from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
+    from bringup.jit.ahead.use_bundle import use_bundle
+    from bringup.jit.language.signature import Argument, Layout, layout_of
+    from bringup.jit.load.cuda_kernel import CudaKernel
+    from bringup.jit.lookup.difference import differences
+    from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
+    from bringup.jit.lookup.warmup import end_warmup
+    from bringup.jit.template.params import Field, Params, params
+    from bringup.jit.template.template import BoundTemplate, Template
 
 __all__ = [
     "Argument",
@@ -101,3 +106,24 @@ __all__ = [
     "tuned",
     "use_bundle",
 ]
+
+# What the first kernel of a process has no use for.
+__getattr__ = lazily(
+    __name__,
+    {
+        "ahead.autotune": "measured tune tuned",
+        "ahead.prebuild": "PrebuildReport prebuild",
+        "ahead.use_bundle": "use_bundle",
+        "language.signature": "Argument Layout layout_of",
+        "load.cuda_kernel": "CudaKernel",
+        "lookup.difference": "differences",
+        "lookup.spec": "Recording Spec load_specs record save_specs",
+        "lookup.warmup": "end_warmup",
+        "template.params": "Field Params params",
+        "template.template": "BoundTemplate Template",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -45,45 +45,50 @@ What is not named here is internal. Its packages, each knowing only those before
 
 from __future__ import annotations
 
-from bringup.ops.contract.constraints import (
-    InputConstraint,
-    dtype,
-    kernel_checks,
-    rank,
-    same_dtype,
-    same_shape,
-    shape,
-)
-from bringup.ops.contract.outputs import OutputRule, at_most, empty, empty_like, promote
-from bringup.ops.custom.custom_op import CustomOperator, CustomOpHandle, custom_op
-from bringup.ops.custom.library import (
-    Library,
-    impl,
-    register_autocast,
-    register_autograd,
-    register_effect,
-    register_fake,
-    register_jvp,
-    register_kernel,
-    register_sharding,
-    register_vmap,
-)
-from bringup.ops.integration.adopt import AdoptedOperator, adopt
-from bringup.ops.integration.attention import register_attention
-from bringup.ops.integration.plugins import load_op_plugins, unload_op_plugins
-from bringup.ops.integration.replace import Replacement, replace_modules
-from bringup.ops.integration.triton_op import TritonOperator, triton_op
-from bringup.ops.kernel.autotune import autotune
-from bringup.ops.kernel.kernel_op import KernelOperator, kernel_op
-from bringup.ops.launch.ascendc import ascendc_load
-from bringup.ops.launch.ascendc_op import ascendc_op
-from bringup.ops.launch.launcher import KernelLauncher
-from bringup.ops.launch.memory import alloc_like, tensor_ptr
-from bringup.ops.launch.scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from bringup.ops.launch.two_phase import TwoPhaseLauncher
-from bringup.ops.registration.python_kernel import debugging
-from bringup.ops.schema.infer import infer_schema
-from bringup.ops.validation.report import CheckOutcome, CheckReport, CheckRow, check
+from typing import TYPE_CHECKING
+
+from bringup._lazy import lazily
+
+if TYPE_CHECKING:
+    from bringup.ops.contract.constraints import (
+        InputConstraint,
+        dtype,
+        kernel_checks,
+        rank,
+        same_dtype,
+        same_shape,
+        shape,
+    )
+    from bringup.ops.contract.outputs import OutputRule, at_most, empty, empty_like, promote
+    from bringup.ops.custom.custom_op import CustomOperator, CustomOpHandle, custom_op
+    from bringup.ops.custom.library import (
+        Library,
+        impl,
+        register_autocast,
+        register_autograd,
+        register_effect,
+        register_fake,
+        register_jvp,
+        register_kernel,
+        register_sharding,
+        register_vmap,
+    )
+    from bringup.ops.integration.adopt import AdoptedOperator, adopt
+    from bringup.ops.integration.attention import register_attention
+    from bringup.ops.integration.plugins import load_op_plugins, unload_op_plugins
+    from bringup.ops.integration.replace import Replacement, replace_modules
+    from bringup.ops.integration.triton_op import TritonOperator, triton_op
+    from bringup.ops.kernel.autotune import autotune
+    from bringup.ops.kernel.kernel_op import KernelOperator, kernel_op
+    from bringup.ops.launch.ascendc import ascendc_load
+    from bringup.ops.launch.ascendc_op import ascendc_op
+    from bringup.ops.launch.launcher import KernelLauncher
+    from bringup.ops.launch.memory import alloc_like, tensor_ptr
+    from bringup.ops.launch.scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+    from bringup.ops.launch.two_phase import TwoPhaseLauncher
+    from bringup.ops.registration.python_kernel import debugging
+    from bringup.ops.schema.infer import infer_schema
+    from bringup.ops.validation.report import CheckOutcome, CheckReport, CheckRow, check
 
 __all__ = [
     "AdoptedOperator",
@@ -146,3 +151,38 @@ __all__ = [
     "u64",
     "unload_op_plugins",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "contract.constraints": (
+            "InputConstraint dtype kernel_checks rank same_dtype same_shape shape"
+        ),
+        "contract.outputs": "OutputRule at_most empty empty_like promote",
+        "custom.custom_op": "CustomOperator CustomOpHandle custom_op",
+        "custom.library": (
+            "Library impl register_autocast register_autograd register_effect register_fake "
+            "register_jvp register_kernel register_sharding register_vmap"
+        ),
+        "integration.adopt": "AdoptedOperator adopt",
+        "integration.attention": "register_attention",
+        "integration.plugins": "load_op_plugins unload_op_plugins",
+        "integration.replace": "Replacement replace_modules",
+        "integration.triton_op": "TritonOperator triton_op",
+        "kernel.autotune": "autotune",
+        "kernel.kernel_op": "KernelOperator kernel_op",
+        "launch.ascendc": "ascendc_load",
+        "launch.ascendc_op": "ascendc_op",
+        "launch.launcher": "KernelLauncher",
+        "launch.memory": "alloc_like tensor_ptr",
+        "launch.scalars": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
+        "launch.two_phase": "TwoPhaseLauncher",
+        "registration.python_kernel": "debugging",
+        "schema.infer": "infer_schema",
+        "validation.report": "CheckOutcome CheckReport CheckRow check",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

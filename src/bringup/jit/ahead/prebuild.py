@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from bringup.errors import CompileError, MissingCompilerError
 from bringup.jit.ahead.shipping import Shipment, pack, unpack
-from bringup.jit.builder.build import Request
+from bringup.jit.builder.request import Request
 from bringup.jit.lookup import compilation, events, progress
 from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.source import Source

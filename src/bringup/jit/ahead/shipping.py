@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bringup.errors import CompileError
-from bringup.jit.builder.build import Request, shown_names
+from bringup.jit.builder.build import shown_names
+from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header
 from bringup.jit.files.identity import bytes_digest, file_time_ns
 from bringup.jit.files.layout import META
-from bringup.jit.lookup.lookup_or_build import lookups_here, publish
+from bringup.jit.lookup.publish import lookups_here, publish
 from bringup.jit.store.cache import Cache
 
 __all__ = ["Shipment", "pack", "unpack"]
@@ -44,7 +45,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
     found = lookups_here(request, meta["headers"][:count], file_time_ns())
     names = shown_names(request, found)
-    expected = request.record(digest, files[:count], files[count:], found.answers, names)
+    expected = request.record(digest, digests[:count], digests[count:], found.answers, names)
     if received != {field: tuple(values) for field, values in expected.items()}:
         raise CompileError(f"{request.source}: the worker built something else than was asked for")
     staged = store.stage()

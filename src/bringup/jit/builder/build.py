@@ -10,30 +10,24 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
-from bringup.jit.builder.key import Record, build_record, request_key
+from bringup.jit.builder.request import Request, SourceChangedError
 from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import symbols_of
 from bringup.jit.files.headers import Header, Searched, read_header
-from bringup.jit.files.identity import bytes_digest, next_file_time_ns
+from bringup.jit.files.identity import bytes_digest, next_file_time_ns, stamp
 from bringup.jit.files.layout import BINARY, LOG, StoreUnwritableError
 from bringup.jit.source.scan import mentions_of
-from bringup.jit.source.source import Source
 from bringup.jit.source.struct import check_args_symbols
-from bringup.jit.target.debug import NO_DEBUG, Debug
 from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.run import Finished
-from bringup.jit.target.target import Job, Target, find_target
-from bringup.jit.target.toolchain import Toolchain
+from bringup.jit.target.target import Job
 
 __all__ = [
     "Build",
-    "Request",
-    "SourceChangedError",
     "build",
     "lookups_of_build",
     "read_dependencies",
@@ -41,77 +35,6 @@ __all__ = [
 ]
 
 _ATTEMPTS = 5
-
-
-class SourceChangedError(Exception):
-    """Internal: the source was changed while it was compiled."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One build that somebody asked for, in canonical form."""
-
-    source: Source
-    macros: tuple[str, ...]
-    target: str
-    flags: tuple[str, ...]
-    toolchain: Toolchain
-    debug: Debug = NO_DEBUG
-
-    @property
-    def platform(self) -> Target:
-        """The target itself."""
-        return find_target(self.target)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The target's own options, which come before the caller's flags."""
-        return self.platform.flags(self.toolchain, self.source.language, self.debug)
-
-    def key(self, source_digest: str) -> str:
-        """The request key of the source with this content."""
-        return request_key(source_digest=source_digest, **self._facts())
-
-    def record(
-        self,
-        source_digest: str,
-        headers: Sequence[Header],
-        inputs: Sequence[Header],
-        answers: Sequence[str],
-        names: Sequence[str],
-    ) -> Record:
-        """The key record of the source with this content, built with these headers and other
-        inputs, with these answers to its probes and names in it.
-        """
-        return build_record(
-            source_digest=source_digest,
-            header_digests=[header.digest for header in headers],
-            input_digests=[given.digest for given in inputs],
-            answers=answers,
-            names=names,
-            **self._facts(),
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "macros": self.macros,
-            "target": self.target,
-            "toolchain": self.toolchain,
-            "options": self.options,
-            "flags": self.flags,
-            "debug": self.debug,
-        }
-
-    def __str__(self) -> str:
-        parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]
-        if self.macros:
-            parts.append(f"macros {' '.join(self.macros)}")
-        if self.flags:
-            parts.append(f"flags {' '.join(self.flags)}")
-        if self.debug:
-            parts.append(f"debug {','.join(self.debug.words)}")
-        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -265,12 +188,8 @@ def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
 
 
 def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
-    return any(file.seen is None and _changed_ns(file.path) >= start_ns for file in files)
-
-
-def _changed_ns(path: str) -> int:
-    status = os.stat(path)
-    return max(status.st_mtime_ns, status.st_ctime_ns)
+    """Whether one of them changed since then, however long ago that was as it was read."""
+    return any(max((file.seen or stamp(file.path))[2:]) >= start_ns for file in files)
 
 
 def _digests(files: Sequence[Header]) -> list[str]:

@@ -7,8 +7,8 @@ import re
 
 __all__ = ["read_depfile"]
 
-_WORD = re.compile(r"(?:\\.|[^\s\\])+")
-_ESCAPED = re.compile(r"\\(.)")
+_WORD = r"(?:\\.|[^\s\\])+"
+_ESCAPED = r"\\(.)"
 
 
 def read_depfile(path: str | os.PathLike[str]) -> list[str]:
@@ -18,6 +18,6 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
     with open(path, "rb") as file:
         text = os.fsdecode(file.read()).replace("\\\n", " ")
     rule = text.partition(":")[2].partition("\n")[0]
-    words = (_ESCAPED.sub(r"\1", word).replace("$$", "$") for word in _WORD.findall(rule))
+    words = (re.sub(_ESCAPED, r"\1", word).replace("$$", "$") for word in re.findall(_WORD, rule))
     folder = os.path.dirname(os.path.abspath(path))
     return list(dict.fromkeys(os.path.join(folder, word) for word in words))

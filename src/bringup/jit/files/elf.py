@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["DEVICE_CODE", "Symbols", "machine_of", "symbols_of", "this_machine"]
 
@@ -47,8 +47,7 @@ def this_machine() -> str:
     return os.uname().machine
 
 
-@dataclass(frozen=True)
-class Symbols:
+class Symbols(NamedTuple):
     """The dynamic symbols of a library.
 
     Attributes:

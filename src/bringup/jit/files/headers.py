@@ -80,15 +80,6 @@ class Searched(NamedTuple):
         """Whether it would find the same."""
         return not any(not place.untouched() and place.has_news() for place in self.places)
 
-    def renewed(self) -> Searched | None:
-        """The same with the stamps of now, or None when a file came or went."""
-        if all(place.untouched() for place in self.places):
-            return self
-        # By the folders of now: one may have come that is nearer.
-        now = Searched.of(self.files(present=False), self.files(present=True))
-        # Looked for after the stamps were taken: what comes later changes a stamp.
-        return None if any(place.has_news() for place in self.places) else now
-
     def is_younger_than(self, moment_ns: int) -> bool:
         """Whether a folder of one of them was touched since then."""
         now = (_stamp_or_none(place.folder) for place in self.places)

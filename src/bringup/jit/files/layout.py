@@ -21,6 +21,8 @@ __all__ = [
     "LAST_USED",
     "LOG",
     "META",
+    "QUARANTINE",
+    "STAGING",
     "StoreLayout",
     "StoreUnwritableError",
     "replace_file",
@@ -33,6 +35,7 @@ __all__ = [
 BINARY = "kernel.so"
 META = "meta.json"
 LOG = "build.log"
+QUARANTINE, STAGING = ".quarantine", ".staging"
 LAST_USED = ".last_used"  # in an entry; its mtime is the time of the last use, to the hour
 
 _UNWRITABLE = {
@@ -165,6 +168,10 @@ class StoreLayout:
     def entry(self, key: str) -> Path:
         """The folder of the entry with this build key."""
         return self.store / key[:2] / key
+
+    def binary(self, key: str) -> str:
+        """The path of the binary of the entry with this build key."""
+        return f"{self.prefix}{key[:2]}/{key}/{BINARY}"
 
     def path(self, name: str) -> Path:
         """A working folder, whether it is there or not."""

@@ -12,17 +12,19 @@ import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bringup import _native, settings
 from bringup.errors import BringupError, CompileError
 from bringup.jit.files.layout import BINARY, StoreLayout
 from bringup.jit.files.usage import mark_in_use, release_marks
-from bringup.jit.language.c_call import Binding
 from bringup.jit.load.prebuilt import path_to_load
 from bringup.jit.source.source import Abi, Kind
 from bringup.jit.target.debug import NO_DEBUG, Debug
 from bringup.jit.target.target import find_target
+
+if TYPE_CHECKING:
+    from bringup.jit.language.c_call import Binding
 
 __all__ = ["Binary", "RemovedError", "Unloaded", "unload"]
 
@@ -54,8 +56,7 @@ def _reset_lock() -> None:
 os.register_at_fork(after_in_child=_reset_lock)
 
 
-@dataclass(frozen=True)
-class Unloaded:
+class Unloaded(NamedTuple):
     """What `unload` did.
 
     Attributes:

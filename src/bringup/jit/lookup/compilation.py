@@ -1,7 +1,7 @@
-"""`compile`: from a source to a binary, through memory, disk and at last the compiler.
+"""`compile`: from a source to a binary.
 
-Owns the order of these steps, single flight (one build of a request at a time, in this process and
-between processes) and the frozen state. No lock is held that another request or a hit could need.
+Owns single flight between threads (one build of a request at a time) and the frozen state; where a
+binary is looked for stands in `lookups`. No lock is held that another request or a hit could need.
 """
 
 from __future__ import annotations
@@ -11,29 +11,21 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache as memoised
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
 
 from bringup import settings
-from bringup.errors import CompileError, MissingCompilerError
-from bringup.jit.builder.build import Request, SourceChangedError
-from bringup.jit.files.headers import Header, Searched
-from bringup.jit.files.identity import file_digest
+from bringup.errors import CompileError, MissingCompilerError, MissingKernelError
+from bringup.jit.builder.request import Request, SourceChangedError
 from bringup.jit.load.binary import Binary
 from bringup.jit.load.prebuilt import library_key
 from bringup.jit.lookup import events
-from bringup.jit.lookup.lookup_or_build import (
-    build_somewhere,
-    find_entry,
-    find_shared,
-    find_without_compiler,
-)
-from bringup.jit.lookup.warmup import missing_kernel
-from bringup.jit.source.source import Kind, Source
+from bringup.jit.lookup.lookups import Question, When, first_answer, forget_proved
+from bringup.jit.source.source import Abi, Kind, Source
 from bringup.jit.store.cache import Cache
-from bringup.jit.store.calls import call_name, call_record, watched
+from bringup.jit.store.calls import call_name, call_record
 from bringup.jit.store.entries import Hit
 from bringup.jit.store.private import cache
 from bringup.jit.target.debug import Debug
@@ -54,35 +46,6 @@ __all__ = [
 
 _NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
 _SOURCE_ATTEMPTS = 5
-_Call: TypeAlias = tuple[Source, tuple[str, ...], str, tuple[str, ...], Debug, Path]
-
-
-@dataclass
-class _Known:
-    """An answer in memory, with what it was built from: the headers beside the source or in folders
-    of the request (the system's are left out), and where others would be found first.
-    """
-
-    binary: Binary
-    toolchain: Toolchain
-    source_digest: str
-    headers: tuple[Header, ...]
-    searched: Searched
-
-    def holds(self, source: Source, toolchain: Toolchain) -> bool:
-        """Whether source, headers and compiler are still the ones it was built with."""
-        if toolchain is not self.toolchain or source.digest() != self.source_digest:
-            return False
-        try:
-            if any(file_digest(header.path) != header.digest for header in self.headers):
-                return False
-        except OSError:
-            return False
-        searched = self.searched.renewed()
-        if searched is None:
-            return False
-        self.searched = searched
-        return os.path.exists(self.binary.path)
 
 
 class _State:
@@ -92,12 +55,7 @@ class _State:
 
     def __init__(self) -> None:
         self.frozen = 0
-        self.forget()
         self.reset_flights()
-
-    def forget(self) -> None:
-        self.known: dict[_Call, _Known] = {}
-        self.recalled: dict[tuple[Path, str], Binary] = {}
 
     def reset_flights(self) -> None:
         self.lock = threading.Lock()
@@ -110,7 +68,8 @@ os.register_at_fork(after_in_child=_state.reset_flights)
 
 def forget() -> None:
     """Makes this process look at the disk again, as a new one does."""
-    _state.forget()
+    forget_proved()
+    _binary.cache_clear()
 
 
 def freeze() -> None:
@@ -169,39 +128,26 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         return _library(source, macros, target, flags)
     store = cache()
     request = request_without_compiler(source, macros, target, flags, debug)
-    # Whoever listens wants to know the compiler.
+    # Listeners want to know the compiler, which no record of a call has.
     name = "" if events.has_listeners(events.Asked) else call_name(request)
-    if name and (recalled := _recall(request, name, store)):
-        return recalled
-    missing: MissingCompilerError | None = None
+    question = Question(request, store, name)
+    if name and (hit := first_answer(When.CALLED, question)):
+        return _binary_of(request, hit)
     try:
         request = with_compiler(request, store)
     except MissingCompilerError as error:
         if settings.jit_cxx():
             raise  # a compiler was chosen, and what another one built is not what was asked for
-        missing = error
+        question = question._replace(missing=error)
     if events.has_listeners(events.Asked):
         events.emit(events.Asked(request))
-    call = (source, request.macros, request.target, request.flags, request.debug, store.root)
-    known = _state.known.get(call)
-    if known is not None and known.holds(source, request.toolchain):
-        return known.binary
-    if missing is None:
-        hit, digest = _resolve(request, store)
-    else:
-        digest = source.digest()
-        try:
-            hit = find_without_compiler(request, digest, store, missing)
-        except MissingCompilerError as error:
-            if _state.frozen:
-                raise missing_kernel(request, digest, store) from error
-            raise
-    binary = _binary(request, hit)
-    headers = watched(request, hit.headers)
-    _state.known[call] = _Known(binary, request.toolchain, digest, headers, hit.searched)
+    question = question._replace(request=request)
+    if question.missing is not None:
+        return _binary_of(request, _find_without_compiler(question))
+    hit, digest = _resolve(question)
     if name:
-        _note(request, digest, hit, binary, name, store)
-    return binary
+        _note(request, digest, hit, name, store)
+    return _binary_of(request, hit)
 
 
 def _library(
@@ -216,38 +162,28 @@ def _library(
     )
 
 
-def _binary(request: Request, hit: Hit) -> Binary:
+@memoised
+def _binary(
+    path: Path, key: str, entry: str, abi: Abi, kind: Kind, target: str, debug: Debug
+) -> Binary:
+    """One object for one kernel."""
+    return Binary(path, key, entry, abi, kind, target, debug)
+
+
+def _binary_of(request: Request, hit: Hit) -> Binary:
     source = request.source
-    return Binary(
+    return _binary(
         hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
     )
 
 
-def _recall(request: Request, name: str, store: Cache) -> Binary | None:
-    """What this call was answered with before, here or in another process, if that still holds."""
-    known = _state.recalled.get((store.root, name))
-    if known is not None:
-        same = store.recall_call(name, again=True)
-        if same is not None and same.key == known.key and os.path.exists(known.path):
-            return known
-    build = store.recall_call(name, again=False)
-    hit = store.verified_hit(build) if build is not None else None
-    if hit is None:
-        return None
-    binary = _state.recalled[store.root, name] = _binary(request, hit)
-    return binary
-
-
-def _note(
-    request: Request, source_digest: str, hit: Hit, binary: Binary, name: str, store: Cache
-) -> None:
-    """Lets `_recall` find this answer."""
+def _note(request: Request, source_digest: str, hit: Hit, name: str, store: Cache) -> None:
+    """Lets this call be answered by its record."""
     if not hit.sha256 or not str(hit.path).startswith(store.layout.prefix):
         return
     record = call_record(request, source_digest, hit)
     if record is not None:
         store.note_call(name, record)
-        _state.recalled[store.root, name] = binary
 
 
 # Stands for the compiler where there is none.
@@ -296,15 +232,34 @@ def with_compiler(request: Request, store: Cache) -> Request:
 
 def find(request: Request, store: Cache) -> Hit | None:
     """The entry that answers `request`, never building one. Raises `FileNotFoundError`."""
-    return find_entry(request, request.source.digest(), store)
+    return first_answer(When.ASKED, Question(request, store, digest=request.source.digest()))
 
 
-def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
+def _find_without_compiler(question: Question) -> Hit:
+    question = question._replace(digest=question.request.source.digest())
+    try:
+        hit = first_answer(When.WITHOUT_COMPILER, question)
+    except MissingCompilerError as error:
+        if is_frozen():
+            raise _missing_kernel(question) from error
+        raise
+    assert hit is not None  # it answers or raises
+    return hit
+
+
+def _missing_kernel(question: Question) -> MissingKernelError:
+    from bringup.jit.lookup.warmup import missing_kernel  # a hit has no use for it
+
+    return missing_kernel(question.request, question.digest, question.store)
+
+
+def _resolve(question: Question) -> tuple[Hit, str]:
     """The hit, and the digest of the source that it was built from."""
+    request = question.request
     for _ in range(_SOURCE_ATTEMPTS):
         digest = request.source.digest()
         try:
-            return _find_or_build(request, digest, store), digest
+            return _find_or_build(question._replace(digest=digest)), digest
         except SourceChangedError:
             continue
     raise CompileError(
@@ -312,15 +267,20 @@ def _resolve(request: Request, store: Cache) -> tuple[Hit, str]:
     )
 
 
-def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
-    key = request.key(source_digest)
-    if hit := find_entry(request, source_digest, store):
+def _find_or_build(question: Question) -> Hit:
+    if hit := first_answer(When.ASKED, question):
         return hit
-    if _state.frozen:
-        if hit := find_shared(request, source_digest, store):
+    if is_frozen():
+        if hit := first_answer(When.FROZEN, question):
             return hit
-        raise missing_kernel(request, source_digest, store)
-    flight = (store.root, key)
+        raise _missing_kernel(question)
+    return _build_alone(question)
+
+
+def _build_alone(question: Question) -> Hit:
+    """Builds, or waits for the thread that builds the same."""
+    request, store = question.request, question.store
+    flight = (store.root, question.key)
     with _state.lock:
         running = _state.flights.get(flight)
         if running is None:
@@ -329,9 +289,11 @@ def _find_or_build(request: Request, source_digest: str, store: Cache) -> Hit:
         try:
             return running.result()
         except CancelledError:  # whoever built it was interrupted
-            return _find_or_build(request, source_digest, store)
+            return _find_or_build(question)
+    from bringup.jit.lookup.building import build_somewhere  # a hit has no use for it
+
     try:
-        hit = build_somewhere(request, source_digest, store)
+        hit = build_somewhere(request, question.digest, store)
     except BaseException as error:
         _end_flight(flight)
         if isinstance(error, Exception):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from bringup import settings
 
 if TYPE_CHECKING:
-    from bringup.jit.builder.build import Request
+    from bringup.jit.builder.request import Request
 
 __all__ = [
     "Asked",
@@ -34,23 +33,20 @@ __all__ = [
 _log = settings.logger("jit")
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """Somebody asked for a kernel, wherever it will come from. Emitted once a call of `compile`."""
 
     request: Request
 
 
-@dataclass(frozen=True)
-class CompileStarted:
+class CompileStarted(NamedTuple):
     """The compiler is about to run in this process. `key` is the request key."""
 
     request: Request
     key: str
 
 
-@dataclass(frozen=True)
-class CompileFinished:
+class CompileFinished(NamedTuple):
     """The compiler built what `CompileStarted` announced, and it is published."""
 
     request: Request
@@ -58,8 +54,7 @@ class CompileFinished:
     seconds: float
 
 
-@dataclass(frozen=True)
-class CompileFailed:
+class CompileFailed(NamedTuple):
     """What `CompileStarted` announced did not come about."""
 
     request: Request
@@ -67,8 +62,7 @@ class CompileFailed:
     error: BaseException
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Another process builds this request, and this one has waited for `seconds` so far. Emitted
     again every few seconds.
 
@@ -90,10 +84,9 @@ _KINDS: tuple[type[Event], ...] = (Asked, CompileStarted, CompileFinished, Compi
 
 
 # Each entry is an object of its own: the same listener may be there twice.
-@dataclass(frozen=True, eq=False)
 class _Entry:
-    listener: Listener
-    kinds: tuple[type[Event], ...]
+    def __init__(self, listener: Listener, kinds: tuple[type[Event], ...]) -> None:
+        self.listener, self.kinds = listener, kinds
 
 
 _listeners: tuple[_Entry, ...] = ()

@@ -19,7 +19,7 @@ from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro, render_flags, render_macros
 
 if TYPE_CHECKING:
-    from bringup.jit.builder.build import Request
+    from bringup.jit.builder.request import Request
 
 __all__ = ["Recording", "Spec", "load_specs", "record", "save_specs"]
 

@@ -20,7 +20,7 @@ from bringup.jit.store.cache import Cache
 from bringup.jit.store.private import cache
 
 if TYPE_CHECKING:
-    from bringup.jit.builder.build import Request
+    from bringup.jit.builder.request import Request
 
 __all__ = ["end_warmup", "missing_kernel", "resume_warmup"]
 
@@ -68,7 +68,7 @@ def _compared(request: Request, source_digest: str, store: Cache, *, built: str 
     """What the nearest entry has otherwise. Which files are read is known only of what was
     built.
     """
-    asked = request.record(source_digest, (), (), (), ())
+    asked = request.record(source_digest)
     fields = _OF_THE_REQUEST if not request.toolchain.compiler else asked.keys() - _READ
     record = {field: asked[field] for field in asked if field in fields}
     found = nearest(store, request.source.name, record, but=built)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -23,10 +22,8 @@ _PREFIXES: Mapping[Abi, str] = {"ascendc": "aclrtlaunch_", "tvm_ffi": "__tvm_ffi
 
 # By file suffix; each target brings those that it builds.
 _languages: dict[str, str] = {}
-_LIBRARY = re.compile(r"\.so(\.\d+)*\Z")
 _ABIS = get_args(Abi)
 _KINDS = get_args(Kind)
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def add_languages(languages: Mapping[str, str]) -> None:
@@ -93,7 +90,7 @@ class Source:
                 f"jit.Source {self.name!r}: expected a file ending in one of "
                 f"{', '.join(_languages)}, got {self._suffix or 'no suffix'!r}"
             )
-        if not _IDENTIFIER.match(self.entry):
+        if not (self.entry.isidentifier() and self.entry.isascii()):
             raise ValueError(
                 f"jit.Source(entry={self.entry!r}) of {self.name!r}: expected the name of a "
                 "C function"
@@ -128,7 +125,9 @@ class Source:
     @property
     def is_library(self) -> bool:
         """Whether it is a shared library, which nobody compiles."""
-        return _LIBRARY.search(self.file_name) is not None
+        _, suffix, version = self.file_name.rpartition(".so")
+        before, *numbers = version.split(".")
+        return bool(suffix) and not before and all(map(str.isdecimal, numbers))
 
     @property
     def _suffix(self) -> str:

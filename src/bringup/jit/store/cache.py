@@ -21,9 +21,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bringup import settings
 from bringup.errors import BundleError
@@ -34,6 +33,8 @@ from bringup.jit.files.layout import (
     BINARY,
     LAST_USED,
     META,
+    QUARANTINE,
+    STAGING,
     StoreLayout,
     StoreUnwritableError,
     replace_file,
@@ -42,13 +43,15 @@ from bringup.jit.files.layout import (
     write_durably,
 )
 from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, touch
-from bringup.jit.load.binary import Unloaded, unload
-from bringup.jit.store import bundle, prune
 from bringup.jit.store.calls import CallIndex, RecordedBuild
 from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.index import PortableIndex, PortableVariant, RequestIndex, Variant
-from bringup.jit.store.prune import QUARANTINE, STAGING, Pruned
 from bringup.jit.target.machine import incompatibility_reason
+
+if TYPE_CHECKING:
+    from bringup.jit.load.binary import Unloaded
+    from bringup.jit.store import bundle
+    from bringup.jit.store.prune import Pruned
 
 __all__ = ["Cache", "Entry"]
 
@@ -59,8 +62,7 @@ _log = settings.logger("jit")
 _serial = itertools.count()
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One build in the cache.
 
     Attributes:
@@ -145,6 +147,8 @@ class Cache:
             if bound is not None and bound < 0:
                 raise ValueError(f"prune({name}={bound}): expected a number that is not negative")
             bounds.append(default if bound is None else bound)
+        from bringup.jit.store import prune  # a lookup has no use for it
+
         with self._unwritable_is_an_error("pruned"):
             return prune.prune(self.layout, *bounds)
 
@@ -152,6 +156,8 @@ class Cache:
         """Removes everything but what living processes have loaded; `unload` first lets go of what
         only this process holds. Raises `OSError` when the cache cannot be written.
         """
+        from bringup.jit.store import prune
+
         with self._unwritable_is_an_error("cleared"):
             return prune.clear(self.layout)
 
@@ -160,6 +166,8 @@ class Cache:
         an operator, a graph or a running launch keeps its kernel, and says so in the result. What
         was closed is loaded again when it is next used.
         """
+        from bringup.jit.load.binary import unload
+
         return unload()
 
     def find(self, key: str) -> Entry:
@@ -191,6 +199,8 @@ class Cache:
                 line in the log, and left out.
             OSError: the file cannot be written.
         """
+        from bringup.jit.store import bundle
+
         if isinstance(keys, str):
             raise TypeError(f"export_bundle(keys={keys!r}): expected a list of keys")
         chosen = self.entries() if keys is None else dict.fromkeys(map(self.find, keys))
@@ -221,6 +231,8 @@ class Cache:
             BundleError: it is no bundle, it is damaged, or no entry of it fits this machine.
             OSError: it cannot be read, or the cache cannot be written.
         """
+        from bringup.jit.store import bundle
+
         packed = bundle.read_bundle(Path(path).read_bytes(), str(path))
         fitting = [entry for entry in packed if not entry.incompatibility_reason]
         if refused := [entry for entry in packed if entry.incompatibility_reason]:
@@ -259,6 +271,8 @@ class Cache:
 
     def make_room(self, *keep: str) -> None:
         """After entries came: prunes others if the cache has grown beyond its bounds."""
+        from bringup.jit.store import prune
+
         with contextlib.suppress(StoreUnwritableError):
             prune.prune_when_full(
                 self.layout, settings.cache_max_bytes(), settings.cache_max_entries(), keep
@@ -307,22 +321,22 @@ class Cache:
             elif all(header.holds(roots, system=False) for header in variant.headers):
                 if self._intact(variant):
                     found = _found(variant.headers, roots)
-                    path = Path(self._binary(variant.key))
+                    path = Path(self.layout.binary(variant.key))
                     hit = Hit(path, variant.key, found, _searched(variant.headers, roots))
                     return self._used(hit), refused
             else:
                 refused.append("it was built from other headers")
         return None, refused
 
-    def recall_call(self, name: str, *, again: bool) -> RecordedBuild | None:
+    def recall_call(self, name: str, proved: str) -> RecordedBuild | None:
         """The build that a call of this name was answered with, if all that the answer depends on
-        is untouched; `again` as in `CallIndex.find`.
+        is untouched; `proved` as in `CallIndex.find`.
         """
-        return self._calls.find(name, again=again)
+        return self._calls.find(name, proved)
 
     def verified_hit(self, build: RecordedBuild) -> Hit | None:
         """The verified entry of a build, or None when its binary is gone or another one."""
-        path = self._binary(build.key)
+        path = self.layout.binary(build.key)
         try:
             intact = quick_digest(read_bytes(path)) == build.digest
         except OSError:
@@ -338,14 +352,11 @@ class Cache:
 
     def _hit(self, variant: Variant) -> Hit:
         key, _, sha256, headers, searched = variant
-        return Hit(Path(self._binary(key)), key, headers, searched, sha256)
+        return Hit(Path(self.layout.binary(key)), key, headers, searched, sha256)
 
     def _used(self, hit: Hit) -> Hit:
         touch(f"{self.layout.prefix}{hit.key[:2]}/{hit.key}")
         return hit
-
-    def _binary(self, key: str) -> str:
-        return f"{self.layout.prefix}{key[:2]}/{key}/{BINARY}"
 
     def publish(
         self,
@@ -415,7 +426,7 @@ class Cache:
     def _intact(self, variant: Variant | PortableVariant) -> bool:
         """Whether the binary is what the index, or at least its own meta.json, says."""
         try:
-            content = read_bytes(self._binary(variant.key))
+            content = read_bytes(self.layout.binary(variant.key))
         except OSError:
             content = b""
         if len(content) == variant.size and bytes_digest(content) == variant.sha256:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup import _native
-from bringup.jit.builder.build import Request
 from bringup.jit.builder.key import KERNEL_ABI, SCHEMA
+from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import Stamp, bytes_digest, quick_digest, read_bytes
 from bringup.jit.files.layout import StoreLayout, replace_file
@@ -46,12 +46,12 @@ class CallIndex:
         self._layout = layout
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
-    def find(self, name: str, *, again: bool) -> RecordedBuild | None:
-        """The build of the call of this name, if all that it depends on is as it was. `again`:
-        this process has found it before, so the compiler's parts and the system's headers are not
-        looked at once more.
+    def find(self, name: str, proved: str) -> RecordedBuild | None:
+        """The build of the call of this name, if all that it depends on is as it was. `proved`:
+        the key of the build that this process has found before, if any: for that one the compiler's
+        parts and the system's headers are not looked at once more.
         """
-        found = _native.core().recall_call(os.fsencode(self._prefix + name), again)
+        found = _native.core().recall_call(os.fsencode(self._prefix + name), proved)
         return None if found is None else RecordedBuild(*found)
 
     def add(self, name: str, record: bytes) -> None:

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bringup.errors import CompileError
-from bringup.jit.builder.build import Request, lookups_of_build, read_dependencies
+from bringup.jit.builder.build import lookups_of_build, read_dependencies
 from bringup.jit.builder.diagnose import operator_prefix
+from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, Searched, read_header, unchanged
 from bringup.jit.files.identity import as_stamp, bytes_digest, read_bytes
 from bringup.jit.files.layout import StoreLayout, StoreUnwritableError, replace_file

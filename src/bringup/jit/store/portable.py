@@ -7,8 +7,8 @@ that is found.
 
 from __future__ import annotations
 
-from bringup.jit.builder.build import Request
 from bringup.jit.builder.key import KERNEL_ABI, SCHEMA, key_of
+from bringup.jit.builder.request import Request
 from bringup.jit.target.flags import include_directories, library_directories, without_folders
 from bringup.jit.target.toolchain import bringup_includes
 

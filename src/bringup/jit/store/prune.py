@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bringup import settings
 from bringup._locks import try_lock
-from bringup.jit.files.layout import StoreLayout, translate_write_errors
+from bringup.jit.files.layout import QUARANTINE, STAGING, StoreLayout, translate_write_errors
 from bringup.jit.files.locks import FOLDER as LOCKS
 from bringup.jit.files.locks import build_lock
 from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used
@@ -28,8 +28,6 @@ from bringup.jit.store.index import PortableIndex, RequestIndex, builds_named_in
 __all__ = ["Pruned", "clear", "prune", "prune_when_full", "tidy"]
 
 FAILED = ".failed"
-QUARANTINE = ".quarantine"
-STAGING = ".staging"
 _TOOLCHAINS = ".toolchains"
 _CALLS = CallIndex.FOLDER
 _TIDIED = ".tidied"

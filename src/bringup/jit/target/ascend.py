@@ -17,6 +17,7 @@ from bringup.jit.source.source import Kind
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
+    KnownToolchain,
     Memo,
     Toolchain,
     ask,
@@ -34,7 +35,7 @@ _GET = (
     "install the CANN toolkit and source its set_env.sh, which sets ASCEND_HOME_PATH and puts "
     "bisheng on PATH; without it ops.ascendc_load builds for the simulated NPU"
 )
-_ARCHITECTURE = re.compile(r"dav-[a-z0-9]+\Z")
+_ARCHITECTURE = r"dav-[a-z0-9]+\Z"
 _DEFAULT = "dav-2201"
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 _FOLDERS = ("bin", "compiler/ccec_compiler/bin")
@@ -50,7 +51,7 @@ class AscendTarget(Target):
     def __init__(self, name: str = "ascend", architecture: str = _DEFAULT) -> None:
         self.name = name
         self._architecture = architecture
-        self._known: tuple[object, Toolchain] | None = None
+        self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
         """The same for another architecture.
@@ -58,7 +59,7 @@ class AscendTarget(Target):
         Raises:
             ValueError: the text is no architecture.
         """
-        if not _ARCHITECTURE.match(text):
+        if not re.match(_ARCHITECTURE, text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like {_DEFAULT} after the "
                 "colon"
@@ -70,13 +71,7 @@ class AscendTarget(Target):
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
         """The toolkit's compiler as it is now. Raises `MissingCompilerError`."""
         asked_for = settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables)
-        if self._known is not None and self._known[0] == asked_for:
-            known = self._known[1]
-            if known.untouched():
-                return known
-        found = self._query(_find())
-        self._known = (asked_for, found)
-        return found
+        return self._known.get(asked_for, lambda: self._query(_find()))
 
     def _query(self, compiler: str) -> Toolchain:
         version = ask(compiler, "--version", get=_GET, variables=self.variables)

@@ -23,15 +23,14 @@ from bringup.jit.target.nvrtc import Nvrtc
 from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, find_target, register_target
 from bringup.jit.target.toolchain import (
+    KnownToolchain,
     Memo,
     Toolchain,
     ask,
     bringup_includes,
     content_of,
-    digest_of,
     on_path,
-    recall,
-    remember,
+    recalled_or_asked,
     stamps_of,
 )
 
@@ -41,13 +40,13 @@ _GET_NVCC = (
     "install NVIDIA's CUDA toolkit and put nvcc on PATH or set CUDA_HOME; device code "
     "(jit.Source(kind='device')) needs no nvcc, only: pip install 'bringup[cuda]'"
 )
-_ARCHITECTURES = re.compile(r"sm_\d+[af]?(\+sm_\d+[af]?)*\Z")
+_ARCHITECTURES = r"sm_\d+[af]?(\+sm_\d+[af]?)*\Z"
 _DEFAULT = "sm_90"
 _FLAGS = ("-x", "cu", "-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
 # nvcc runs its parts through a shell: with file, -I and -D in double quotes, all else as it is.
-_ACTIVE_IN_QUOTES = re.compile(r'[$`"\\\n]')
-_ACTIVE = re.compile(r"[^\w@%+=:,./-]")
-_QUOTED_FLAG = re.compile(r"-[ID]")
+_ACTIVE_IN_QUOTES = r'[$`"\\\n]'
+_ACTIVE = r"[^\w@%+=:,./-]"
+_QUOTED_FLAG = r"-[ID]"
 _PROGRAMS = ("nvcc", "nvcc.profile", "cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c")
 
 
@@ -60,7 +59,7 @@ class CudaTarget(Target):
         self.name = name
         self._architectures = architectures
         self._nvrtc = Nvrtc(name, architectures)
-        self.known_toolchain: tuple[object, Toolchain] | None = None
+        self.known_toolchain = KnownToolchain()
 
     def variant(self, text: str) -> Target:
         """The same for other architectures, joined by `+`.
@@ -68,7 +67,7 @@ class CudaTarget(Target):
         Raises:
             ValueError: the text names no architectures.
         """
-        if not _ARCHITECTURES.match(text):
+        if not re.match(_ARCHITECTURES, text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected architectures like sm_90 or sm_80+sm_90 "
                 "after the colon"
@@ -97,18 +96,13 @@ class CudaTarget(Target):
             settings.inherited("CUDA_HOME", "PATH", "LD_LIBRARY_PATH"),
             bringup_includes(),  # another installation may share the cache
         )
-        if self.known_toolchain is not None and self.known_toolchain[0] == asked_for:
-            known = self.known_toolchain[1]
-            if known.untouched():
-                return known
-        nvcc = _find_nvcc()
-        name = f"{digest_of(nvcc, self.name, repr(asked_for))}.json"
-        found = recall(memo.recall(name))
-        if found is None:
-            found = self._query(nvcc, host)
-            memo.keep(name, remember(found))
-        self.known_toolchain = (asked_for, found)
-        return found
+
+        def find() -> Toolchain:
+            nvcc = _find_nvcc()
+            which = (nvcc, self.name, asked_for)
+            return recalled_or_asked(memo, which, lambda: self._query(nvcc, host))
+
+        return self.known_toolchain.get(asked_for, find)
 
     def _host(self) -> GnuTarget:
         host = find_target("cpu")
@@ -191,7 +185,7 @@ class CudaTarget(Target):
             *(
                 f"-Xcompiler=-ffile-prefix-map={directory}={shown}"
                 for directory, shown in mapped
-                if directory and "," not in directory and not _ACTIVE.search(directory)
+                if directory and "," not in directory and not re.search(_ACTIVE, directory)
             ),
             *(f"-D{macro}" for macro in job.macros),
             *(f"-I{directory}" for directory in toolchain.include_directories),
@@ -220,14 +214,14 @@ class CudaTarget(Target):
 def _check_for_shell(job: Job) -> None:
     """Raises `ValueError` for what the shell behind nvcc would take for more than a word."""
     for flag in job.flags:
-        active = _ACTIVE_IN_QUOTES if _QUOTED_FLAG.match(flag) else _ACTIVE
-        if found := active.search(flag):
+        active = _ACTIVE_IN_QUOTES if re.match(_QUOTED_FLAG, flag) else _ACTIVE
+        if found := re.search(active, flag):
             raise ValueError(
                 f"flag {flag!r}: nvcc runs its parts through a shell, which would take "
                 f"{found[0]!r} for its own"
             )
     for path in (job.file, str(job.folder), *job.toolchain.include_directories):
-        if found := _ACTIVE_IN_QUOTES.search(path):
+        if found := re.search(_ACTIVE_IN_QUOTES, path):
             raise ValueError(
                 f"{path}: nvcc runs its parts through a shell, which would take {found[0]!r} in "
                 "the name for its own; use a folder without it"

@@ -18,13 +18,13 @@ from bringup import settings
 from bringup.errors import MissingCompilerError, TargetError
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import this_machine
-from bringup.jit.files.identity import bytes_digest
 from bringup.jit.source.source import Kind
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import include_directories
 from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
+    KnownToolchain,
     Memo,
     Toolchain,
     ask,
@@ -34,8 +34,7 @@ from bringup.jit.target.toolchain import (
     content_of,
     libraries_of,
     on_path,
-    recall,
-    remember,
+    recalled_or_asked,
     stamps_of,
 )
 
@@ -67,8 +66,8 @@ _COMPILE_FLAGS = (
 _LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"
 _LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
 _ONLY_LIBC = ("-nostdlib", "-lm", "-lc", "-lgcc")
-_NEEDS_MORE = re.compile(r"undefined (reference|symbol)|cannot find -l|unable to find library")
-_CPP_HEADER = re.compile(rb"^\s*#\s*include\s*<(?!c)[a-z_]+>", re.MULTILINE)
+_NEEDS_MORE = r"undefined (reference|symbol)|cannot find -l|unable to find library"
+_CPP_HEADER = rb"(?m)^\s*#\s*include\s*<(?!c)[a-z_]+>"
 _SANITIZERS = {
     ("gcc", "address"): "libasan.so",
     ("gcc", "undefined"): "libubsan.so",
@@ -76,19 +75,19 @@ _SANITIZERS = {
     ("clang", "undefined"): "libclang_rt.ubsan_standalone-{}.so",
 }
 # Flags that say nothing about linking.
-_COMPILES_ONLY = re.compile(r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))")
+_COMPILES_ONLY = r"-(D|U|I|iquote|isystem|idirafter|O|m|std=|W(?!l,))"
 # These change no folder in which headers are looked for.
-_KEEPS_FOLDERS = re.compile(
+_KEEPS_FOLDERS = (
     r"-(D|U|I|iquote|isystem|idirafter|include|imacros|O|W|l|L|g|std=|march=|mtune=|pthread"
     r"|m(no-)?(avx|sse|fma|f16c|bmi|prefer)|f(?!sanitize))"
 )
-_MISSING_FOLDER = re.compile(r'^ignoring nonexistent directory "(.+)"$', re.MULTILINE)
-_SEARCHED_FOLDER = re.compile(r"^ (/.+)$", re.MULTILINE)  # of `-v`: one a line, indented
-_LINKS = re.compile(r"-(l|L|Wl,|m|f|static|nostdlib|nodefaultlibs|-sysroot)")
-_NAMES_LIBRARY = re.compile(r"-l|--library")
-_ATTEMPT = re.compile(r"^attempt to open (/.+) failed$", re.MULTILINE)
+_MISSING_FOLDER = r'(?m)^ignoring nonexistent directory "(.+)"$'
+_SEARCHED_FOLDER = r"(?m)^ (/.+)$"  # of `-v`: one a line, indented
+_LINKS = r"-(l|L|Wl,|m|f|static|nostdlib|nodefaultlibs|-sysroot)"
+_NAMES_LIBRARY = r"-l|--library"
+_ATTEMPT = r"(?m)^attempt to open (/.+) failed$"
 # These choose the programs that take part in a build.
-_CHOOSES_PROGRAMS = re.compile(r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z")
+_CHOOSES_PROGRAMS = r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z"
 
 
 class GnuTarget(Target):
@@ -122,8 +121,7 @@ class GnuTarget(Target):
         self._chosen = chosen
         self._setting = setting
         self._runs_here = runs_here
-        self.known_toolchain: Toolchain | None = None
-        self._known_for: object = None
+        self.known_toolchain = KnownToolchain()
         self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def variant(self, text: str) -> Target:
@@ -138,23 +136,20 @@ class GnuTarget(Target):
             )
         made = GnuTarget.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made.name, made._march, made.known_toolchain = f"{self.name}:{text}", text, None
+        made.name, made._march = f"{self.name}:{text}", text
+        made.known_toolchain = KnownToolchain()
         return made
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
         """The compiler as it is now; the same for every kind of source."""
         asked_for = self._asked_for()
-        known = self.known_toolchain
-        if known is not None and self._known_for == asked_for and known.untouched():
-            return known
-        compiler = self._find()
-        name = f"{bytes_digest(repr((compiler, self._march, asked_for)).encode())}.json"
-        toolchain = recall(memo.recall(name))
-        if toolchain is None:
-            toolchain = self._query(compiler)
-            memo.keep(name, remember(toolchain))
-        self.known_toolchain, self._known_for = toolchain, asked_for
-        return toolchain
+
+        def find() -> Toolchain:
+            compiler = self._find()
+            which = (compiler, self._march, asked_for)
+            return recalled_or_asked(memo, which, lambda: self._query(compiler))
+
+        return self.known_toolchain.get(asked_for, find)
 
     def _asked_for(self) -> tuple[object, ...]:
         return (
@@ -272,11 +267,11 @@ class GnuTarget(Target):
         question = (*flags, "-E", "-v", "-x", language, os.devnull)
         said = self._ask(compiler, *question, said_on_stderr=True)
         listed = said.partition("search starts here:")[2].partition("End of search list")[0]
-        return (*_MISSING_FOLDER.findall(said), *_SEARCHED_FOLDER.findall(listed))
+        return (*re.findall(_MISSING_FOLDER, said), *re.findall(_SEARCHED_FOLDER, listed))
 
     def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
         """The compiler's own folders; it is asked again for flags that may change them."""
-        asked = tuple(flag for flag in flags if not _KEEPS_FOLDERS.match(flag))
+        asked = tuple(flag for flag in flags if not re.match(_KEEPS_FOLDERS, flag))
         if not asked:
             return toolchain.c_folders if language == "c" else toolchain.cxx_folders
         known = (toolchain.fingerprint, language, asked)
@@ -286,14 +281,14 @@ class GnuTarget(Target):
 
     def passed_by_linker(self, job: Job) -> Sequence[str]:
         """What GNU ld says that it tried; an empty library is linked for it."""
-        naming = [flag for flag in job.flags if _LINKS.match(flag)]
-        if not any(_NAMES_LIBRARY.search(flag) for flag in naming):
+        naming = [flag for flag in job.flags if re.match(_LINKS, flag)]
+        if not any(re.search(_NAMES_LIBRARY, flag) for flag in naming):
             return ()
         output = job.folder / "passed.so"
         command = (job.toolchain.compiler, "-shared", "-fPIC", "-x", "c++", os.devnull)
         done = super().run(job, [*command, f"-o{output}", *naming, "-Wl,--verbose"])
         output.unlink(missing_ok=True)
-        return _ATTEMPT.findall(done.output)
+        return re.findall(_ATTEMPT, done.output)
 
     def predefined_macros(self, compiler: str, *flags: str) -> set[str]:
         """The macros that the compiler defines by itself with these flags."""
@@ -375,13 +370,13 @@ class GnuTarget(Target):
         """
         if _may_need_only_libc(job):
             done = super().run(job, [*command, *_ONLY_LIBC])
-            if done.status == 0 or not _NEEDS_MORE.search(done.output):
+            if done.status == 0 or not re.search(_NEEDS_MORE, done.output):
                 return done
         return super().run(job, command)
 
     def tools(self, job: Job) -> list[str]:
         """The programs that flags of this job bring into play, beyond the toolchain's own."""
-        choosing = [flag for flag in job.flags if _CHOOSES_PROGRAMS.match(flag)]
+        choosing = [flag for flag in job.flags if re.match(_CHOOSES_PROGRAMS, flag)]
         if not choosing:
             return []
         programs = _Programs.of(job.toolchain.compiler, self._ask, choosing)
@@ -405,7 +400,8 @@ class GnuTarget(Target):
         without the runtime of a sanitizer.
         """
         super().check_loadable(path, debug)
-        lacking = self.known_toolchain.lacking if self.known_toolchain is not None else ()
+        known = self.known_toolchain.last
+        lacking = known.lacking if known is not None else ()
         if lacking:
             features = ", ".join(macro.partition(" ")[0] for macro in lacking)
             raise TargetError(
@@ -413,7 +409,6 @@ class GnuTarget(Target):
                 f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
             )
         if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
-            known = self.known_toolchain
             library = self._sanitizer(known, "address") if known is not None else "libasan.so"
             raise TargetError(
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
@@ -424,8 +419,8 @@ class GnuTarget(Target):
 def _may_need_only_libc(job: Job) -> bool:
     return (
         not job.debug.sanitizers
-        and all(map(_COMPILES_ONLY.match, job.flags))
-        and not _CPP_HEADER.search(job.source.content())
+        and all(re.match(_COMPILES_ONLY, flag) for flag in job.flags)
+        and not re.search(_CPP_HEADER, job.source.content())
     )
 
 

@@ -21,14 +21,13 @@ from bringup.jit.target.flags import include_directories
 from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job
 from bringup.jit.target.toolchain import (
+    KnownToolchain,
     Memo,
     Toolchain,
     bringup_includes,
     build_environment,
     content_of,
-    digest_of,
-    recall,
-    remember,
+    recalled_or_asked,
     stamps_of,
 )
 
@@ -36,10 +35,8 @@ __all__ = ["Nvrtc"]
 
 _GET = "pip install 'bringup[cuda]' (cuda-core and nvidia-cuda-nvrtc)"
 # A probe is answered by what NVRTC was given, so what it asks for is given too.
-_INCLUDE = re.compile(
-    rb'(?:^\s*#\s*include|\b__has_include)[ \t]*\(?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE
-)
-_NOT_FOUND = re.compile(r'^(.*?)\(\d+\): .*(?:could not|cannot) open source file "([^"]+)"', re.M)
+_INCLUDE = rb'(?m)(?:^\s*#\s*include|\b__has_include)[ \t]*\(?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)'
+_NOT_FOUND = r'(?m)^(.*?)\(\d+\): .*(?:could not|cannot) open source file "([^"]+)"'
 _HEADERS_AT_MOST = 4096
 
 
@@ -49,26 +46,21 @@ class Nvrtc:
     def __init__(self, name: str, architectures: Sequence[str]) -> None:
         self._name = name
         self._architectures = tuple(architectures)
-        self._known: Toolchain | None = None
+        self._known = KnownToolchain()
 
     def toolchain(self, memo: Memo) -> Toolchain:
         """NVRTC as it is now. Raises `MissingCompilerError` saying how to get it."""
-        known = self._known
-        if known is not None and known.untouched():
-            return known
-        if len(self._architectures) > 1:
-            raise ValueError(
-                f"target {self._name!r}: device code is built for one architecture; expected one "
-                f"of {', '.join(f'cuda:{name}' for name in self._architectures)}"
-            )
-        where = repr((sys.prefix, settings.inherited("CUDA_HOME", "LD_LIBRARY_PATH")))
-        name = f"{digest_of('nvrtc', self._name, where)}.json"
-        found = recall(memo.recall(name))
-        if found is None:
-            found = self._query()
-            memo.keep(name, remember(found))
-        self._known = found
-        return found
+
+        def find() -> Toolchain:
+            if len(self._architectures) > 1:
+                raise ValueError(
+                    f"target {self._name!r}: device code is built for one architecture; expected "
+                    f"one of {', '.join(f'cuda:{name}' for name in self._architectures)}"
+                )
+            where = (sys.prefix, settings.inherited("CUDA_HOME", "LD_LIBRARY_PATH"))
+            return recalled_or_asked(memo, ("nvrtc", self._name, where), self._query)
+
+        return self._known.get(None, find)
 
     def _query(self) -> Toolchain:
         nvrtc = _bindings()
@@ -114,7 +106,7 @@ class Nvrtc:
         while True:
             program = _Program(nvrtc, source, name, headers.contents())
             done = program.compile(command[1:-1])
-            asked = _NOT_FOUND.search(program.log()) if not done else None
+            asked = re.search(_NOT_FOUND, program.log()) if not done else None
             if asked is None or not headers.add_asked(asked[2], asked[1], name, folder):
                 break
         log = program.log()
@@ -180,7 +172,7 @@ class _Headers:
         waiting = [(content, folder)]
         while waiting and len(self._found) < _HEADERS_AT_MOST:
             content, folder = waiting.pop()
-            for quoted, bracketed in _INCLUDE.findall(content):
+            for quoted, bracketed in re.findall(_INCLUDE, content):
                 name = os.fsdecode(quoted or bracketed)
                 path = self._locate(name, folder if quoted else "")
                 if path is None:

@@ -13,8 +13,8 @@ import resource
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bringup import settings
 from bringup._processes import started
@@ -24,20 +24,18 @@ __all__ = ["Finished", "Stop", "run"]
 _SECONDS_MORE = 5
 # How the shell that starts a program says that it cannot.
 _NOT_STARTED = {126: errno.EACCES, 127: errno.ENOENT}
-_REFUSAL = re.compile(rb"\A\S*sh: (?:\d+|line \d+): (?:exec: )?(.*)$", re.MULTILINE)
+_REFUSAL = rb"(?m)\A\S*sh: (?:\d+|line \d+): (?:exec: )?(.*)$"
 _HEAD, _TAIL = 192 << 10, 64 << 10  # bytes of what a compiler prints
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """Why a compiler was stopped by us: what it ran into, and the setting that moves it."""
 
     what: str
     setting: str
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """What came of a run: exit status (negative: a signal), what was printed, the command that ran,
     and why it was stopped if it was.
     """
@@ -83,7 +81,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
                 raise
             stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
             return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
-    if process.returncode in _NOT_STARTED and (said := _REFUSAL.match(output)):
+    if process.returncode in _NOT_STARTED and (said := re.match(_REFUSAL, output)):
         raise OSError(_NOT_STARTED[process.returncode], said[1].decode(errors="replace"))
     return Finished(process.returncode, _text(output), tuple(command))
 

@@ -12,17 +12,18 @@ import os
 import re
 import resource
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bringup import _native, settings
 from bringup.errors import MissingCompilerError
 from bringup.jit.files.identity import Stamp, as_stamp, bytes_digest, file_digest, read_bytes, stamp
 
 __all__ = [
+    "KnownToolchain",
     "Memo",
     "Toolchain",
     "ToolchainInfo",
@@ -38,13 +39,14 @@ __all__ = [
     "libraries_of",
     "on_path",
     "recall",
+    "recalled_or_asked",
     "remember",
     "stamps_of",
 ]
 
 _QUERY_SECONDS = 60
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_LOADED_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+_LOADED_LIBRARY = r"(?m)^\s*(?:\S+ => )?(/\S.*) \(0x[0-9a-f]+\)$"
 # The same for everybody: what they say reaches binaries or messages.
 _FIXED = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
 # Needed to run; what they lead to is identified by its content.
@@ -116,8 +118,7 @@ class Toolchain:
         )
 
 
-@dataclass(frozen=True)
-class ToolchainInfo:
+class ToolchainInfo(NamedTuple):
     """What `bringup doctor` shows of a target: its compiler, or the problem."""
 
     target: str
@@ -136,6 +137,39 @@ class Memo(Protocol):
 
     def keep(self, name: str, content: bytes) -> None:
         """Keeps `content` if it can."""
+
+
+class KnownToolchain:
+    """The toolchain that a target found last: the answer as long as it is asked for by the same and
+    nobody has touched its programs.
+    """
+
+    def __init__(self) -> None:
+        self._asked_for: object = None
+        self.last: Toolchain | None = None
+
+    def get(self, asked_for: object, find: Callable[[], Toolchain]) -> Toolchain:
+        """The toolchain.
+
+        Args:
+            asked_for: all that decides which one it is, apart from the content of files.
+            find: finds it. What it raises is not remembered.
+        """
+        if self.last is None or self._asked_for != asked_for or not self.last.untouched():
+            self.last, self._asked_for = find(), asked_for
+        return self.last
+
+
+def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain]) -> Toolchain:
+    """The toolchain by what another process was told of it, if that still holds, or else by `ask`,
+    for other processes too. `asked_for` says which it is, all that decides it.
+    """
+    name = f"{bytes_digest(repr(asked_for).encode(errors='surrogateescape'))}.json"
+    found = recall(memo.recall(name))
+    if found is None:
+        found = ask()
+        memo.keep(name, remember(found))
+    return found
 
 
 def compiler_environment(variables: Iterable[str] = ()) -> dict[str, str]:
@@ -231,7 +265,9 @@ def libraries_of(program: str) -> list[str]:
         timeout=_QUERY_SECONDS,
         check=False,
     )
-    return sorted(path for path in _LOADED_LIBRARY.findall(answer.stdout) if os.path.isfile(path))
+    return sorted(
+        path for path in re.findall(_LOADED_LIBRARY, answer.stdout) if os.path.isfile(path)
+    )
 
 
 def _limit_advice(said: Iterable[str]) -> str:

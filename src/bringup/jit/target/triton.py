@@ -26,13 +26,12 @@ from bringup.jit.target.debug import Debug
 from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
+    KnownToolchain,
     Memo,
     Toolchain,
     build_environment,
     content_of,
-    digest_of,
-    recall,
-    remember,
+    recalled_or_asked,
     stamps_of,
 )
 
@@ -40,8 +39,8 @@ __all__ = ["TritonKernel", "TritonTarget"]
 
 _GET = "pip install 'bringup[triton]'"
 _DEFAULT = "sm_90"
-_NVIDIA = re.compile(r"sm_(\d+)[af]?\Z")
-_AMD = re.compile(r"gfx(\d+)[0-9a-f]{2}\Z")
+_NVIDIA = r"sm_(\d+)[af]?\Z"
+_AMD = r"gfx(\d+)[0-9a-f]{2}\Z"
 _BINARIES = ("cubin", "hsaco")
 _TEXTS = ("ptx", "amdgcn")
 
@@ -117,7 +116,7 @@ class TritonTarget(Target):
     def __init__(self, name: str = "triton", architecture: str = _DEFAULT) -> None:
         self.name = name
         self._architecture = architecture
-        self._known: Toolchain | None = None
+        self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
         """The same for another GPU.
@@ -125,7 +124,7 @@ class TritonTarget(Target):
         Raises:
             ValueError: the text is no architecture.
         """
-        if not (_NVIDIA.match(text) or _AMD.match(text)):
+        if not (re.match(_NVIDIA, text) or re.match(_AMD, text)):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like sm_90 or gfx942 after "
                 "the colon"
@@ -141,27 +140,26 @@ class TritonTarget(Target):
 
     def toolchain(self, memo: Memo, kind: Kind = "device") -> Toolchain:
         """The installed triton. Raises `MissingCompilerError` saying how to get it."""
-        known = self._known
-        if known is not None and known.untouched():
-            return known
-        version, library = _installed()
-        name = f"{digest_of('triton', self.name, version, library)}.json"
-        found = recall(memo.recall(name))
-        if found is None:
-            found = Toolchain(
-                compiler=library,
-                version=f"triton {version}",
-                family="triton",
-                machine="nvidia" if _NVIDIA.match(self._architecture) else "amd",
-                isa=(self._architecture,),
-                identity=content_of(version, [library]),
-                fingerprint="",
-                tools=stamps_of([library]),
-                environment=build_environment(self.variables),
-            ).fingerprinted()
-            memo.keep(name, remember(found))
-        self._known = found
-        return found
+
+        def find() -> Toolchain:
+            version, library = _installed()
+            which = ("triton", self.name, version, library)
+            return recalled_or_asked(memo, which, lambda: self._describe(version, library))
+
+        return self._known.get(None, find)
+
+    def _describe(self, version: str, library: str) -> Toolchain:
+        return Toolchain(
+            compiler=library,
+            version=f"triton {version}",
+            family="triton",
+            machine="nvidia" if re.match(_NVIDIA, self._architecture) else "amd",
+            isa=(self._architecture,),
+            identity=content_of(version, [library]),
+            fingerprint="",
+            tools=stamps_of([library]),
+            environment=build_environment(self.variables),
+        ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
         """None: what Triton is told stands in the source.
@@ -213,10 +211,10 @@ class TritonTarget(Target):
 
     def _gpu(self) -> tuple[str, int | str, int]:
         """Triton's words for the architecture: backend, architecture, threads of a warp."""
-        nvidia = _NVIDIA.match(self._architecture)
+        nvidia = re.match(_NVIDIA, self._architecture)
         if nvidia:
             return "cuda", int(nvidia[1]), 32
-        amd = _AMD.match(self._architecture)
+        amd = re.match(_AMD, self._architecture)
         assert amd is not None
         return "hip", self._architecture, 64 if int(amd[1]) < 10 else 32
 

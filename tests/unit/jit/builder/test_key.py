@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup import _native, jit
-from bringup.jit.builder.key import KERNEL_ABI, build_record, key_of, request_key
+from bringup.jit.builder.key import KERNEL_ABI, Record, key_of
+from bringup.jit.builder.request import Request
 from bringup.jit.target.debug import NO_DEBUG
 from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.toolchain import Toolchain
@@ -34,33 +35,55 @@ TOOLCHAIN = Toolchain(
 
 
 @dataclasses.dataclass(frozen=True)
+class _Asked(Request):
+    """A request whose target has these options."""
+
+    given_options: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return self.given_options
+
+
+@dataclasses.dataclass(frozen=True)
 class Given:
-    """The arguments of `build_record`."""
+    """A request, and what its build read."""
 
     source: jit.Source = SOURCE
     source_digest: str = "source-digest"
-    macros: Sequence[str] = ("A=1", "B=2")
+    macros: tuple[str, ...] = ("A=1", "B=2")
     target: str = "cpu"
     toolchain: Toolchain = TOOLCHAIN
-    options: Sequence[str] = ("-O3", "-shared")
-    flags: Sequence[str] = ("-O2", "-funroll-loops")
+    options: tuple[str, ...] = ("-O3", "-shared")
+    flags: tuple[str, ...] = ("-O2", "-funroll-loops")
     debug: jit.Debug = NO_DEBUG
     input_digests: Sequence[str] = ("library",)
     answers: Sequence[str] = ("opt.h: 1",)
     names: Sequence[str] = ("k.c", "include/x.h")
     header_digests: Sequence[str] = ("first", "second")
 
+    @property
+    def _request(self) -> Request:
+        return _Asked(
+            self.source,
+            self.macros,
+            self.target,
+            self.flags,
+            self.toolchain,
+            self.debug,
+            given_options=self.options,
+        )
+
+    def record(self) -> Record:
+        return self._request.record(
+            self.source_digest, self.header_digests, self.input_digests, self.answers, self.names
+        )
+
     def key(self) -> str:
-        return key_of(build_record(**self._arguments()))
+        return key_of(self.record())
 
     def request_key(self) -> str:
-        arguments = self._arguments()
-        for name in ("header_digests", "input_digests", "answers", "names"):
-            del arguments[name]
-        return request_key(**arguments)
-
-    def _arguments(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return self._request.key(self.source_digest)
 
     def but(self, **changes: Any) -> Given:
         return dataclasses.replace(self, **changes)
@@ -124,12 +147,12 @@ UNPERTURBED = {"schema"}
 
 
 def _changed_fields(given_: Given) -> set[str]:
-    before, after = build_record(**Given()._arguments()), build_record(**given_._arguments())
+    before, after = Given().record(), given_.record()
     return {field for field in before if list(before[field]) != list(after[field])}
 
 
 def test_every_field_of_the_record_is_perturbed() -> None:
-    assert set(build_record(**Given()._arguments())) == PERTURBATIONS.keys() | UNPERTURBED
+    assert set(Given().record()) == PERTURBATIONS.keys() | UNPERTURBED
 
 
 @pytest.mark.parametrize("field", PERTURBATIONS)
@@ -155,10 +178,10 @@ def test_what_is_known_before_compiling_changes_the_request_key(field: str) -> N
             assert changed.request_key() != Given().request_key()
 
 
-@pytest.mark.parametrize("field", sorted(build_record(**Given()._arguments())))
+@pytest.mark.parametrize("field", sorted(Given().record()))
 def test_every_change_of_a_field_of_the_record_is_another_key(field: str) -> None:
     """Generated from the record: each value altered, added, dropped, moved."""
-    record = build_record(**Given()._arguments())
+    record = Given().record()
     values = tuple(record[field])
     altered = [(*values[:i], f"{value}x", *values[i + 1 :]) for i, value in enumerate(values)]
     dropped = [(*values[:i], *values[i + 1 :]) for i in range(len(values))]

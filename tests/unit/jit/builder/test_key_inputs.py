@@ -18,6 +18,7 @@ from tests.unit.jit.support import ADD
 from bringup import jit
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.target import temporary_targets
+from bringup.jit.target.toolchain import KnownToolchain
 
 REPOSITORY = Path(__file__).parents[4]
 CALLS_FOO = 'extern "C" int foo(); extern "C" int run() { return foo(); }'
@@ -102,7 +103,9 @@ def test_another_assembler_or_linker_is_another_key(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     second = jit.compile(jit.Source(text=ADD))
     assert differing(first, second) == {field}
-    monkeypatch.setattr(jit.targets()["cpu"], "known_toolchain", None)  # as in another process
+    monkeypatch.setattr(
+        jit.targets()["cpu"], "known_toolchain", KnownToolchain()
+    )  # as in another process
     forget()
     wrapper.write_text(f'#!/bin/sh\n# upgraded\nexec /usr/bin/{program} "$@"\n')
     assert differing(second, jit.compile(jit.Source(text=ADD))) == {field}

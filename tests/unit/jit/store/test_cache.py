@@ -23,6 +23,7 @@ from tests.unit.jit.support import ADD, REPOSITORY, forget, new_process, output_
 
 from bringup import jit
 from bringup.errors import CompileError, MissingKernelError
+from bringup.jit.files import headers
 
 NOBODY = 65534
 
@@ -126,9 +127,17 @@ def test_a_source_that_changes_while_it_is_compiled_is_compiled_again(
         ("k.h", r"k\.cpp: its headers kept changing while it was compiled"),
     ],
 )
+@pytest.mark.parametrize("is_read", ["at once", "long after it changed"])
 def test_a_file_that_never_stops_changing_is_a_compile_error(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changing: str, message: str
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changing: str,
+    message: str,
+    is_read: str,
 ) -> None:
+    if is_read != "at once":
+        monkeypatch.setattr(headers, "is_settled", lambda _stamp: True)
     (tmp_path / "k.h").write_text("")
     (tmp_path / "k.cpp").write_text('#include "k.h"\nextern "C" int run() { return 0; }\n')
     wrapper = tmp_path / "meddling-c++"
@@ -152,7 +161,7 @@ def test_a_lock_that_is_held_too_long_is_not_waited_for(
     binary = jit.compile(source)
     (lock,) = (root / "v1" / ".locks").iterdir()
     shutil.rmtree(binary.path.parent)
-    monkeypatch.setattr("bringup.jit.lookup.lookup_or_build.lock_seconds", lambda: 0.05)
+    monkeypatch.setattr("bringup.jit.lookup.building.lock_seconds", lambda: 0.05)
     with lock.open("r+") as held, caplog.at_level(logging.WARNING, "bringup.jit"):
         fcntl.flock(held, fcntl.LOCK_EX)
         assert jit.compile(source) == binary
@@ -438,15 +447,15 @@ def test_a_read_only_cache_still_serves_and_new_kernels_are_private(
 def test_no_folder_at_all_is_a_compile_error(
     source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bringup.jit.lookup import lookup_or_build
+    from bringup.jit.lookup import building, lookups
     from bringup.jit.store import private as private_module
 
     (tmp_path / "file").write_text("")
     nowhere = jit.Cache(tmp_path / "file" / "private")
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    for module in (lookup_or_build, private_module):
+    for module in (building, private_module):
         monkeypatch.setattr(module, "private_cache", lambda: nowhere)
-    monkeypatch.setattr(lookup_or_build, "made_private_cache", lambda: nowhere)
+    monkeypatch.setattr(lookups, "made_private_cache", lambda: nowhere)
     with pytest.raises(CompileError, match=r"no folder to build it in: .*Set BRINGUP_CACHE_DIR"):
         jit.compile(source)
 

@@ -192,19 +192,6 @@ def test_a_header_is_seen_in_a_folder_that_came_after_the_build(
     assert added(jit.compile(source, flags=flags)) == 2
 
 
-def test_stamps_that_are_renewed_are_those_of_the_nearest_folders_of_now(
-    tmp_path: Path, old_files: None
-) -> None:
-    searched = headers.Searched.of([str(tmp_path / "sys" / "n.h")])
-    (tmp_path / "sys").mkdir()
-    os.utime(tmp_path / "sys", ns=(0, 0))
-    renewed = searched.renewed()
-    assert renewed is not None
-    assert renewed.holds()
-    (tmp_path / "sys" / "n.h").write_text("")
-    assert not renewed.holds()
-
-
 @pytest.mark.parametrize(
     "changed",
     [

@@ -18,7 +18,7 @@ from tests.unit.jit.support import REPOSITORY
 
 from bringup import jit
 from bringup.errors import CompileError, MissingKernelError
-from bringup.jit.lookup import compilation
+from bringup.jit.lookup import building
 
 BROKEN = 'extern "C" int run() {\n  return missing_name;\n}\n'
 
@@ -95,20 +95,20 @@ def test_every_thread_that_waits_gets_the_failure(root: Path, counted: Callable[
 def test_a_thread_that_waited_for_an_interrupted_build_builds_itself(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    building, interrupt = threading.Event(), threading.Event()
-    build_somewhere = compilation.build_somewhere
+    started, interrupt = threading.Event(), threading.Event()
+    build_somewhere = building.build_somewhere
 
     def interrupted_once(*arguments: Any) -> Any:
-        monkeypatch.setattr(compilation, "build_somewhere", build_somewhere)
-        building.set()
+        monkeypatch.setattr(building, "build_somewhere", build_somewhere)
+        started.set()
         interrupt.wait(60)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compilation, "build_somewhere", interrupted_once)
+    monkeypatch.setattr(building, "build_somewhere", interrupted_once)
     source = jit.Source(text='extern "C" int run() { return 7; }')
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(jit.compile, source)
-        assert building.wait(60)
+        assert started.wait(60)
         second = pool.submit(jit.compile, source)
         interrupt.set()
         assert isinstance(first.exception(60), KeyboardInterrupt)

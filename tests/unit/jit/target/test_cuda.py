@@ -12,6 +12,7 @@ from tests.unit.jit.support import Call
 from bringup import jit
 from bringup.errors import CompileError, DeviceError, MissingCompilerError, TargetError
 from bringup.jit.files.elf import DEVICE_CODE, machine_of
+from bringup.jit.target.toolchain import KnownToolchain
 
 HOST = """
 #include "bringup/cuda.h"
@@ -218,7 +219,7 @@ def test_a_missing_nvcc_says_how_to_get_it_and_what_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bringup.jit.target.cuda.on_path", lambda name, also=(): None)
-    monkeypatch.setattr(jit.targets()["cuda"], "known_toolchain", None)
+    monkeypatch.setattr(jit.targets()["cuda"], "known_toolchain", KnownToolchain())
     with pytest.raises(MissingCompilerError, match=r"no nvcc .*pip install 'bringup\[cuda\]'"):
         jit.compile(jit.Source(text=HOST, name="add.cu"), target="cuda")
 

@@ -1,0 +1,35 @@
+"""Packages that import what they offer when it is first asked for: a start-up does not pay for what
+it never uses.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # importing `typing` for it costs as much as everything else here
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["lazily"]
+
+
+def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package whose names come from these modules. A name that is known is
+    not asked for again, so what is patched stays patched.
+
+    Args:
+        package: its full name.
+        modules: modules by their names from the package, and the names that each of them gives.
+    """
+    owners = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> object:
+        if name not in owners:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = f"{package}.{owners[name]}"
+        __import__(module)
+        found: object = getattr(sys.modules[module], name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return get

@@ -1,0 +1,123 @@
+"""What somebody asked for, in canonical form, and what makes two builds of it the same: the request
+key and the key record.
+
+The request key covers what is known before the compiler has run; directories enter only there: they
+decide which header is found, not what is built. The build key, over the record, covers everything
+that decides what is built, the headers that the compiler read among it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bringup.jit.builder.key import KERNEL_ABI, SCHEMA, Record
+from bringup.jit.source.source import Source
+from bringup.jit.target.debug import NO_DEBUG, Debug
+from bringup.jit.target.flags import without_folders
+from bringup.jit.target.target import Target, find_target
+from bringup.jit.target.toolchain import Toolchain
+
+__all__ = ["Request", "SourceChangedError"]
+
+
+class SourceChangedError(Exception):
+    """Internal: the source was changed while it was compiled."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One build that somebody asked for.
+
+    Attributes:
+        source: what is compiled; for the build key only its content, language and entry count.
+        macros: `NAME=value`, sorted.
+        target: the target's full name.
+        flags: the caller's, in order.
+        toolchain: what runs.
+        debug: what is added for debugging.
+    """
+
+    source: Source
+    macros: tuple[str, ...]
+    target: str
+    flags: tuple[str, ...]
+    toolchain: Toolchain
+    debug: Debug = NO_DEBUG
+
+    @property
+    def platform(self) -> Target:
+        """The target itself."""
+        return find_target(self.target)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The target's own options, which come before the caller's flags."""
+        return self.platform.flags(self.toolchain, self.source.language, self.debug)
+
+    def key(self, source_digest: str) -> str:
+        """The request key of the source with this content. Computed wherever a manifest is looked
+        up, so in one go.
+        """
+        source, compiler = self.source, self.toolchain
+        asked = (
+            (SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),
+            (source.kind, source.directory, self.macros, self.target, self.flags),
+            (self.options, self.debug.words),
+            (compiler.fingerprint, compiler.include_directories),
+        )
+        return hashlib.sha256(repr(asked).encode(errors="surrogateescape")).hexdigest()
+
+    def record(
+        self,
+        source_digest: str,
+        headers: Sequence[str] = (),
+        inputs: Sequence[str] = (),
+        answers: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> Record:
+        """What decides the binary.
+
+        Args:
+            source_digest: the content of the source.
+            headers: the digests of the headers in the order of their inclusion.
+            inputs: those of the other files that the build read beyond every build's: libraries and
+                scripts that flags link or name, data that it assembled, and programs that flags
+                chose.
+            answers: what `__has_include` was answered, in the order of the text.
+            names: the names of source and headers as the binary has them, where it can have any.
+        """
+        source, compiler = self.source, self.toolchain
+        return {
+            "schema": (SCHEMA,),
+            "source": (source_digest,),
+            "headers": headers,
+            "inputs": inputs,
+            "probes": answers,
+            "names": names,
+            "language": (source.language,),
+            "entry": (source.symbol,),
+            "abi": (source.abi, str(KERNEL_ABI)),
+            "kind": (source.kind,),
+            "macros": self.macros,
+            "target": (self.target,),
+            "flags": (*self.options, *map(without_folders, self.flags)),
+            "debug": self.debug.words,
+            "compiler": (compiler.identity,),
+            "assembler": (compiler.assembler,),
+            "linker": (compiler.linker,),
+            "runtime": (compiler.runtime,),
+            "isa": (compiler.machine, *compiler.isa),
+            "environment": compiler.environment,
+        }
+
+    def __str__(self) -> str:
+        parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]
+        if self.macros:
+            parts.append(f"macros {' '.join(self.macros)}")
+        if self.flags:
+            parts.append(f"flags {' '.join(self.flags)}")
+        if self.debug:
+            parts.append(f"debug {','.join(self.debug.words)}")
+        return ", ".join(parts)

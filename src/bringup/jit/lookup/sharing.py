@@ -1,0 +1,86 @@
+"""Kernels from the tier that machines share, and for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from bringup import settings
+from bringup.errors import BundleError
+from bringup.jit.builder.build import shown_names
+from bringup.jit.builder.key import key_of
+from bringup.jit.builder.request import Request
+from bringup.jit.files.headers import Header, PortableHeader
+from bringup.jit.files.identity import file_time_ns
+from bringup.jit.files.layout import StoreUnwritableError, write_durably
+from bringup.jit.lookup.publish import lookups_here, publish
+from bringup.jit.store.bundle import pack_entry
+from bringup.jit.store.cache import Cache
+from bringup.jit.store.entries import Hit
+from bringup.jit.store.portable import portable_key, portable_roots
+from bringup.jit.store.tier import tier
+
+__all__ = ["find_shared", "share"]
+
+_log = settings.logger("jit")
+
+
+def _shared_key(request: Request, source_digest: str) -> str:
+    """Names what was asked for, of this compiler, on every machine."""
+    fingerprint = request.toolchain.fingerprint
+    return key_of({"asked": (portable_key(request, source_digest),), "compiler": (fingerprint,)})
+
+
+def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | None:
+    """The entry that another machine has built with the same compiler from the same files, brought
+    here from the shared tier; None when there is none.
+    """
+    shared = tier()
+    packed = shared.fetch(_shared_key(request, source_digest)) if shared else None
+    if packed is None:
+        return None
+    roots = portable_roots(request)
+    files = [PortableHeader(*header) for header in packed.meta["origin"]["headers"]]
+    if not all(header.holds(roots, system=True) for header in files):
+        return None
+    folders = dict(roots)
+    read = [
+        Header(os.path.join(folders.get(file.root, ""), file.path), file.digest, None)
+        for file in files
+        if not file.is_place
+    ]
+    count = len(packed.meta["record"]["headers"])
+    start_ns = file_time_ns()
+    try:
+        found = lookups_here(request, [header.path for header in read[:count]], start_ns)
+    except (StoreUnwritableError, OSError):
+        return None
+    digests = [file.digest for file in read]
+    names = shown_names(request, found)
+    record = request.record(source_digest, digests[:count], digests[count:], found.answers, names)
+    if key_of(record) != packed.key:
+        return None
+    facts = {name: packed.meta[name] for name in ("name", "command", "compiler", "seconds")}
+    staged = None
+    try:
+        staged = store.stage()
+        for name in packed.meta["files"]:
+            write_durably(staged / name, packed.files[name])
+        searched = found.searched.joined(found.probed)
+        return publish(request, record, read, searched, staged, store, facts)
+    except (StoreUnwritableError, OSError) as error:
+        _log.debug("the shared kernel %s cannot be kept: %s", packed.key, error)
+        return None
+    finally:
+        if staged is not None:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def share(request: Request, source_digest: str, hit: Hit) -> None:
+    """Lets other machines find an entry."""
+    shared = tier()
+    if shared is not None:
+        try:
+            shared.send(_shared_key(request, source_digest), pack_entry(hit.path.parent))
+        except BundleError as error:
+            _log.debug("%s is not shared: %s", hit.key, error)

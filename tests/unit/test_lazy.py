@@ -1,0 +1,48 @@
+"""Packages whose names are imported when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGES = ("bringup.jit", "bringup.ops")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_that_a_package_offers_is_found(package: str) -> None:
+    """In a new process, where nothing has been asked for yet."""
+    program = (
+        f"import {package} as package\n"
+        "assert dir(package) == sorted(package.__all__)\n"
+        "print([name for name in package.__all__ if not hasattr(package, name)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_that_a_package_does_not_offer_is_an_attribute_error(package: str) -> None:
+    module = importlib.import_module(package)
+    with pytest.raises(AttributeError, match=rf"module '{package}' has no attribute 'kernal_op'"):
+        module.kernal_op  # noqa: B018
+
+
+def test_a_name_that_was_patched_stays_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bringup import jit
+
+    monkeypatch.setattr(jit, "prebuild", "patched")
+    assert jit.prebuild == "patched"
+    monkeypatch.undo()
+    assert callable(jit.prebuild)
+
+
+@pytest.mark.parametrize(("package", "name"), [("bringup.jit", "tune"), ("bringup.ops", "adopt")])
+def test_a_name_is_looked_up_once(package: str, name: str) -> None:
+    module = importlib.import_module(package)
+    found = getattr(module, name)
+    assert vars(module)[name] is found
