@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from pathlib import Path
 
 from bringup import _settings
@@ -57,7 +58,15 @@ __all__ = [
 
 
 def _default_cache_dir() -> Path:
-    import platformdirs  # not at import: not every user of settings asks for this one
+    """What platformdirs says, which takes longer to import than a kernel to find and load: it is
+    asked only where the answer is not the plain one of Linux.
+    """
+    xdg, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    if sys.platform == "linux" and xdg.startswith("/"):
+        return Path(xdg, "bringup")
+    if sys.platform == "linux" and not xdg and home.startswith("/"):
+        return Path(home, ".cache", "bringup")
+    import platformdirs
 
     return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
 

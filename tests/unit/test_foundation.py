@@ -154,6 +154,24 @@ def test_headers_and_libraries_are_where_config_says() -> None:
     assert _native.sim_driver_path().is_file()
 
 
+@pytest.mark.parametrize("home", ["/somewhere", "/with/slash/", "", "relative", None])
+@pytest.mark.parametrize(
+    "xdg", ["/caches", "/caches/", "", " ", "relative", "~/c", " /caches", None]
+)
+def test_the_default_cache_is_where_platformdirs_puts_it(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, xdg: str | None
+) -> None:
+    platformdirs = pytest.importorskip("platformdirs")
+    monkeypatch.delenv("BRINGUP_CACHE_DIR", raising=False)
+    for variable, value in (("HOME", home), ("XDG_CACHE_HOME", xdg)):
+        if value is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, value)
+    expected = Path(platformdirs.user_cache_dir("bringup", appauthor=False))
+    assert settings.cache_dir() == expected
+
+
 def test_the_core_binds_the_engine_when_it_is_asked_for() -> None:
     """In a new process: loading kernels does not pay for the engine."""
     program = (
