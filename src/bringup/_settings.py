@@ -112,7 +112,7 @@ def number(text: str) -> int | None:
 def path(text: str) -> Path:
     """A path; `~` is the home folder."""
     try:
-        return Path(text).expanduser()
+        return Path(text).expanduser() if text.startswith("~") else Path(text)
     except RuntimeError:
         raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
 

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,19 @@ OTHER = Key("2.99", "cp311")
 
 
 @pytest.fixture
-def undecided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A process that has decided nothing, with an empty package folder and cache."""
+def undecided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A process that has decided nothing, with an empty package folder and cache; what it finds is
+    not left to other tests.
+    """
     _native.forget_torch_library()
     monkeypatch.setattr(_native, "library_dir", lambda: tmp_path / "package")
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("BRINGUP_NATIVE", raising=False)
     monkeypatch.delitem(sys.modules, _find.MODULE, raising=False)
     (tmp_path / "package").mkdir()
+    yield
+    _native.forget_torch_library()
+    sys.modules.pop(_find.MODULE, None)  # monkeypatch brings back what was there
 
 
 def put_library(folder: Path, built_with: str = "") -> Path:

@@ -34,8 +34,11 @@ def machine_of(path: str | os.PathLike[str]) -> str:
 
     Raises `OSError` when it cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
-        head = file.read(20)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.read(descriptor, 20)
+    finally:
+        os.close(descriptor)
     if len(head) < 20 or head[:4] != b"\x7fELF":
         return ""
     number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")

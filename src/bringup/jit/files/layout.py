@@ -57,6 +57,7 @@ _UNWRITABLE = {
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SHARED = stat.S_IWGRP | stat.S_IWOTH
 
+_VERSION = "v1"
 _serial = itertools.count()
 
 
@@ -154,8 +155,20 @@ class StoreLayout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.store = root / "v1"
-        self.prefix = f"{self.store}/"  # a warm start has no time for Path
+        self.prefix = f"{root}/{_VERSION}/"  # a warm start has no time for Path
+
+    @classmethod
+    def of_binary(cls, path: Path, key: str) -> StoreLayout | None:
+        """The store in which this is the binary of the entry with this key; None for another
+        file.
+        """
+        root, is_entry, rest = str(path).rpartition(f"/{_VERSION}/{key[:2]}/{key}/{BINARY}")
+        return cls(Path(root)) if is_entry and root and not rest else None
+
+    @property
+    def store(self) -> Path:
+        """The folder of the entries and everything else."""
+        return self.root / _VERSION
 
     def distrust(self) -> str:
         """Why nothing may be loaded from here, or "". Code is loaded from the store, so nobody

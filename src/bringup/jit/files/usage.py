@@ -42,12 +42,12 @@ _FOREIGN_SECONDS = 86_400  # a lock of another host may be invisible here: belie
 
 
 class _Mark(NamedTuple):
-    path: Path
+    path: str
     descriptor: int
     keys: set[str]
 
 
-_marks: dict[Path, _Mark] = {}  # by store
+_marks: dict[str, _Mark] = {}  # by store
 _marking = threading.Lock()
 
 
@@ -63,7 +63,7 @@ def _after_fork() -> None:
 def _remove_marks() -> None:
     for mark in _marks.values():
         with contextlib.suppress(OSError):
-            mark.path.unlink()
+            os.unlink(mark.path)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -71,11 +71,15 @@ atexit.register(_remove_marks)
 
 
 def _open_mark(layout: StoreLayout, keys: set[str]) -> _Mark:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     while True:
         name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
-        path = layout.folder(_IN_USE) / name
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        path = f"{layout.prefix}{_IN_USE}/{name}"
+        try:
+            # Whoever loads from the store has asked whether it may be trusted.
+            descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            descriptor = os.open(layout.folder(_IN_USE) / name, flags, 0o600)
         wait_for_lock(descriptor)  # without locks the process's number has to do
         if os.fstat(descriptor).st_nlink:  # nobody took it for a dead process's meanwhile
             break
@@ -89,12 +93,12 @@ def mark_in_use(layout: StoreLayout, key: str) -> None:
     written is not pruned either.
     """
     with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
-        mark = _marks.get(layout.store)
+        mark = _marks.get(layout.prefix)
         if mark is None:
-            _marks[layout.store] = _open_mark(layout, {key})
+            _marks[layout.prefix] = _open_mark(layout, {key})
         elif not os.fstat(mark.descriptor).st_nlink:  # somebody has deleted the whole store
             os.close(mark.descriptor)
-            _marks[layout.store] = _open_mark(layout, mark.keys | {key})
+            _marks[layout.prefix] = _open_mark(layout, mark.keys | {key})
         elif key not in mark.keys:
             os.write(mark.descriptor, f"{key}\n".encode())
             mark.keys.add(key)
@@ -103,11 +107,12 @@ def mark_in_use(layout: StoreLayout, key: str) -> None:
 def release_marks(layout: StoreLayout, keys: set[str]) -> None:
     """This process holds these entries no longer."""
     with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
-        old = _marks.get(layout.store)
+        old = _marks.get(layout.prefix)
         if old is None or old.keys.isdisjoint(keys):
             return
-        _marks[layout.store] = _open_mark(layout, old.keys - keys)
-        old.path.unlink(missing_ok=True)
+        _marks[layout.prefix] = _open_mark(layout, old.keys - keys)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(old.path)
         os.close(old.descriptor)
 
 

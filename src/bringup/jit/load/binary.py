@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup import _native, settings
 from bringup.errors import BringupError, CompileError
-from bringup.jit.files.layout import BINARY, StoreLayout
+from bringup.jit.files.layout import StoreLayout
 from bringup.jit.files.usage import mark_in_use, release_marks
 from bringup.jit.load.prebuilt import path_to_load
 from bringup.jit.source.source import Abi, Kind
@@ -173,10 +173,7 @@ class Binary:
 
 def _layout_of(binary: Binary) -> StoreLayout | None:
     """The store that the binary is an entry of."""
-    path = binary.path
-    is_entry = path.name == BINARY and path.parent.name == binary.key and not binary.prebuilt
-    is_entry = is_entry and len(path.parents) > 3 and path.parents[2].name == "v1"
-    return StoreLayout(path.parents[3]) if is_entry else None
+    return None if binary.prebuilt else StoreLayout.of_binary(binary.path, binary.key)
 
 
 def _is_noexec(path: Path) -> bool:

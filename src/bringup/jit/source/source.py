@@ -73,10 +73,12 @@ class Source:
         if (self.path is None) == (self.text is None):
             given = "neither" if self.path is None else "both"
             raise TypeError(f"jit.Source needs a path or text=, got {given}")
+        name = "kernel.cpp"
         if self.path is not None:
-            object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
+            full = os.path.abspath(self.path)
+            object.__setattr__(self, "path", Path(full))
+            name = os.path.basename(full)
         if not self.name:
-            name = Path(self.path).name if self.path is not None else "kernel.cpp"
             object.__setattr__(self, "name", name)
         self._check()
 
