@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from functools import cache as memoised
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +22,7 @@ from bringup.jit.load.binary import Binary
 from bringup.jit.load.prebuilt import library_key
 from bringup.jit.lookup import events
 from bringup.jit.lookup.lookups import Question, When, first_answer, forget_proved
-from bringup.jit.source.source import Abi, Kind, Source
+from bringup.jit.source.source import Kind, Source
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.calls import call_name, call_record
 from bringup.jit.store.entries import Hit
@@ -55,6 +54,7 @@ class _State:
 
     def __init__(self) -> None:
         self.frozen = 0
+        self.binaries: dict[str, Binary] = {}  # by path
         self.reset_flights()
 
     def reset_flights(self) -> None:
@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_state.reset_flights)
 def forget() -> None:
     """Makes this process look at the disk again, as a new one does."""
     forget_proved()
-    _binary.cache_clear()
+    _state.binaries.clear()
 
 
 def freeze() -> None:
@@ -162,19 +162,15 @@ def _library(
     )
 
 
-@memoised
-def _binary(
-    path: Path, key: str, entry: str, abi: Abi, kind: Kind, target: str, debug: Debug
-) -> Binary:
-    """One object for one kernel."""
-    return Binary(path, key, entry, abi, kind, target, debug)
-
-
 def _binary_of(request: Request, hit: Hit) -> Binary:
-    source = request.source
-    return _binary(
-        hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
-    )
+    """One object for one entry: what makes it another binary is in its key."""
+    path, source = str(hit.path), request.source
+    known = _state.binaries.get(path)
+    if known is None:
+        known = _state.binaries[path] = Binary(
+            hit.path, hit.key, source.symbol, source.abi, source.kind, request.target, request.debug
+        )
+    return known
 
 
 def _note(request: Request, source_digest: str, hit: Hit, name: str, store: Cache) -> None:

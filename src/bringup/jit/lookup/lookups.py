@@ -7,6 +7,7 @@ builder; single flight belongs to `compilation` (threads) and `building` (proces
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from bringup.jit.store.private import made_private_cache
 __all__ = ["LOOKUPS", "Lookup", "Question", "When", "first_answer", "forget_proved"]
 
 
-class When(enum.Flag):
+class When(enum.Enum):
     """When a look-up is asked."""
 
     CALLED = enum.auto()  # before the compiler is looked for, by the name of the call
@@ -59,7 +60,7 @@ class Lookup(NamedTuple):
     """One place, and when it is asked."""
 
     find: Callable[[Question], Hit | None]
-    when: When
+    when: tuple[When, ...]
 
 
 # The builds of calls whose records this process has proved whole.
@@ -79,8 +80,8 @@ def call_record(question: Question) -> Hit | None:
     if build is None:
         return None
     if build.key == _proved.get(call):
-        path = Path(store.layout.binary(build.key))
-        return Hit(path, build.key, ()) if path.exists() else None
+        path = store.layout.binary(build.key)
+        return Hit(Path(path), build.key, ()) if os.path.exists(path) else None
     hit = store.verified_hit(build)
     if hit is not None:
         _proved[call] = build.key
@@ -138,18 +139,18 @@ def shared_tier(question: Question) -> Hit | None:
 
 # Each is asked only where those above it had no answer.
 LOOKUPS = (
-    Lookup(call_record, When.CALLED),
-    Lookup(manifest, When.ASKED | When.ALONE),
-    Lookup(private_cache, When.ASKED),
-    Lookup(portable_index, When.ASKED | When.WITHOUT_COMPILER),
-    Lookup(failures, When.BUILDING | When.ALONE),
-    Lookup(shared_tier, When.FROZEN | When.ALONE),
+    Lookup(call_record, (When.CALLED,)),
+    Lookup(manifest, (When.ASKED, When.ALONE)),
+    Lookup(private_cache, (When.ASKED,)),
+    Lookup(portable_index, (When.ASKED, When.WITHOUT_COMPILER)),
+    Lookup(failures, (When.BUILDING, When.ALONE)),
+    Lookup(shared_tier, (When.FROZEN, When.ALONE)),
 )
 
 
 def first_answer(when: When, question: Question) -> Hit | None:
     """The first answer of the look-ups that are asked then. Raises what they raise."""
     for lookup in LOOKUPS:
-        if lookup.when & when and (hit := lookup.find(question)):
+        if when in lookup.when and (hit := lookup.find(question)):
             return hit
     return None

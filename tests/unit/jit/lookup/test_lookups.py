@@ -35,10 +35,10 @@ def test_a_look_up_is_asked_only_where_those_above_it_had_no_answer(
 ) -> None:
     asked: list[str] = []
     listed = (
-        Lookup(_noting("empty", asked, None), When.ASKED),
-        Lookup(_noting("another time", asked, ANSWER), When.ALONE),
-        Lookup(_noting("first", asked, ANSWER), When.ASKED | When.ALONE),
-        Lookup(_noting("second", asked, ANSWER), When.ASKED),
+        Lookup(_noting("empty", asked, None), (When.ASKED,)),
+        Lookup(_noting("another time", asked, ANSWER), (When.ALONE,)),
+        Lookup(_noting("first", asked, ANSWER), (When.ASKED, When.ALONE)),
+        Lookup(_noting("second", asked, ANSWER), (When.ASKED,)),
     )
     monkeypatch.setattr(lookups, "LOOKUPS", listed)
     assert lookups.first_answer(When.ASKED, question) is ANSWER
