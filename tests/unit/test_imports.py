@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,26 @@ _PROGRAMS = ("subprocess", "bringup._native._build")  # starting them
 _NEVER = ("numpy", "rich", "typer", "triton", "tvm_ffi", "transformers", "onnx", "fsspec")
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "sympy")
 
+# What only a kernel that is not on disk needs, or a template.
+_ON_A_MISS = tuple(
+    f"bringup.jit.{name}"
+    for name in ("builder.build", "lookup.building", "store.prune", "store.bundle", "template.glue")
+)
+
 _WITHOUT_TORCH = {
     "bringup": ("dataclasses", "logging", "hashlib", "json", *_METADATA, *_PROGRAMS),
     "bringup.settings": ("hashlib", "json", "platformdirs", "tempfile", *_METADATA, *_PROGRAMS),
     "bringup.ir": ("hashlib", "platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
     "bringup.passes": ("platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
-    "bringup.jit": ("importlib.metadata", "email", "statistics", "uuid", "platform", "socket"),
+    "bringup.jit": (
+        "importlib.metadata",
+        "email",
+        "statistics",
+        "uuid",
+        "platform",
+        "socket",
+        *_ON_A_MISS,
+    ),
 }
 _BESIDE_TORCH = ("bringup.ops", "bringup.devices", "bringup.graphs", "bringup.kernels")
 
@@ -43,6 +58,15 @@ def test_import_of_a_package_without_torch_leaves_out_what_it_may_not_need(packa
     assert package in imported
     unwanted = {"torch", *_NEVER, *_WITHOUT_TORCH[package]}
     assert sorted(unwanted & imported) == []
+
+
+def test_a_kernel_that_is_on_disk_is_found_without_what_builds_one(kernel_cache: Path) -> None:
+    kernel = "jit.compile(jit.Source(text='int run(void) { return 0; }', name='k.c')).kernel_id"
+    subprocess.run(
+        [sys.executable, "-c", f"from bringup import jit; {kernel}"], check=True, timeout=300
+    )
+    imported = _imported_by(f"from bringup import jit; {kernel}")
+    assert sorted({*_ON_A_MISS, "platformdirs"} & imported) == []
 
 
 def test_rooms_beside_torch_add_no_compiler_and_no_program_to_its_import() -> None:
