@@ -255,11 +255,9 @@ class Inference:
         facts = self._facts_of(meta)
         if not facts.is_plain or facts.look != template.look:
             return False
-        memory = meta.untyped_storage()
-        return expression(memory.nbytes()) == template.memory_size and all(
-            _memory(value.meta) != memory._cdata
+        return _memory_size(meta) == template.memory_size and not any(
+            isinstance(value.meta, torch.Tensor) and torch._C._is_alias_of(meta, value.meta)
             for value in old.node.inputs
-            if isinstance(value.meta, torch.Tensor)
         )
 
     def _made(self, template: _Template) -> FakeTensor:
