@@ -12,7 +12,7 @@
 namespace bringup::runtime {
 
 // One step of the program that computes a parameter's value on a small stack. The numbers are those
-// of StepKind in bringup/jit/language/c_call.py.
+// of StepKind in bringup/_language/c_call.py.
 struct CStep {
   enum class Op : uint8_t {
     kConstant,  // value (an integer, or the bits of a double)

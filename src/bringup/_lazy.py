@@ -19,14 +19,16 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
 
     Args:
         package: its full name.
-        modules: modules by their names from the package, and the names that each of them gives.
+        modules: modules by their names from the package, or by their full ones, and the names that
+            each of them gives.
     """
     owners = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:
         if name not in owners:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = f"{package}.{owners[name]}"
+        owner = owners[name]
+        module = owner if owner.startswith("bringup.") else f"{package}.{owner}"
         __import__(module)
         found: object = getattr(sys.modules[module], name)
         setattr(sys.modules[package], name, found)

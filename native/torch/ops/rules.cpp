@@ -17,7 +17,7 @@
 namespace bringup::torch_ext {
 namespace {
 
-constexpr size_t kMaxDepth = 16;  // contract/expressions.py refuses deeper programs
+constexpr size_t kMaxDepth = 16;  // _language/expression.py refuses deeper programs
 
 [[noreturn]] void contract_error(const CallFrame& frame, const std::string& what) {
   raise_error("ContractError", frame.op().name + ": " + what);
@@ -38,9 +38,10 @@ int64_t size_of(const CallFrame& frame, const Instruction& step, const std::stri
   return step.opcode == Opcode::kStride ? tensor.strides()[dim] : sizes[dim];
 }
 
-// What stands for itself. Of an argument that is None, which only predicates take, 0.
+// What stands for itself. Of an argument that is None, which only buckets take, 0.
 int64_t leaf(const CallFrame& frame, const Instruction& step, const std::string& text) {
   if (step.opcode == Opcode::kConstant) return step.value;
+  if (step.opcode == Opcode::kHas) return frame.is_none(step.argument) ? 0 : 1;
   if (frame.is_none(step.argument)) return 0;
   switch (step.opcode) {
     case Opcode::kArgument:
@@ -57,7 +58,8 @@ int64_t leaf(const CallFrame& frame, const Instruction& step, const std::string&
 }
 
 bool is_leaf(Opcode opcode) {
-  return opcode < Opcode::kAdd || opcode == Opcode::kStride || opcode == Opcode::kNdim;
+  return opcode < Opcode::kAdd || opcode == Opcode::kStride || opcode == Opcode::kNdim ||
+         opcode == Opcode::kHas;
 }
 
 // Python's rounding: towards minus infinity, the remainder has the sign of the divisor.
@@ -90,9 +92,9 @@ int64_t combine(const CallFrame& frame, Opcode opcode, int64_t a, int64_t b,
       break;
     default:
       if (b == 0) contract_error(frame, "'" + text + "' divides by zero");
+      if (opcode == Opcode::kModulo) return b == -1 ? 0 : a - floor_divide(a, b) * b;
       overflow = a == INT64_MIN && b == -1;
-      if (!overflow)
-        result = opcode == Opcode::kFloorDivide ? floor_divide(a, b) : a - floor_divide(a, b) * b;
+      if (!overflow) result = floor_divide(a, b);
   }
   if (overflow) contract_error(frame, "'" + text + "' does not fit into 64 bits");
   return result;

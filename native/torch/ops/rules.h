@@ -16,7 +16,7 @@ namespace bringup::torch_ext {
 
 class CallFrame;
 
-// Numbers are those of Opcode in jit/language/predicate.py.
+// Numbers are those of Opcode in _language/expression.py.
 enum class Opcode : uint8_t {
   kConstant = 0,  // value
   kArgument = 1,  // an int argument
@@ -28,14 +28,14 @@ enum class Opcode : uint8_t {
   kMultiply = 7,
   kFloorDivide = 8,
   kModulo = 9,
-  // In predicates only. What is true is 1.
   kStride = 10,  // stride `value` of a tensor argument
   kNdim = 11,
-  kLess = 12,
+  kLess = 12,  // from here on what is true is 1
   kEqual = 13,
   kAnd = 14,
   kOr = 15,
   kNot = 16,
+  kHas = 17,  // whether an argument is not None
 };
 
 struct Instruction {

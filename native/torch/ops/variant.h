@@ -26,7 +26,7 @@ enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
 using LayoutMask = uint8_t;
 constexpr LayoutMask kAnyLayout = 0xff;
 
-// The layout of a tensor if it is in the set; false when it is not. jit/language/signature.py says
+// The layout of a tensor if it is in the set; false when it is not. _language/signature.py says
 // the same.
 bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout);
 

@@ -48,10 +48,10 @@ from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include
 from bringup.jit.target.triton import TritonTarget
 
 if TYPE_CHECKING:
+    from bringup._language.signature import Argument, Layout, layout_of
     from bringup.jit.ahead.autotune import measured, tune, tuned
     from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
     from bringup.jit.ahead.use_bundle import use_bundle
-    from bringup.jit.language.signature import Argument, Layout, layout_of
     from bringup.jit.load.cuda_kernel import CudaKernel
     from bringup.jit.lookup.difference import differences
     from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
@@ -114,7 +114,7 @@ __getattr__ = lazily(
         "ahead.autotune": "measured tune tuned",
         "ahead.prebuild": "PrebuildReport prebuild",
         "ahead.use_bundle": "use_bundle",
-        "language.signature": "Argument Layout layout_of",
+        "bringup._language.signature": "Argument Layout layout_of",
         "load.cuda_kernel": "CudaKernel",
         "lookup.difference": "differences",
         "lookup.spec": "Recording Spec load_specs record save_specs",

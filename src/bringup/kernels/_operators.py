@@ -12,7 +12,7 @@ import inspect
 import torch
 
 from bringup import jit, ops
-from bringup.jit.language.signature import C_TYPES
+from bringup._language.signature import C_TYPES
 from bringup.kernels import _gradients
 from bringup.kernels._flags import CONTRACTED, UNROLLED
 from bringup.kernels._flags import kernel_source as _source

@@ -24,7 +24,7 @@ from bringup.jit.target.debug import NO_DEBUG, Debug
 from bringup.jit.target.target import find_target
 
 if TYPE_CHECKING:
-    from bringup.jit.language.c_call import Binding
+    from bringup._language.c_call import Binding
 
 __all__ = ["Binary", "RemovedError", "Unloaded", "unload"]
 

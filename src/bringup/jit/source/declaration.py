@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bringup.jit.language.c_call import CTYPES, CParameter, ValueKind
+from bringup._language.c_call import CTYPES, CParameter, ValueKind
 from bringup.jit.source.lexer import code_of
 from bringup.jit.source.source import Source
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from bringup.jit.language.items import Item
+from bringup._language.items import Item
 from bringup.jit.source.declaration import declaration_in, functions_in
 from bringup.jit.source.lexer import code_of
 

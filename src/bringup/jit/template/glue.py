@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bringup.jit.language.c_call import CParameter, ValueKind
-from bringup.jit.language.items import Item
+from bringup._language.c_call import CParameter, ValueKind
+from bringup._language.items import Item
 from bringup.jit.source.source import Source
 
 __all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bringup.jit.language.signature import Argument, Layout, c_type, layout_of, signature_of
+from bringup._language.signature import Argument, Layout, c_type, layout_of, signature_of
 from bringup.jit.lookup.spec import Spec
 from bringup.jit.target.flags import Macro, render_macros
 from bringup.jit.template.template import BoundTemplate, Template
@@ -68,7 +68,7 @@ class Params:
                     c.macro: c.allowed[c.number_of(values[c.argument], signature[c.argument].name)]
                     for c in bound.choices
                 },
-                {macro: predicate.holds(values) for macro, predicate in bound.buckets},
+                {macro: predicate.evaluate(values) != 0 for macro, predicate in bound.buckets},
                 fields=tuple(Field(item.text, item.value(values)) for item in bound.items),
             )
         except ValueError as error:

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from bringup.jit.language.c_call import Binding, CParameter, parse_call
-from bringup.jit.language.items import Item, parse_items
-from bringup.jit.language.predicate import Predicate, parse_predicate
-from bringup.jit.language.signature import Argument, Layout
+from bringup._language.c_call import Binding, CParameter, parse_call
+from bringup._language.expression import Expression, parse_expression
+from bringup._language.items import Item, parse_items
+from bringup._language.signature import Argument, Layout
 from bringup.jit.load.binary import Binary, RemovedError
 from bringup.jit.load.prebuilt import check_symbol
 from bringup.jit.lookup.compilation import compile as compile_source
@@ -288,8 +288,17 @@ class BoundTemplate:
         self.layouts = tuple(self._layout(*item) for item in template.layouts.items())
         self.choices = tuple(self._choice(*item) for item in template.choices.items())
         where = f"jit.Template {template.name!r}"
-        self.buckets: tuple[tuple[str, Predicate], ...] = tuple(
-            (macro, parse_predicate(text, signature, f"{where}: buckets[{macro!r}]"))
+        self.buckets: tuple[tuple[str, Expression], ...] = tuple(
+            (
+                macro,
+                parse_expression(
+                    text,
+                    signature,
+                    f"{where}: buckets[{macro!r}]",
+                    none_is_zero=True,
+                    condition=True,
+                ),
+            )
             for macro, text in template.buckets.items()
         )
         if template.source.is_library:

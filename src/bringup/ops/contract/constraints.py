@@ -157,7 +157,7 @@ class BoundConstraint:
 
     def spec(self) -> tuple[object, ...]:
         """What the native library takes."""
-        dimensions = [dimension_spec(d) for d in self.dimensions]
+        dimensions = [d.spec() for d in self.dimensions]
         return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
 
     def verify(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
@@ -276,11 +276,6 @@ def statically_true(condition: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return bool(guard_or_false(condition))
-
-
-def dimension_spec(dimension: Dimension) -> tuple[object, ...]:
-    program = [tuple(map(int, step)) for step in dimension.size.program]
-    return (dimension.size.text, program, dimension.sliced, dimension.start, dimension.stop)
 
 
 def dimensions_text(dimensions: Sequence[Dimension]) -> str:

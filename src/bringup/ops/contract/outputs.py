@@ -17,7 +17,6 @@ import torch
 from bringup.errors import ContractError, KernelError, SchemaError
 from bringup.ops.contract.constraints import (
     Size,
-    dimension_spec,
     dimensions_text,
     evaluate,
     first_tensor,
@@ -302,7 +301,7 @@ class BoundOutput:
         return (
             self.like,
             self.list,
-            [dimension_spec(d) for d in self.dimensions],
+            [d.spec() for d in self.dimensions],
             self.dtype_of,
             [*self.promoted],
             self.dtype,

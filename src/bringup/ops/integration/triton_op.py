@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
+from bringup._language.c_call import CParameter, Step, ValueKind, parse_call
+from bringup._language.expression import parse_expression
+from bringup._language.signature import dtype_number
 from bringup.errors import ContractError, DeviceError, MissingCompilerError, SchemaError
-from bringup.jit.language.c_call import CParameter, Step, ValueKind, parse_call
-from bringup.jit.language.signature import dtype_number
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
     BoundConstraint,
@@ -177,21 +178,15 @@ class Launcher:
         if callable(grid):
             made = grid
             return lambda values: made  # triton calls it with the kernel's arguments
-        sizes = list(grid) if isinstance(grid, (list, tuple)) else [grid]
+        sizes: list[Any] = list(grid) if isinstance(grid, (list, tuple)) else [grid]
         if not 1 <= len(sizes) <= 3 or not all(isinstance(s, (int, str)) for s in sizes):
             raise SchemaError(
                 f"{self.name}: grid={grid!r}: expected one to three numbers of programs, each an "
                 "integer or an expression like '(numel(x) + 127) // 128', or a function as triton's"
             )
-        try:
-            text = ", ".join(map(str, sizes))
-            programs = parse_call(text, self.signature, f"{self.name}: grid", tvm_ffi=True)
-        except ValueError as error:
-            raise SchemaError(str(error)) from None
-        for program in programs:
-            if program.kind is not ValueKind.INT:
-                raise SchemaError(f"{self.name}: grid: {program.text} is no whole number")
-        return lambda values: tuple(evaluate(program, values) for program in programs)
+        where = f"{self.name}: grid"
+        programs = [parse_expression(s, self.signature, where, none_is_zero=True) for s in sizes]
+        return lambda values: tuple(program.evaluate(values) for program in programs)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """The operator on fake and meta tensors."""
@@ -223,7 +218,10 @@ class Launcher:
 
     def _grid_of(self, values: Sequence[Any]) -> Any:
         """The grid; None when there is nothing to do."""
-        grid = self.grid(values)
+        try:
+            grid = self.grid(values)
+        except ContractError as error:
+            raise ContractError(f"{self.name}: grid: {error}") from None
         if callable(grid):
             return grid
         if any(size < 0 for size in grid):

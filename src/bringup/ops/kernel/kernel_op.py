@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 
 from bringup import devices, jit, settings
+from bringup._language.expression import Expression, parse_expression
 from bringup._native import has_torch_library, torch_library
 from bringup.errors import (
     ContractError,
@@ -35,7 +36,6 @@ from bringup.ops.contract.constraints import (
     verify_devices,
     verify_texts,
 )
-from bringup.ops.contract.expressions import Expression, parse_expression
 from bringup.ops.contract.outputs import BoundOutput, Counted, OutputRule
 from bringup.ops.custom.library import forget, remember
 from bringup.ops.kernel.c_function import CFunction, implied_ranks, with_dtypes
@@ -191,9 +191,7 @@ class _Definition:
             [*self.strided],
             _RELEASE_GIL[self.release_gil],
             self.template.kind == "device",
-            (self.grid.text, [tuple(step) for step in self.grid.program])
-            if self.grid
-            else ("1", []),
+            self.grid.spec() if self.grid else ("1", []),
             name,
             f"{name}{schema.signature()}\n--\n\n{schema.text}",
             overload,

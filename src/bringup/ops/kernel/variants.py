@@ -108,8 +108,7 @@ class Variants:
             bits = max(1, (len(choice.allowed) - 1).bit_length())
             specs.append((_Kind.CHOICE, choice.argument, bits, 0, words, numbers, nothing))
         for _, predicate in self.bound.buckets:
-            program = (predicate.text, [tuple(map(int, step)) for step in predicate.program])
-            specs.append((_Kind.BUCKET, -1, 1, 0, [], [], program))
+            specs.append((_Kind.BUCKET, -1, 1, 0, [], [], predicate.spec()))
         return [(int(spec[0]), *spec[1:]) for spec in specs]
 
     def params_of_key(self, values: Sequence[Any]) -> jit.Params:
@@ -165,7 +164,7 @@ class Variants:
             ),
             *(int(jit.layout_of(passed[c.argument], c.allowed)) for c in bound.layouts),
             *(c.number_of(passed[c.argument], "") for c in bound.choices),
-            *(int(predicate.holds(passed)) for _, predicate in bound.buckets),
+            *(int(predicate.evaluate(passed) != 0) for _, predicate in bound.buckets),
         )
 
     def _as_passed(

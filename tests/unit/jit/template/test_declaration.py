@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bringup import jit
-from bringup.jit.language.c_call import parse_call
+from bringup._language.c_call import parse_call
 from bringup.jit.source.declaration import as_declared, declaration_in, functions_in
 
 SHOWN: list[tuple[str, list[tuple[str, str]]]] = [

@@ -458,6 +458,14 @@ def test_buckets_are_predicates_over_shapes_and_integers(text: str) -> None:
     assert jit.params(template, x=x, bias=None, n=7, flag=True).buckets == {"B": PREDICATES[text]}
 
 
+def test_a_bucket_that_64_bits_do_not_hold_is_no_answer() -> None:
+    """As natively, where an operator is called; Python once said True."""
+    template = jit.Template(text="", name="t.cpp", abi="args", buckets={"B": "n * n > 1"})
+    assert jit.params(template, n=2**31).buckets == {"B": True}
+    with pytest.raises(ValueError, match=r"'n \* n > 1' does not fit into 64 bits"):
+        jit.params(template, n=2**40)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no params": ({"params": ""}, "abi='params': needs params="),
     "params of args": ({"abi": "args"}, "params=: belongs to the other forms"),
@@ -475,8 +483,11 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "no identifier": ({"choices": {"A": ("act", "a-b")}}, "'a-b' is no identifier of C"),
     "bucket syntax": ({"buckets": {"B": "size(x,0) >"}}, "cannot be read"),
     "bucket number": ({"buckets": {"B": "size(x,0)"}}, "is not true or false: compare something"),
-    "bucket name": ({"buckets": {"B": "size(y,0) > 1"}}, "names 'y', and the arguments are x"),
-    "bucket function": ({"buckets": {"B": "abs(x) > 1"}}, r"has 'abs\(x\)', which is not known"),
+    "bucket name": (
+        {"buckets": {"B": "size(y,0) > 1"}},
+        "there is no argument 'y' .the arguments are x",
+    ),
+    "bucket function": ({"buckets": {"B": "abs(x) > 1"}}, r"'abs\(x\)' is not known"),
     "bucket depth": (
         {"buckets": {"B": "1 + (" * 20 + "1" + ")" * 20 + " > 0"}},
         "is nested deeper than 16 levels",
@@ -492,7 +503,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "blocks": ({"blocks": 0}, "blocks=0: expected 1 to"),
     "blocks item": ({"blocks": "ptr(x)"}, "expected one item that is an integer"),
     "dimension": ({"params": "size(x,2)"}, r"size\(x,2\): the tensor has 2 dimensions"),
-    "bucket dimension": ({"buckets": {"B": "size(x,2) > 0"}}, "of 2 dimensions lacks number 2"),
+    "bucket dimension": (
+        {"buckets": {"B": "size(x,2) > 0"}},
+        "x must have at least 3 dimensions for 'size.x,2. > 0', got shape .4, 5.",
+    ),
     "division": ({"buckets": {"B": "1 // flag > 0"}}, "divides by zero"),
 }
 

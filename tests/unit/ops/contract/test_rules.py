@@ -11,24 +11,40 @@ from hypothesis import strategies as st
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ELEMENTWISE
 
-from bringup import ops
+from bringup import jit, ops
 from bringup.errors import ContractError
 
+_LARGE = (2**31, 2**62 - 1)
 _LEAVES = st.one_of(
     st.integers(-9, 9).map(str),
-    st.sampled_from(["n", "x.numel()", "len(sizes)"]),
-    st.integers(-3, 2).map(lambda dim: f"x.shape[{dim}]"),
+    st.sampled_from([*_LARGE, *(-n for n in _LARGE)]).map(str),
+    st.sampled_from(
+        ["n", "flag", "has(y)", "x.numel()", "numel(x)", "x.dim()", "ndim(x)", "len(sizes)"]
+    ),
+    st.builds(
+        lambda spelling, dim: spelling.format(dim),
+        st.sampled_from(
+            ["x.shape[{}]", "x.size({})", "size(x,{})", "x.stride({})", "stride(x,{})"]
+        ),
+        st.integers(-3, 2),
+    ),
 )
+_OPERATORS = ["+", "-", "*", "//", "%", "<", "<=", "==", "!=", ">=", ">", "and", "or"]
 EXPRESSIONS = st.recursive(
     _LEAVES,
-    lambda inner: st.builds(
-        lambda left, operator, right: f"({left} {operator} {right})",
-        inner,
-        st.sampled_from(["+", "-", "*", "//", "%"]),
-        inner,
+    lambda inner: st.one_of(
+        st.builds(
+            lambda left, operator, right: f"({left} {operator} {right})",
+            inner,
+            st.sampled_from(_OPERATORS),
+            inner,
+        ),
+        st.builds("({} {})".format, st.sampled_from(["-", "not"]), inner),
     ),
     max_leaves=6,
 )
+# Small enough to be allocated, and as often negative.
+RESULTS = EXPRESSIONS.map(lambda text: f"({text}) % 7 - 1")
 BOUNDS = st.one_of(st.just(""), st.integers(-4, 4).map(str))
 SLICES = st.builds(
     lambda source, start, stop: f"*{source}[{start}:{stop}]",
@@ -46,26 +62,32 @@ def outcome(call: Any) -> object:
 
 
 @settings(
-    max_examples=60,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    items=st.lists(st.one_of(EXPRESSIONS, SLICES), max_size=3),
+    items=st.lists(st.one_of(RESULTS, SLICES), max_size=3),
     shape=st.lists(st.integers(0, 4), max_size=3),
-    n=st.integers(-5, 5),
+    n=st.one_of(st.integers(-5, 5), st.sampled_from([2**40, 2**63 - 1, -(2**63)])),
+    flag=st.booleans(),
+    y=st.sampled_from([None, torch.ones(1)]),
     sizes=st.lists(st.integers(0, 3), max_size=3),
 )
 def test_real_and_meta_outputs_have_the_same_shape_or_the_same_error(
-    define: Define, items: list[str], shape: list[int], n: int, sizes: list[int]
+    define: Define, items: list[str], shape: list[int], n: int, flag: bool, y: Any, sizes: list[int]
 ) -> None:
     rule = define(
-        "rule(Tensor x, int n, int[] sizes) -> Tensor", outputs=ops.empty(*items, dtype=torch.uint8)
+        "rule(Tensor x, int n, bool flag, int[] sizes, Tensor? y) -> Tensor",
+        outputs=ops.empty(*items, dtype=torch.uint8),
+        checks=ops.kernel_checks(),
     )
     try:
-        real = outcome(lambda: rule(torch.ones(shape), n, sizes))
-        assert real == outcome(lambda: rule(torch.ones(shape, device="meta"), n, sizes))
-        assert real == outcome(lambda: rule.overload(torch.ones(shape), n, sizes))
+        real = outcome(lambda: rule(torch.ones(shape), n, flag, sizes, y))
+        meta = None if y is None else y.to("meta")
+        fake = outcome(lambda: rule(torch.ones(shape, device="meta"), n, flag, sizes, meta))
+        assert real == fake
+        assert real == outcome(lambda: rule.overload(torch.ones(shape), n, flag, sizes, y))
     finally:
         rule.undefine()
 
@@ -92,6 +114,57 @@ def test_a_size_beyond_64_bits_is_an_error(define: Define) -> None:
     rule = define("rule(Tensor x, int n) -> Tensor", outputs=ops.empty("n * n"))
     with pytest.raises(ContractError, match=r"'n \* n' does not fit into 64 bits"):
         rule(torch.ones(1), 2**62)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    ("expression", "n", "size"),
+    [
+        ("(n // -1) % 7", -(2**63), "'(n // -1) % 7' does not fit into 64 bits"),
+        ("n % -1", -(2**63), (0,)),
+        ("n // 2 % 7", -(2**63), (-(2**62) % 7,)),
+        ("n // -4 + 3", 7, (1,)),
+        ("-(n % -4)", 7, (1,)),
+    ],
+)
+def test_division_rounds_down_at_the_ends_of_the_numbers_too(
+    define: Define, device: str, expression: str, n: int, size: object
+) -> None:
+    rule = define("rule(Tensor x, int n) -> Tensor", outputs=ops.empty(expression))
+    found = outcome(lambda: rule(torch.ones(1, device=device), n))
+    assert size in found if isinstance(size, str) and isinstance(found, str) else found == size
+
+
+@pytest.mark.parametrize("given", [torch.ones(2, 3), torch.ones(3)])
+def test_a_bucket_is_the_same_expression_with_the_same_words(
+    define: Define, given: torch.Tensor
+) -> None:
+    """One parser and evaluator for buckets, rules and grids, in both spellings; no wrong answer
+    where 64 bits do not hold a number, which once was True without a word.
+    """
+    source = '#include "bringup/kernel.h"\nBRINGUP_EXPORT int32_t run(void** args, int32_t, '
+    source += "const bringup_ctx*) { *bringup::View<int64_t, 1>(args[4]).data() = BIG; return 0; }"
+    text = "x.shape[1] * n * n > 1 and (size(y,0) == 0 or flag)"
+    for spelling in (text, text.replace("x.shape[1]", "size(x,1)")):
+        template = jit.Template(text=source, name="k.cpp", abi="args", buckets={"BIG": spelling})
+        bucket = define(
+            "bucket(Tensor x, Tensor? y, int n, bool flag=False) -> Tensor",
+            source=template,
+            outputs=ops.empty(1, dtype=torch.int64),
+            checks=ops.kernel_checks(),
+        )
+        for n in (0, 1, 2**40):
+            values = {"x": given, "y": None, "n": n, "flag": False, "out": None}
+            try:
+                expected: object = int(jit.params(template, **values).buckets["BIG"])
+            except ValueError as error:
+                expected = str(error).split(": ", 1)[1]
+            try:
+                found: object = bucket(given, None, n).item()
+            except ContractError as error:
+                found = str(error).split(": ", 1)[1]
+            assert found == expected
+        bucket.undefine()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
-from bringup.jit.language.items import Item, parse_items
-from bringup.jit.language.signature import C_TYPES, Argument
+from bringup._language.items import Item, parse_items
+from bringup._language.signature import C_TYPES, Argument
 
 __all__ = ["CTYPES", "Binding", "CParameter", "CType", "Convention", "ValueKind", "parse_call"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from bringup.jit.language.signature import Argument, address_of, dtype_number, strides_of
+from bringup._language.signature import Argument, address_of, dtype_number, strides_of
 
 __all__ = ["Item", "parse_items"]
 
