@@ -112,14 +112,45 @@ static inline double bringup_glue_float(const void* arg) {
   return arg != NULL ? *(const double*)arg : 0;
 }
 
-/* Rounded down; the divisor is not 0. */
+/* Whole numbers for calls that have not been refused: nothing wraps, no divisor is 0. */
+static inline int64_t bringup_glue_add(int64_t left, int64_t right) {
+  return (int64_t)((uint64_t)left + (uint64_t)right);
+}
+
+static inline int64_t bringup_glue_subtract(int64_t left, int64_t right) {
+  return (int64_t)((uint64_t)left - (uint64_t)right);
+}
+
+static inline int64_t bringup_glue_multiply(int64_t left, int64_t right) {
+  return (int64_t)((uint64_t)left * (uint64_t)right);
+}
+
+/* Rounded down. */
 static inline int64_t bringup_glue_floor_divide(int64_t left, int64_t right) {
-  if (right == -1) return (int64_t)(0 - (uint64_t)left);
+  if (right == 0) return 0;
+  if (right == -1) return bringup_glue_subtract(0, left);
   const int64_t quotient = left / right;
   return quotient - (left % right != 0 && (left < 0) != (right < 0));
 }
 
+/* The remainder has the sign of the divisor. */
+static inline int64_t bringup_glue_modulo(int64_t left, int64_t right) {
+  if (right == 0 || right == -1) return 0;
+  return left - bringup_glue_floor_divide(left, right) * right;
+}
+
 /* --- Why a call is refused. */
+
+static inline const char* bringup_glue_dimensions(const char* needed, const void* arg) {
+  static __thread char reason[512];
+  int used = __builtin_snprintf(reason, sizeof reason, "%s, got shape [", needed);
+  for (int64_t i = 0; i < bringup_glue_ndim(arg) && used < (int)sizeof reason - 32; ++i) {
+    used += __builtin_snprintf(reason + used, 24, i > 0 ? ", %lld" : "%lld",
+                               (long long)bringup_glue_size(arg, i));
+  }
+  if (used < (int)sizeof reason - 2) __builtin_snprintf(reason + used, 2, "]");
+  return reason;
+}
 
 /* The reason lives until the next one on this thread. */
 static inline const char* bringup_glue_outside(const char* item, int64_t value, int64_t lowest,

@@ -25,14 +25,6 @@ constexpr size_t kFloatRegisters = 8;
 constexpr size_t kFewWords = 8;
 constexpr size_t kMaxWords = 64;
 constexpr size_t kMaxParameters = kIntRegisters + kFloatRegisters + kMaxWords;
-constexpr size_t kMaxDepth = 16;
-
-// What a step leaves: an integer, an address or the bits of a double.
-union Value {
-  int64_t integer;
-  double floating;
-  const void* pointer;
-};
 
 // --- Where the values of a call lie. Integers fill one set of registers, floating-point numbers
 // another, what is left over goes to the stack in order; so one call that fills everything serves
@@ -104,199 +96,21 @@ const char* refuse(const std::string& reason) {
   return kept.c_str();
 }
 
-int64_t scalar_type(DLDataType dtype) {
-  struct Row {
-    uint8_t code, bits;
-    int64_t number;
-  };
-  static constexpr Row kRows[] = {{1, 8, 0},   {0, 8, 1},   {0, 16, 2},   {0, 32, 3},
-                                  {0, 64, 4},  {2, 16, 5},  {2, 32, 6},   {2, 64, 7},
-                                  {5, 32, 8},  {5, 64, 9},  {5, 128, 10}, {6, 8, 11},
-                                  {4, 16, 15}, {1, 16, 27}, {1, 32, 28},  {1, 64, 29}};
-  for (const Row& row : kRows) {
-    if (row.code == dtype.code && row.bits == dtype.bits) return row.number;
+// Why a parameter cannot hold the value; empty when it can.
+std::string out_of_range(const CParameter& parameter, Value value) {
+  const std::string& text = parameter.value.text;
+  if (parameter.kind == CParameter::Kind::kFloat32) {
+    const double largest = std::numeric_limits<float>::max();
+    if (!std::isfinite(value.floating) || std::fabs(value.floating) <= largest) return "";
+    std::array<char, 32> number;
+    std::snprintf(number.data(), number.size(), "%g", value.floating);
+    return text + " is " + number.data() + ", beyond the range of a 32-bit float";
   }
-  return -1;
+  const int64_t given = value.integer;
+  if (!parameter.bounded || (parameter.lowest <= given && given <= parameter.highest)) return "";
+  return text + " is " + std::to_string(given) + ", outside " + std::to_string(parameter.lowest) +
+         " to " + std::to_string(parameter.highest);
 }
-
-int64_t numel(const DLTensor& tensor) {
-  int64_t count = 1;
-  for (int32_t i = 0; i < tensor.ndim; ++i) count *= tensor.shape[i];
-  return count;
-}
-
-int64_t floor_divide(int64_t left, int64_t right) {
-  const int64_t quotient = left / right;
-  return quotient - (left % right != 0 && (left < 0) != (right < 0) ? 1 : 0);
-}
-
-int64_t wrapped(CStep::Op op, uint64_t left, uint64_t right) {
-  if (op == CStep::Op::kAdd) return static_cast<int64_t>(left + right);
-  if (op == CStep::Op::kSubtract) return static_cast<int64_t>(left - right);
-  return static_cast<int64_t>(left * right);
-}
-
-class Evaluation {
- public:
-  // A null context: nothing is allocated (the call is only looked at).
-  Evaluation(void** args, const bringup_ctx* ctx, bool allocates)
-      : args_(args), ctx_(ctx), allocates_(allocates) {}
-
-  // The value of a parameter; `reason()` is set when there is none.
-  Value value_of(const CParameter& parameter) {
-    depth_ = 0;
-    for (const CStep& step : parameter.program) {
-      run(parameter, step);
-      if (reason_ != nullptr) return {};
-    }
-    const Value value = stack_[0];
-    check_range(parameter, value);
-    return value;
-  }
-
-  const char* reason() const { return reason_; }
-
- private:
-  using Op = CStep::Op;
-
-  void run(const CParameter& parameter, const CStep& step) {
-    if (step.op >= Op::kWorkspace) return combine(parameter, step.op);
-    const void* argument = step.argument < 0 ? nullptr : args_[step.argument];
-    Value& top = stack_[depth_++];
-    top.integer = 0;
-    switch (step.op) {
-      case Op::kConstant:
-        top.integer = step.value;
-        break;
-      case Op::kText:
-        top.pointer = parameter.texts[static_cast<size_t>(step.value)].c_str();
-        break;
-      case Op::kStream:
-        top.pointer = ctx_->stream;
-        break;
-      case Op::kDevice:
-        top.integer = ctx_->device.device_id;
-        break;
-      case Op::kHas:
-        top.integer = argument != nullptr;
-        break;
-      default:
-        if (argument != nullptr) read(parameter, step, argument, top);
-    }
-  }
-
-  void read(const CParameter& parameter, const CStep& step, const void* argument, Value& top) {
-    const auto tensor = [&]() -> const DLTensor& {
-      return *static_cast<const DLTensor*>(argument);
-    };
-    const auto list = [&]() -> const bringup_list& {
-      return *static_cast<const bringup_list*>(argument);
-    };
-    switch (step.op) {
-      case Op::kInt:
-        top.integer = *static_cast<const int64_t*>(argument);
-        break;
-      case Op::kFloat:
-        top.floating = *static_cast<const double*>(argument);
-        break;
-      case Op::kString:
-      case Op::kTensor:
-        top.pointer = argument;
-        break;
-      case Op::kData:
-        top.pointer = tensor().data;
-        break;
-      case Op::kListData:
-        top.pointer = list().data;
-        break;
-      case Op::kLength:
-        top.integer = list().size;
-        break;
-      case Op::kSize:
-        top.integer = of_dimension(parameter, tensor(), tensor().shape, step.value);
-        break;
-      case Op::kStride:
-        top.integer = of_dimension(parameter, tensor(), tensor().strides, step.value);
-        break;
-      case Op::kNumel:
-        top.integer = numel(tensor());
-        break;
-      case Op::kNdim:
-        top.integer = tensor().ndim;
-        break;
-      case Op::kDtype:
-        top.integer = scalar_type(tensor().dtype);
-        break;
-      case Op::kDtypeCode:
-        top.integer = tensor().dtype.code;
-        break;
-      default:
-        top.integer = tensor().dtype.bits;
-    }
-  }
-
-  int64_t of_dimension(const CParameter& parameter, const DLTensor& tensor, const int64_t* numbers,
-                       int64_t dimension) {
-    const int64_t index = dimension < 0 ? dimension + tensor.ndim : dimension;
-    if (0 <= index && index < tensor.ndim) return numbers[index];
-    reason_ = refuse("the kernel takes " + parameter.text +
-                     ", a dimension that the tensor does not have");
-    return 0;
-  }
-
-  void combine(const CParameter& parameter, Op op) {
-    if (op == Op::kWorkspace) return allocate(stack_[depth_ - 1]);
-    const int64_t right = stack_[--depth_].integer;
-    Value& left = stack_[depth_ - 1];
-    if (op != Op::kFloorDivide) {
-      left.integer = wrapped(op, static_cast<uint64_t>(left.integer), static_cast<uint64_t>(right));
-    } else if (right == 0) {
-      reason_ = refuse(parameter.text + " divides by zero");
-    } else if (right == -1) {
-      left.integer = wrapped(Op::kSubtract, 0, static_cast<uint64_t>(left.integer));
-    } else {
-      left.integer = floor_divide(left.integer, right);
-    }
-  }
-
-  void allocate(Value& top) {
-    const int64_t bytes = top.integer;
-    top.pointer = nullptr;
-    if (bytes < 0) {
-      reason_ = refuse("its workspace would have " + std::to_string(bytes) + " bytes");
-      return;
-    }
-    if (!allocates_ || bytes == 0) return;
-    top.pointer = ctx_->workspace(ctx_, static_cast<size_t>(bytes));
-    if (top.pointer != nullptr) return;
-    reason_ =
-        refuse("there is no memory left for its workspace of " + std::to_string(bytes) + " bytes");
-  }
-
-  void check_range(const CParameter& parameter, Value value) {
-    using Kind = CParameter::Kind;
-    if (parameter.kind == Kind::kFloat32) {
-      const double largest = std::numeric_limits<float>::max();
-      if (!std::isfinite(value.floating) || std::fabs(value.floating) <= largest) return;
-      std::array<char, 32> number;
-      std::snprintf(number.data(), number.size(), "%g", value.floating);
-      reason_ =
-          refuse(parameter.text + " is " + number.data() + ", beyond the range of a 32-bit float");
-    } else if (parameter.bounded &&
-               (value.integer < parameter.lowest || value.integer > parameter.highest)) {
-      reason_ =
-          refuse(parameter.text + " is " + std::to_string(value.integer) + ", outside " +
-                 std::to_string(parameter.lowest) + " to " + std::to_string(parameter.highest));
-    }
-  }
-
-  void** args_;
-  const bringup_ctx* ctx_;
-  bool allocates_;
-  const char* reason_ = nullptr;
-  size_t depth_ = 0;
-  Value stack_[kMaxDepth];
-};
 
 // --- A bound function, and the calls of it.
 
@@ -305,7 +119,24 @@ struct Bound {
   void* function;
   CConvention convention;
   std::vector<CParameter> parameters;
+  std::vector<std::string> arguments;
   TvmRuntime tvm;
+
+  // The value of a parameter. `reason` is set where there is none that it can hold, and lives until
+  // the next one on this thread.
+  Value value_of(const CParameter& parameter, void** args, const bringup_ctx* ctx, bool allocates,
+                 const char*& reason) const {
+    Failure failure;
+    const Value value = evaluate(parameter.value, args, failure, ctx, allocates);
+    if (failure) {
+      const std::string name =
+          failure.argument < 0 ? "" : arguments[static_cast<size_t>(failure.argument)];
+      reason = refuse(describe(failure, parameter.value, name));
+    } else if (std::string wrong = out_of_range(parameter, value); !wrong.empty()) {
+      reason = refuse(wrong);
+    }
+    return value;
+  }
 };
 
 int32_t fail(const bringup_ctx* ctx, const char* reason) {
@@ -340,13 +171,13 @@ void put(Places& places, const CParameter& parameter, Value value, Referred& ref
 }
 
 int32_t call_c(const Bound& bound, void** args, const bringup_ctx* ctx) {
-  Evaluation evaluation(args, ctx, /*allocates=*/true);
+  const char* reason = nullptr;
   Places places;
   std::array<Referred, kMaxParameters> referred;
   size_t number = 0;
   for (const CParameter& parameter : bound.parameters) {
-    const Value value = evaluation.value_of(parameter);
-    if (evaluation.reason() != nullptr) return fail(ctx, evaluation.reason());
+    const Value value = bound.value_of(parameter, args, ctx, /*allocates=*/true, reason);
+    if (reason != nullptr) return fail(ctx, reason);
     put(places, parameter, value, referred[number++]);
   }
   const int64_t result = call(bound.function, places);
@@ -357,16 +188,6 @@ int32_t call_c(const Bound& bound, void** args, const bringup_ctx* ctx) {
                    "the function returned that; if it returns nothing, declare returns=\"void\"");
   }
   return status;
-}
-
-DLDataType data_type(int64_t scalar_type_number) {
-  for (uint8_t code : {0, 1, 2, 4, 5, 6}) {
-    for (uint8_t bits : {8, 16, 32, 64, 128}) {
-      const DLDataType dtype{code, bits, 1};
-      if (scalar_type(dtype) == scalar_type_number) return dtype;
-    }
-  }
-  return {0, 0, 0};
 }
 
 TvmAny any_of(const CParameter& parameter, Value value, bool is_none) {
@@ -404,16 +225,16 @@ TvmAny any_of(const CParameter& parameter, Value value, bool is_none) {
 
 // Only a parameter that is one argument as it is can be None.
 bool is_none(const CParameter& parameter, void** args) {
-  return parameter.optional && args[parameter.program.front().argument] == nullptr;
+  return parameter.optional && args[parameter.value.program.front().argument] == nullptr;
 }
 
 int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
-  Evaluation evaluation(args, ctx, /*allocates=*/true);
+  const char* reason = nullptr;
   std::array<TvmAny, kMaxParameters> given;
   int32_t count = 0;
   for (const CParameter& parameter : bound.parameters) {
-    const Value value = evaluation.value_of(parameter);
-    if (evaluation.reason() != nullptr) return fail(ctx, evaluation.reason());
+    const Value value = bound.value_of(parameter, args, ctx, /*allocates=*/true, reason);
+    if (reason != nullptr) return fail(ctx, reason);
     given[static_cast<size_t>(count++)] = any_of(parameter, value, is_none(parameter, args));
   }
   const bool on_device = ctx->device.device_type != 1;
@@ -449,12 +270,12 @@ std::mutex g_bound_mutex;  // for taking and giving back; calls do not need it
 
 [[gnu::noinline]] const char* refuse_bound(const Bound& bound, void** args,
                                            const bringup_ctx* ctx) {
-  Evaluation evaluation(args, ctx, /*allocates=*/false);
+  const char* reason = nullptr;
   for (const CParameter& parameter : bound.parameters) {
-    evaluation.value_of(parameter);
-    if (evaluation.reason() != nullptr) return evaluation.reason();
+    bound.value_of(parameter, args, ctx, /*allocates=*/false, reason);
+    if (reason != nullptr) break;
   }
-  return nullptr;
+  return reason;
 }
 
 template <size_t kNumber>
@@ -504,34 +325,22 @@ struct Holder {
   }
 };
 
-// Every step before kWorkspace leaves one more value, every one behind it one less.
-void check_program(const CParameter& parameter) {
-  size_t depth = 0;
-  for (const CStep& step : parameter.program) {
-    if (step.op < CStep::Op::kWorkspace) ++depth;
-    if (depth > kMaxDepth) throw std::runtime_error(parameter.text + " is nested too deeply");
-    const size_t needed = step.op < CStep::Op::kAdd ? 1 : 2;
-    if (depth < needed) throw std::runtime_error(parameter.text + " is no expression");
-    if (needed == 2) --depth;
-  }
-  if (depth != 1) throw std::runtime_error(parameter.text + " is no expression");
-}
-
 }  // namespace
 
 KernelId bind_c_function(const std::string& path, const std::string& symbol, CConvention convention,
-                         std::vector<CParameter> parameters) {
+                         std::vector<CParameter> parameters, std::vector<std::string> arguments) {
   if (parameters.size() > kMaxWords) {
     throw std::runtime_error(symbol + " is given " + std::to_string(parameters.size()) +
                              " arguments, more than the " + std::to_string(kMaxWords) +
                              " that a call carries");
   }
-  for (const CParameter& parameter : parameters) check_program(parameter);
+  for (const CParameter& parameter : parameters) check_program(parameter.value);
   auto holder = std::make_shared<Holder>();
   auto library = Library::open(path);
   void* function = library->symbol(symbol);
   TvmRuntime tvm = convention == CConvention::kTvmFfi ? TvmRuntime(*library) : TvmRuntime();
-  holder->bound = {std::move(library), function, convention, std::move(parameters), tvm};
+  holder->bound = {std::move(library),   function, convention, std::move(parameters),
+                   std::move(arguments), tvm};
   holder->slot = take_slot(&holder->bound);
   const Entry& entry = kEntryTable[holder->slot];
   // No library in the kernel: a driver would look there for an entry of the symbol's name.

@@ -44,10 +44,11 @@ at::ScalarType scalar_type(const nb::object& dtype) {
 }
 
 Expression expression(const std::string& text, const Program& program) {
-  Expression result{text, {}};
+  Expression result{text};
   for (const auto& [opcode, argument, value] : program) {
-    result.program.push_back({static_cast<Opcode>(opcode), argument, value});
+    result.program.push_back({static_cast<runtime::Opcode>(opcode), argument, value});
   }
+  if (!program.empty()) runtime::check_program(result);
   return result;
 }
 

@@ -109,6 +109,7 @@ class CallFrame {
   // Reads data pointers into the descriptors, after looking. Nothing may be changed afterwards.
   void describe();
   void** args() { return args_; }
+  void* const* args() const { return args_; }
   int32_t size() const { return num_inputs_ + num_outputs(); }
   // The described arguments as a block of their own.
   runtime::LaunchBlock pack();

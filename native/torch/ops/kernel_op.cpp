@@ -144,6 +144,7 @@ std::shared_ptr<const runtime::Kernel> kernel_for(const KernelOp& op,
                                                   c10::ArrayRef<c10::IValue> inputs) {
   CallFrame frame(op);
   frame.load(inputs);
+  frame.look();
   return variant_for(op, frame).kernel;
 }
 
@@ -151,6 +152,7 @@ int64_t grid_for(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs) {
   if (op.grid.program.empty()) return 1;
   CallFrame frame(op);
   frame.load(inputs);
+  frame.look();
   return grid_of(frame);
 }
 

@@ -17,87 +17,8 @@
 namespace bringup::torch_ext {
 namespace {
 
-constexpr size_t kMaxDepth = 16;  // _language/expression.py refuses deeper programs
-
 [[noreturn]] void contract_error(const CallFrame& frame, const std::string& what) {
   raise_error("ContractError", frame.op().name + ": " + what);
-}
-
-// A size, or a stride.
-int64_t size_of(const CallFrame& frame, const Instruction& step, const std::string& text) {
-  const at::Tensor& tensor = frame.tensor(step.argument);
-  const at::IntArrayRef sizes = tensor.sizes();
-  const auto rank = static_cast<int64_t>(sizes.size());
-  const int64_t dim = step.value < 0 ? step.value + rank : step.value;
-  if (dim < 0 || dim >= rank) {
-    const int64_t needed = step.value < 0 ? -step.value : step.value + 1;
-    contract_error(frame, frame.op().arguments[step.argument].name + " must have at least " +
-                              std::to_string(needed) + " dimensions for '" + text +
-                              "', got shape " + sizes_text(sizes));
-  }
-  return step.opcode == Opcode::kStride ? tensor.strides()[dim] : sizes[dim];
-}
-
-// What stands for itself. Of an argument that is None, which only buckets take, 0.
-int64_t leaf(const CallFrame& frame, const Instruction& step, const std::string& text) {
-  if (step.opcode == Opcode::kConstant) return step.value;
-  if (step.opcode == Opcode::kHas) return frame.is_none(step.argument) ? 0 : 1;
-  if (frame.is_none(step.argument)) return 0;
-  switch (step.opcode) {
-    case Opcode::kArgument:
-      return frame.integer(step.argument);
-    case Opcode::kNumel:
-      return frame.tensor(step.argument).numel();
-    case Opcode::kNdim:
-      return frame.tensor(step.argument).dim();
-    case Opcode::kLength:
-      return frame.list_size(step.argument);
-    default:
-      return size_of(frame, step, text);
-  }
-}
-
-bool is_leaf(Opcode opcode) {
-  return opcode < Opcode::kAdd || opcode == Opcode::kStride || opcode == Opcode::kNdim ||
-         opcode == Opcode::kHas;
-}
-
-// Python's rounding: towards minus infinity, the remainder has the sign of the divisor.
-int64_t floor_divide(int64_t a, int64_t b) {
-  const int64_t quotient = a / b;
-  return quotient * b != a && (a < 0) != (b < 0) ? quotient - 1 : quotient;
-}
-
-int64_t combine(const CallFrame& frame, Opcode opcode, int64_t a, int64_t b,
-                const std::string& text) {
-  int64_t result = 0;
-  bool overflow = false;
-  switch (opcode) {
-    case Opcode::kLess:
-      return a < b;
-    case Opcode::kEqual:
-      return a == b;
-    case Opcode::kAnd:
-      return a != 0 && b != 0;
-    case Opcode::kOr:
-      return a != 0 || b != 0;
-    case Opcode::kAdd:
-      overflow = __builtin_add_overflow(a, b, &result);
-      break;
-    case Opcode::kSubtract:
-      overflow = __builtin_sub_overflow(a, b, &result);
-      break;
-    case Opcode::kMultiply:
-      overflow = __builtin_mul_overflow(a, b, &result);
-      break;
-    default:
-      if (b == 0) contract_error(frame, "'" + text + "' divides by zero");
-      if (opcode == Opcode::kModulo) return b == -1 ? 0 : a - floor_divide(a, b) * b;
-      overflow = a == INT64_MIN && b == -1;
-      if (!overflow) result = floor_divide(a, b);
-  }
-  if (overflow) contract_error(frame, "'" + text + "' does not fit into 64 bits");
-  return result;
 }
 
 void append_slice(const Dimension& item, const CallFrame& frame, Sizes& sizes) {
@@ -225,7 +146,7 @@ void verify_dtype(const CallFrame& frame, const Check& check) {
 void verify_length(const CallFrame& frame, const Check& check) {
   const int32_t argument = check.arguments.front();
   if (frame.is_none(argument)) return;
-  const int64_t expected = check.shape.front().size.evaluate(frame);
+  const int64_t expected = evaluate(check.shape.front().size, frame);
   const int64_t given = frame.list_size(argument);
   if (C10_LIKELY(given == expected)) return;
   contract_error(frame, frame.op().arguments[argument].name + " must have " +
@@ -233,7 +154,7 @@ void verify_length(const CallFrame& frame, const Check& check) {
 }
 
 void verify_rank(const CallFrame& frame, const Check& check) {
-  const int64_t expected = check.shape.front().size.evaluate(frame);
+  const int64_t expected = evaluate(check.shape.front().size, frame);
   frame.for_each_descriptor(check.arguments.front(), [&](const DLTensor& tensor) {
     if (C10_LIKELY(tensor.ndim == expected)) return;
     contract_error(frame, frame.op().arguments[check.arguments.front()].name + " must have " +
@@ -244,20 +165,13 @@ void verify_rank(const CallFrame& frame, const Check& check) {
 
 }  // namespace
 
-int64_t Expression::evaluate(const CallFrame& frame) const {
-  int64_t stack[kMaxDepth];
-  size_t depth = 0;
-  for (const Instruction& step : program) {
-    if (is_leaf(step.opcode)) {
-      stack[depth++] = leaf(frame, step, text);
-    } else if (step.opcode == Opcode::kNot) {
-      stack[depth - 1] = stack[depth - 1] == 0;
-    } else {
-      --depth;
-      stack[depth - 1] = combine(frame, step.opcode, stack[depth - 1], stack[depth], text);
-    }
-  }
-  return stack[0];
+int64_t evaluate(const Expression& expression, const CallFrame& frame) {
+  runtime::Failure failure;
+  const runtime::Value value = runtime::evaluate(expression, frame.args(), failure);
+  if (C10_LIKELY(!failure)) return value.integer;
+  const auto& arguments = frame.op().arguments;
+  const std::string name = failure.argument < 0 ? "" : arguments[failure.argument].name;
+  contract_error(frame, runtime::describe(failure, expression, name));
 }
 
 void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame, Sizes& sizes) {
@@ -265,7 +179,7 @@ void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame,
     if (item.sliced_argument >= 0) {
       append_slice(item, frame, sizes);
     } else {
-      sizes.push_back(item.size.evaluate(frame));
+      sizes.push_back(evaluate(item.size, frame));
     }
   }
 }

@@ -10,48 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "runtime/expression.h"
 #include "torch/ops/schema.h"
 
 namespace bringup::torch_ext {
 
 class CallFrame;
 
-// Numbers are those of Opcode in _language/expression.py.
-enum class Opcode : uint8_t {
-  kConstant = 0,  // value
-  kArgument = 1,  // an int argument
-  kSize = 2,      // size `value` of a tensor argument; negative counts from the end
-  kNumel = 3,
-  kLength = 4,  // of a list argument
-  kAdd = 5,
-  kSubtract = 6,
-  kMultiply = 7,
-  kFloorDivide = 8,
-  kModulo = 9,
-  kStride = 10,  // stride `value` of a tensor argument
-  kNdim = 11,
-  kLess = 12,  // from here on what is true is 1
-  kEqual = 13,
-  kAnd = 14,
-  kOr = 15,
-  kNot = 16,
-  kHas = 17,  // whether an argument is not None
-};
+using runtime::Expression;
 
-struct Instruction {
-  Opcode opcode;
-  int32_t argument;
-  int64_t value;
-};
-
-// An integer expression in postfix order; `text` is what the user wrote.
-struct Expression {
-  std::string text;
-  std::vector<Instruction> program;
-
-  // Raises ContractError for a missing dimension, a division by zero and an overflow.
-  int64_t evaluate(const CallFrame& frame) const;
-};
+// The whole number that an expression is for a frame that has looked at its tensors. Raises
+// ContractError for a missing dimension, a division by zero and an overflow.
+int64_t evaluate(const Expression& expression, const CallFrame& frame);
 
 // One item of a shape: an expression, or a slice of a tensor's sizes or of an int[] argument.
 struct Dimension {

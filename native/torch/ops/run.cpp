@@ -140,7 +140,7 @@ void settle_counts(CallFrame& frame) {
 int64_t grid_of(const CallFrame& frame) {
   const Expression& grid = frame.op().grid;
   if (grid.program.empty()) return 1;
-  const int64_t blocks = grid.evaluate(frame);
+  const int64_t blocks = evaluate(grid, frame);
   if (blocks < 1) {
     raise_error("ContractError", frame.op().name + ": the grid '" + grid.text +
                                      "' must be at least 1, got " + std::to_string(blocks));

@@ -103,7 +103,7 @@ uint64_t field_code(const KernelOp& op, const CallFrame& frame, const KeyField& 
     case KeyField::Kind::kChoice:
       return choice_code(op, frame, field);
     case KeyField::Kind::kBucket:
-      return field.predicate.evaluate(frame) != 0 ? 1 : 0;
+      return evaluate(field.predicate, frame) != 0 ? 1 : 0;
   }
   return 0;
 }

@@ -1,77 +1,27 @@
-"""What a function of somebody's is called with: `"ptr(out), ptr(x), i32(size(x,0)), f32(eps)"`.
+"""What a kernel is called with: `"ptr(out), ptr(x), i32(size(x,0)), f32(eps)"`.
 
-Owns reading such a list against a signature: for each parameter the C expression that a generated
-entry passes, and the program that the native library runs where nothing is compiled
-(native/runtime/c_function.h). The leaves are the items of `items`.
+Owns reading such a list against a signature; whole numbers in it are expressions of `reader`. What
+the native library does with it is in native/runtime/c_function.h.
 """
 
 from __future__ import annotations
 
 import ast
-import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from bringup._language.items import Item, parse_items
+from bringup._language._core import (
+    Convention,
+    NativeExpression,
+    NativeParameter,
+    ValueKind,
+)
+from bringup._language.expression import Expression, Instruction, Opcode, bits_of
+from bringup._language.reader import ExpressionReader
 from bringup._language.signature import C_TYPES, Argument
 
-__all__ = ["CTYPES", "Binding", "CParameter", "CType", "Convention", "ValueKind", "parse_call"]
-
-Convention = Literal["status", "void", "tvm_ffi"]
-
-_GRAMMAR = (
-    "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), dtype(x), "
-    "has(x), len(list), a scalar argument's name, stream, device, workspace(bytes), a number, a "
-    "text or None; of whole numbers also + - * and //, of each i8 to i64, u8 to u64, f32, f64 and "
-    "bool, and ref() of these"
-)
-_MAX_DEPTH = 16  # kMaxDepth of c_function.cpp
-_MAX_LEVELS = 100
-"""Of a parameter's text: what is nested deeper might exceed Python's recursion limit."""
-
-
-class Step(IntEnum):
-    """What a step of a program does; the numbers are those of CStep::Op."""
-
-    CONSTANT = 0
-    TEXT = 1
-    INT = 2
-    FLOAT = 3
-    STRING = 4
-    DATA = 5
-    LIST_DATA = 6
-    TENSOR = 7
-    SIZE = 8
-    STRIDE = 9
-    NUMEL = 10
-    NDIM = 11
-    LENGTH = 12
-    HAS = 13
-    DTYPE = 14
-    DTYPE_CODE = 15
-    DTYPE_BITS = 16
-    STREAM = 17
-    DEVICE = 18
-    WORKSPACE = 19
-    ADD = 20
-    SUBTRACT = 21
-    MULTIPLY = 22
-    FLOOR_DIVIDE = 23
-
-
-class ValueKind(IntEnum):
-    """What a parameter is; the numbers are those of CParameter::Kind."""
-
-    INT = 0
-    FLOAT64 = 1
-    FLOAT32 = 2
-    POINTER = 3
-    BOOL = 4
-    TEXT = 5
-    TENSOR = 6
-    DTYPE = 7
+__all__ = ["CTYPES", "Binding", "CParameter", "CType", "ValueKind", "parse_call", "parse_items"]
 
 
 class CType(NamedTuple):
@@ -106,78 +56,95 @@ _C_TYPE = {
     ValueKind.FLOAT32: "float",
     ValueKind.TEXT: "const char*",
 }
-_OPERATORS: Mapping[type[ast.operator], tuple[Step, str]] = {
-    ast.Add: (Step.ADD, "({left} + {right})"),
-    ast.Sub: (Step.SUBTRACT, "({left} - {right})"),
-    ast.Mult: (Step.MULTIPLY, "({left} * {right})"),
-    ast.FloorDiv: (Step.FLOOR_DIVIDE, "bringup_glue_floor_divide({left}, {right})"),
+_POINTERS = {
+    "Tensor": Opcode.DATA,
+    "int[]": Opcode.LIST_DATA,
+    "bool[]": Opcode.LIST_DATA,
+    "float[]": Opcode.LIST_DATA,
 }
-_ITEM_STEPS = {
-    "size": Step.SIZE,
-    "stride": Step.STRIDE,
-    "numel": Step.NUMEL,
-    "ndim": Step.NDIM,
-    "len": Step.LENGTH,
-    "has": Step.HAS,
-    "stream": Step.STREAM,
-    "device": Step.DEVICE,
-    "dtype": Step.DTYPE,
-    "dtype_code": Step.DTYPE_CODE,
-    "dtype_bits": Step.DTYPE_BITS,
+_SCALARS = {
+    "int": (ValueKind.INT, Opcode.INT),
+    "bool": (ValueKind.INT, Opcode.INT),
+    "ScalarType": (ValueKind.INT, Opcode.INT),
+    "float": (ValueKind.FLOAT64, Opcode.FLOAT),
+    "str": (ValueKind.TEXT, Opcode.STRING),
 }
-_SCALAR_STEPS = {"float": Step.FLOAT, "str": Step.STRING}
-_ITEM_KINDS = {
-    "void*": ValueKind.POINTER,
-    "double": ValueKind.FLOAT64,
-    "const char*": ValueKind.TEXT,
+_TVM_ARGUMENTS = {
+    **_SCALARS,
+    "Tensor": (ValueKind.TENSOR, Opcode.TENSOR),
+    "bool": (ValueKind.BOOL, Opcode.INT),
+    "ScalarType": (ValueKind.DTYPE, Opcode.INT),
 }
-_TVM_KINDS = {
-    "Tensor": (ValueKind.TENSOR, Step.TENSOR),
-    "int": (ValueKind.INT, Step.INT),
-    "bool": (ValueKind.BOOL, Step.INT),
-    "ScalarType": (ValueKind.DTYPE, Step.INT),
-    "float": (ValueKind.FLOAT64, Step.FLOAT),
-    "str": (ValueKind.TEXT, Step.STRING),
-}
-
-Program = tuple[tuple[int, int, int], ...]
+_NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
+# What is no whole number, or need not be one.
+_OWN = ("ptr", "workspace", "ref", *CTYPES)
 
 
 @dataclass(frozen=True)
 class CParameter:
-    """One parameter of the function, and what it gets.
+    """One thing that a kernel gets: a parameter of a function, or a field of a parameter struct.
 
     Attributes:
-        text: as written.
+        value: what it is.
         kind: how it is passed.
         c_type: the C type it is passed as.
-        code: the C expression of its value over `args` and `ctx`; of a workspace, its size.
-        program: the same for the native library.
-        texts: literals of the program.
         bounds: what a whole number has to be within.
         by_reference: whether the address of the value is passed.
-        is_workspace: whether it is scratch memory.
         optional: whether None is passed as such.
-        items: what it reads.
-        divisors: C expressions that must not be 0.
-        address_of: the argument whose address it is; -1 for none.
-        dtype: what that argument's dtype has to be, as torch calls it; "" when nothing is said.
+        dtype: what the dtype of the tensor whose address it is has to be, as torch calls it; ""
+            when nothing is said.
+        member: what `params=` calls the field, or "".
     """
 
-    text: str
+    value: Expression
     kind: ValueKind
-    code: str
-    program: Program
-    c_type: str = ""
-    texts: tuple[str, ...] = ()
+    c_type: str
     bounds: tuple[int, int] | None = None
     by_reference: bool = False
-    is_workspace: bool = False
     optional: bool = False
-    items: tuple[Item, ...] = ()
-    divisors: tuple[str, ...] = ()
-    address_of: int = -1
     dtype: str = ""
+    member: str = ""
+
+    @property
+    def text(self) -> str:
+        """As written."""
+        return self.value.text
+
+    @property
+    def program(self) -> tuple[Instruction, ...]:
+        """That of the value."""
+        return self.value.program
+
+    @property
+    def is_workspace(self) -> bool:
+        """Whether it is scratch memory."""
+        return self.program[-1].opcode is Opcode.WORKSPACE
+
+    @property
+    def address_of(self) -> int:
+        """The tensor argument whose address it is; -1 for none."""
+        first = self.program[0]
+        return first.argument if first.opcode is Opcode.DATA else -1
+
+    @property
+    def argument_name(self) -> str:
+        """The name of the argument that is passed as it is, a tensor by its address; "" for
+        everything else.
+        """
+        first = self.program[0]
+        whole = (Opcode.INT, Opcode.FLOAT, Opcode.STRING, Opcode.DATA, Opcode.LIST_DATA)
+        alone = len(self.program) == 1 and first.opcode in whole
+        return self.value.names[first.argument] if alone else ""
+
+    def evaluate(self, values: Sequence[Any]) -> Any:
+        """What it is for these arguments; None for an argument that is passed as None, and for no
+        address. Raises what `Expression.evaluate` raises.
+        """
+        first = self.program[0]
+        if self.optional and values[first.argument] is None:
+            return None
+        is_null = self.kind is ValueKind.POINTER and first.opcode is Opcode.CONSTANT
+        return None if is_null else self.value.evaluate(values)
 
     def declared(self, c_type: CType) -> CParameter:
         """The same for a function that declares the parameter like this."""
@@ -187,18 +154,15 @@ class CParameter:
             return self
         return replace(self, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds)
 
-    def spec(self) -> tuple[Any, ...]:
+    def native(self) -> NativeParameter:
         """What the native library takes."""
-        bounds = [] if self.bounds is None else list(self.bounds)
-        program = [tuple(step) for step in self.program]
-        return (
-            self.text,
-            int(self.kind),
-            self.by_reference,
-            bounds,
-            self.optional,
-            program,
-            list(self.texts),
+        value = self.value
+        return NativeParameter(
+            value=NativeExpression(value.text, list(value.program), list(value.texts)),
+            kind=self.kind,
+            by_reference=self.by_reference,
+            bounds=self.bounds,
+            optional=self.optional,
         )
 
 
@@ -206,13 +170,14 @@ class CParameter:
 class Binding:
     """How a function that is not compiled with a generated entry is called."""
 
-    convention: Convention
-    parameters: tuple[CParameter, ...] = field(repr=False)
+    convention: Literal["status", "void", "tvm_ffi"]
+    parameters: tuple[CParameter, ...]
 
-    def spec(self) -> tuple[int, list[tuple[Any, ...]]]:
-        """What the native library takes: CConvention and the parameters."""
-        number = ("status", "void", "tvm_ffi").index(self.convention)
-        return number, [parameter.spec() for parameter in self.parameters]
+    def native(self) -> tuple[Convention, list[NativeParameter], list[str]]:
+        """What the native library takes."""
+        names = self.parameters[0].value.names if self.parameters else ()
+        convention = Convention[self.convention.upper()]
+        return convention, [parameter.native() for parameter in self.parameters], list(names)
 
 
 def parse_call(
@@ -228,217 +193,197 @@ def parse_call(
 
     Raises `ValueError` for a list that cannot be read, or that names what the signature has not.
     """
-    try:
-        call = ast.parse(f"f({text}\n)", mode="eval").body
-    except (SyntaxError, ValueError):
-        raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}") from None
-    if not isinstance(call, ast.Call) or call.keywords:
-        raise ValueError(f"{where}: {text!r} cannot be read; {_GRAMMAR}")
-    if _levels_of(call) > _MAX_LEVELS:
-        raise ValueError(f"{where}: it is nested too deeply to be read")
-    return tuple(_Reader(signature, where, tvm_ffi, node).parameter() for node in call.args)
+    parts = _parts(text, signature, where)
+    return tuple(_Reader(part, signature, where, tvm_ffi).parameter(node) for part, node in parts)
 
 
-def _levels_of(tree: ast.AST) -> int:
-    """How many nodes stand within each other at most."""
-    levels, found = 0, [tree]
-    while found:
-        levels += 1
-        found = [child for node in found for child in ast.iter_child_nodes(node)]
-    return levels
+def parse_items(
+    text: str, signature: Sequence[Argument], where: str, *, named: bool = False
+) -> tuple[CParameter, ...]:
+    """The items of a comma-separated list: what stands for itself, without operators. With `named`,
+    each may begin with the name of its member in the parameter struct: `rows=size(x,0)`.
+    `ValueError` starting with `where` for a list that cannot be read, that names what the signature
+    has not, or two members alike.
+    """
+    items: list[CParameter] = []
+    for part, node in _parts(text, signature, where, named=named):
+        reader = _Reader(part, signature, where)
+        member = ""
+        if isinstance(node, ast.keyword):
+            member, node = node.arg or "", node.value
+        if member and any(item.member == member for item in items):
+            raise ValueError(f"{where}: {part!r}: there is a member {member} before")
+        items.append(replace(reader.item(node), member=member))
+    return tuple(items)
 
 
-class _Reader:
+def _parts(
+    text: str, signature: Sequence[Argument], where: str, *, named: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """The elements of a list with their texts; with `named`, also those with a name before them."""
+    source = f"f({text}\n)"
+    call = _Reader(text, signature, where).tree(source)
+    if not isinstance(call, ast.Call) or (call.keywords and not named):
+        reader = _Reader(text, signature, where)
+        raise reader.error(f"it cannot be read; {reader.grammar}")
+    nodes: list[Any] = [*call.args, *call.keywords]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        yield ast.get_source_segment(source, node) or "", node
+
+
+class _Reader(ExpressionReader):
     """Reads one parameter."""
 
-    def __init__(
-        self, signature: Sequence[Argument], where: str, tvm_ffi: bool, node: ast.expr
-    ) -> None:
-        self._signature = signature
-        self._where = where
-        self._tvm_ffi = tvm_ffi
-        self._node = node
-        self._text = ast.unparse(node)
-        self._items: list[Item] = []
-        self._texts: list[str] = []
-        self._divisors: list[str] = []
+    grammar = (
+        "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
+        "dtype(x), has(x), len(list), a scalar argument's name, stream, device, workspace(bytes), "
+        "a number, a text or None; of whole numbers also + - * // %, comparisons, and, or, not, of "
+        "each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of these"
+    )
 
-    def parameter(self) -> CParameter:
-        node, by_reference = self._node, False
-        if _called(node) == "ref":
-            node, by_reference = self._only(node), True
-        read = self._value(node)
+    def __init__(
+        self, text: str, signature: Sequence[Argument], where: str, tvm_ffi: bool = False
+    ) -> None:
+        super().__init__(text, signature, where, none_is_zero=True)
+        self._tvm_ffi = tvm_ffi
+        self._texts: list[str] = []
+
+    def parameter(self, node: ast.expr) -> CParameter:
+        by_reference = _called(node) == "ref"
+        read = self._value(self._only(node) if by_reference else node)
         if by_reference and read.kind not in _NUMBERS:
-            raise self._error("ref() is of a number; an address or a text is passed as it is")
-        if _depth_of(read.program) > _MAX_DEPTH:
-            raise self._error(f"is nested deeper than {_MAX_DEPTH} levels")
-        return replace(
-            read,
-            by_reference=by_reference,
-            c_type=read.c_type or _C_TYPE.get(read.kind, "void*"),
-            texts=tuple(self._texts),
-            items=tuple(self._items),
-            divisors=tuple(self._divisors),
-        )
+            raise self.error("ref() is of a number; an address or a text is passed as it is")
+        self.check_depth(read.program)
+        value = replace(read.value, texts=tuple(self._texts))
+        return replace(read, by_reference=by_reference, value=value)
+
+    def item(self, node: ast.expr) -> CParameter:
+        read = self.parameter(node)
+        only = read.program[0].opcode
+        if len(read.program) > 1 or only in (Opcode.CONSTANT, Opcode.TEXT) or read.bounds:
+            raise self.error("is more than an item; compute with items in the kernel")
+        return read
+
+    def visit(self, node: ast.expr) -> list[Instruction]:
+        if not isinstance(node, (ast.Name, ast.Constant)) and _called(node) not in _OWN:
+            return super().visit(node)
+        read = self._value(node)
+        if read.kind is not ValueKind.INT:
+            raise self.error(f"{ast.unparse(node)} is no whole number")
+        return list(read.program)
 
     def _value(self, node: ast.expr) -> CParameter:
         name = _called(node)
         if name in CTYPES:
             return self._cast(CTYPES[name], node)
         if name == "workspace":
-            size = self._whole(self._only(node))
-            step = (int(Step.WORKSPACE), -1, 0)
-            program = (*size.program, step)
-            return replace(size, kind=ValueKind.POINTER, program=program, is_workspace=True)
+            size = self.visit(self._only(node))
+            return self._made(ValueKind.POINTER, *size, Instruction(Opcode.WORKSPACE))
         if name == "ref":
-            raise self._error("ref() stands around the whole parameter")
-        if name == "ptr" and isinstance(node, ast.Call) and len(node.args) == 2:
-            return self._typed_pointer(node)
-        if isinstance(node, ast.BinOp):
-            return self._operator(node)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return self._negative(node)
-        if isinstance(node, ast.Constant):
-            return self._constant(node.value)
-        if self._tvm_ffi and isinstance(node, ast.Name):
-            found = self._whole_argument(node.id)
-            if found is not None:
-                return found
-        return self._leaf(ast.unparse(node))
+            raise self.error("ref() stands around the whole parameter")
+        if name == "ptr":
+            return self._pointer(node)
+        if isinstance(node, ast.Name):
+            return self._name(node)
+        literal = _literal(node)
+        if literal is None or isinstance(literal, (str, float)):
+            return self._constant(literal)
+        if isinstance(literal, bool):
+            return self._made(ValueKind.INT, Instruction(Opcode.CONSTANT, value=int(literal)))
+        return self._made(ValueKind.INT, *super().visit(node))
 
-    def _made(self, kind: ValueKind, code: str, *steps: tuple[int, int, int]) -> CParameter:
-        return CParameter(self._text, kind, code, steps)
+    def _made(self, kind: ValueKind, *program: Instruction) -> CParameter:
+        is_real = kind is ValueKind.FLOAT64
+        names = tuple(argument.name for argument in self.arguments)
+        value = Expression(self.text, program, names, is_real=is_real)
+        return CParameter(value, kind, _C_TYPE.get(kind, "void*"))
 
-    def _constant(self, value: Any) -> CParameter:
+    def _constant(self, value: str | float | None) -> CParameter:
         if value is None:
-            return self._made(ValueKind.POINTER, "NULL", (Step.CONSTANT, -1, 0))
+            return self._made(ValueKind.POINTER, Instruction(Opcode.CONSTANT))
         if isinstance(value, str):
             if "\0" in value:
-                raise self._error("a text ends at its first NUL for C; remove it")
+                raise self.error("a text ends at its first NUL for C; remove it")
             self._texts.append(value)
-            code = "".join(_c_character(byte) for byte in value.encode())
-            return self._made(ValueKind.TEXT, f'"{code}"', (Step.TEXT, -1, len(self._texts) - 1))
-        if isinstance(value, (bool, int)) and -(2**63) < value < 2**63:
-            return self._made(
-                ValueKind.INT, f"INT64_C({int(value)})", (Step.CONSTANT, -1, int(value))
-            )
-        if isinstance(value, float) and abs(value) < float("inf"):
-            return self._float(value)
-        raise self._error(f"{value!r} is no number that C has in 64 bits, no text and not None")
-
-    def _float(self, value: float) -> CParameter:
-        (bits,) = struct.unpack("<q", struct.pack("<d", value))
-        return self._made(ValueKind.FLOAT64, f"({value!r})", (Step.CONSTANT, -1, bits))
-
-    def _negative(self, node: ast.UnaryOp) -> CParameter:
-        if isinstance(node.operand, ast.Constant) and isinstance(node.operand.value, float):
-            return self._float(-node.operand.value)
-        zero = (int(Step.CONSTANT), -1, 0)
-        value = self._whole(node.operand)
-        program = (zero, *value.program, (int(Step.SUBTRACT), -1, 0))
-        return replace(value, code=f"(-{value.code})", program=program)
-
-    def _operator(self, node: ast.BinOp) -> CParameter:
-        known = _OPERATORS.get(type(node.op))
-        if known is None:
-            raise self._error("whole numbers are combined with + - * and //")
-        left, right = self._whole(node.left), self._whole(node.right)
-        step, code = known
-        if step is Step.FLOOR_DIVIDE:
-            self._divisors.append(right.code)
+            number = len(self._texts) - 1
+            return self._made(ValueKind.TEXT, Instruction(Opcode.TEXT, value=number))
+        if abs(value) == float("inf"):
+            raise self.error(f"{value!r} is no number that C has in 64 bits")
         return self._made(
-            ValueKind.INT,
-            code.format(left=left.code, right=right.code),
-            *left.program,
-            *right.program,
-            (int(step), -1, 0),
+            ValueKind.FLOAT64, Instruction(Opcode.CONSTANT, value=bits_of(float(value)))
         )
 
-    def _whole(self, node: ast.expr) -> CParameter:
-        value = self._value(node)
-        if value.kind is not ValueKind.INT:
-            raise self._error(f"{ast.unparse(node)} is no whole number")
-        return replace(value, bounds=None, c_type="")
+    def _name(self, node: ast.Name) -> CParameter:
+        named = {argument.name for argument in self.arguments}
+        if node.id == "stream" and node.id not in named:
+            return self._made(ValueKind.POINTER, Instruction(Opcode.STREAM))
+        if node.id == "device" and node.id not in named:
+            return self._made(ValueKind.INT, Instruction(Opcode.DEVICE))
+        index = self.index(node)
+        argument = self.arguments[index]
+        known = _TVM_ARGUMENTS if self._tvm_ffi else _SCALARS
+        if argument.type not in known:
+            raise self.error(
+                f"{node.id} is {argument.type}, which tvm-ffi passes as an object of its own "
+                "runtime; pass a tensor instead"
+                if self._tvm_ffi
+                else f"{node.id} is {argument.type}: write ptr({node.id}), size({node.id},0), ..."
+            )
+        kind, opcode = known[argument.type]
+        made = self._made(kind, Instruction(opcode, index))
+        return replace(made, optional=self._tvm_ffi and argument.optional)
 
     def _cast(self, c_type: CType, node: ast.expr) -> CParameter:
         given = self._only(node)
-        is_literal = isinstance(given, ast.Constant) and type(given.value) is int
-        if is_literal and c_type.kind is not ValueKind.INT:
-            given = ast.Constant(float(given.value))  # type: ignore[attr-defined]
+        literal = _literal(given)
+        if type(literal) is int and c_type.kind is not ValueKind.INT:
+            given = ast.Constant(float(literal))
         value = self._value(given)
         expected = ValueKind.INT if c_type.kind is ValueKind.INT else ValueKind.FLOAT64
         if value.kind is not expected:
             kind = "a whole number" if expected is ValueKind.INT else "a float"
-            raise self._error(f"{ast.unparse(given)} is not {kind}")
+            raise self.error(f"{ast.unparse(given)} is not {kind}")
         return replace(value, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds)
 
-    def _typed_pointer(self, node: ast.Call) -> CParameter:
-        name, word = ast.unparse(node.args[0]), ast.unparse(node.args[1])
-        if word not in C_TYPES:
-            raise self._error(f"{word} is no dtype that a kernel takes ({', '.join(C_TYPES)})")
-        pointer = self._leaf(f"ptr({name})")
-        if pointer.address_of < 0:
-            raise self._error(f"{name} is no tensor")
-        return replace(pointer, dtype=word)
-
-    def _whole_argument(self, name: str) -> CParameter | None:
-        index = next((i for i, a in enumerate(self._signature) if a.name == name), None)
-        if index is None:
-            return None
-        argument = self._signature[index]
-        if argument.type not in _TVM_KINDS:
-            raise self._error(
-                f"{name} is {argument.type}, which tvm-ffi passes as an object of its own runtime; "
-                "pass a tensor instead"
+    def _pointer(self, node: ast.expr) -> CParameter:
+        given = node.args if isinstance(node, ast.Call) and not node.keywords else []
+        if not 1 <= len(given) <= 2:
+            raise self.error("ptr() takes a tensor or a list, and a dtype where it is to be said")
+        index = self.index(given[0])
+        name, kind = self.arguments[index].name, self.arguments[index].type
+        if kind not in _POINTERS:
+            raise self.error(
+                f"{name} is {kind}, which has no address to pass; expected {' or '.join(_POINTERS)}"
             )
-        kind, step = _TVM_KINDS[argument.type]
-        made = self._made(kind, "", (int(step), index, 0))
-        return replace(made, optional=argument.optional)
-
-    def _leaf(self, text: str) -> CParameter:
-        (item,) = parse_items(text, self._signature, self._where) or (None,)
-        if item is None:
-            raise self._error(_GRAMMAR)
-        self._items.append(item)
-        kind = _ITEM_KINDS.get(item.c_type, ValueKind.INT)
-        step = (int(self._step(item)), item.argument, item.index or 0)
-        is_tensor = item.function == "ptr" and self._signature[item.argument].type == "Tensor"
-        made = self._made(kind, item.code, step)
-        return replace(made, address_of=item.argument if is_tensor else -1)
-
-    def _step(self, item: Item) -> Step:
-        known = _ITEM_STEPS.get(item.function)
-        if known is not None:
-            return known
-        argument_type = self._signature[item.argument].type
-        if item.function == "ptr":
-            return Step.DATA if argument_type == "Tensor" else Step.LIST_DATA
-        return _SCALAR_STEPS.get(argument_type, Step.INT)
+        made = self._made(ValueKind.POINTER, Instruction(_POINTERS[kind], index))
+        if len(given) == 1:
+            return made
+        word = ast.unparse(given[1])
+        if word not in C_TYPES:
+            raise self.error(f"{word} is no dtype that a kernel takes ({', '.join(C_TYPES)})")
+        if made.address_of < 0:
+            raise self.error(f"{name} is no tensor")
+        return replace(made, dtype=word)
 
     def _only(self, node: ast.expr) -> ast.expr:
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
-            raise self._error(f"{_called(node)}() takes one argument")
+            raise self.error(f"{_called(node)}() takes one argument")
         return node.args[0]
 
-    def _error(self, what: str) -> ValueError:
-        return ValueError(f"{self._where}: {self._text!r}: {what}")
+
+_NO_LITERAL = object()
 
 
-_NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
+def _literal(node: ast.expr) -> Any:
+    """The constant of a tree, with its sign; something else where it is none."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _literal(node.operand)
+        return -value if type(value) in (int, float) else _NO_LITERAL
+    return _NO_LITERAL
 
 
 def _called(node: ast.expr) -> str:
     is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     return node.func.id if is_call else ""  # type: ignore[attr-defined]
-
-
-def _c_character(byte: int) -> str:
-    return chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-
-
-def _depth_of(program: Program) -> int:
-    depth = deepest = 0
-    for step, _, _ in program:
-        depth += 1 if step < Step.WORKSPACE else 0 if step == Step.WORKSPACE else -1
-        deepest = max(deepest, depth)
-    return deepest

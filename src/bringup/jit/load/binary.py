@@ -149,7 +149,7 @@ class Binary:
         if self.prebuilt or self.binding is not None:
             path = path_to_load(self.path) if path == str(self.path) else path
         if self.binding is not None:
-            kernel_id = core.bind_c_function(path, self.entry, *self.binding.spec())
+            kernel_id = core.bind_c_function(path, self.entry, *self.binding.native())
         else:
             kernel_id = core.load_kernel(path, self.entry, self.kind == "device")
         return kernel_id

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from bringup._language.items import Item
+from bringup._language.c_call import CParameter
 from bringup.jit.source.declaration import declaration_in, functions_in
 from bringup.jit.source.lexer import code_of
 
@@ -67,7 +67,7 @@ def _members(body: str) -> tuple[tuple[str, str], ...] | None:
     return tuple(members)
 
 
-def check_text(text: str, entry: str, items: Sequence[Item]) -> str:
+def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
     """Why the source does not fit the items of `params=`, or ""."""
     members, unused = _read(text)
     for name in unused:
@@ -118,7 +118,7 @@ def check_args_symbols(exported: Iterable[str]) -> str:
     return f"it defines {_ARGS_HOOK} in another form ({min(found)}); {_ARGS_FORM}"
 
 
-def _misplaced(i: int, names: Sequence[str], items: Sequence[Item]) -> str:
+def _misplaced(i: int, names: Sequence[str], items: Sequence[CParameter]) -> str:
     """Why the names of the fields do not fit item `i`, or ""."""
     item = items[i]
     if item.member:

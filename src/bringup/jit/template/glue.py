@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bringup._language.c_call import CParameter, ValueKind
-from bringup._language.items import Item
+from bringup._language.c_call import CParameter
 from bringup.jit.source.source import Source
+from bringup.jit.template.c_code import c_text, refusals, value_code
 
 __all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function"]
 
@@ -30,7 +30,7 @@ class Glued:
     flags: tuple[str, ...]
 
 
-def glue(source: Source, form: Form, items: Sequence[Item], blocks: str = "1") -> Glued:
+def glue(source: Source, form: Form, items: Sequence[CParameter], blocks: str = "1") -> Glued:
     """`source`, whose entry has the given form, as a source with an entry of kernel.h's form.
 
     Args:
@@ -42,10 +42,10 @@ def glue(source: Source, form: Form, items: Sequence[Item], blocks: str = "1") -
         blocks: the C expression of block_num and block_dim.
     """
     if form == "ascendc":
-        return _glued(source, _dimensions(items), _ascendc_call(source.entry, items, blocks))
+        return _glued(source, items, _ascendc_call(source.entry, items, blocks))
     return _glued(
         source,
-        _dimensions(items),
+        items,
         _CALL_PARAMS,
         body=_parameters(source.entry, items, blocks),
         refuse=_REFUSE_PARAMS,
@@ -56,17 +56,21 @@ def glue_function(source: Source, parameters: Sequence[CParameter]) -> Glued:
     """`source`, whose entry is any function, as a source with an entry of kernel.h's form that
     calls it with these parameters. What it returns is a status, unless it returns nothing.
     """
-    refusals = _dimensions([item for parameter in parameters for item in parameter.items])
-    refusals += "".join(map(_refusals, parameters))
     lines = "".join(_variable(i, parameter) for i, parameter in enumerate(parameters))
     given = ", ".join(_given(i, parameter) for i, parameter in enumerate(parameters))
     call = f"{lines}  return BRINGUP_GLUE_STATUS({source.entry}({given}));\n"
-    return _glued(source, refusals, call)
+    return _glued(source, parameters, call)
 
 
-def _glued(source: Source, refusals: str, call: str, body: str = "", refuse: str = "") -> Glued:
+def _glued(
+    source: Source, given: Sequence[CParameter], call: str, body: str = "", refuse: str = ""
+) -> Glued:
     text = _TEXT.format(
-        source=_included(source), refusals=refusals, body=body, refuse=refuse or _REFUSE, call=call
+        source=_included(source),
+        refusals="".join(dict.fromkeys(map(refusals, given))),
+        body=body,
+        refuse=refuse or _REFUSE,
+        call=call,
     )
     stem, suffix = os.path.splitext(source.file_name)
     glued = Source(text=text, name=f"{stem}.entry{suffix}", entry=ENTRY, kind=source.kind)
@@ -79,27 +83,17 @@ def _included(source: Source) -> str:
     return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'
 
 
-def _dimensions(items: Sequence[Item]) -> str:
-    """Refuses tensors without the dimensions that items name."""
-    lines = []
-    for item in items:
-        if item.index is None:
-            continue
-        check = f"bringup_glue_has_dimension(args[{item.argument}], {item.index})"
-        reason = f"the kernel takes {item.text}, a dimension that the tensor does not have"
-        lines.append(f'  if (!{check}) return "{reason}";\n')
-    return "".join(dict.fromkeys(lines))
-
-
-def _parameters(entry: str, items: Sequence[Item], blocks: str) -> str:
+def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
     fields = "".join(f"  {item.c_type} field_{i};\n" for i, item in enumerate(items))
-    values = "".join(f"  p->field_{i} = {item.code};\n" for i, item in enumerate(items))
+    values = "".join(
+        f"  p->field_{i} = {value_code(item.value)};\n" for i, item in enumerate(items)
+    )
     return _PARAMETERS.format(
         fields=fields, values=values, entry=entry, blocks=blocks, checks=_checks(items)
     )
 
 
-def _checks(items: Sequence[Item]) -> str:
+def _checks(items: Sequence[CParameter]) -> str:
     """Refuses a parameter struct whose fields are not the items, as far as C++ tells: types in
     order, and members that `params=` names or that are called as an argument is.
     """
@@ -109,7 +103,7 @@ def _checks(items: Sequence[Item]) -> str:
         given = "".join(f", bringup::glue::{kind}" for kind in kinds[: i + 1])
         words = f"field {i + 1} of the kernel's parameter struct is not {_SHOWN[kinds[i]]}"
         lines += _TYPE_CHECK.format(
-            given=given, words=_c_text(f"{words}, as params= has there: {item.text}")
+            given=given, words=c_text(f"{words}, as params= has there: {item.text}")
         )
     members = ""
     for name, i in _places(items).items():
@@ -119,12 +113,12 @@ def _checks(items: Sequence[Item]) -> str:
         words += ", or not at all" if items[i].member else ""
         members += _MEMBER.format(name=name)
         lines += _PLACE_CHECK.format(
-            name=name, check=check, field=f"field_{i}", words=_c_text(words)
+            name=name, check=check, field=f"field_{i}", words=c_text(words)
         )
     return _CHECKS.format(members=members, lines=lines)
 
 
-def _places(items: Sequence[Item]) -> dict[str, int]:
+def _places(items: Sequence[CParameter]) -> dict[str, int]:
     """The fields whose names are known, by those names."""
     numbered = list(enumerate(items))
     implied = {item.argument_name: i for i, item in numbered if not item.member}
@@ -132,42 +126,23 @@ def _places(items: Sequence[Item]) -> dict[str, int]:
     return {name: i for name, i in (implied | named).items() if name and not _KEYWORD.match(name)}
 
 
-def _ascendc_call(entry: str, items: Sequence[Item], blocks: str) -> str:
+def _ascendc_call(entry: str, items: Sequence[CParameter], blocks: str) -> str:
     given = [
-        f"BRINGUP_GLUE_ADDRESS({item.code})" if item.c_type == "void*" else item.code
-        for item in items
+        f"BRINGUP_GLUE_ADDRESS({code})" if item.c_type == "void*" else code
+        for item, code in ((item, value_code(item.value)) for item in items)
     ]
     given = [f"(uint32_t)({blocks})", "BRINGUP_GLUE_ADDRESS(ctx->stream)", *given]
     return f"  return BRINGUP_GLUE_STATUS(aclrtlaunch_{entry}({', '.join(given)}));\n"
 
 
-def _refusals(parameter: CParameter) -> str:
-    """Refuses a value that the parameter cannot hold."""
-    shown, code = _c_text(parameter.text), parameter.code
-    lines = [
-        f"  if ({divisor} == 0) return {_c_text(f'{parameter.text} divides by zero')};\n"
-        for divisor in parameter.divisors
-    ]
-    if parameter.kind is ValueKind.FLOAT32:
-        refusal = f"bringup_glue_not_single({shown}, {code})"
-        lines.append(f"  if (!bringup_glue_fits_single({code})) return {refusal};\n")
-    if parameter.bounds is not None:
-        lowest, highest = (_c_number(bound) for bound in parameter.bounds)
-        refusal = f"bringup_glue_outside({shown}, {code}, {lowest}, {highest})"
-        lines.append(
-            f"  if ({code} < {lowest} || {code} > {highest}) {{\n    return {refusal};\n  }}\n"
-        )
-    return "".join(lines)
-
-
 def _variable(index: int, parameter: CParameter) -> str:
+    code, c_type = value_code(parameter.value), parameter.c_type
     if parameter.is_workspace:
         return (
             f"  void* value_{index};\n"
-            f"  if (bringup_glue_scratch(ctx, {parameter.code}, &value_{index}) != 0) return 1;\n"
+            f"  if (bringup_glue_scratch(ctx, {code}, &value_{index}) != 0) return 1;\n"
         )
-    c_type = parameter.c_type
-    return f"  {c_type} value_{index} = ({c_type})({parameter.code});\n"
+    return f"  {c_type} value_{index} = ({c_type})({code});\n"
 
 
 def _given(index: int, parameter: CParameter) -> str:
@@ -175,16 +150,6 @@ def _given(index: int, parameter: CParameter) -> str:
         return f"BRINGUP_GLUE_ADDRESS((void*)&value_{index})"
     value = f"value_{index}"
     return f"BRINGUP_GLUE_ADDRESS({value})" if parameter.c_type == "void*" else value
-
-
-def _c_number(number: int) -> str:
-    # C has no literal for the lowest number of 64 bits.
-    return f"(INT64_C({number + 1}) - 1)" if number < 0 else f"INT64_C({number})"
-
-
-def _c_text(text: str) -> str:
-    escaped = text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
-    return f'"{escaped}"'
 
 
 _TEXT = """\

@@ -69,7 +69,7 @@ class Params:
                     for c in bound.choices
                 },
                 {macro: predicate.evaluate(values) != 0 for macro, predicate in bound.buckets},
-                fields=tuple(Field(item.text, item.value(values)) for item in bound.items),
+                fields=tuple(Field(item.text, item.evaluate(values)) for item in bound.items),
             )
         except ValueError as error:
             raise ValueError(f"jit.Template {bound.template.name!r}: {error}") from None
@@ -132,7 +132,7 @@ class Params:
             glued.source.kind,
             template.flags,
             render_macros(self.macros),
-            *([binding.spec()] if (binding := self.bound.binding) else []),
+            *([binding] if (binding := self.bound.binding) else []),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 

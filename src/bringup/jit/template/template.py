@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from bringup._language.c_call import Binding, CParameter, parse_call
-from bringup._language.expression import Expression, parse_expression
-from bringup._language.items import Item, parse_items
+from bringup._language.c_call import Binding, CParameter, ValueKind, parse_call, parse_items
+from bringup._language.expression import Expression
+from bringup._language.reader import parse_expression
 from bringup._language.signature import Argument, Layout
 from bringup.jit.load.binary import Binary, RemovedError
 from bringup.jit.load.prebuilt import check_symbol
@@ -26,6 +26,7 @@ from bringup.jit.source.declaration import as_declared
 from bringup.jit.source.source import Abi, Kind, Source
 from bringup.jit.source.struct import check_args_text, check_text
 from bringup.jit.target.flags import Macro, render_flags, render_macros
+from bringup.jit.template.c_code import value_code
 from bringup.jit.template.glue import Form, Glued, glue, glue_function
 
 __all__ = ["BoundTemplate", "Choice", "KernelKind", "LayoutChoice", "ParameterSet", "Template"]
@@ -304,13 +305,9 @@ class BoundTemplate:
         if template.source.is_library:
             check_symbol(template.source)
         self.parameters = self._parameters(f"{where}: params")
-        self.items: tuple[Item, ...]
-        if self.parameters:
-            self.items = tuple(item for one in self.parameters for item in one.items)
-        else:
-            self.items = parse_items(
-                template.params, signature, f"{where}: params", named=template.abi == "params"
-            )
+        self.items = self.parameters or parse_items(
+            template.params, signature, f"{where}: params", named=template.abi == "params"
+        )
         self._blocks = self._block_count(where)
 
     @cached_property
@@ -408,6 +405,6 @@ class BoundTemplate:
                 raise self.template.error(f"blocks={blocks}", "expected 1 to 2**32 - 1")
             return str(blocks)
         items = parse_items(blocks, self.signature, f"{where}: blocks")
-        if len(items) != 1 or items[0].c_type != "int64_t":
+        if len(items) != 1 or items[0].kind is not ValueKind.INT:
             raise self.template.error(f"blocks={blocks!r}", "expected one item that is an integer")
-        return items[0].code
+        return value_code(items[0].value)

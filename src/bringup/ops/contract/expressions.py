@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bringup._language.expression import Expression, ExpressionReader, parse_expression
+from bringup._language.expression import Expression
+from bringup._language.reader import ExpressionReader, parse_expression
 from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = ["Dimension", "parse_dimension"]

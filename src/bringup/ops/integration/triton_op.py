@@ -8,8 +8,6 @@ that are not there is built by jit's target `triton`.
 from __future__ import annotations
 
 import inspect
-import math
-import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -17,9 +15,9 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
-from bringup._language.c_call import CParameter, Step, ValueKind, parse_call
-from bringup._language.expression import parse_expression
-from bringup._language.signature import dtype_number
+from bringup._language.c_call import CParameter, ValueKind, parse_call
+from bringup._language.expression import Opcode
+from bringup._language.reader import parse_expression
 from bringup.errors import ContractError, DeviceError, MissingCompilerError, SchemaError
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
@@ -54,13 +52,7 @@ _TYPES = {
     torch.bool: "i1",
 }
 _SCALARS = {ValueKind.FLOAT64: "fp32", ValueKind.FLOAT32: "fp32", ValueKind.BOOL: "i1"}
-_COMBINE: Mapping[Step, Callable[[int, int], int]] = {
-    Step.ADD: int.__add__,
-    Step.SUBTRACT: int.__sub__,
-    Step.MULTIPLY: int.__mul__,
-    Step.FLOOR_DIVIDE: int.__floordiv__,
-}
-_REFUSED = (Step.STREAM, Step.DEVICE, Step.WORKSPACE, Step.LIST_DATA)
+_REFUSED = (Opcode.STREAM, Opcode.DEVICE, Opcode.WORKSPACE, Opcode.LIST_DATA)
 
 
 class TritonOperator(CustomOperator):
@@ -156,7 +148,7 @@ class Launcher:
         return dict(zip(names, found, strict=True))
 
     def _check_parameter(self, parameter: CParameter) -> None:
-        steps = {Step(step) for step, _, _ in parameter.program}
+        steps = {step.opcode for step in parameter.program}
         if parameter.by_reference or steps.intersection(_REFUSED):
             raise SchemaError(
                 f"{self.name}: args: {parameter.text!r}: a Triton kernel gets tensors and numbers"
@@ -210,7 +202,10 @@ class Launcher:
         values = self.schema.bind(args, kwargs)
         results = self._allocate(values)
         passed = [self._passed(i, value) for i, value in enumerate(values)] + results
-        given = {name: evaluate(one, passed) for name, one in self.parameters.items()}
+        try:
+            given = {name: _given(one, passed) for name, one in self.parameters.items()}
+        except ContractError as error:
+            raise ContractError(f"{self.name}: args: {error}") from None
         grid = self._grid_of(passed)
         if grid is not None:
             self._launch(grid, given, next(t.device for t in passed if isinstance(t, torch.Tensor)))
@@ -303,7 +298,7 @@ class Launcher:
         if parameter.kind is not ValueKind.TENSOR:
             whole = "i64" if parameter.bounds and parameter.c_type == "int64_t" else "i32"
             return _SCALARS.get(parameter.kind, whole)
-        index = parameter.program[0][1]
+        index = parameter.program[0].argument
         name, dtype = self.signature[index].name, known.get(index)
         if dtype is None:
             raise SchemaError(
@@ -315,52 +310,12 @@ class Launcher:
         return f"*{_TYPES[dtype]}"
 
 
-def evaluate(parameter: CParameter, values: Sequence[Any]) -> Any:
-    """What a parameter is for these values of all arguments. Raises `ContractError` for a dimension
-    that a tensor has not, and for a division by zero.
-    """
-    stack: list[Any] = []
-    for number, argument, value in parameter.program:
-        step = Step(number)
-        try:
-            if step in _COMBINE:
-                right, left = stack.pop(), stack.pop()
-                stack.append(_COMBINE[step](left, right))
-            else:
-                stack.append(_leaf(parameter, step, argument, value, values))
-        except (IndexError, ZeroDivisionError) as error:
-            reason = "a dimension that the tensor does not have"
-            if isinstance(error, ZeroDivisionError):
-                reason = "a division by zero"
-            raise ContractError(f"the kernel takes {parameter.text}, {reason}") from None
-    return stack[0]
-
-
-def _leaf(
-    parameter: CParameter, step: Step, argument: int, value: int, values: Sequence[Any]
-) -> Any:
-    if step is Step.CONSTANT:
-        if parameter.kind in (ValueKind.FLOAT64, ValueKind.FLOAT32):
-            return struct.unpack("<d", struct.pack("<q", value))[0]
-        return None if parameter.kind is ValueKind.POINTER else value
-    if step is Step.TEXT:
-        return parameter.texts[value]
-    given = values[argument]
-    if step is Step.HAS:
-        return int(given is not None)
-    if step in (Step.INT, Step.FLOAT, Step.STRING, Step.TENSOR, Step.DATA) or given is None:
-        return given
-    if step is Step.SIZE:
-        return int(given.shape[value])
-    if step is Step.STRIDE:
-        return int(given.stride()[value])
-    if step is Step.NUMEL:
-        return math.prod(given.shape)
-    if step is Step.NDIM:
-        return given.dim()
-    if step is Step.LENGTH:
-        return len(given)
-    return dtype_number(given.dtype, step.name.lower())
+def _given(parameter: CParameter, values: Sequence[Any]) -> Any:
+    """What a parameter is for these values of all arguments; of an address, its tensor."""
+    first = parameter.program[0]
+    if first.opcode in (Opcode.DATA, Opcode.TENSOR):
+        return values[first.argument]
+    return parameter.evaluate(values)
 
 
 def _packed(results: Sequence[Any]) -> Any:

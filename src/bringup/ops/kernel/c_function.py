@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
+from bringup._language.expression import Opcode
 from bringup.errors import SchemaError
 from bringup.ops.contract.constraints import BoundConstraint, ConstraintKind
 from bringup.ops.contract.expressions import parse_dimension
@@ -22,7 +23,7 @@ from bringup.ops.schema.schema import Schema
 __all__ = ["CFunction", "implied_ranks", "with_dtypes"]
 
 _TVM_FFI = "tvm_ffi:"
-_DTYPE_ITEMS = ("dtype", "dtype_code", "dtype_bits")
+_DTYPES = (Opcode.DTYPE, Opcode.DTYPE_CODE, Opcode.DTYPE_BITS)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _require_known(
     }
     known |= {index for _, index in bound.dtypes}
     for parameter in bound.parameters:
-        known |= {item.argument for item in parameter.items if item.function in _DTYPE_ITEMS}
+        known |= {step.argument for step in parameter.program if step.opcode in _DTYPES}
     _spread(known, [check.indices for check in checks if check.kind is ConstraintKind.SAME_DTYPE])
     inputs = len(schema.arguments)
     known.add(inputs + len(outputs))  # the counts
@@ -175,15 +176,15 @@ def implied_ranks(
     rank_kinds = (ConstraintKind.SHAPE, ConstraintKind.RANK)
     free = {index for check in checks if check.kind in rank_kinds for index in check.indices}
     axes: dict[tuple[int, ...], set[int]] = {}
-    for item in (item for parameter in bound.parameters for item in parameter.items):
-        if not 0 <= item.argument < known:
+    for step in (step for parameter in bound.parameters for step in parameter.program):
+        if not 0 <= step.argument < known:
             continue
-        alike = {item.argument}
+        alike = {step.argument}
         _spread(alike, groups)
-        if item.function in ("numel", "ndim"):
+        if step.opcode in (Opcode.NUMEL, Opcode.NDIM):
             free |= alike
-        elif item.function == "size" and item.index is not None and addressed & alike:
-            axes.setdefault(tuple(sorted(alike)), set()).add(item.index)
+        elif step.opcode is Opcode.SIZE and addressed & alike:
+            axes.setdefault(tuple(sorted(alike)), set()).add(step.value)
     kernel_checks = any(check.kind is ConstraintKind.KERNEL for check in checks)
     found = []
     for group, named in sorted(axes.items()):

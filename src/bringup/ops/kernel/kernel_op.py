@@ -19,7 +19,8 @@ from typing import Any, Literal
 import torch
 
 from bringup import devices, jit, settings
-from bringup._language.expression import Expression, parse_expression
+from bringup._language.expression import Expression
+from bringup._language.reader import parse_expression
 from bringup._native import has_torch_library, torch_library
 from bringup.errors import (
     ContractError,

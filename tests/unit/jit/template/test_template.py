@@ -492,9 +492,13 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"buckets": {"B": "1 + (" * 20 + "1" + ")" * 20 + " > 0"}},
         "is nested deeper than 16 levels",
     ),
-    "item syntax": ({"params": "ptr(x), size(x"}, r"params: 'size\(x': cannot be read"),
+    "item syntax": (
+        {"params": "ptr(x), size(x"},
+        r"params: 'ptr\(x\), size\(x': it cannot be read",
+    ),
     "item name": ({"params": "ptr(y)"}, r"params: 'ptr\(y\)': there is no argument 'y'"),
-    "item function": ({"params": "rank(x)"}, r"there is no rank\(...\); items are"),
+    "item function": ({"params": "rank(x)"}, r"'rank\(x\)' is not known; a parameter is"),
+    "no item": ({"params": "size(x,0) * 2"}, "is more than an item; compute with items in the"),
     "item index": ({"params": "size(x)"}, r"size names a dimension, as in size\(x,0\)"),
     "no index": ({"params": "numel(x,0)"}, r"numel takes no dimension: numel\(x\)"),
     "item type": ({"params": "numel(act)"}, "act is str, expected Tensor"),
@@ -502,7 +506,10 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "address": ({"params": "ptr(act)"}, "act is str, which has no address to pass"),
     "blocks": ({"blocks": 0}, "blocks=0: expected 1 to"),
     "blocks item": ({"blocks": "ptr(x)"}, "expected one item that is an integer"),
-    "dimension": ({"params": "size(x,2)"}, r"size\(x,2\): the tensor has 2 dimensions"),
+    "dimension": (
+        {"params": "size(x,2)"},
+        r"x must have at least 3 dimensions for 'size\(x,2\)', got",
+    ),
     "bucket dimension": (
         {"buckets": {"B": "size(x,2) > 0"}},
         "x must have at least 3 dimensions for 'size.x,2. > 0', got shape .4, 5.",

@@ -8,41 +8,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.expressions import EXPRESSIONS
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ELEMENTWISE
 
 from bringup import jit, ops
 from bringup.errors import ContractError
 
-_LARGE = (2**31, 2**62 - 1)
-_LEAVES = st.one_of(
-    st.integers(-9, 9).map(str),
-    st.sampled_from([*_LARGE, *(-n for n in _LARGE)]).map(str),
-    st.sampled_from(
-        ["n", "flag", "has(y)", "x.numel()", "numel(x)", "x.dim()", "ndim(x)", "len(sizes)"]
-    ),
-    st.builds(
-        lambda spelling, dim: spelling.format(dim),
-        st.sampled_from(
-            ["x.shape[{}]", "x.size({})", "size(x,{})", "x.stride({})", "stride(x,{})"]
-        ),
-        st.integers(-3, 2),
-    ),
-)
-_OPERATORS = ["+", "-", "*", "//", "%", "<", "<=", "==", "!=", ">=", ">", "and", "or"]
-EXPRESSIONS = st.recursive(
-    _LEAVES,
-    lambda inner: st.one_of(
-        st.builds(
-            lambda left, operator, right: f"({left} {operator} {right})",
-            inner,
-            st.sampled_from(_OPERATORS),
-            inner,
-        ),
-        st.builds("({} {})".format, st.sampled_from(["-", "not"]), inner),
-    ),
-    max_leaves=6,
-)
 # Small enough to be allocated, and as often negative.
 RESULTS = EXPRESSIONS.map(lambda text: f"({text}) % 7 - 1")
 BOUNDS = st.one_of(st.just(""), st.integers(-4, 4).map(str))

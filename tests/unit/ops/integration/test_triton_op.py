@@ -166,7 +166,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args": "x, y, out, n, workspace(8)"}, "a Triton kernel gets tensors and numbers"),
     ({"args": "x, y, out, n, ref(n)"}, "a Triton kernel gets tensors and numbers"),
     ({"grid": ()}, "expected one to three numbers of programs"),
-    ({"grid": "x"}, "grid: 'x': 'x' is Tensor, expected int or bool"),
+    ({"grid": "x"}, "grid: 'x': x is Tensor, expected int or bool"),
     ({"grid": 2.5}, "expected one to three numbers of programs"),
     ({"grid": "m"}, "there is no argument 'm'"),
     ({"layout": "dense"}, "expected 'contiguous' or 'strided'"),

@@ -104,13 +104,13 @@ def test_entries_of_functions_are_used_again(build: Build) -> None:
     binding = template.bind([jit.Argument("n", "int")]).binding
     assert binding is not None
     for _ in range(3000):
-        kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.spec())
+        kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.native())
         assert _native.core().release_kernel(kernel)
     held: list[int] = []
 
     def hold_all() -> None:
         for _ in range(3000):
-            kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.spec())
+            kernel = _native.core().bind_c_function(str(template.path), "seven", *binding.native())
             held.append(kernel)
 
     with pytest.raises(RuntimeError, match="has bound 2048 functions, more than there are"):
@@ -134,7 +134,7 @@ def test_a_library_has_nothing_to_prebuild(define: Define, build: Build) -> None
     assert [field.item for field in params.fields][3:] == [
         "size(x,0)",
         "size(x,1)",
-        "eps",
+        "f32(eps)",
         "stream",
     ]
     report = jit.prebuild([params])

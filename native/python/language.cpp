@@ -1,0 +1,108 @@
+#include "python/language.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime/c_function.h"
+
+namespace nb = nanobind;
+
+namespace bringup::python {
+namespace {
+
+using runtime::CConvention;
+using runtime::CParameter;
+using runtime::Expression;
+using runtime::Opcode;
+
+using Steps = std::vector<std::tuple<Opcode, int32_t, int64_t>>;
+
+Expression expression(std::string text, const Steps& program, std::vector<std::string> texts) {
+  Expression made{std::move(text), {}, std::move(texts)};
+  for (const auto& [opcode, argument, value] : program) {
+    made.program.push_back({opcode, argument, value});
+  }
+  return made;
+}
+
+void bind_opcodes(nb::module_& module) {
+  nb::enum_<Opcode>(module, "Opcode", nb::is_arithmetic())
+      .value("CONSTANT", Opcode::kConstant)
+      .value("TEXT", Opcode::kText)
+      .value("INT", Opcode::kInt)
+      .value("FLOAT", Opcode::kFloat)
+      .value("STRING", Opcode::kString)
+      .value("DATA", Opcode::kData)
+      .value("LIST_DATA", Opcode::kListData)
+      .value("TENSOR", Opcode::kTensor)
+      .value("SIZE", Opcode::kSize)
+      .value("STRIDE", Opcode::kStride)
+      .value("NUMEL", Opcode::kNumel)
+      .value("NDIM", Opcode::kNdim)
+      .value("LENGTH", Opcode::kLength)
+      .value("HAS", Opcode::kHas)
+      .value("DTYPE", Opcode::kDtype)
+      .value("DTYPE_CODE", Opcode::kDtypeCode)
+      .value("DTYPE_BITS", Opcode::kDtypeBits)
+      .value("STREAM", Opcode::kStream)
+      .value("DEVICE", Opcode::kDevice)
+      .value("WORKSPACE", Opcode::kWorkspace)
+      .value("NOT", Opcode::kNot)
+      .value("ADD", Opcode::kAdd)
+      .value("SUBTRACT", Opcode::kSubtract)
+      .value("MULTIPLY", Opcode::kMultiply)
+      .value("FLOOR_DIVIDE", Opcode::kFloorDivide)
+      .value("MODULO", Opcode::kModulo)
+      .value("LESS", Opcode::kLess)
+      .value("EQUAL", Opcode::kEqual)
+      .value("AND", Opcode::kAnd)
+      .value("OR", Opcode::kOr);
+}
+
+}  // namespace
+
+void bind_language(nb::module_& module) {
+  bind_opcodes(module);
+  using Kind = CParameter::Kind;
+  nb::enum_<Kind>(module, "ValueKind", nb::is_arithmetic())
+      .value("INT", Kind::kInt)
+      .value("FLOAT64", Kind::kFloat64)
+      .value("FLOAT32", Kind::kFloat32)
+      .value("POINTER", Kind::kPointer)
+      .value("BOOL", Kind::kBool)
+      .value("TEXT", Kind::kText)
+      .value("TENSOR", Kind::kTensor)
+      .value("DTYPE", Kind::kDtype);
+  nb::enum_<CConvention>(module, "Convention", nb::is_arithmetic())
+      .value("STATUS", CConvention::kStatus)
+      .value("VOID", CConvention::kVoid)
+      .value("TVM_FFI", CConvention::kTvmFfi);
+  nb::class_<Expression>(module, "NativeExpression")
+      .def(
+          "__init__",
+          [](Expression* self, std::string text, const Steps& program,
+             std::vector<std::string> texts) {
+            new (self) Expression(expression(std::move(text), program, std::move(texts)));
+          },
+          nb::arg("text"), nb::arg("program"), nb::arg("texts") = std::vector<std::string>());
+  nb::class_<CParameter>(module, "NativeParameter")
+      .def(
+          "__init__",
+          [](CParameter* self, Expression value, CParameter::Kind kind, bool by_reference,
+             std::optional<std::tuple<int64_t, int64_t>> bounds, bool optional) {
+            const auto [lowest, highest] = bounds.value_or(std::tuple<int64_t, int64_t>(0, 0));
+            new (self) CParameter{std::move(value), kind,    by_reference, bounds.has_value(),
+                                  lowest,           highest, optional};
+          },
+          nb::kw_only(), nb::arg("value"), nb::arg("kind"), nb::arg("by_reference"),
+          nb::arg("bounds").none(), nb::arg("optional"));
+  module.def("bind_c_function", &runtime::bind_c_function, nb::arg("path"), nb::arg("symbol"),
+             nb::arg("convention"), nb::arg("parameters"), nb::arg("arguments"),
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Loads the library at `path`, binds its function `symbol` to what the parameters say, "
+             "puts it into the kernel table and returns its id.");
+}
+
+}  // namespace bringup::python

@@ -1,0 +1,263 @@
+"""Reading texts over the arguments of a kernel: one grammar with two spellings, `x.shape[0] // 2`
+and `size(x,0) // 2`.
+
+Owns whole numbers; `c_call` adds what else a function can be given.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bringup._language.expression import Expression, Instruction, Opcode
+from bringup.errors import SchemaError
+
+__all__ = ["ExpressionReader", "parse_expression"]
+
+_MAX_DEPTH = 16  # kMaxDepth of native/runtime/expression.cpp
+_MAX_LEVELS = 100
+"""Of a text: what is nested deeper might exceed Python's recursion limit."""
+_GRAMMAR = (
+    "an expression is made of integers, int and bool arguments, x.shape[i] or size(x,i), "
+    "x.stride(i) or stride(x,i), x.numel() or numel(x), x.dim() or ndim(x), len(list), has(x), "
+    "+ - * // %, comparisons, and, or, not and ()"
+)
+_BINARY: Mapping[type[ast.operator], Opcode] = {
+    ast.Add: Opcode.ADD,
+    ast.Sub: Opcode.SUBTRACT,
+    ast.Mult: Opcode.MULTIPLY,
+    ast.FloorDiv: Opcode.FLOOR_DIVIDE,
+    ast.Mod: Opcode.MODULO,
+}
+# Each comparison by LESS and EQUAL: the opcode, whether the sides change places, whether the
+# answer is turned around.
+_COMPARISONS: Mapping[type[ast.cmpop], tuple[Opcode, bool, bool]] = {
+    ast.Lt: (Opcode.LESS, False, False),
+    ast.Gt: (Opcode.LESS, True, False),
+    ast.GtE: (Opcode.LESS, False, True),
+    ast.LtE: (Opcode.LESS, True, True),
+    ast.Eq: (Opcode.EQUAL, False, False),
+    ast.NotEq: (Opcode.EQUAL, False, True),
+}
+# Names of functions and methods: the opcode, and whether a dimension is named.
+_READS: Mapping[str, tuple[Opcode, bool]] = {
+    "size": (Opcode.SIZE, True),
+    "stride": (Opcode.STRIDE, True),
+    "numel": (Opcode.NUMEL, False),
+    "ndim": (Opcode.NDIM, False),
+    "dim": (Opcode.NDIM, False),
+    "len": (Opcode.LENGTH, False),
+    "has": (Opcode.HAS, False),
+    "dtype": (Opcode.DTYPE, False),
+    "dtype_code": (Opcode.DTYPE_CODE, False),
+    "dtype_bits": (Opcode.DTYPE_BITS, False),
+}
+_METHODS = ("size", "stride", "numel", "dim")
+_LISTS = ("int[]", "float[]", "bool[]", "Tensor[]")
+_NOT = Instruction(Opcode.NOT)
+
+
+class _Argument(Protocol):
+    """What the parser asks of an argument; those of schemas and of jit's signatures have it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def optional(self) -> bool: ...
+
+
+def parse_expression(
+    value: int | str,
+    arguments: Sequence[_Argument],
+    where: str,
+    *,
+    none_is_zero: bool = False,
+    condition: bool = False,
+) -> Expression:
+    """Turns an int or a text into an expression.
+
+    Args:
+        value: the integer, or the text in either spelling.
+        arguments: what it may name.
+        where: what errors start with.
+        none_is_zero: whether arguments that may be None can be named.
+        condition: whether it has to be true or false.
+
+    Raises:
+        SchemaError: it cannot be read, or names what is not there.
+    """
+    text = str(value).strip()
+    reader = ExpressionReader(text, arguments, where, none_is_zero=none_is_zero)
+    tree = reader.tree(text)
+    if condition and not reader.is_condition(tree):
+        raise reader.error("is not true or false: compare something, as in 'size(a,1) >= 4096'")
+    program = tuple(reader.visit(tree))
+    reader.check_depth(program)
+    return Expression(text, program, tuple(argument.name for argument in arguments))
+
+
+class ExpressionReader:
+    """Reads a text into programs; every refusal goes through `error`."""
+
+    grammar = _GRAMMAR
+
+    def __init__(
+        self, text: str, arguments: Sequence[_Argument], where: str, *, none_is_zero: bool = False
+    ) -> None:
+        self.text = text
+        self.arguments = arguments
+        self._where = where
+        self._none_is_zero = none_is_zero
+
+    def error(self, reason: str) -> ValueError:
+        """What is wrong with the text."""
+        return SchemaError(f"{self._where}: '{self.text}': {reason}")
+
+    def tree(self, text: str) -> ast.expr:
+        """The syntax tree of a part of the text. Raises what `error` gives when there is none."""
+        try:
+            tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            raise self.error(f"it cannot be read ({reason}); {self.grammar}") from error
+        levels, found = 0, [tree]
+        while found:
+            levels += 1
+            found = [c for n in found for c in ast.iter_child_nodes(n) if isinstance(c, ast.expr)]
+        if levels > _MAX_LEVELS:
+            raise self.error("it is nested too deeply to be read")
+        return tree
+
+    def check_depth(self, program: Sequence[Instruction]) -> None:
+        """Raises what `error` gives for a program that needs too large a stack."""
+        depth = deepest = 0
+        for step in program:
+            depth += step.growth
+            deepest = max(deepest, depth)
+        if deepest > _MAX_DEPTH:
+            raise self.error(f"is nested deeper than {_MAX_DEPTH} levels")
+
+    def is_condition(self, node: ast.expr) -> bool:
+        """Whether it is true or false."""
+        is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        return is_not or isinstance(node, (ast.Compare, ast.BoolOp))
+
+    def argument(self, node: ast.expr, *types: str) -> int:
+        """The index of the named argument, which has one of these types."""
+        index = self.index(node)
+        argument = self.arguments[index]
+        if types and argument.type not in types:
+            raise self.error(f"{argument.name} is {argument.type}, expected {' or '.join(types)}")
+        if argument.optional and not self._none_is_zero:
+            raise self.error(f"'{argument.name}' may be None and has no size then")
+        return index
+
+    def index(self, node: ast.expr) -> int:
+        """The index of the named argument."""
+        names = [argument.name for argument in self.arguments]
+        if not isinstance(node, ast.Name):
+            raise self.error(f"'{ast.unparse(node)}' is not an argument; {self.grammar}")
+        if node.id not in names:
+            known = ", ".join(names)
+            raise self.error(f"there is no argument '{node.id}' (the arguments are {known})")
+        return names.index(node.id)
+
+    def integer(self, node: ast.expr) -> int:
+        """The value of a literal."""
+        negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        literal = node.operand if isinstance(node, ast.UnaryOp) and negative else node
+        if isinstance(literal, ast.Constant) and type(literal.value) is int:
+            value = -literal.value if negative else literal.value
+            if -(2**63) <= value < 2**63:
+                return value
+        raise self.error(f"'{ast.unparse(node)}' is not an integer of 64 bits")
+
+    def visit(self, node: ast.expr) -> list[Instruction]:
+        """The program of a tree that is a whole number."""
+        if isinstance(node, ast.BinOp):
+            if type(node.op) not in _BINARY:
+                raise self.error("whole numbers are combined with + - * // and %")
+            combine = Instruction(_BINARY[type(node.op)])
+            return [*self.visit(node.left), *self.visit(node.right), combine]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            if isinstance(node.operand, ast.Constant):
+                return [Instruction(Opcode.CONSTANT, value=self.integer(node))]
+            zero = Instruction(Opcode.CONSTANT)
+            return [zero, *self.visit(node.operand), Instruction(Opcode.SUBTRACT)]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return [*self.visit(node.operand), _NOT]
+        if isinstance(node, ast.BoolOp):
+            return self._bool_op(node)
+        if isinstance(node, ast.Compare):
+            return self._compare(node)
+        return [self.leaf(node)]
+
+    def _bool_op(self, node: ast.BoolOp) -> list[Instruction]:
+        combine = Instruction(Opcode.AND if isinstance(node.op, ast.And) else Opcode.OR)
+        program = self.visit(node.values[0])
+        for value in node.values[1:]:
+            program += [*self.visit(value), combine]
+        return program
+
+    def _compare(self, node: ast.Compare) -> list[Instruction]:
+        program: list[Instruction] = []
+        for number, (left, op, right) in enumerate(
+            zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+        ):
+            if type(op) not in _COMPARISONS:
+                raise self.unknown(node)
+            opcode, swapped, negated = _COMPARISONS[type(op)]
+            sides = (right, left) if swapped else (left, right)
+            program += [*self.visit(sides[0]), *self.visit(sides[1]), Instruction(opcode)]
+            program += [_NOT] * negated
+            program += [Instruction(Opcode.AND)] * (number > 0)
+        return program
+
+    def leaf(self, node: ast.expr) -> Instruction:
+        """The instruction of a tree that stands for itself."""
+        if isinstance(node, ast.Constant):
+            return Instruction(Opcode.CONSTANT, value=self.integer(node))
+        if isinstance(node, ast.Name):
+            return Instruction(Opcode.INT, self.argument(node, "int", "bool"))
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            if node.value.attr == "shape":
+                tensor = self.argument(node.value.value, "Tensor")
+                return Instruction(Opcode.SIZE, tensor, self._dimension(node.slice))
+        elif isinstance(node, ast.Call) and not node.keywords:
+            return self._call(node)
+        raise self.unknown(node)
+
+    def _call(self, node: ast.Call) -> Instruction:
+        """`numel(x)` and `x.numel()` are the same: a method's tensor comes first."""
+        function, given = node.func, node.args
+        if isinstance(function, ast.Attribute):
+            name, given = function.attr, [function.value, *given]
+            known = name in _METHODS
+        else:
+            name = function.id if isinstance(function, ast.Name) else ""
+            known = name != "dim"
+        if not known or name not in _READS:
+            raise self.unknown(node)
+        opcode, dimension = _READS[name]
+        if len(given) != 1 + dimension:
+            tensor = ast.unparse(given[0]) if given else "x"
+            needed = "names a dimension, as in" if dimension else "takes no dimension:"
+            shown = f"{name}({tensor},0)" if dimension else f"{name}({tensor})"
+            raise self.error(f"{name} {needed} {shown}")
+        if opcode is Opcode.HAS:
+            return Instruction(opcode, self.index(given[0]))
+        index = self.argument(given[0], *(_LISTS if opcode is Opcode.LENGTH else ("Tensor",)))
+        return Instruction(opcode, index, self._dimension(given[1]) if dimension else 0)
+
+    def _dimension(self, node: ast.expr) -> int:
+        dimension = self.integer(node)
+        if abs(dimension) >= 2**31:
+            raise self.error(f"there is no dimension {dimension}")
+        return dimension
+
+    def unknown(self, node: ast.expr) -> ValueError:
+        """What is wrong with a part that is nothing known."""
+        return self.error(f"'{ast.unparse(node)}' is not known; {self.grammar}")
