@@ -41,21 +41,6 @@ std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
 
-nb::object to_python(const HostValue& value) {
-  if (value.isBool()) return nb::bool_(value.toBool());
-  if (value.isInt()) return nb::int_(value.toInt());
-  if (value.isDouble()) return nb::float_(value.toDouble());
-  if (value.isIntList()) return nb::cast(value.toIntVector());
-  return nb::cast(value.toDoubleVector());
-}
-
-const char* type_name(const HostValue& value) {
-  if (value.isBool()) return "bool";
-  if (value.isInt()) return "int";
-  if (value.isDouble()) return "float";
-  return value.isIntList() ? "int[]" : "float[]";
-}
-
 // (kind, operator, scope, method).
 nb::list list_nodes(const Graph& graph) {
   nb::list rows;
@@ -84,7 +69,8 @@ nb::list host_values(const Graph& graph, size_t position) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto value = graph.host_value(position, i);
     if (!value) continue;
-    rows.append(nb::make_tuple(i, arguments[i].name(), type_name(*value), to_python(*value)));
+    const SlotType type = *SlotType::of(arguments[i]);
+    rows.append(nb::make_tuple(i, arguments[i].name(), type.name(), type.to_python(*value)));
   }
   return rows;
 }

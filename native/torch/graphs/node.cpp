@@ -5,40 +5,18 @@
 #include <algorithm>
 
 #include "torch/common/kernel_call.h"
+#include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
 
-template <class T>
-c10::IValue list_value(const void* argument) {
-  const auto* list = static_cast<const bringup_list*>(argument);
-  const auto* data = static_cast<const T*>(list->data);
-  return c10::List<T>(c10::ArrayRef<T>(data, static_cast<size_t>(list->size)));
-}
-
-// What the schema says, without `?`: dtypes, layouts and memory formats are int values too.
-c10::TypeKind real_kind(const c10::Argument& argument) {
-  c10::TypePtr type = argument.real_type();
-  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  if (const auto list = type->cast<c10::ListType>()) type = list->getElementType();
-  return type->kind();
-}
-
-bool is_host_value(const c10::Argument& argument, const c10::IValue& value) {
-  switch (real_kind(argument)) {
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-    case c10::TypeKind::FloatType:
-    case c10::TypeKind::SymFloatType:
-    case c10::TypeKind::BoolType:
-    case c10::TypeKind::SymBoolType:
-    case c10::TypeKind::NumberType:
-      return value.isInt() || value.isDouble() || value.isBool() || value.isIntList() ||
-             value.isDoubleList();
-    default:
-      return false;
-  }
+// None for an argument that is no host value, and for a list of a type that no update writes.
+std::optional<HostValue> host_value_of(const c10::FunctionSchema& schema,
+                                       const std::vector<c10::IValue>& values, size_t index) {
+  if (index >= schema.arguments().size()) return std::nullopt;
+  if (!SlotType::of(schema.arguments()[index])) return std::nullopt;
+  return values[index];
 }
 
 void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
@@ -59,18 +37,15 @@ KernelNode::KernelNode(std::string op, std::string scope, Call call,
                        std::shared_ptr<const runtime::Kernel> kernel)
     : Node(std::move(op), std::move(scope), call.schema),
       run_(kernel->run),
-      block_(pack_launch_block(call.kernel_op, call.inputs, call.outputs)),
       call_(std::move(call)),
       kernel_(std::move(kernel)) {
-  args_ = block_.args();
-  size_ = block_.size();
+  pack();
 }
 
 void KernelNode::start_on_device(bringup_kernel_fn fn) {
-  for (int32_t i = 0; i < size_; ++i) kinds_.push_back(static_cast<uint8_t>(block_.kind(i)));
   launch_.struct_size = sizeof(launch_);
-  launch_.nargs = size_;
-  launch_.args = args_;
+  launch_.nargs = block_.size();
+  launch_.args = args_.data();
   launch_.kinds = kinds_.data();
   launch_.fn = fn;
   launch_.grid = call_.grid;
@@ -78,7 +53,7 @@ void KernelNode::start_on_device(bringup_kernel_fn fn) {
 }
 
 void KernelNode::run(Replay& replay) {
-  call_kernel(run_, args_, size_, replay.context->get(), op());
+  call_kernel(run_, args_.data(), static_cast<int32_t>(args_.size()), replay.context->get(), op());
   replay.context->end_call();
 }
 
@@ -88,24 +63,7 @@ void KernelNode::visit_accesses(const AccessVisitor& visit) const {
 }
 
 std::optional<HostValue> KernelNode::host_value(size_t index) const {
-  if (index >= schema()->arguments().size()) return std::nullopt;
-  if (!is_host_value(schema()->arguments()[index], call_.inputs[index])) return std::nullopt;
-  const void* argument = args_[index];
-  switch (block_.kind(static_cast<int32_t>(index))) {
-    case runtime::ArgKind::kInt: {
-      const int64_t value = *static_cast<const int64_t*>(argument);
-      const bool is_bool = real_kind(schema()->arguments()[index]) == c10::TypeKind::BoolType;
-      return is_bool ? c10::IValue(value != 0) : c10::IValue(value);
-    }
-    case runtime::ArgKind::kFloat:
-      return *static_cast<const double*>(argument);
-    case runtime::ArgKind::kIntList:
-      return list_value<int64_t>(argument);
-    case runtime::ArgKind::kFloatList:
-      return list_value<double>(argument);
-    default:
-      return std::nullopt;
-  }
+  return host_value_of(*schema(), call_.inputs, index);
 }
 
 void KernelNode::check_host_values(const std::vector<const Change*>& changes) const {
@@ -117,16 +75,27 @@ void KernelNode::check_host_values(const std::vector<const Change*>& changes) co
 void KernelNode::set_host_value(size_t index, const HostValue& value) {
   call_.inputs[index] = value;
   const auto argument = static_cast<int32_t>(index);
-  switch (block_.kind(argument)) {
-    case runtime::ArgKind::kInt:
-      return block_.set_int(argument, value.isBool() ? value.toBool() : value.toInt());
-    case runtime::ArgKind::kFloat:
-      return block_.set_float(argument, value.toDouble());
-    case runtime::ArgKind::kIntList:
-      return block_.set_int_list(argument, value.toIntVector());
-    default:
-      return block_.set_float_list(argument, value.toDoubleVector());
+  const runtime::ArgKind kind = block_.kind(argument);
+  if (kind == runtime::ArgKind::kInt && (value.isInt() || value.isBool())) {
+    return block_.set_int(argument, value.isBool() ? value.toBool() : value.toInt());
   }
+  if (kind == runtime::ArgKind::kFloat && value.isDouble()) {
+    return block_.set_float(argument, value.toDouble());
+  }
+  if (kind == runtime::ArgKind::kIntList && value.isIntList()) {
+    return block_.set_int_list(argument, value.toIntVector());
+  }
+  if (kind == runtime::ArgKind::kFloatList && value.isDoubleList()) {
+    return block_.set_float_list(argument, value.toDoubleVector());
+  }
+  pack();
+}
+
+// Packs all arguments anew. A driver reads them where they were when it got the launch.
+void KernelNode::pack() {
+  block_ = pack_launch_block(call_.kernel_op, call_.inputs, call_.outputs);
+  args_.assign(block_.args(), block_.args() + block_.size());
+  kinds_.assign(block_.kinds(), block_.kinds() + block_.size());
 }
 
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
@@ -280,9 +249,7 @@ void OperatorNode::visit_accesses(const AccessVisitor& visit) const {
 }
 
 std::optional<HostValue> OperatorNode::host_value(size_t index) const {
-  if (index >= call_.args.size()) return std::nullopt;
-  if (!is_host_value(schema()->arguments()[index], call_.args[index])) return std::nullopt;
-  return call_.args[index];
+  return host_value_of(*schema(), call_.args, index);
 }
 
 void OperatorNode::set_host_value(size_t index, const HostValue& value) {

@@ -30,7 +30,7 @@ struct Replay {
 };
 
 // A host argument that `update` may write.
-using HostValue = c10::IValue;  // int, float, bool, int[] or float[]
+using HostValue = c10::IValue;  // of a SlotType
 
 // A tensor that a node reads or writes; `writes` says which.
 using AccessVisitor = std::function<void(const at::Tensor& tensor, bool writes)>;
@@ -71,7 +71,7 @@ class Node {
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
   // Raises what a call with these values in place of the ones now would raise.
   virtual void check_host_values(const std::vector<const Change*>& /*changes*/) const {}
-  // Writes a value of the same type. Only for an index that host_value() knows.
+  // Writes a value of the argument's type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
   // Every tensor that a run reads or writes; one that is changed in place is visited as both.
@@ -118,13 +118,14 @@ class KernelNode final : public Node {
   void set_host_value(size_t index, const HostValue& value) override;
 
  private:
+  void pack();
+
   bringup_kernel_fn run_;
-  void** args_;
-  int32_t size_;
+  std::vector<void*> args_;     // of the block; stays where it is
+  std::vector<uint8_t> kinds_;  // likewise
   runtime::LaunchBlock block_;
   Call call_;
   std::shared_ptr<const runtime::Kernel> kernel_;
-  std::vector<uint8_t> kinds_;
   bringup_launch launch_{};
 };
 

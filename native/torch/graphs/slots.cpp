@@ -3,8 +3,6 @@
 #include <c10/util/SmallVector.h>
 #include <nanobind/stl/string.h>
 
-#include <optional>
-
 #include "torch/common/errors.h"
 
 namespace bringup::torch_ext::graphs {
@@ -29,82 +27,17 @@ std::string value_text(nb::handle value) {
   return std::string(nb::repr(value).c_str()) + " (" + nb::type_name(value.type()).c_str() + ")";
 }
 
-std::optional<int64_t> as_int(nb::handle value) {
-  if (PyLong_CheckExact(value.ptr())) {
-    int overflow = 0;
-    const int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    return overflow == 0 ? std::optional(number) : std::nullopt;
-  }
-  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) return std::nullopt;
-  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index.is_valid()) {
-    // A float tensor, or one of several elements, has __index__ and refuses to be one.
-    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  const int64_t number = PyLong_AsLongLong(index.ptr());
-  if (number == -1 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  return number;
-}
-
-std::optional<double> as_float(nb::handle value) {
-  if (PyFloat_Check(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
-  if (const auto number = as_int(value)) return static_cast<double>(*number);
-  return std::nullopt;
-}
-
-template <class T>
-std::optional<HostValue> as_list(nb::handle value, std::optional<T> (*convert)(nb::handle)) {
-  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return std::nullopt;
-  c10::List<T> list;
-  list.reserve(static_cast<size_t>(PySequence_Fast_GET_SIZE(value.ptr())));
-  // An element's __index__ may change the list.
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value.ptr()); ++i) {
-    const auto item = nb::borrow(PySequence_Fast_GET_ITEM(value.ptr(), i));
-    const auto element = convert(item);
-    if (!element) return std::nullopt;
-    list.push_back(*element);
-  }
-  return HostValue(std::move(list));
-}
-
-// The value in the type of `current`, or none when it does not fit.
-std::optional<HostValue> converted(nb::handle value, const HostValue& current) {
-  if (current.isBool()) {
-    if (!PyBool_Check(value.ptr())) return std::nullopt;
-    return HostValue(value.ptr() == Py_True);
-  }
-  if (current.isInt()) {
-    const auto number = as_int(value);
-    return number ? std::optional<HostValue>(*number) : std::nullopt;
-  }
-  if (current.isDouble()) {
-    const auto number = as_float(value);
-    return number ? std::optional<HostValue>(*number) : std::nullopt;
-  }
-  return current.isIntList() ? as_list<int64_t>(value, &as_int) : as_list<double>(value, &as_float);
-}
-
 std::string name_of(const Slot& slot) { return nb::cast<std::string>(slot.name[0]); }
 
-// Of one type. The values' own == is made for anything and asks for everything first.
+// The values' own == is made for anything and asks for everything first.
 bool same(const HostValue& left, const HostValue& right) {
-  if (left.isInt()) return left.toInt() == right.toInt();
-  if (left.isDouble()) return left.toDouble() == right.toDouble();
-  return left == right;
+  if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
+  if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
+  return left.tagKind() == right.tagKind() && left == right;
 }
 
-size_t length(const HostValue& value) { return value.isList() ? value.toListRef().size() : 1; }
-
-std::string type_text(const HostValue& current) {
-  if (current.isBool()) return "a bool";
-  if (current.isInt()) return "an int";
-  if (current.isDouble()) return "a float";
-  return current.isIntList() ? "a list of int" : "a list of float";
+std::optional<size_t> length(const HostValue& value) {
+  return value.isList() ? std::optional(value.toListRef().size()) : std::nullopt;
 }
 
 }  // namespace
@@ -146,25 +79,32 @@ const std::vector<size_t>& SlotTable::slots_of(nb::handle key) {
   return groups_.back();
 }
 
+void SlotTable::add(size_t node, size_t argument, nb::str name, bool variable_length) {
+  const c10::Argument& declared = graph_->nodes().at(node)->schema()->arguments().at(argument);
+  const HostValue captured = *graph_->host_value(node, argument);
+  slots_.push_back({node, argument, nb::make_tuple(name), *SlotType::of(declared),
+                    variable_length ? std::nullopt : length(captured)});
+}
+
 void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   const Slot& slot = slots_[index];
-  const HostValue current = *graph_->host_value(slot.node, slot.argument);
-  std::optional<HostValue> wanted = converted(value, current);
+  std::optional<HostValue> wanted = slot.type.from_python(value);
   if (!wanted) {
-    refuse("slot '" + name_of(slot) + "' takes " + type_text(current) + ", got " +
+    refuse("slot '" + name_of(slot) + "' takes " + slot.type.words() + ", got " +
            value_text(value) + ". Nothing was changed");
   }
-  if (length(*wanted) != length(current) && !slot.variable_length) {
-    refuse("slot '" + name_of(slot) + "' takes " + std::to_string(length(current)) +
-           " values, as captured, got " + std::to_string(length(*wanted)) + ": " +
-           value_text(value) + ". Nothing was changed");
+  const auto given = length(*wanted);
+  if (given && slot.length && *given != *slot.length) {
+    refuse("slot '" + name_of(slot) + "' takes " + std::to_string(*slot.length) +
+           " values, as captured, got " + std::to_string(*given) + ": " + value_text(value) +
+           ". Nothing was changed");
   }
   for (Change& earlier : staged.changes) {
     if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
     if (same(earlier.value, *wanted)) return;
     refuse("slot '" + name_of(slot) + "' is given two values by one update. Nothing was changed");
   }
-  if (same(*wanted, current)) {
+  if (same(*wanted, *graph_->host_value(slot.node, slot.argument))) {
     staged.unchanged.push_back(index);
     return;
   }

@@ -7,10 +7,12 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "torch/graphs/graph.h"
+#include "torch/graphs/slot_type.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -18,7 +20,8 @@ struct Slot {
   size_t node;
   size_t argument;
   nanobind::tuple name;  // alone in a tuple, as most reports want it
-  bool variable_length;  // a list may get another length
+  SlotType type;
+  std::optional<size_t> length;  // that a list must have
 };
 
 class SlotTable {
@@ -28,9 +31,8 @@ class SlotTable {
   SlotTable(std::shared_ptr<Graph> graph, nanobind::callable resolve, nanobind::type_object report)
       : graph_(std::move(graph)), resolve_(std::move(resolve)), report_(std::move(report)) {}
 
-  void add(size_t node, size_t argument, nanobind::str name, bool variable_length) {
-    slots_.push_back({node, argument, nanobind::make_tuple(name), variable_length});
-  }
+  // `variable_length`: a list may get another length than it had when it was captured.
+  void add(size_t node, size_t argument, nanobind::str name, bool variable_length);
 
   // {key: value}; gives report(changed names, unchanged names). UpdateError changes nothing.
   nanobind::object update(const nanobind::dict& values);

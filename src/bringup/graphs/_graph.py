@@ -40,7 +40,8 @@ class Slot:
 
     Attributes:
         name: `<scope>.<operator>.<ordinal>.<argument>`.
-        type: `"int"`, `"float"`, `"bool"`, `"int[]"` or `"float[]"`.
+        type: the schema's, `"int"`, `"float?"` (None is a value too), `"bool[]"`, `"str"`,
+            `"number"` (int, float, complex or bool) or `"dtype"`.
         value: the value now.
         op: the operator, `"mylib::attention"`.
     """

@@ -30,8 +30,8 @@ class GraphOpHandler:
     Attributes:
         UPDATE_SPECS: operator name (as registered) -> specs. A spec is `("arg", index, key)` or
             `("kwarg", argument_name, key)`: the argument by its place in the schema or by its name,
-            and the key under which `update` finds it. The argument must be an int, float, bool,
-            int[] or float[].
+            and the key under which `update` finds it. The argument must be a number, a
+            bool, a str, a dtype, or a list of int, float or bool, each of them possibly None.
         VARIABLE_LENGTH: keys whose list may get another length than it had when it was captured.
     """
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
 
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._handlers import GraphOpHandler, Spec, gives_all_arguments, handler_for
@@ -23,7 +26,9 @@ __all__ = [
     "resolve",
 ]
 
-HostValue = int | float | bool | list[int] | list[float]
+HostValue: TypeAlias = (
+    int | float | complex | bool | str | torch.dtype | list[int] | list[float] | list[bool] | None
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def _declared(
             known = ", ".join(f"{i} '{name}' {kind_}" for i, name, kind_, _ in call.values)
             raise CaptureError(
                 f"{handler.__name__} declares {kind} {place!r} of {call.op} as '{key}', which is no"
-                " int, float, bool, int[] or float[] argument there; such arguments are:"
+                " value that update writes; such arguments are:"
                 f" {known or 'none'}"
             )
         keys[matching[0]] = key

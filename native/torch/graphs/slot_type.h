@@ -1,0 +1,44 @@
+// What values `update` may give a host argument, by its type in the schema.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+
+#include "torch/graphs/node.h"
+
+namespace bringup::torch_ext::graphs {
+
+class SlotType {
+ public:
+  // None for an argument that is no host value: a tensor, a generator, a device, ...
+  static std::optional<SlotType> of(const c10::Argument& argument);
+
+  // "int", "float?", "bool[]", "dtype", "number"
+  std::string name() const;
+  // "an int", "a list of bool or None"
+  std::string words() const;
+
+  // The value for the dispatcher, or nothing when it is no such value. Lists come from lists,
+  // tuples, ranges and what has tolist(). With the GIL; may run Python code.
+  std::optional<HostValue> from_python(nanobind::handle value) const;
+  nanobind::object to_python(const HostValue& value) const;
+
+ private:
+  enum class Kind : uint8_t { kInt, kFloat, kBool, kNumber, kText, kDtype };
+
+  SlotType(Kind kind, bool is_list, bool optional)
+      : kind_(kind), is_list_(is_list), optional_(optional) {}
+  static std::optional<Kind> kind_of(c10::TypeKind kind);
+  std::optional<HostValue> element(nanobind::handle value) const;
+  nanobind::object element_to_python(const c10::IValue& value) const;
+  const char* word() const;
+
+  Kind kind_;
+  bool is_list_;
+  bool optional_;
+};
+
+}  // namespace bringup::torch_ext::graphs
