@@ -17,6 +17,7 @@ import typer
 
 from bringup import cli, settings
 from bringup.cli._app import app
+from bringup.cli._exit import ExitCode
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 120
@@ -58,14 +59,25 @@ def _setting(*, variable: str, meaning: str, default: str, **_: str) -> str:
 
 def _command_line_page() -> str:
     root = typer.main.get_command(app)
-    exit_codes = (cli.__doc__ or "").split("\n\n", 1)[1]
+    shared = (cli.__doc__ or "").split("\n\n", 1)[1]
     paragraphs = [
         "# The command line",
         _wrapped(NOTE.format(owner="the application in `src/bringup/cli`")),
-        _wrapped(exit_codes),
+        _wrapped(shared),
+        "\n".join(
+            [
+                "| exit code | means |",
+                "|---|---|",
+                *(f"| {c.value} | {c.meaning} |" for c in ExitCode),
+            ]
+        ),
         *(_command(path, command) for path, command in _commands("bringup", root)),
     ]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _exit_codes() -> list[str]:
+    return [f"| {code.value} | {code.meaning} |" for code in ExitCode]
 
 
 # Commands and parameters are click's, which newer versions of typer bring along under another name:

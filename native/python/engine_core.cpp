@@ -5,18 +5,23 @@ namespace {
 
 constexpr const char* kExpired = "graph handle has expired: ";
 
-const char* exception_of(en::ErrorCode code) {
+// What an error of the engine is in Python: a new reference.
+Ref exception_of(en::ErrorCode code) {
   switch (code) {
     case en::ErrorCode::kPass:
     case en::ErrorCode::kFailed:
     case en::ErrorCode::kNoProvider:
-      return "PassError";
+      return Ref(error_type(ErrorClass::kPass));
     case en::ErrorCode::kSchema:
-      return "SchemaError";
+      return Ref(error_type(ErrorClass::kSchema));
     case en::ErrorCode::kExpired:
-      return "ExpiredHandleError";
+      return Ref(error_type(ErrorClass::kExpiredHandle));
+    case en::ErrorCode::kMissing:
+      return Ref::borrowed(PyExc_KeyError);
+    case en::ErrorCode::kBusy:
+      return Ref::borrowed(PyExc_RuntimeError);
     default:
-      return "";
+      return Ref::borrowed(PyExc_ValueError);
   }
 }
 
@@ -31,26 +36,13 @@ void inherit_meta(PyObject* keys, PyObject* mirrored, PyObject* meta) {
   if (PyErr_Occurred()) throw PythonError();
 }
 
-PyObject* builtin_exception_of(en::ErrorCode code) {
-  if (code == en::ErrorCode::kMissing) return PyExc_KeyError;
-  return code == en::ErrorCode::kBusy ? PyExc_RuntimeError : PyExc_ValueError;
-}
-
 }  // namespace
 
-void set_error(const char* kind, const std::string& message) {
-  const Ref errors(PyImport_ImportModule("bringup.errors"));
-  if (!errors) return;
-  const Ref type(PyObject_GetAttrString(errors.get(), kind));
-  if (type) PyErr_SetString(type.get(), message.c_str());
-}
-
 void set_python_error(const en::EngineError& error) {
-  if (const char* kind = exception_of(error.code()); *kind != '\0') {
-    const bool expired = error.code() == en::ErrorCode::kExpired;
-    return set_error(kind, (expired ? kExpired : "") + std::string(error.what()));
-  }
-  PyErr_SetString(builtin_exception_of(error.code()), error.what());
+  const Ref type = exception_of(error.code());
+  if (!type) return;
+  const bool expired = error.code() == en::ErrorCode::kExpired;
+  PyErr_SetString(type.get(), ((expired ? kExpired : "") + std::string(error.what())).c_str());
 }
 
 en::Graph& editable(GraphCore& core) {
@@ -207,7 +199,7 @@ bool GraphCore::require_live(en::NodeId node) const {
   const char* why = expired && (graph.alive(node) || graph.is_draft(node))
                         ? " belongs to a finished session"
                         : " was erased";
-  set_error("ExpiredHandleError",
+  set_error(ErrorClass::kExpiredHandle,
             std::string(kExpired) + "node " + en::quoted(graph.name_text(node)) + why);
   return false;
 }

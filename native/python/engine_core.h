@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "python/errors.h"
 
 namespace bringup::python {
 
@@ -153,7 +154,5 @@ Ref python_keywords(GraphCore& core, en::ArgumentSpan dict);                  //
 
 // Sets the Python exception for an error of the engine.
 void set_python_error(const en::EngineError& error);
-// Raises an exception of bringup.errors.
-void set_error(const char* kind, const std::string& message);
 
 }  // namespace bringup::python

@@ -9,7 +9,7 @@ namespace bringup::python {
 namespace {
 
 [[noreturn]] void refuse(const std::string& message) {
-  set_error("PassError", message);
+  set_error(ErrorClass::kPass, message);
   throw PythonError();
 }
 

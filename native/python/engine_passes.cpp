@@ -25,10 +25,9 @@ namespace {
 std::string text_of(en::StringId id) { return std::string(en::Strings::text(id)); }
 
 // Raises an exception of bringup.errors.
-[[noreturn]] void raise(const char* kind, const std::string& message, int64_t status = 0) {
-  const nb::object type = nb::module_::import_("bringup.errors").attr(kind);
-  const nb::object error = status != 0 ? type(message, nb::arg("status") = status) : type(message);
-  PyErr_SetObject(type.ptr(), error.ptr());
+[[noreturn]] void raise(ErrorClass kind, const char* message, int64_t status = 0) {
+  const Ref error(new_error(kind, message, status));
+  if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
   throw nb::python_error();
 }
 
@@ -39,13 +38,13 @@ auto call_hook(Work&& work) {
     const nb::gil_scoped_release released;
     return work();
   } catch (const en::SkipPass& skip) {
-    raise("PassSkipException", skip.what());
+    raise(ErrorClass::kPassSkip, skip.what());
   } catch (const en::FatalFailure& failure) {
-    raise("PassFatalError", failure.what(), BRINGUP_ENGINE_FATAL);
+    raise(ErrorClass::kPassFatal, failure.what(), BRINGUP_ENGINE_FATAL);
   } catch (const en::StatusError& failure) {
-    raise("PassError", failure.what(), failure.status());
+    raise(ErrorClass::kPass, failure.what(), failure.status());
   } catch (const en::EngineError& error) {
-    raise("PassError", error.what(), en::status_of(error.code()));
+    raise(ErrorClass::kPass, error.what(), en::status_of(error.code()));
   }
 }
 

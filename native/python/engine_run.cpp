@@ -24,8 +24,9 @@ Result call(const nb::object& object, const char* method, Arguments&&... argumen
   if constexpr (!std::is_void_v<Result>) return nb::cast<Result>(result);
 }
 
-nb::object make_error(const char* kind, const char* what) {
-  return nb::module_::import_("bringup.errors").attr(kind)(what);
+nb::object made(PyObject* error) {
+  if (error == nullptr) throw nb::python_error();
+  return nb::steal(error);
 }
 
 // What was thrown, as an exception of Python.
@@ -35,15 +36,15 @@ nb::object exception_of(std::exception_ptr error) {
   } catch (const nb::python_error& raised) {
     return nb::borrow(raised.value());
   } catch (const en::SkipPass& skip) {
-    return make_error("PassSkipException", skip.what());
+    return made(new_error(ErrorClass::kPassSkip, skip.what()));
   } catch (const en::StatusError& failure) {
-    return nb::module_::import_("bringup.errors")
-        .attr("PassError")(failure.what(), nb::arg("status") = failure.status());
+    return nb::steal(
+        Ref::checked(new_error(ErrorClass::kPass, failure.what(), failure.status())).release());
   } catch (const en::EngineError& failure) {
     set_python_error(failure);
     return nb::borrow(nb::python_error().value());
   } catch (const std::exception& failure) {
-    return make_error("PassError", failure.what());
+    return made(new_error(ErrorClass::kPass, failure.what()));
   }
 }
 

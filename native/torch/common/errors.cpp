@@ -13,13 +13,9 @@ void raise_current_python_error() {
   throw error;
 }
 
-void raise_error(const char* class_name, const std::string& message) {
+void raise_error(ErrorClass kind, const std::string& message) {
   const nanobind::gil_scoped_acquire gil;
-  PyObject* module = PyImport_ImportModule("bringup.errors");
-  PyObject* type = module != nullptr ? PyObject_GetAttrString(module, class_name) : nullptr;
-  if (type != nullptr) PyErr_SetString(type, message.c_str());
-  Py_XDECREF(type);
-  Py_XDECREF(module);
+  set_error(kind, message);
   raise_current_python_error();
 }
 

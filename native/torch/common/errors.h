@@ -4,11 +4,13 @@
 
 #include <string>
 
+#include "python/errors.h"
+
 namespace bringup::torch_ext {
 
-// Throws the exception `class_name` of bringup.errors as torch's python_error, which both the
+// Throws an exception of bringup.errors as torch's python_error, which both the
 // dispatcher and the autograd engine carry to Python unchanged. May be called without the GIL.
-[[noreturn]] void raise_error(const char* class_name, const std::string& message);
+[[noreturn]] void raise_error(ErrorClass kind, const std::string& message);
 
 // Throws the Python exception that is set right now. Needs the GIL.
 [[noreturn]] void raise_current_python_error();

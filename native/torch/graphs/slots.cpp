@@ -11,8 +11,7 @@ namespace {
 namespace nb = nanobind;
 
 [[noreturn]] void refuse(const std::string& message) {
-  const nb::object type = nb::module_::import_("bringup.errors").attr("UpdateError");
-  PyErr_SetString(type.ptr(), message.c_str());
+  set_error(ErrorClass::kUpdate, message);
   throw nb::python_error();
 }
 

@@ -37,7 +37,7 @@ using KeyFieldSpec = std::tuple<int, int, int, int, std::vector<std::string>, st
 
 at::ScalarType scalar_type(const nb::object& dtype) {
   if (!THPDtype_Check(dtype.ptr())) {
-    raise_error("SchemaError",
+    raise_error(ErrorClass::kSchema,
                 "expected a torch.dtype, got " + std::string(nb::repr(dtype).c_str()));
   }
   return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;

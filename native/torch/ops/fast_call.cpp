@@ -379,7 +379,7 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   PyObject* const* slots = complete ? args : bound;
   try {
     if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {
-      raise_error("ExpiredHandleError",
+      raise_error(ErrorClass::kExpiredHandle,
                   op.name + " was removed by undefine(); define it again to call it");
     }
     if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound)) {

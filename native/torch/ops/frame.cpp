@@ -134,16 +134,17 @@ void CallFrame::load_tensor(int i, const at::Tensor& tensor) {
   } else if (op_.arguments[i].optional) {
     set_none(i);
   } else {
-    raise_error("ContractError",
+    raise_error(ErrorClass::kContract,
                 op_.name + ": " + op_.arguments[i].name + " is None, expected a tensor");
   }
 }
 
 void CallFrame::load_string(int i, const std::string& text) {
   if (const size_t end = text.find('\0'); end != std::string::npos) {
-    raise_error("ContractError", op_.name + ": " + op_.arguments[i].name + " has a NUL at byte " +
-                                     std::to_string(end) + " of " + std::to_string(text.size()) +
-                                     ", where a kernel would take its text to end; remove it");
+    raise_error(ErrorClass::kContract,
+                op_.name + ": " + op_.arguments[i].name + " has a NUL at byte " +
+                    std::to_string(end) + " of " + std::to_string(text.size()) +
+                    ", where a kernel would take its text to end; remove it");
   }
   set_string(i, text.c_str());
 }
@@ -217,11 +218,11 @@ void CallFrame::copy_refused_layouts() {
       const at::Tensor*& slot = is_list ? elements_[i][k] : tensors_[i];
       if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), *slot))) continue;
       if (op_.arguments[i].mutated) {
-        raise_error("ContractError", op_.name + ": " + op_.arguments[i].name +
-                                         " is written and must be contiguous, got strides " +
-                                         sizes_text(slot->strides()) + " for sizes " +
-                                         sizes_text(slot->sizes()) +
-                                         "; pass a contiguous tensor or name it in strided=");
+        raise_error(ErrorClass::kContract, op_.name + ": " + op_.arguments[i].name +
+                                               " is written and must be contiguous, got strides " +
+                                               sizes_text(slot->strides()) + " for sizes " +
+                                               sizes_text(slot->sizes()) +
+                                               "; pass a contiguous tensor or name it in strided=");
       }
       slot = &held_.emplace_front(slot->contiguous());
       look_at(*slot, is_list ? *static_cast<DLTensor* const*>(values_[i].list.data)[k]
@@ -258,9 +259,9 @@ void CallFrame::read_data(const at::Tensor& tensor, bool written, int i, DLTenso
   if (C10_UNLIKELY(descriptor.dtype.lanes == 0)) {
     const std::string what =
         i < num_inputs_ ? op_.arguments[i].name : "output " + std::to_string(i - num_inputs_);
-    raise_error("ContractError", op_.name + ": kernels cannot take " +
-                                     dtype_text(tensor.scalar_type()) + ", the dtype of " + what +
-                                     "; cast it with .to()");
+    raise_error(ErrorClass::kContract, op_.name + ": kernels cannot take " +
+                                           dtype_text(tensor.scalar_type()) + ", the dtype of " +
+                                           what + "; cast it with .to()");
   }
   // A written tensor that shares memory lazily gets memory of its own here.
   descriptor.data =

@@ -174,7 +174,7 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
   check_contract(frame);
   const Variant* variant = find_variant(op, frame);
   if (variant == nullptr || variant->kernel.get() != &kernel) {
-    raise_error("ContractError",
+    raise_error(ErrorClass::kContract,
                 op.name +
                     ": it would run another binary than in the captured graph: a "
                     "value that chooses the binary (a macro) has changed; capture it again");
@@ -187,9 +187,9 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
     Sizes computed;
     const at::IntArrayRef sizes = op.outputs[i].sizes_for(frame, static_cast<int>(i), computed);
     if (captured.sizes() == sizes) continue;
-    raise_error("ContractError", op.name + ": its output would have shape " + sizes_text(sizes) +
-                                     ", and has " + sizes_text(captured.sizes()) +
-                                     " in the captured graph");
+    raise_error(ErrorClass::kContract, op.name + ": its output would have shape " +
+                                           sizes_text(sizes) + ", and has " +
+                                           sizes_text(captured.sizes()) + " in the captured graph");
   }
   for (const at::Tensor& output : outputs) frame.add_output(output);
   frame.describe();
@@ -197,9 +197,9 @@ void check_captured_call(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs,
   check_can_implement(frame, kernel, context.get());
   const int64_t blocks = grid_of(frame);
   if (blocks == grid) return;
-  raise_error("ContractError", op.name + ": it would run on " + std::to_string(blocks) +
-                                   " blocks, and runs on " + std::to_string(grid) +
-                                   " in the captured graph");
+  raise_error(ErrorClass::kContract, op.name + ": it would run on " + std::to_string(blocks) +
+                                         " blocks, and runs on " + std::to_string(grid) +
+                                         " in the captured graph");
 }
 
 }  // namespace bringup::torch_ext

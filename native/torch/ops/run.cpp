@@ -20,8 +20,8 @@ namespace {
     if (!devices.empty()) devices += ", ";
     devices += frame.op().arguments[i].name + ": " + tensor.device().str();
   });
-  raise_error("ContractError", frame.op().name + ": all tensors must be on one device, got " +
-                                   devices + "; move them with .to()");
+  raise_error(ErrorClass::kContract, frame.op().name + ": all tensors must be on one device, got " +
+                                         devices + "; move them with .to()");
 }
 
 void check_devices(const CallFrame& frame) {
@@ -40,15 +40,15 @@ void check_devices(const CallFrame& frame) {
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
 void check_written(const CallFrame& frame, const std::string& name, const at::Tensor& tensor) {
   if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
-    raise_error("ContractError", frame.op().name + ": " + name +
-                                     " is an inference tensor and cannot be written outside "
-                                     "torch.inference_mode(); pass a .clone()");
+    raise_error(ErrorClass::kContract, frame.op().name + ": " + name +
+                                           " is an inference tensor and cannot be written outside "
+                                           "torch.inference_mode(); pass a .clone()");
   }
   if (!tensor.is_contiguous() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-    raise_error("ContractError", frame.op().name + ": " + name +
-                                     " is written, but several of its elements share memory "
-                                     "(strides " +
-                                     sizes_text(tensor.strides()) + "); pass a .clone()");
+    raise_error(ErrorClass::kContract, frame.op().name + ": " + name +
+                                           " is written, but several of its elements share memory "
+                                           "(strides " +
+                                           sizes_text(tensor.strides()) + "); pass a .clone()");
   }
 }
 
@@ -66,7 +66,7 @@ void check_overlap(const CallFrame& frame, int written, const at::Tensor& tensor
     const at::MemOverlapStatus status = at::get_overlap_status(tensor, other);
     const bool both_written = status == at::MemOverlapStatus::Full && arguments[i].mutated;
     if (status != at::MemOverlapStatus::Partial && !both_written) return;
-    raise_error("ContractError",
+    raise_error(ErrorClass::kContract,
                 frame.op().name + ": " + arguments[written].name + " is written, but shares " +
                     (both_written ? "its" : "part of its") + " memory with " + arguments[i].name +
                     (both_written ? ", which is written too" : "") + "; pass a .clone()");
@@ -92,9 +92,9 @@ void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
   if (count < 0 || count > bound) {
     const std::string got =
         count == kNoCount ? "it wrote none" : "it wrote " + std::to_string(count);
-    raise_error("KernelError", op.name + ": the kernel must write the count of output " +
-                                   std::to_string(output) + ", between 0 and " +
-                                   std::to_string(bound) + "; " + got);
+    raise_error(ErrorClass::kKernel, op.name + ": the kernel must write the count of output " +
+                                         std::to_string(output) + ", between 0 and " +
+                                         std::to_string(bound) + "; " + got);
   }
   Sizes sizes(tensor.sizes().begin(), tensor.sizes().end());
   sizes[0] = count;
@@ -142,8 +142,8 @@ int64_t grid_of(const CallFrame& frame) {
   if (grid.program.empty()) return 1;
   const int64_t blocks = evaluate(grid, frame);
   if (blocks < 1) {
-    raise_error("ContractError", frame.op().name + ": the grid '" + grid.text +
-                                     "' must be at least 1, got " + std::to_string(blocks));
+    raise_error(ErrorClass::kContract, frame.op().name + ": the grid '" + grid.text +
+                                           "' must be at least 1, got " + std::to_string(blocks));
   }
   return blocks;
 }
@@ -158,7 +158,7 @@ void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const 
                            "it should return the reason, or NULL");
   }
   if (C10_LIKELY(reason == nullptr)) return;
-  raise_error("KernelError",
+  raise_error(ErrorClass::kKernel,
               frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
 }
 

@@ -27,7 +27,7 @@ ArgumentKind argument_kind(std::string_view schema_type) {
   for (const auto& [name, kind] : kKinds) {
     if (name == schema_type) return kind;
   }
-  raise_error("SchemaError",
+  raise_error(ErrorClass::kSchema,
               "the kernel ABI has no argument type '" + std::string(schema_type) + "'");
 }
 

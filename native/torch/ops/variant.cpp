@@ -73,8 +73,8 @@ uint64_t layout_code(const CallFrame& frame, const KeyField& field) {
   for (const int64_t number : field.numbers) {
     allowed += (allowed.empty() ? "" : ", ") + std::to_string(number);
   }
-  raise_error("ContractError", op.name + ": " + op.arguments[field.argument].name +
-                                   " must be one of " + allowed + ", got " + got);
+  raise_error(ErrorClass::kContract, op.name + ": " + op.arguments[field.argument].name +
+                                         " must be one of " + allowed + ", got " + got);
 }
 
 uint64_t text_choice_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
@@ -170,7 +170,7 @@ uint32_t next_operator_number() {
   static std::atomic<uint32_t> next{0};
   const uint32_t number = next.fetch_add(1);
   if (number >> kOperatorBits == 0) return number;
-  raise_error("SchemaError",
+  raise_error(ErrorClass::kSchema,
               "this process has defined " + std::to_string(number) +
                   " kernel operators, more than keys can number; define them once and keep them");
 }

@@ -1,9 +1,8 @@
 """The command line: `bringup doctor | config | demo | try | new | check | passes | cache`.
 
-Exit codes: 0 all is well, 1 something is missing or a check failed, 2 the command line cannot be
-understood, 130 interrupted; `passes` has two of its own, see there. Every command but `config`
-takes `--json FILE`, `-` being standard output. Errors are one paragraph without a traceback;
-`bringup --debug ...` shows it.
+Every command but `config`, whose output is for a compiler, takes `--json FILE`, `-` being standard
+output. Errors are one paragraph without a traceback; `bringup --debug ...` shows it. Exit codes
+mean the same in every command (`ExitCode` in `_exit.py`).
 """
 
 from __future__ import annotations

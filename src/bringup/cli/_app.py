@@ -23,11 +23,9 @@ from bringup.cli import (
     _prebuild_command,
     _try_command,
 )
+from bringup.cli._exit import ExitCode
 
 __all__ = ["app", "run"]
-
-FAILED = 1
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="bringup",
@@ -95,19 +93,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(given, standalone_mode=False)
     except typer.Abort:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception as error:
         return _show_failure(error, debug="--debug" in given)
-    return code if isinstance(code, int) else 0
+    return code if isinstance(code, int) else ExitCode.DONE
 
 
 def _show_failure(error: Exception, *, debug: bool) -> int:
     """Print what went wrong to stderr and return the exit code."""
     if debug:
         traceback.print_exception(error)
-        return FAILED
+        return ExitCode.FAILED
     show = getattr(error, "show", None)  # click's own errors know how to print their usage line
     if show is not None and isinstance(code := getattr(error, "exit_code", None), int):
         show()
@@ -121,4 +119,4 @@ def _show_failure(error: Exception, *, debug: bool) -> int:
             style="dim",
         )
     )
-    return FAILED
+    return ExitCode.FAILED

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["check"]
@@ -43,8 +44,8 @@ def check(
     ] = False,
     progress: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Check an operator. Exits with 0 if nothing fails, with 1 if a check does or ends the process
-    that it runs in.
+    """Check an operator. Exit code 0: nothing fails, 1: a check does, or ends the process that it
+    runs in.
 
     Operators of installed packages and of BRINGUP_OPS_PATH are found without --import.
     """
@@ -93,7 +94,7 @@ def check(
     found = {"operator": result.operator, "samples": result.samples, "rows": rows}
     write_results(json_file, found, console)
     if result.failures:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _in_child(operator: str, options: list[str]) -> int:
@@ -114,7 +115,7 @@ def _in_child(operator: str, options: list[str]) -> int:
         "BRINGUP_JIT_DEBUG=address, or leave the check out with --skip",
         err=True,
     )
-    return 1
+    return ExitCode.FAILED
 
 
 def _writer(progress: Path | None) -> Callable[[str], object] | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bringup import report
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["demo"]
@@ -69,4 +70,4 @@ def demo(
         }
         write_results(json_file, written, console)
     if result.failures:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

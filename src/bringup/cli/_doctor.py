@@ -7,6 +7,7 @@ from rich.console import Console
 
 from bringup import report, settings
 from bringup.cli._checks import Finding, Health, run_checks
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, write_results
 
 __all__ = ["doctor"]
@@ -21,7 +22,7 @@ def doctor(json_file: JsonFile = None) -> None:
     results = {"healthy": healthy, "findings": findings, "settings": settings.table()}
     write_results(json_file, results, console)
     if not healthy:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _show(findings: list[Finding], console: Console) -> None:

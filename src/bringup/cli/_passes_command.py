@@ -14,6 +14,7 @@ import click
 import typer
 
 from bringup import passes
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import BringupError
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from bringup.compiler.bisection import Bisection
 
 __all__ = ["bisect", "explain", "list_", "mine"]
-
-DIFFERS = 1
-FOUND = 3
-PASS_FAILED = 4
 
 Target = Annotated[
     str,
@@ -55,7 +52,7 @@ def places_of(given: list[str] | None) -> list[str]:
 def list_(path: Places = None, json_file: JsonFile = None) -> None:
     """List the registered passes: kind, stage, priority, version, and whether each is on.
 
-    Exit code 0: listed; 3: a plugin could not be loaded.
+    Exit code 0: listed; 1: a plugin could not be loaded.
     """
     from bringup.cli.explain.listing import as_json_of, registered_rows, show_list
 
@@ -67,7 +64,7 @@ def list_(path: Places = None, json_file: JsonFile = None) -> None:
         typer.echo(error, err=True)
     write_results(json_file, as_json_of(rows, errors), console)
     if errors:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def explain(
@@ -101,9 +98,9 @@ def explain(
     show_explanation(console, found)
     write_results(json_file, explanation_as_json(found), console)
     if found.has_failed:
-        raise typer.Exit(PASS_FAILED)
+        raise typer.Exit(ExitCode.PASS_FAILED)
     if not found.has_rewritten(every=names is not None):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(ExitCode.NOTHING)
 
 
 def bisect(
@@ -153,7 +150,7 @@ def bisect(
     show_bisection(console, found)
     write_results(json_file, bisection_as_json(target, found), console)
     if found.culprits:
-        raise typer.Exit(DIFFERS)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _bisected(
@@ -231,7 +228,7 @@ def mine(
     results = {"model": target, "graphs": [one.as_dict() for one in found]}
     write_results(json_file, results, console_for(json_file))
     if not any(one.repeats for one in found):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(ExitCode.NOTHING)
 
 
 def _load(path: list[str] | None, names: list[str] | None) -> None:

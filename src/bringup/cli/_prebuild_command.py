@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, say, write_results
 
 __all__ = ["prebuild"]
@@ -25,7 +26,9 @@ def prebuild(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Build every kernel of FILES that the cache does not have. Exits with 1 if one fails."""
+    """Build every kernel of FILES that the cache does not have. Exit code 0: all are there,
+    1: one could not be built.
+    """
     from bringup import jit
 
     done = jit.prebuild(jit.load_specs(*files), workers=workers, targets=target or None)
@@ -43,4 +46,4 @@ def prebuild(
     results = {"cache": str(jit.cache().root), "outcomes": outcomes}
     write_results(json_file, results, console_for(json_file))
     if done.failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

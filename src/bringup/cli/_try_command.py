@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from bringup import passes
+from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 from bringup.cli._passes_command import Places, places_of
 
 __all__ = ["try_model"]
-
-INTERRUPTED = 130
 
 
 def try_model(
@@ -76,4 +75,4 @@ def try_model(
     show(console, trial)
     write_results(json_file, as_json(trial), console)
     if trial.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["attribute_replaced"]
+
+_changing = threading.RLock()
+_below: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any] | None]
+_below = weakref.WeakKeyDictionary()
+"""Of each replacement that is over while another one stood on top of it: what it replaced."""
 
 
 @contextmanager
@@ -14,16 +21,23 @@ def attribute_replaced(
     owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
     """Replaces a function for a while. Somebody else who replaces it meanwhile is left alone: ours
-    stays below theirs then, and does nothing outside captures.
+    stays below theirs then, and does nothing outside captures. Ours below another one of ours goes
+    with that: captures that overlap, in threads, leave nothing.
     """
-    former = vars(owner).get(name)
-    ours = make(getattr(owner, name))
-    setattr(owner, name, ours)
+    with _changing:
+        former = vars(owner).get(name)
+        ours = make(getattr(owner, name))
+        setattr(owner, name, ours)
     try:
         yield
     finally:
-        if vars(owner).get(name) is ours:
-            if former is None:
-                delattr(owner, name)  # inherited
+        with _changing:
+            if vars(owner).get(name) is not ours:
+                _below[ours] = former
             else:
-                setattr(owner, name, former)
+                while former in _below:
+                    former = _below.pop(former)
+                if former is None:
+                    delattr(owner, name)  # inherited
+                else:
+                    setattr(owner, name, former)

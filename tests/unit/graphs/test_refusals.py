@@ -13,6 +13,7 @@ from tests.unit.graphs.support import captured
 
 from bringup import graphs
 from bringup.errors import CaptureError
+from bringup.graphs._replaced import attribute_replaced
 
 Action = Callable[[torch.Tensor], Any]
 
@@ -85,6 +86,32 @@ def test_anothers_patch_of_a_tensor_method_survives_a_capture(
     assert during(torch.ones(1))[0] == "theirs"  # ours, called outside a capture
     monkeypatch.undo()
     assert name not in vars(torch.Tensor)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_captures_that_overlap_leave_no_layer_of_patches(is_own: bool) -> None:
+    """As two threads do: the first to begin ends first, with the other's patch on top of its."""
+
+    class Base:
+        def read(self) -> str:
+            return "base"
+
+    class Owner(Base):
+        pass
+
+    if is_own:
+        Owner.read = lambda self: "own"  # type: ignore[method-assign]
+    before = vars(Owner).get("read")
+    patches = [
+        attribute_replaced(Owner, "read", lambda inner: lambda self: inner(self) + "!")
+        for _ in range(3)
+    ]
+    for patch in patches:
+        patch.__enter__()
+    assert Owner().read() == ("own!!!" if is_own else "base!!!")
+    for patch in patches:
+        patch.__exit__(None, None, None)
+    assert vars(Owner).get("read") is before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""What the command line's exit codes mean: the one table, which the reference page shows."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["ExitCode"]
+
+
+class ExitCode(IntEnum):
+    """An exit code, and what it means in every command.
+
+    Attributes:
+        meaning: for people.
+    """
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+    DONE = 0, "done, and all is well"
+    FAILED = 1, "it could not be done, or something is missing, fails or differs"
+    USAGE = 2, "the command line cannot be understood, or asks for what cannot be had"
+    NOTHING = 3, "done, and there is nothing: nothing was rewritten, nothing repeats"
+    PASS_FAILED = 4, "done, and a graph pass failed or is wrong"
+    INTERRUPTED = 130, "interrupted; what was measured until then is shown"

@@ -1,0 +1,114 @@
+"""What holds for every command: exit codes of one table, `--json`, 60 columns."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from bringup import cli
+from bringup.cli._app import app
+from bringup.cli._exit import ExitCode
+
+COLUMNS = 60
+CHECK = ("check", "bringup::rms_norm", "--import", "bringup.kernels", "--in-process")
+CHECK += ("--skip", "compile", "--skip", "dynamic shapes", "--skip", "dtypes")
+
+
+def _commands(below: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, below
+    for name, command in getattr(below, "commands", {}).items():
+        yield from _commands(command, *path, name)
+
+
+EVERY = dict(_commands(typer.main.get_command(app)))
+RUNNABLE = {path: command for path, command in EVERY.items() if not hasattr(command, "commands")}
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def longest_line(text: str) -> str:
+    return max(text.splitlines(), key=len)
+
+
+def test_the_application_has_the_commands_that_are_looked_at() -> None:
+    assert {("doctor",), ("check",), ("cache", "prune"), ("passes", "mine")} <= set(RUNNABLE)
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+@pytest.mark.usefixtures("narrow")
+def test_help_can_be_read_in_60_columns(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*path, "--help"]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert "--help" in shown
+    assert len(longest_line(shown)) <= COLUMNS
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("doctor",), ("cache", "ls"), ("passes", "list"), CHECK],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.usefixtures("narrow")
+def test_tables_can_be_read_in_60_columns(
+    arguments: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
+    cli.main(list(arguments))
+    rows = [line for line in capsys.readouterr().out.splitlines() if not _is_to_copy(line)]
+    assert rows
+    assert len(max(rows, key=len)) <= COLUMNS
+
+
+def _is_to_copy(line: str) -> bool:
+    """What doctor says last: a command, which is not broken into lines."""
+    return bool(re.match(r"[\w ]+ \((missing|optional)\): ", line))
+
+
+@pytest.mark.parametrize("path", [path for path in RUNNABLE if path != ("config",)], ids=" ".join)
+def test_every_command_writes_its_results_where_json_says(path: tuple[str, ...]) -> None:
+    (option,) = [one for one in RUNNABLE[path].params if "--json" in one.opts]
+    assert option.metavar == "FILE"
+    assert not option.is_flag
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_exit_code_that_a_command_names_is_in_the_table(path: tuple[str, ...]) -> None:
+    text = " ".join((EVERY[path].help or "").split())
+    assert not re.search(r"[Ee]xits? with", text), "say: Exit code 0: ..., 1: ..."
+    _, found, codes = text.partition("Exit code ")
+    named = {int(number) for number in re.findall(r"(?:^|[,;:] )(\d+):", codes)}
+    assert named <= set(ExitCode)
+    assert bool(named) == (bool(found) and ":" in codes)
+
+
+def test_no_command_ends_with_a_number_of_its_own() -> None:
+    sources = sorted(Path(cli.__file__).parent.rglob("*.py"))
+    numbers = [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("Exit")
+        and any(isinstance(given, ast.Constant) for given in node.args)
+    ]
+    assert sources
+    assert numbers == []
+
+
+def test_each_exit_code_says_what_it_means() -> None:
+    assert [code.value for code in ExitCode] == [0, 1, 2, 3, 4, 130]
+    assert len({code.meaning for code in ExitCode}) == len(ExitCode)
