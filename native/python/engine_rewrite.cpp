@@ -1,6 +1,9 @@
 // Putting a replacement that Python made where nodes of a graph of Python are.
 #include "engine_rewrite.h"
 
+#include <nanobind/stl/string.h>
+
+#include "engine/analysis/placement.h"
 #include "engine/rewrite/rewriter.h"
 #include "engine/util/outcome.h"
 #include "engine_aliases.h"
@@ -69,6 +72,22 @@ nb::object replace(GraphCore& core, GraphCore& replacement, nb::handle inputs, n
   }
 }
 
+// (the node in front of which a replacement stands, what moves there first), or (the node in the
+// way, why).
+nb::object place(AliasAnalysisCore& aliases, nb::handle nodes, nb::handle inputs,
+                 nb::handle outputs) {
+  GraphCore& core = aliases.core;
+  en::ReplacedPart part{nodes_of(core, nodes), values_of(core, inputs), values_of(core, outputs)};
+  std::sort(part.nodes.begin(), part.nodes.end(),
+            [&](en::NodeId one, en::NodeId other) { return core.graph.is_before(one, other); });
+  auto found = en::place(core.graph, part, *aliases.aliases);
+  if (const auto* refusal = std::get_if<en::PlacementRefusal>(&found)) {
+    return nb::make_tuple(aliases.node(refusal->node), refusal->text(core.graph));
+  }
+  const auto& place = std::get<en::Placement>(found);
+  return nb::make_tuple(aliases.node(place.before), take(node_tuple(core, place.hoist)));
+}
+
 nb::object inherited(GraphCore& core, nb::handle nodes) {
   return take(inherited_metadata(core, nodes_of(core, nodes)));
 }
@@ -81,6 +100,10 @@ void bind_rewriting(nb::module_& module) {
              nb::arg("aliases"),
              "Copies `replacement` in front of `before`, behind which `hoist` is moved first; the "
              "new operators.");
+  module.def("place", &place, nb::arg("aliases"), nb::arg("nodes"), nb::arg("inputs"),
+             nb::arg("outputs"),
+             "(the node in front of which a replacement of `nodes` may stand, what must move there "
+             "first), or (the node in the way, the reason).");
   module.def("inherited_metadata", &inherited, nb::arg("graph"), nb::arg("nodes"),
              "What new nodes take over from `nodes`, which they replace.");
 }

@@ -277,7 +277,7 @@ TEST(boundary_that_is_read_outside_is_refused) {
   boundary.add_input(0, x);
   boundary.add_output(0, {target.exp, 0});
   CHECK_THROWS(boundary.resolve(AliasAnalysis(target.graph)), EngineError,
-               "the boundary is not self-contained: output 0 of 'relu' is used outside by 'other'");
+               "because of 'relu': its output 0 is used outside by 'other'");
 }
 
 TEST(boundary_that_is_not_closed_is_refused) {

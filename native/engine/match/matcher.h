@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/analysis/alias_analysis.h"
+#include "engine/analysis/placement.h"
 #include "engine/match/bindings.h"
 #include "engine/match/lookahead.h"
 #include "engine/match/near_miss.h"
@@ -25,21 +26,6 @@ struct Candidate {
   NodeId before;              // where the replacement goes
   std::vector<NodeId> hoist;  // must move in front of it
   std::vector<NodeId> nodes;  // that are matched, in graph order
-};
-
-// Nodes, for quick questions whether one is among them.
-class NodeSet {
- public:
-  explicit NodeSet(std::vector<NodeId> nodes) : nodes_(std::move(nodes)) {
-    std::sort(nodes_.begin(), nodes_.end());
-  }
-  bool contains(NodeId node) const {
-    return std::binary_search(nodes_.begin(), nodes_.end(), node);
-  }
-  std::span<const NodeId> all() const { return nodes_; }
-
- private:
-  std::vector<NodeId> nodes_;
 };
 
 // One program against the nodes of one graph. Program, graph and alias analysis must live longer;
@@ -151,21 +137,11 @@ class Matcher {
   bool fit_sizes(uint32_t frame, const CompiledConstraint& constraint, ValueId wanted, NodeId found,
                  const TensorDesc& desc);
 
-  // What was matched: its nodes, what its replacement may read, and its outputs.
-  struct Part {
-    NodeSet nodes;
-    std::vector<ValueId> taken_in;
-    std::vector<ValueId> outputs;
-  };
   std::optional<Candidate> accept();
-  bool is_computed_inside(const Part& part);
-  bool is_read_inside(std::span<const NodeId> nodes, const Part& part);
-  bool is_fed_from_outside(const Part& part);
-  bool is_ordered_as_stated(std::span<const NodeId> nodes, const Part& part);
+  bool is_computed_inside(const ReplacedPart& part);
+  bool is_ordered_as_stated(const ReplacedPart& part);
   bool is_stated(NodeId source, NodeId target) const;
-  bool is_unwritten(const Part& part);
-  bool place(Candidate& found, const Part& part);
-  bool may_run_at(NodeId before, std::span<const NodeId> nodes);
+  bool passes(const std::optional<PlacementRefusal>& refusal);
 
   template <class Make>
   void refuse_with(NodeId node, Make&& make);

@@ -36,10 +36,11 @@ bool Matcher::has_control_edge(NodeId source, NodeId target) {
 
 // Whether an edge between matched nodes is one of the pattern, or says no more than what they read:
 // otherwise what must run after the one would no longer run after what the other waits for.
-bool Matcher::is_ordered_as_stated(std::span<const NodeId> nodes, const Part& part) {
+bool Matcher::is_ordered_as_stated(const ReplacedPart& part) {
   if (!graph_.has_control_edges()) return true;
-  const auto is_inside = [&](NodeId node) { return part.nodes.contains(node); };
-  for (const NodeId node : nodes) {
+  const NodeSet inside(part.nodes);
+  const auto is_inside = [&](NodeId node) { return inside.contains(node); };
+  for (const NodeId node : part.nodes) {
     for (const NodeId source : graph_.control_inputs(node)) {
       if (!is_inside(source) || is_stated(source, node)) continue;
       if (reads_through(graph_, node, source, is_inside)) continue;

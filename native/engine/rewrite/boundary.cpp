@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "engine/analysis/control.h"
-#include "engine/analysis/order.h"
+#include "engine/analysis/placement.h"
 #include "engine/rewrite/rewriter.h"
 #include "engine/util/error.h"
 
@@ -108,11 +107,6 @@ std::vector<NodeId> Boundary::inner_nodes() const {
                         "the boundary is not closed: " + quoted(graph_.name_text(node)) +
                             " enters it, but is no input of it");
     }
-    if (!graph_.pure(node)) {
-      throw EngineError(
-          ErrorCode::kPass,
-          quoted(graph_.name_text(node)) + " writes memory or is random, so it is never replaced");
-    }
     for_each_value(graph_.all_arguments(node), [&](ValueId value) {
       if (!contains(inputs_, value)) agenda.push_back(value.node);
     });
@@ -123,93 +117,21 @@ std::vector<NodeId> Boundary::inner_nodes() const {
   return nodes;
 }
 
-void Boundary::check_self_contained(std::span<const NodeId> nodes) const {
-  const std::unordered_set<NodeId> inner(nodes.begin(), nodes.end());
-  for (const NodeId node : nodes) {
-    if (&graph_.op(node) == Operators::constant()) continue;  // it stays for those outside
-    for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
-      if (contains(outputs_, ValueId{node, index})) continue;
-      for (const NodeId user : graph_.sorted_users(ValueId{node, index})) {
-        if (inner.contains(user)) continue;
-        throw EngineError(ErrorCode::kPass,
-                          "the boundary is not self-contained: output " + std::to_string(index) +
-                              " of " + quoted(graph_.name_text(node)) + " is used outside by " +
-                              quoted(graph_.name_text(user)) + "; make it an output");
-      }
-    }
-  }
-}
-
-void Boundary::place(Part& part, const AliasAnalysis& aliases) const {
-  const std::unordered_set<NodeId> inner(part.nodes.begin(), part.nodes.end());
-  NodeId reader = kNoNode;
-  for (const ValueId value : part.outputs) {
-    for (const NodeId user : graph_.users(value)) {
-      if (inner.contains(user)) continue;
-      if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
-    }
-  }
-  for (const NodeId user : run_after(graph_, part.nodes)) {
-    if (reader == kNoNode || graph_.is_before(user, reader)) reader = user;
-  }
-  std::vector<NodeId> needed = run_before(graph_, part.nodes);
-  for (const ValueId value : part.inputs) needed.push_back(value.node);
-  const NodeId next = graph_.next(part.nodes.back());
-  const bool is_early = reader != kNoNode && graph_.is_before(reader, next);
-  const bool has_late_input = std::any_of(
-      needed.begin(), needed.end(), [&](NodeId node) { return !graph_.is_before(node, next); });
-  part.before = next;
-  if (!is_early && !has_late_input) return;
-  if (reader != kNoNode) part.before = reader;
-  auto plan = hoist_plan(graph_, std::move(needed), part.before, part.nodes, aliases);
-  if (const std::string* reason = std::get_if<std::string>(&plan)) {
-    throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced: " + *reason);
-  }
-  part.hoist = std::get<std::vector<NodeId>>(std::move(plan));
-}
-
-// What enters cannot be computed inside: the replacement would need itself.
-void Boundary::check_inputs(const Part& part) const {
-  const std::unordered_set<NodeId> inner(part.nodes.begin(), part.nodes.end());
-  for (const ValueId value : part.inputs) {
-    if (!inner.contains(value.node)) continue;
-    throw EngineError(ErrorCode::kPass, "the input " + quoted(graph_.name_text(value.node)) +
-                                            " of the boundary is computed inside of it");
-  }
-}
-
-void Boundary::check_writers(const Part& part, const AliasAnalysis& aliases) const {
-  for (const ValueId value : part.outputs) {
-    if (const NodeId writer = aliases.writer_of(value); writer != kNoNode) {
-      throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(value.node)) + " is written by " +
-                                              quoted(graph_.name_text(writer)) +
-                                              ", so it is not replaced");
-    }
-  }
-  for (const NodeId node : part.nodes) {
-    const bool earlier = graph_.is_before(node, part.before);
-    for_each_value(graph_.all_arguments(node), [&](ValueId value) {
-      const NodeId writer =
-          aliases.writer_between(value, earlier ? node : part.before, earlier ? part.before : node);
-      if (writer == kNoNode) return;
-      throw EngineError(ErrorCode::kPass, quoted(graph_.name_text(writer)) + " writes what " +
-                                              quoted(graph_.name_text(node)) +
-                                              " reads between it and the replacement");
-    });
-  }
-}
-
 Boundary::Part Boundary::resolve(const AliasAnalysis& aliases) const {
-  Part part;
+  ReplacedPart part;
   part.inputs = complete(inputs_, "input");
   part.outputs = complete(outputs_, "output");
   if (part.outputs.empty()) throw EngineError(ErrorCode::kInvalid, "the boundary has no output");
   part.nodes = inner_nodes();
-  check_inputs(part);
-  check_self_contained(part.nodes);
-  place(part, aliases);
-  check_writers(part, aliases);
-  return part;
+  auto found = place(graph_, part, aliases);
+  if (const auto* refusal = std::get_if<PlacementRefusal>(&found)) {
+    throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced, because of " +
+                                            quoted(graph_.name_text(refusal->node)) + ": " +
+                                            refusal->text(graph_));
+  }
+  auto& place = std::get<Placement>(found);
+  return {std::move(part.inputs), std::move(part.outputs), std::move(part.nodes), place.before,
+          std::move(place.hoist)};
 }
 
 }  // namespace bringup::engine

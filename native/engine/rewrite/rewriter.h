@@ -67,10 +67,6 @@ class Boundary {
 
  private:
   std::vector<NodeId> inner_nodes() const;
-  void check_self_contained(std::span<const NodeId> nodes) const;
-  void check_inputs(const Part& part) const;
-  void check_writers(const Part& part, const AliasAnalysis& aliases) const;
-  void place(Part& part, const AliasAnalysis& aliases) const;
 
   const Graph& graph_;
   std::vector<std::optional<ValueId>> inputs_;

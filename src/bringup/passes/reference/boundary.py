@@ -11,7 +11,8 @@ from bringup.ir.node import values_in
 from bringup.passes.patterns.bindings import Bindings, resolve
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.reference.linking import reads_through, stated_edges
-from bringup.passes.rewrite.placement import Part, PlacementRefusal, stand
+from bringup.passes.reference.placement import stand
+from bringup.passes.rewrite.placement import PlacementRefusal
 
 __all__ = ["RETURNS_INPUT", "RewriteCandidate", "accept"]
 
@@ -55,7 +56,7 @@ class _Boundary:
             and self._is_unwritten()
         ):
             return None
-        place = stand(Part(self._matched, self._taken_in, self._outputs), self._aliases)
+        place = stand(self._matched, self._taken_in, self._outputs, self._aliases)
         if isinstance(place, PlacementRefusal):
             self._refuse(place.node, place.reason)
             return None
@@ -83,15 +84,13 @@ class _Boundary:
                 if outside is not None:
                     self._refuse(
                         target,
-                        f"its output {index} is used outside of the match by {outside.name!r}; "
-                        "make it an output of the pattern",
+                        f"its output {index} is used outside by {outside.name!r}; make it an "
+                        "output too",
                     )
                     return False
         for value in self._taken_in:
             if value.node in self._matched and value.node.op_type != ir.CONSTANT:
-                self._refuse(
-                    value.node, "an input of the pattern would be computed inside the match"
-                )
+                self._refuse(value.node, "an input would be computed inside of what is replaced")
                 return False
         return True
 

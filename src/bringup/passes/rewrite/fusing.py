@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.definition.context import PassContext
-from bringup.passes.rewrite.placement import Part, PlacementRefusal, place
+from bringup.passes.rewrite.placement import PlacementRefusal, place
 from bringup.passes.rewrite.rewriter import inherited_metadata
 
 __all__ = ["FuseCheckResult", "can_fuse", "check_node_support", "report_fuse"]
@@ -76,8 +76,8 @@ def _why_not_one(nodes: list[ir.Node]) -> str | None:
     matched = frozenset(nodes)
     inputs = [value for node in nodes for value in node.inputs if value.node not in matched]
     outputs = [value for node in nodes for value in node.outputs]
-    found = place(Part(matched, inputs, outputs), ir.AliasAnalysis(nodes[0].graph))
-    return found.reason if isinstance(found, PlacementRefusal) else None
+    found = place(nodes, inputs, outputs, ir.AliasAnalysis(nodes[0].graph))
+    return str(found) if isinstance(found, PlacementRefusal) else None
 
 
 def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: PassContext) -> None:

@@ -9,7 +9,7 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.definition.context import PassContext
 from bringup.passes.rewrite.fusing import can_fuse
-from bringup.passes.rewrite.placement import Part, PlacementRefusal, place
+from bringup.passes.rewrite.placement import PlacementRefusal, place
 from bringup.passes.rewrite.rewriter import replace
 
 T = TypeVar("T")
@@ -194,9 +194,9 @@ def _replace(
         if not context.get_pass_name():
             raise PassError("a fusion cannot be reported without the name of the pass")
     aliases = ir.AliasAnalysis(graph)
-    found = place(Part(frozenset(nodes), inputs, outputs), aliases)
+    found = place(nodes, inputs, outputs, aliases)
     if isinstance(found, PlacementRefusal):
-        raise PassError(f"the part of {graph.name!r} cannot be replaced: {found.reason}")
+        raise PassError(f"the part of {graph.name!r} cannot be replaced, because of {found}")
     names = [node.name for node in nodes]
     made = replace(
         graph,

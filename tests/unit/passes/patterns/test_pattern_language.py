@@ -271,7 +271,7 @@ def test_item_that_is_used_elsewhere_is_refused():
 
     found, miss = matches(pattern, graph_of(function, 2))
     assert found == []
-    assert "used outside of the match by 'exp'" in miss.reason
+    assert "used outside by 'exp'" in miss.reason
 
 
 def relu(x):
