@@ -5,6 +5,7 @@
 
 #include "engine/analysis/placement.h"
 #include "engine/rewrite/rewriter.h"
+#include "engine/run/decompose_targets.h"
 #include "engine/util/outcome.h"
 #include "engine_aliases.h"
 #include "engine_copier.h"
@@ -88,6 +89,18 @@ nb::object place(AliasAnalysisCore& aliases, nb::handle nodes, nb::handle inputs
   return nb::make_tuple(aliases.node(place.before), take(node_tuple(core, place.hoist)));
 }
 
+// (what its replacement's inputs stand for, what `wanted` outputs of it stand for)
+nb::object values_around(GraphCore& core, nb::handle node, size_t wanted) {
+  const en::NodeId id = node_of(core, node);
+  const auto listed = [&](const std::vector<en::ValueId>& values) {
+    nb::list list;
+    for (const en::ValueId value : values) list.append(take(value_handle(core, value)));
+    return list;
+  };
+  return nb::make_tuple(listed(en::values_read(core.graph, id)),
+                        listed(en::values_computed(core.graph, id, wanted)));
+}
+
 nb::object inherited(GraphCore& core, nb::handle nodes) {
   return take(inherited_metadata(core, nodes_of(core, nodes)));
 }
@@ -104,6 +117,8 @@ void bind_rewriting(nb::module_& module) {
              nb::arg("outputs"),
              "(the node in front of which a replacement of `nodes` may stand, what must move there "
              "first), or (the node in the way, the reason).");
+  module.def("values_around", &values_around, nb::arg("graph"), nb::arg("node"), nb::arg("wanted"),
+             "What the inputs of a node's replacement stand for, and `wanted` outputs of it.");
   module.def("inherited_metadata", &inherited, nb::arg("graph"), nb::arg("nodes"),
              "What new nodes take over from `nodes`, which they replace.");
 }

@@ -6,8 +6,10 @@
 
 #include <unordered_map>
 
+#include "engine/run/decompose_targets.h"
 #include "engine/run/executor.h"
 #include "engine/util/error.h"
+#include "engine_aliases.h"
 #include "engine_core.h"
 #include "engine_registry.h"
 
@@ -64,13 +66,16 @@ en::RegistrationPtr pass_of(nb::handle descriptor) {
 class PythonSession : public en::SessionSteps {
  public:
   PythonSession(nb::object session, en::RegistrationPtr pass)
-      : graph_(graph_of(session.attr("graph"))),
+      : core_(nb::cast<GraphCore&>(session.attr("graph").attr("core"))),
+        graph_(core_.graph),
         pass_(std::move(pass)),
-        is_decompose_(pass_->descriptor.kind == en::PassKind::kDecompose),
         has_listeners_(nb::cast<bool>(session.attr("has_listeners"))),
         is_limited_(nb::cast<bool>(session.attr("is_limited"))),
         can_copy_(nb::cast<bool>(session.attr("can_copy"))),
-        session_(std::move(session)) {}
+        session_(std::move(session)) {
+    const en::PassDescriptor& descriptor = pass_->descriptor;
+    if (descriptor.kind == en::PassKind::kDecompose) targets_.emplace(graph_, descriptor.op_types);
+  }
 
   en::Graph& graph() override { return graph_; }
 
@@ -89,16 +94,27 @@ class PythonSession : public en::SessionSteps {
   void rollback() override { call<void>(session_, "rollback"); }
 
   size_t prepare() override { return call<size_t>(session_, "prepare"); }
-  void start(size_t search) override { call<void>(session_, "start", search); }
-  bool next() override { return call<bool>(session_, "next"); }
+  void start(size_t search) override {
+    call<void>(session_, "start", search);
+    if (targets_) targets_->start();
+  }
+  bool next() override {
+    if (!targets_) return call<bool>(session_, "next");
+    if (!targets_->next()) return false;
+    call<void>(session_, "take_node", take(node_handle(core_, targets_->node())));
+    return true;
+  }
   std::optional<std::string> refusal() override {
-    if (!is_decompose_) return std::nullopt;
-    return call<std::optional<std::string>>(session_, "refusal");
+    if (!targets_) return std::nullopt;
+    const auto aliases = session_.attr("aliases").attr("core");
+    return targets_->refusal(*nb::cast<AliasAnalysisCore&>(aliases).aliases);
   }
   bool meets_requirements() override { return call<bool>(session_, "meets_requirements"); }
   void make_replacement() override { call<void>(session_, "make_replacement"); }
   void replace() override { call<void>(session_, "replace"); }
-  void refuse(const std::string& reason) override { call<void>(session_, "refuse", reason); }
+  void refuse(const std::string& reason) override {
+    targets_ ? targets_->refuse(reason) : call<void>(session_, "refuse", reason);
+  }
   std::optional<en::NearMiss> near_miss() override;
   void savepoint() override { call<void>(session_, "savepoint"); }
   void release_savepoint() override { call<void>(session_, "release_savepoint"); }
@@ -124,14 +140,15 @@ class PythonSession : public en::SessionSteps {
   }
 
  private:
+  GraphCore& core_;
   en::Graph& graph_;
   const en::RegistrationPtr pass_;
-  const bool is_decompose_;
   const bool has_listeners_;
   const bool is_limited_;
   const bool can_copy_;
   nb::object session_;
   std::unique_ptr<en::Pass> instance_;
+  std::optional<en::DecomposeTargets> targets_;  // of a decompose pass
 };
 
 // Fields as those of bringup.passes.NearMiss.
@@ -139,6 +156,7 @@ using NearMissFields =
     std::tuple<std::string, std::string, std::string, std::string, std::string, uint32_t, uint32_t>;
 
 std::optional<en::NearMiss> PythonSession::near_miss() {
+  if (targets_) return targets_->near_miss();
   const auto found = call<std::optional<NearMissFields>>(session_, "near_miss");
   if (!found) return std::nullopt;
   return std::make_from_tuple<en::NearMiss>(*found);

@@ -48,7 +48,7 @@ std::string PlacementRefusal::text(const Graph& graph) const {
     case Why::kNoOperator:
       return "it is an input or the result of the graph, not an operator";
     case Why::kImpure:
-      return "it writes memory or is random, so it is never replaced";
+      return "the operator writes memory or is random, so it is never replaced";
     case Why::kUsedOutside:
       return concat({"its output ", std::to_string(index), " is used outside by ", name(),
                      "; make it an output too"});

@@ -5,6 +5,7 @@
 #include "engine/analysis/order.h"
 #include "engine/match/found_match.h"
 #include "engine/rewrite/rewriter.h"
+#include "engine/run/decompose_targets.h"
 #include "engine/run/native_run.h"
 #include "engine/util/error.h"
 
@@ -167,96 +168,36 @@ class DecomposeSession : public NativeSession {
 
   size_t prepare() override {
     aliases_.emplace(graph_);
+    targets_.emplace(graph_, context_.descriptor.op_types);
     return 1;
   }
 
-  void start(size_t) override {
-    targets_.clear();
-    following_ = 0;
-    near_miss_.reset();
-    std::string wanted;
-    for (const std::string& type : context_.descriptor.op_types) {
-      const std::span<const NodeId> found = graph_.find(Strings::intern(type));
-      targets_.insert(targets_.end(), found.begin(), found.end());
-      wanted += (wanted.empty() ? "" : ", ") + type;
-    }
-    std::sort(targets_.begin(), targets_.end(),
-              [&](NodeId one, NodeId other) { return graph_.is_before(one, other); });
-    if (targets_.empty()) near_miss_ = {wanted, "", "the graph has no " + wanted, "", "", 0, 0};
-  }
-
-  bool next() override {
-    while (following_ < targets_.size()) {
-      node_ = targets_[following_++];
-      if (graph_.alive(node_)) return true;
-    }
-    return false;
-  }
-
-  std::optional<std::string> refusal() override {
-    if (!graph_.pure(node_)) {
-      return "the operator writes memory or is random, so it is never replaced";
-    }
-    for (uint32_t index = 0; index < graph_.output_count(node_); ++index) {
-      const NodeId writer = aliases_->writer_of({node_, index});
-      if (writer == kNoNode) continue;
-      return "its memory is written by " + quoted(graph_.name_text(writer)) +
-             ", so it is not replaced";
-    }
-    return std::nullopt;
-  }
+  void start(size_t) override { targets_->start(); }
+  bool next() override { return targets_->next(); }
+  std::optional<std::string> refusal() override { return targets_->refusal(*aliases_); }
 
   bool meets_requirements() override {
-    return instance_->meet_requirements(graph_, node_, context_);
+    return instance_->meet_requirements(graph_, targets_->node(), context_);
   }
 
   void make_replacement() override {
-    take(instance_->replacement(graph_, node_, context_), "", graph_.name_text(node_));
+    const NodeId node = targets_->node();
+    take(instance_->replacement(graph_, node, context_), "", graph_.name_text(node));
   }
 
   void replace() override {
-    const std::vector<ValueId> inputs = read();
-    const std::vector<ValueId> outputs = computed(replacement_->outputs().size());
-    put(Site{inputs, outputs, {&node_, 1}, node_});
+    const NodeId node = targets_->node();
+    const std::vector<ValueId> inputs = values_read(graph_, node);
+    const std::vector<ValueId> outputs =
+        values_computed(graph_, node, replacement_->outputs().size());
+    put(Site{inputs, outputs, {&node, 1}, node});
   }
 
-  void refuse(const std::string& reason) override {
-    if (near_miss_ || !graph_.alive(node_)) return;
-    near_miss_ = {std::string(Strings::text(graph_.type(node_))),
-                  std::string(graph_.name_text(node_)),
-                  reason,
-                  "",
-                  "",
-                  0,
-                  0};
-  }
-
-  std::optional<NearMiss> near_miss() override { return near_miss_; }
+  void refuse(const std::string& reason) override { targets_->refuse(reason); }
+  std::optional<NearMiss> near_miss() override { return targets_->near_miss(); }
 
  private:
-  // Every value the node reads, each once.
-  std::vector<ValueId> read() const {
-    std::vector<ValueId> inputs;
-    for_each_value(graph_.all_arguments(node_), [&](ValueId value) {
-      if (std::find(inputs.begin(), inputs.end(), value) == inputs.end()) inputs.push_back(value);
-    });
-    return inputs;
-  }
-
-  // The outputs that are read, if the replacement has as many; else all.
-  std::vector<ValueId> computed(size_t wanted) const {
-    std::vector<ValueId> all, used;
-    for (uint32_t index = 0; index < graph_.output_count(node_); ++index) {
-      all.push_back({node_, index});
-      if (!graph_.users({node_, index}).empty()) used.push_back({node_, index});
-    }
-    return !used.empty() && used.size() == wanted ? used : all;
-  }
-
-  std::vector<NodeId> targets_;
-  size_t following_ = 0;
-  NodeId node_ = kNoNode;
-  std::optional<NearMiss> near_miss_;
+  std::optional<DecomposeTargets> targets_;
 };
 
 }  // namespace

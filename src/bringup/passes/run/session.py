@@ -15,7 +15,7 @@ from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRewriteError
 from bringup.ir.edits import Committer
 from bringup.ir.inference import shapes_withheld
-from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass
+from bringup.passes.definition.base import FusionBasePass, PatternFusionPass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.stages import PassStage
 from bringup.passes.engine import native
@@ -26,7 +26,7 @@ from bringup.passes.rewrite.rewriter import replace
 from bringup.passes.run.controls import Controls
 from bringup.passes.run.dump import dump
 from bringup.passes.run.events import EventKind, PassEvent, emit, profiled
-from bringup.passes.run.targets import NodeTargets, PatternTargets, RewriteTarget
+from bringup.passes.run.targets import PatternTargets, RewriteTarget
 from bringup.passes.run.verify import Verifier
 
 __all__ = ["Session", "result_of"]
@@ -54,8 +54,9 @@ class Session:
         can_copy: whether `copy_output` can be asked for; likewise.
     """
 
-    _targets: PatternTargets | NodeTargets  # after `prepare`
-    _target: RewriteTarget  # the candidate that the steps are about, after `next`
+    aliases: ir.AliasAnalysis  # after `prepare`
+    _targets: PatternTargets | None = None  # of a pattern pass, after `prepare`
+    _target: RewriteTarget  # the candidate that the steps are about
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Session:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             _undo(transaction)
-        if self._searches:
+        if self._targets is not None:
             self._targets.end()
         self._around.close()
 
@@ -193,29 +194,29 @@ class Session:
 
     def prepare(self) -> int:
         """How many things it looks for."""
+        self.aliases = ir.AliasAnalysis(self.graph)
         if isinstance(self._instance, PatternFusionPass):
-            self._targets = PatternTargets(self.graph, self._instance)
-        else:
-            assert isinstance(self._instance, DecomposePass)
-            self._targets = NodeTargets(self.graph, self._descriptor.op_types)
-        self._searches = self._targets.count
+            self._targets = PatternTargets(self.graph, self.aliases, self._instance)
+        self._searches = 1 if self._targets is None else self._targets.count
         return self._searches
 
     def start(self, search: int) -> None:
         """Look for number `search` from here on."""
-        self._targets.start(search)
+        if self._targets is not None:
+            self._targets.start(search)
+
+    def take_node(self, node: ir.Node) -> None:
+        """The next candidate of a decompose pass: the engine walks over them."""
+        self._target = RewriteTarget(node, node.op_type, (node,), node)
 
     def next(self) -> bool:
-        """Go to the next candidate, if there is one."""
+        """Go to the next match, if there is one."""
+        assert self._targets is not None, "the engine has the nodes of a decompose pass"
         found = self._targets.next()
         if found is None:
             return False
         self._target = found
         return True
-
-    def refusal(self) -> str | None:
-        """Why the candidate cannot be replaced whatever the hooks say."""
-        return self._targets.refusal(self._target)
 
     def meets_requirements(self) -> bool:
         """What the hook says."""
@@ -238,7 +239,7 @@ class Session:
     def replace(self) -> None:
         """Put the replacement where the candidate is."""
         target, replacement = self._target, self._replacement
-        inputs, outputs = target.inputs, target.outputs(len(replacement.outputs))
+        inputs, outputs = target.around(len(replacement.outputs))
         if self._verifier is not None and len(replacement.outputs) == len(outputs):
             where = f"{target.pattern} ({', '.join(target.names)})"
             self._verifier.check(where, target.nodes, inputs, outputs, replacement)
@@ -250,15 +251,17 @@ class Session:
             nodes=target.nodes,
             before=target.before,
             hoist=target.hoist,
-            aliases=self._targets.aliases,
+            aliases=self.aliases,
         )
 
     def refuse(self, reason: str) -> None:
-        """The candidate was left alone."""
+        """The match was left alone."""
+        assert self._targets is not None
         self._targets.refuse(self._target, reason)
 
     def near_miss(self) -> tuple[str, str, str, str, str, int, int] | None:
         """What came closest since `start`."""
+        assert self._targets is not None
         self._targets.end()
         miss = self._targets.near_miss
         if miss is None:
@@ -290,7 +293,7 @@ class Session:
         assert self._savepoint is not None, "savepoint() made it"
         _undo(self._savepoint)
         if self._undone:
-            self._targets.aliases.rebuild()
+            self.aliases.rebuild()
 
     # What happens
 

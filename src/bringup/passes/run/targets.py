@@ -1,4 +1,4 @@
-"""What a pattern or decompose pass may rewrite in one graph: matches, or nodes of some types."""
+"""What a pass may rewrite in one graph: the matches of its patterns, or a node."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.definition.base import PatternFusionPass, pattern_methods
 from bringup.passes.definition.expressions import configure, pattern_of
+from bringup.passes.engine import native
 from bringup.passes.matching.native_matcher import make_matcher
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.reference.matcher import RewriteCandidate
 from bringup.passes.report import NearMiss
 
-__all__ = ["NodeTargets", "PatternTargets", "RewriteTarget"]
+__all__ = ["PatternTargets", "RewriteTarget"]
 
 
 @dataclass(slots=True)
@@ -42,35 +43,28 @@ class RewriteTarget:
         return [node._name for node in self.nodes]
 
     @property
-    def inputs(self) -> Sequence[ir.Value | None]:
-        """What the replacement's inputs stand for; None where an optional part is absent."""
-        if isinstance(self.subject, MatchResult):
-            return self.subject.inputs
-        return list(dict.fromkeys(self.subject.inputs))
-
-    @property
     def captures(self) -> list[str]:
         """What the captured values of a match are called; those of absent parts are left out."""
         if not isinstance(self.subject, MatchResult):
             return []
         return [value.name for value in self.subject.captured()]
 
-    def outputs(self, wanted: int) -> Sequence[ir.Value]:
-        """What a replacement with `wanted` outputs replaces: of a node those outputs that are read,
-        if it has as many, else all.
+    def around(self, wanted: int) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
+        """What the replacement's inputs stand for (None where an optional part is absent), and what
+        `wanted` outputs of it stand for.
         """
         if isinstance(self.subject, MatchResult):
-            return self.subject.outputs
-        everything = list(self.subject.outputs)
-        used = [value for value in everything if value.users] or everything
-        return used if len(used) == wanted else everything
+            return self.subject.inputs, self.subject.outputs
+        return native.values_around(self.subject.graph.core, self.subject, wanted)
 
 
 class PatternTargets:
     """The matches of a pass's patterns."""
 
-    def __init__(self, graph: ir.Graph, instance: PatternFusionPass) -> None:
-        self.aliases = ir.AliasAnalysis(graph)
+    def __init__(
+        self, graph: ir.Graph, aliases: ir.AliasAnalysis, instance: PatternFusionPass
+    ) -> None:
+        self._aliases = aliases
         self._graph = graph
         self._patterns = _patterns_of(graph, instance)
         self._match: MatchResult | None = None
@@ -82,7 +76,7 @@ class PatternTargets:
 
     def start(self, search: int) -> None:
         """Look for pattern number `search`, from the first node on."""
-        self._matcher = make_matcher(self._patterns[search], self._graph, self.aliases)
+        self._matcher = make_matcher(self._patterns[search], self._graph, self._aliases)
         self._found: Iterator[RewriteCandidate] = self._matcher.matches()
 
     def next(self) -> RewriteTarget | None:
@@ -101,10 +95,6 @@ class PatternTargets:
             self._match.expire()
         self._match = None
 
-    def refusal(self, target: RewriteTarget) -> str | None:
-        """The matcher refuses what cannot be replaced."""
-        return None
-
     def refuse(self, target: RewriteTarget, reason: str) -> None:
         """Note that a match was left alone."""
         self._matcher.refuse(target.nodes[-1], reason)
@@ -113,52 +103,6 @@ class PatternTargets:
     def near_miss(self) -> NearMiss | None:
         """What came closest since `start`."""
         return self._matcher.near_miss
-
-
-class NodeTargets:
-    """The nodes of the types that a decompose pass replaces."""
-
-    count = 1
-
-    def __init__(self, graph: ir.Graph, op_types: Sequence[str]) -> None:
-        self.aliases = ir.AliasAnalysis(graph)
-        self.near_miss: NearMiss | None = None
-        self._graph = graph
-        self._op_types = op_types
-
-    def start(self, search: int) -> None:
-        """Take the nodes that are there now, in their order."""
-        targets = [node for op_type in self._op_types for node in self._graph.find(op_type)]
-        self._found = iter(sorted(targets, key=lambda node: node.order))
-        wanted = ", ".join(self._op_types)
-        none = NearMiss(wanted, "", f"the graph has no {wanted}")
-        self.near_miss = None if targets else none
-
-    def next(self) -> RewriteTarget | None:
-        """The next node that is still there."""
-        for node in self._found:
-            if self._graph.owns(node):
-                return RewriteTarget(node, node.op_type, (node,), node)
-        return None
-
-    def end(self) -> None:
-        """Nodes expire by themselves."""
-
-    def refusal(self, target: RewriteTarget) -> str | None:
-        """Why a node is not replaced, whatever the pass says."""
-        (node,) = target.nodes
-        if not node.pure:
-            return "the operator writes memory or is random, so it is never replaced"
-        for value in node.outputs:
-            writer = self.aliases.writer_of(value)
-            if writer is not None:
-                return f"its memory is written by {writer.name!r}, so it is not replaced"
-        return None
-
-    def refuse(self, target: RewriteTarget, reason: str) -> None:
-        """Note that a node was left alone."""
-        if self.near_miss is None:
-            self.near_miss = NearMiss(target.pattern, target.names[0], reason)
 
 
 def _patterns_of(graph: ir.Graph, instance: PatternFusionPass) -> list[Pattern]:
