@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <mutex>
 
 #include "python/engine_graph.h"
@@ -53,23 +54,43 @@ void bind_engine(nb::module_& module) {
 // rest of the module, so they come when one of them is asked for.
 constexpr void (*kLate[])(nb::module_&) = {bringup::python::bind_language, bind_engine};
 
-nb::object late_name(const nb::module_& module, const std::string& name) {
-  static std::recursive_mutex binding;  // what is bound asks for names too
+// Binds what has not been asked for until the module has the name. While names are being bound,
+// what is missing is only missing: nanobind asks for names before it defines them.
+void bind_until_known(nb::module_& module, PyObject* names, PyObject* name) {
+  static std::recursive_mutex binding;
   static size_t bound = 0;
+  static bool is_binding = false;
   {
     const nb::gil_scoped_release released;  // whoever binds may need it
     binding.lock();
   }
   const std::lock_guard held(binding, std::adopt_lock);
-  const auto names = nb::borrow<nb::dict>(PyModule_GetDict(module.ptr()));
-  while (!name.starts_with("__") && !names.contains(name.c_str()) && bound < std::size(kLate)) {
-    nb::module_ core = module;
-    kLate[bound++](core);
+  while (!is_binding && PyDict_Contains(names, name) == 0 && bound < std::size(kLate)) {
+    is_binding = true;
+    kLate[bound++](module);
+    is_binding = false;
   }
-  if (names.contains(name.c_str())) return names[name.c_str()];
-  throw nb::attribute_error(
-      ("module 'bringup._native._core' has no attribute '" + name + "'").c_str());
 }
+
+// The module's __getattr__. A function of C: nobody throws where a name is merely missing.
+PyObject* late_name(PyObject* self, PyObject* name) {
+  PyObject* names = PyModule_GetDict(self);
+  const char* text = PyUnicode_AsUTF8(name);
+  if (text == nullptr) return nullptr;
+  if (std::strncmp(text, "__", 2) != 0) {
+    auto module = nb::borrow<nb::module_>(self);
+    bind_until_known(module, names, name);
+  }
+  PyObject* found = PyDict_GetItemWithError(names, name);
+  if (found == nullptr && PyErr_Occurred() == nullptr) {
+    PyErr_Format(PyExc_AttributeError, "module 'bringup._native._core' has no attribute '%U'",
+                 name);
+  }
+  Py_XINCREF(found);
+  return found;
+}
+
+PyMethodDef late_names[] = {{"__getattr__", late_name, METH_O, nullptr}, {}};
 
 }  // namespace
 
@@ -100,7 +121,5 @@ NB_MODULE(_core, module) {
              "depends on is as it was; else None.");
   bringup::python::bind_host_call(module);
   module.def("take_last_error", &rt::take_last_error);
-  module.def("__getattr__", [owner = nb::handle(module)](const std::string& name) {
-    return late_name(nb::borrow<nb::module_>(owner), name);
-  });
+  if (PyModule_AddFunctions(module.ptr(), late_names) != 0) throw nb::python_error();
 }

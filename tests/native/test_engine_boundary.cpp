@@ -80,10 +80,12 @@ TEST(boundaries_that_cannot_be_meant_say_why) {
   CHECK(contains(nodes_in(target.graph, {target.x}, {target.sum}),
                  "7: the boundary is not closed: 'y' enters it, but is no input of it"));
   returns(target.graph, {target.neg, target.relu});
-  CHECK(contains(nodes_in(target.graph, {target.x}, {target.exp}),
-                 "7: the boundary cannot be replaced, because of 'relu': its output 0 is used outside"));
-  CHECK(contains(nodes_in(target.graph, {target.x, target.relu}, {target.relu, target.exp}),
-                 "7: the boundary cannot be replaced, because of 'relu': an input would be computed inside"));
+  CHECK(contains(
+      nodes_in(target.graph, {target.x}, {target.exp}),
+      "7: the boundary cannot be replaced, because of 'relu': its output 0 is used outside"));
+  CHECK(contains(
+      nodes_in(target.graph, {target.x, target.relu}, {target.relu, target.exp}),
+      "7: the boundary cannot be replaced, because of 'relu': an input would be computed inside"));
   CHECK(contains(nodes_in(target.graph, {target.x}, {target.relu, target.relu}),
                  "1: 'relu' is an output of the boundary already"));
   CHECK(contains(nodes_in(target.graph, {target.x}, {}), "1: the boundary has no output"));

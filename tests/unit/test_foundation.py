@@ -178,6 +178,7 @@ def test_the_core_binds_the_engine_when_it_is_asked_for() -> None:
         "from bringup import _native\n"
         "core = _native.core()\n"
         "assert 'GraphCore' not in vars(core) and 'load_kernel' in vars(core)\n"
+        "assert core.Opcode is core.Opcode and 'GraphCore' not in vars(core)\n"
         "try:\n    core.no_such_name\n"
         "except AttributeError as error:\n    print(error)\n"
         "assert core.GraphCore is core.GraphCore and 'GraphCore' in vars(core)\n"

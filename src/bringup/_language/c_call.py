@@ -7,6 +7,7 @@ the native library does with it is in native/runtime/c_function.h.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -76,6 +77,8 @@ _TVM_ARGUMENTS = {
     "ScalarType": (ValueKind.DTYPE, Opcode.INT),
 }
 _NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
+# An item with the name of its member before it.
+_NAMED = re.compile(r"([A-Za-z_]\w*)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
 # What is no whole number, or need not be one.
 _OWN = ("ptr", "workspace", "ref", *CTYPES)
 
@@ -206,28 +209,37 @@ def parse_items(
     has not, or two members alike.
     """
     items: list[CParameter] = []
-    for part, node in _parts(text, signature, where, named=named):
-        reader = _Reader(part, signature, where)
-        member = ""
-        if isinstance(node, ast.keyword):
-            member, node = node.arg or "", node.value
+    for part in _split(text):
+        found = _NAMED.match(part) if named else None
+        member, item = (found[1], found[2]) if found else ("", part)
         if member and any(item.member == member for item in items):
             raise ValueError(f"{where}: {part!r}: there is a member {member} before")
-        items.append(replace(reader.item(node), member=member))
+        reader = _Reader(item, signature, where)
+        items.append(replace(reader.item(reader.tree(item)), member=member))
     return tuple(items)
 
 
-def _parts(
-    text: str, signature: Sequence[Argument], where: str, *, named: bool = False
-) -> Iterator[tuple[str, Any]]:
-    """The elements of a list with their texts; with `named`, also those with a name before them."""
+def _split(text: str) -> list[str]:
+    """The elements of a comma-separated list; the last one may be followed by a comma."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    parts = [part.strip() for part in parts]
+    return parts[:-1] if not parts[-1] else parts
+
+
+def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tuple[str, ast.expr]]:
+    """The elements of a list with their texts."""
     source = f"f({text}\n)"
     call = _Reader(text, signature, where).tree(source)
-    if not isinstance(call, ast.Call) or (call.keywords and not named):
+    if not isinstance(call, ast.Call) or call.keywords:
         reader = _Reader(text, signature, where)
         raise reader.error(f"it cannot be read; {reader.grammar}")
-    nodes: list[Any] = [*call.args, *call.keywords]
-    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+    for node in call.args:
         yield ast.get_source_segment(source, node) or "", node
 
 

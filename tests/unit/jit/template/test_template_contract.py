@@ -161,6 +161,7 @@ def test_an_unused_signature_of_c_is_refused() -> None:
 
 SIZES = "ptr(out), ptr(x), size(x,0), size(x,1)"
 NAMED = "ptr(out), ptr(x), rows=size(x,0), columns = size(x,1)"
+MIXED = "out=ptr(out), ptr(x), rows=size(x, 0), stride(x,0),"
 
 
 def rows_given_by(members: str, entry: str, items: str) -> float:
@@ -176,6 +177,13 @@ def test_fields_of_one_type_are_told_apart_by_the_names_in_params(entry: str) ->
     assert rows_given_by("int64_t rows, columns;", entry, NAMED) == 2
     with pytest.raises((CompileError, ValueError), match=r"rows in another place|calls it rows"):
         rows_given_by("int64_t columns, rows;", entry, NAMED)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_items_without_a_name_may_follow_items_with_one(entry: str) -> None:
+    assert rows_given_by("int64_t rows, row_stride;", entry, MIXED) == 2
+    with pytest.raises(ValueError, match="there is a member rows before"):
+        rows_given_by("int64_t rows, rows;", entry, "rows=size(x,0), rows=size(x,1)")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

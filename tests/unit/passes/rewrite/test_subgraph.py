@@ -114,7 +114,9 @@ def test_nodes_of_a_boundary_come_in_graph_order():
 def test_part_that_is_used_outside_is_refused_and_named():
     graph = diamond()
     made = boundary(graph, [[("a", 0)]], [("b", 0)])
-    with pytest.raises(PassError, match="'a': its output 0 is used outside by 'c'; make it an output too"):
+    with pytest.raises(
+        PassError, match="'a': its output 0 is used outside by 'c'; make it an output too"
+    ):
         replace(graph, made, chain("new"))
     assert types(graph) == ["a", "b", "c", "d"]
 
