@@ -10,6 +10,7 @@
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/graph.h"
+#include "torch/graphs/handler_call.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/run_bindings.h"
 #include "torch/graphs/slots.h"
@@ -127,10 +128,15 @@ void bind_recorder(nb::module_& module) {
   nb::class_<Recorder>(module, "Recorder")
       .def(
           "__init__",
-          [](Recorder* self, const std::vector<std::string>& updatable) {
-            new (self) Recorder(as_set(updatable));
+          [](Recorder* self, const std::vector<std::string>& updatable,
+             const std::vector<std::string>& hooked, nb::callable handle) {
+            new (self) Recorder(as_set(updatable), as_set(hooked),
+                                [handle = std::move(handle)](const c10::OperatorHandle& op,
+                                                             std::vector<c10::IValue>* stack) {
+                                  return call_handler(handle, op, stack);
+                                });
           },
-          nb::arg("updatable"))
+          nb::arg("updatable"), nb::arg("hooked"), nb::arg("handle"))
       .def("begin", &Recorder::begin)
       .def("stop", &Recorder::stop)
       .def(
@@ -138,6 +144,7 @@ void bind_recorder(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("seen", &Recorder::seen)
+      .def_prop_ro("node_count", &Recorder::node_count)
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)

@@ -78,6 +78,7 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
   }
   try {
     const OperatorTraits& traits = recorder->traits_of(op);
+    if (recorder->handled(traits, op, stack)) return;
     if (is_composite_here(traits, op, below)) {
       // A dispatch mode would get it whole, and what it then calls would be hidden from us.
       return op.redispatchBoxed(below.remove(DispatchKey::Python), stack);

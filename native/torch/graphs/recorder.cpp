@@ -130,7 +130,9 @@ c10::Stream current_stream_of(c10::DeviceIndex device) {
 
 }  // namespace
 
-Recorder::Recorder(std::unordered_set<std::string> updatable) : updatable_(std::move(updatable)) {}
+Recorder::Recorder(std::unordered_set<std::string> updatable,
+                   std::unordered_set<std::string> hooked, Handle handle)
+    : updatable_(std::move(updatable)), hooked_(std::move(hooked)), handle_(std::move(handle)) {}
 
 Recorder::~Recorder() { stop(); }
 
@@ -212,9 +214,18 @@ OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
   const std::string suffix = overload.empty() ? ".default" : "." + overload;
   for (const std::string& name : {base, base + suffix, bare, bare + suffix}) {
     traits.updatable |= updatable_.contains(name);
+    traits.hooked |= hooked_.contains(name);
   }
   if (gives_tensors && !traits.mutates && !traits.view) traits.out = find_out_variant(op);
   return traits;
+}
+
+bool Recorder::handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                       std::vector<c10::IValue>* stack) {
+  if (!traits.hooked || in_handler_) return false;
+  in_handler_ = true;
+  const auto back = c10::make_scope_exit([this] { in_handler_ = false; });
+  return handle_(op, stack);
 }
 
 void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& op,

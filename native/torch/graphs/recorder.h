@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,14 +44,21 @@ struct OperatorTraits {
   bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
   RandomTraits numbers;        // where it takes them from
   bool updatable = false;      // a handler declared arguments of it
+  bool hooked = false;         // a handler takes part in its capture
   const KernelOp* kernel = nullptr;
   std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
 };
 
 class Recorder {
  public:
-  // `updatable`: operators with a registered handler, under any of their names.
-  explicit Recorder(std::unordered_set<std::string> updatable);
+  // `handle`: whether a handler takes part in a call, and runs it then; true when it did.
+  using Handle =
+      std::function<bool(const c10::OperatorHandle& op, std::vector<c10::IValue>* stack)>;
+
+  // `updatable`: operators with a registered handler, under any of their names; `hooked`: those
+  // whose handler takes part in the capture.
+  Recorder(std::unordered_set<std::string> updatable, std::unordered_set<std::string> hooked,
+           Handle handle);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -103,6 +111,10 @@ class Recorder {
     const auto back = c10::make_scope_exit([&] { gradients_wanted_ = former; });
     body();
   }
+  // Whether a handler ran the call. What it calls itself is recorded as any other operator.
+  bool handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
+               std::vector<c10::IValue>* stack);
+  size_t node_count() const { return nodes_.size(); }
   // One operator, from the dispatcher.
   void record(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               std::vector<c10::IValue>* stack);
@@ -140,6 +152,9 @@ class Recorder {
   std::unordered_set<const c10::StorageImpl*> known_inputs_;
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
+  std::unordered_set<std::string> hooked_;
+  Handle handle_;
+  bool in_handler_ = false;
   Restorer restorer_;
   Contents contents_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();

@@ -13,24 +13,43 @@ from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff
 from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
-from bringup.graphs._handlers import GraphOpHandler, register_graph_handler
+from bringup.graphs._handlers import (
+    GraphOpHandler,
+    graph_handler_scope,
+    graph_handlers,
+    register_graph_handler,
+    unregister_graph_handler,
+)
+from bringup.graphs._kept import TensorRef
+from bringup.graphs._records import DispatchRecord
 from bringup.graphs._slots import HostValue, NodeInfo
 
 __all__ = [
     "CapturedGraph",
     "Change",
+    "DispatchRecord",
     "GraphDiff",
     "GraphOpHandler",
     "HostValue",
     "NodeInfo",
+    "NpuGraphOpHandler",
     "Slot",
+    "TensorRef",
     "UpdateReport",
     "capture",
     "constant",
+    "graph_handler_scope",
+    "graph_handlers",
     "is_current_stream_capturing",
     "register_graph_handler",
+    "register_npu_graph_handler",
     "scope",
+    "unregister_graph_handler",
 ]
+
+# What torch_npu calls them.
+NpuGraphOpHandler = GraphOpHandler
+register_npu_graph_handler = register_graph_handler
 
 # What torch_npu calls them: torch.npu.graph, torch.npu.NPUGraph.
 register_module_attribute("graph", lambda: capture)

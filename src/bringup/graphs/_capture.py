@@ -20,9 +20,10 @@ from bringup.errors import CaptureError
 from bringup.graphs._generated import generated_code_refused
 from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
-from bringup.graphs._handlers import registered_names
+from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._reachable import Found, frame_values, reachable
+from bringup.graphs._records import HandledCalls
 from bringup.graphs._replaced import attribute_replaced
 from bringup.graphs._run import RunUnit
 from bringup.graphs._scope import OutermostCalls, ScopeTracker
@@ -100,7 +101,11 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
-        recorder = torch_library("graphs.capture").graphs.Recorder(registered_names())
+        self._handled = handled = HandledCalls()
+        recorder = torch_library("graphs.capture").graphs.Recorder(
+            registered_names(), hooked_names(), handled.handle
+        )
+        handled.node_count = lambda: int(_session.recorder.node_count)
         self._held = held = HeldTensors(recorder.predates)
         found = reachable(frame_values(sys._getframe(1)))
         generators = _remember(recorder, held, found, REMEMBERED_BYTES)
@@ -151,7 +156,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            self._graph._content = Content(native, recorder.watch)
+            self._graph._content = Content(native, recorder.watch, self._handled.calls)
             self._graph._unit = unit
         except BaseException:
             recorder.abandon()

@@ -11,6 +11,7 @@ import torch
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._describe import Access, GraphDiff, diff_graphs, dot_text, named_nodes
+from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
     HostValue,
@@ -55,12 +56,20 @@ class Slot:
 class Content:
     """What a capture made: the native graph and the names of its slots."""
 
-    def __init__(self, native: Any, watch: Any) -> None:
+    def __init__(self, native: Any, watch: Any, handled: Sequence[HandledCall] = ()) -> None:
         self.native = native
         self.watch = watch  # also the graph's own; here the garbage collector finds it
         self._held = [hold(op) for op in {row[1] for row in native.nodes()}]  # nodes have handles
+        of_node = handled_nodes(handled, [row[1] for row in native.nodes()])
         calls = [
-            UpdatableCall(node, op, scope, native.host_values(node), native.is_kernel(node))
+            UpdatableCall(
+                node,
+                op,
+                scope,
+                native.host_values(node),
+                native.is_kernel(node),
+                of_node.get(node),
+            )
             for node, op, scope in native.updatable()
         ]
         self.places, self.records = name_slots(calls)
@@ -197,8 +206,11 @@ class CapturedGraph:
         if values is not None:
             return content.table.update(_as_dict(values))  # type: ignore[no-any-return]
         assert cpu_update_input is not None
-        pairs = _by_record(content.records, cpu_update_input)
-        return content.table.update_slots(pairs)  # type: ignore[no-any-return]
+        pairs, staged = _by_record(content.records, cpu_update_input)
+        report = content.table.update_slots(pairs)
+        for record, after in staged:
+            record.record = after
+        return report  # type: ignore[no-any-return]
 
     def refresh(self) -> None:
         """Reads again what the graph took as given, and takes it as it is for given.
@@ -232,6 +244,14 @@ class CapturedGraph:
                 if index == place.argument:
                     found[place.name] = Slot(place.name, type_, value, place.op)
         return found
+
+    @property
+    def dispatch_records(self) -> tuple[DispatchRecord, ...]:
+        """The captured calls whose handler took part, in order, with the arguments that they have
+        now. For reading; `update` writes.
+        """
+        records = self._captured("dispatch_records").records
+        return tuple(one.record.staged() for one in records if isinstance(one, HandledRecord))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
@@ -307,47 +327,59 @@ def _as_dict(values: Any) -> dict[str, HostValue]:
 
 
 def _by_record(
-    records: Sequence[Record], inputs: Sequence[Mapping[str, HostValue]]
-) -> list[tuple[int, Any]]:
-    """torch_npu's list of dicts as (slot, value) pairs."""
+    records: Sequence[Record | HandledRecord], inputs: Sequence[Mapping[str, Any]]
+) -> tuple[list[tuple[int, Any]], list[tuple[HandledRecord, DispatchRecord]]]:
+    """torch_npu's list of dicts as (slot, value) pairs, and what handled records are then."""
     if not isinstance(inputs, (list, tuple)) or not all(
         isinstance(entry, Mapping) for entry in inputs
     ):
         raise UpdateError(
             f"cpu_update_input is a list of dicts, got {inputs!r}. Nothing was changed"
         )
-    listed = ", ".join(f"{record.op} ({', '.join(record.slots)})" for record in records) or "none"
     if not records:
         raise UpdateError(
             "cpu_update_input: no captured operator has a handler; register one with "
             "@graphs.register_graph_handler before the capture, or update named slots. Nothing "
             "was changed"
         )
-    if len(inputs) == 1:
-        shared = inputs[0]
-        for key in shared:
-            if not any(key in record.slots for record in records):
-                raise UpdateError(
-                    f"no record takes '{key}'; records: {listed}. Nothing was changed"
-                )
-        return [
-            (record.slots[key], value)
-            for record in records
-            for key, value in shared.items()
-            if key in record.slots
-        ]
-    if len(inputs) != len(records):
+    shared = len(inputs) == 1
+    if not shared and len(inputs) != len(records):
         raise UpdateError(
-            f"cpu_update_input has {len(inputs)} dicts for {len(records)} records: {listed}."
-            " Give one dict for all or one for each. Nothing was changed"
+            f"cpu_update_input has {len(inputs)} dicts for {len(records)} records: "
+            f"{_listed(records)}. Give one dict for all or one for each. Nothing was changed"
         )
     pairs: list[tuple[int, Any]] = []
-    for number, (record, entry) in enumerate(zip(records, inputs, strict=True)):
-        for key, value in entry.items():
-            if key not in record.slots:
-                raise UpdateError(
-                    f"record {number}, {record.op}, takes {', '.join(record.slots)}, not '{key}'. "
-                    "Nothing was changed"
-                )
-            pairs.append((record.slots[key], value))
-    return pairs
+    staged: list[tuple[HandledRecord, DispatchRecord]] = []
+    taken: set[str] = set()
+    for number, record in enumerate(records):
+        entry = inputs[0 if shared else number]
+        if isinstance(record, HandledRecord):
+            after, found, keys = record.stage(entry)
+            staged.append((record, after))
+        else:
+            keys = entry.keys() & record.slots.keys()
+            found = [(record.slots[key], entry[key]) for key in entry if key in keys]
+        pairs += found
+        taken |= keys
+        unknown = [key for key in entry if key not in keys]
+        if unknown and not shared:
+            raise UpdateError(
+                f"record {number}, {record.op}, takes {_keys_of(record)}, not '{unknown[0]}'. "
+                "Nothing was changed"
+            )
+    for key in inputs[0] if shared else ():
+        if key not in taken:
+            raise UpdateError(
+                f"no record takes '{key}'; records: {_listed(records)}. Nothing was changed"
+            )
+    return pairs, staged
+
+
+def _listed(records: Sequence[Record | HandledRecord]) -> str:
+    return ", ".join(f"{record.op} ({_keys_of(record)})" for record in records)
+
+
+def _keys_of(record: Record | HandledRecord) -> str:
+    if isinstance(record, HandledRecord):
+        return f"what {record.handler.__name__}.update_args reads"
+    return ", ".join(record.slots)

@@ -5,20 +5,30 @@ The registry has torch_npu's shape: a class with `UPDATE_SPECS`, registered unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
+import torch
+
+from bringup.graphs._kept import wrapped
 from bringup.ops.integration.adopt import adopted_names
 
 __all__ = [
     "GraphOpHandler",
     "Spec",
     "gives_all_arguments",
+    "graph_handler_scope",
+    "graph_handlers",
     "handler_for",
     "handlers_of_block",
+    "hooked_names",
     "register_graph_handler",
     "registered_names",
+    "takes_part",
+    "unregister_graph_handler",
 ]
 
 Spec = tuple[str, int | str, str]
@@ -45,10 +55,75 @@ class GraphOpHandler:
         """
         return cls.UPDATE_SPECS.get(op_name, ())
 
+    @classmethod
+    def prepare_capture(
+        cls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """What is captured instead of `func(*args, **kwargs)`: another overload, with outputs or a
+        workspace that are allocated here. Its operators become nodes of the graph. The handler of
+        another overload has to be this one.
+        """
+        return func, args, kwargs
+
+    @classmethod
+    def postprocess_result(cls, result: Any, kwargs: dict[str, Any]) -> Any:
+        """What the captured code gets.
+
+        Args:
+            result: what the captured call returned.
+            kwargs: its keyword arguments, as `prepare_capture` left them.
+        """
+        return result
+
+    @classmethod
+    def record_wrap_kwarg(cls, key: str, value: Any, tensor_param_names: Collection[str]) -> Any:
+        """How a keyword-only argument is kept in the record: tensors by reference, lists and tuples
+        element by element, everything else as a deep copy. Called at the capture only.
+
+        Args:
+            key: its name.
+            value: what the captured call was given, or the schema's default.
+            tensor_param_names: the operator's parameters that are tensors or lists of them.
+        """
+        return wrapped(value)
+
+    @classmethod
+    def update_args(cls, dispatch_record: Any, update_input: Mapping[str, Any]) -> None:
+        """Writes an update into the record's `args` and `kwargs`, by the specs. Recorded
+        keyword-only arguments that the input names are written before. What is raised here leaves
+        graph and record as they were.
+
+        Args:
+            dispatch_record: a copy of the record, with `op_cache_entry`, `args` and `kwargs`.
+            update_input: what `update` was given for this call.
+        """
+        for kind, place, key in _specs_of(cls, dispatch_record.op_cache_entry._schema):
+            if key not in update_input:
+                continue
+            if kind == "kwarg":
+                dispatch_record.kwargs[place] = update_input[key]
+            elif isinstance(place, int) and place < len(dispatch_record.args):
+                dispatch_record.args[place] = update_input[key]
+
+
+def _specs_of(handler: type[GraphOpHandler], schema: Any) -> Sequence[Spec]:
+    names = _spellings(schema.name, schema.overload_name or "default")
+    return next((s for name in names if (s := handler.get_update_specs(name))), ())
+
+
+def _spellings(base: str, overload: str) -> tuple[str, ...]:
+    """The names under which an operator may be registered, the most exact one first."""
+    bare = base.partition("::")[2]
+    return f"{base}.{overload}", base, f"{bare}.{overload}", bare
+
+
+_HOOKS = ("prepare_capture", "postprocess_result", "record_wrap_kwarg", "update_args")
 
 H = TypeVar("H", bound=type[GraphOpHandler])
 
 _registry: dict[str, type[GraphOpHandler]] = {}
+graph_handlers: Mapping[str, type[GraphOpHandler]] = MappingProxyType(_registry)
+"""The registered handlers by operator name; cannot be written."""
 
 
 def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
@@ -57,27 +132,131 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
     Args:
         op_names: one name or several, each `"my_op"` (all overloads), `"my_op.default"`, or either
             with its namespace (`"mylib::my_op"`, `"mylib::my_op.out"`). The most exact name wins. A
-            name that has a handler gets the new one.
+            name that has a handler gets the new one, with a warning.
 
     Raises:
         TypeError: the decorated class is no `GraphOpHandler`, a name is no string, or a spec is
             malformed.
+        ValueError: a spec names an argument that the operator, which exists already, does not have.
     """
+    names = _names(op_names)
+
+    def register(handler: H) -> H:
+        _check_handler(handler, names)
+        for name in names:
+            former = _registry.get(name)
+            if former is not None and former is not handler:
+                warnings.warn(
+                    f"'{name}' has the graph handler {former.__name__}; {handler.__name__} takes"
+                    " its place",
+                    stacklevel=2,
+                )
+            _registry[name] = handler
+        return handler
+
+    return register
+
+
+def unregister_graph_handler(op_names: str | Sequence[str]) -> None:
+    """Removes the handlers of these names. Graphs that are captured already keep theirs.
+
+    Args:
+        op_names: one name or several, as they were registered.
+
+    Raises:
+        TypeError: a name is no string.
+        KeyError: a name has no handler; nothing was removed.
+    """
+    names = _names(op_names)
+    for name in names:
+        if name not in _registry:
+            known = ", ".join(_registry) or "none"
+            raise KeyError(f"'{name}' has no graph handler; there are: {known}")
+    for name in names:
+        _registry.pop(name, None)
+
+
+@contextmanager
+def graph_handler_scope(
+    op_names: str | Sequence[str], handler: type[GraphOpHandler]
+) -> Iterator[None]:
+    """Registers a handler for the time of a `with` block, in all threads, without a warning; what
+    it takes the place of is back after it. Raises what `register_graph_handler` raises.
+
+    Args:
+        op_names: one name or several, as for `register_graph_handler`.
+        handler: a subclass of `GraphOpHandler`.
+    """
+    names = _names(op_names)
+    _check_handler(handler, names)
+    former = {name: _registry.get(name) for name in names}
+    _registry.update(dict.fromkeys(names, handler))
+    try:
+        yield
+    finally:
+        for name, before in former.items():
+            if before is None:
+                _registry.pop(name, None)
+            else:
+                _registry[name] = before
+
+
+def _names(op_names: str | Sequence[str]) -> list[str]:
     names = [op_names] if isinstance(op_names, str) else list(op_names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"register_graph_handler takes operator names, got {name!r}")
+    return names
 
-    def register(handler: H) -> H:
-        if not (isinstance(handler, type) and issubclass(handler, GraphOpHandler)):
-            raise TypeError(f"a graph handler is a subclass of GraphOpHandler, got {handler!r}")
-        for specs in handler.UPDATE_SPECS.values():
-            for spec in specs:
+
+def _check_handler(handler: object, names: Sequence[str]) -> None:
+    if not (isinstance(handler, type) and issubclass(handler, GraphOpHandler)):
+        raise TypeError(f"a graph handler is a subclass of GraphOpHandler, got {handler!r}")
+    for specs in handler.UPDATE_SPECS.values():
+        for spec in specs:
+            _check_spec(handler, spec)
+    for name in names:
+        for schema in _schemas_of(name):
+            for spec in handler.get_update_specs(name):
                 _check_spec(handler, spec)
-        _registry.update(dict.fromkeys(names, handler))
-        return handler
+                _check_place(handler, name, spec, schema)
 
-    return register
+
+def _schemas_of(name: str) -> list[Any]:
+    """The schemas of the overload of this name, if it exists and is one: `"ns::op.overload"`."""
+    base, _, overload = name.partition(".")
+    if "::" not in base or not overload:
+        return []
+    try:
+        schema = torch._C._get_schema(base, "" if overload == "default" else overload)
+    except RuntimeError:
+        return []  # not defined yet: the capture tells
+    return [schema]
+
+
+def _check_place(handler: type[GraphOpHandler], name: str, spec: Spec, schema: Any) -> None:
+    kind, place, key = spec
+    names = [argument.name for argument in schema.arguments]
+    fits = place in names if kind == "kwarg" else 0 <= int(place) < len(names)
+    if not fits:
+        listed = ", ".join(f"{i} '{argument}'" for i, argument in enumerate(names))
+        raise ValueError(
+            f"{handler.__name__}: '{key}' is {kind} {place!r} of {name}, which has {listed}"
+        )
+
+
+def takes_part(handler: type[GraphOpHandler]) -> bool:
+    """Whether a handler has a part in the capture or in updates beyond its specs."""
+    base = GraphOpHandler
+    overridden = any(
+        getattr(handler, hook).__func__ is not getattr(base, hook).__func__ for hook in _HOOKS
+    )
+    return overridden or hasattr(handler, "should_handle")
+
+
+def hooked_names() -> list[str]:
+    """Every operator name whose handler takes part in captures."""
+    return [name for name, handler in _registry.items() if takes_part(handler)]
 
 
 def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
@@ -121,18 +300,10 @@ def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
     specs.
     """
     base, _, overload = op.partition(".")
-    bare = base.partition("::")[2]
-    full = f".{overload or 'default'}"
-    for name in (base + full, base, bare + full, bare):
+    names = _spellings(base, overload or "default")
+    for name in names:
         handler = _registry.get(name)
         if handler is not None:
-            specs = next(
-                (
-                    s
-                    for n in (base + full, base, bare + full, bare)
-                    if (s := handler.get_update_specs(n))
-                ),
-                (),
-            )
+            specs = next((s for n in names if (s := handler.get_update_specs(n))), ())
             return handler, specs
     return None

@@ -15,6 +15,7 @@ import torch
 
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._handlers import GraphOpHandler, Spec, gives_all_arguments, handler_for
+from bringup.graphs._records import DispatchRecord, HandledRecord
 
 __all__ = [
     "HostValue",
@@ -59,6 +60,7 @@ class UpdatableCall:
         scope: as in `NodeInfo`.
         values: (index, argument, type, value) of its host arguments.
         all_arguments: whether each of them is a slot, or only what a handler declares.
+        handled: what a handler that took part recorded of the call.
     """
 
     node: int
@@ -66,6 +68,7 @@ class UpdatableCall:
     scope: str
     values: Sequence[tuple[int, str, str, HostValue]]
     all_arguments: bool
+    handled: tuple[DispatchRecord, type[GraphOpHandler]] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ class Record:
     slots: dict[str, int]
 
 
-def name_slots(calls: Sequence[UpdatableCall]) -> tuple[list[SlotPlace], list[Record]]:
+def name_slots(
+    calls: Sequence[UpdatableCall],
+) -> tuple[list[SlotPlace], list[Record | HandledRecord]]:
     """All slots of a graph and its records, in capture order.
 
     Raises:
@@ -95,7 +100,7 @@ def name_slots(calls: Sequence[UpdatableCall]) -> tuple[list[SlotPlace], list[Re
             host value.
     """
     places: list[SlotPlace] = []
-    records: list[Record] = []
+    records: list[Record | HandledRecord] = []
     ordinals: dict[tuple[str, str], int] = {}
     for call in calls:
         bare = call.op.partition("::")[2].partition(".")[0]
@@ -104,19 +109,35 @@ def name_slots(calls: Sequence[UpdatableCall]) -> tuple[list[SlotPlace], list[Re
         prefix = ".".join(part for part in (call.scope, bare, str(ordinal)) if part)
         found = handler_for(call.op)
         keys = _declared(call, *found) if found else {}
+        keyword_only = _keyword_only(call.op) if found else frozenset()
         free = found[0].VARIABLE_LENGTH if found else frozenset()
         every = call.all_arguments or (found is None and gives_all_arguments(call.op))
+        every = every or call.handled is not None
         record: dict[str, int] = {}
+        named: dict[str, int] = {}
         for index, argument, _, _ in call.values:
-            if not every and index not in keys:
+            is_key = index in keys or argument in keyword_only
+            if not every and not is_key:
                 continue
             key = keys.get(index, argument)
-            if index in keys:
+            named[argument] = len(places)
+            if is_key:
                 record[key] = len(places)
+            if argument in keyword_only:
+                record[argument] = len(places)
             places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, key in free))
-        if record:
+        if call.handled is not None:
+            records.append(HandledRecord(*call.handled, named))
+        elif record:
             records.append(Record(call.op, record))
     return places, records
+
+
+def _keyword_only(op: str) -> frozenset[str]:
+    """The keyword-only arguments of an operator: an update may name them without a spec."""
+    base, _, overload = op.partition(".")
+    arguments = torch._C._get_schema(base, overload).arguments
+    return frozenset(argument.name for argument in arguments if argument.kwarg_only)
 
 
 def _declared(

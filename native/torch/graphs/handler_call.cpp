@@ -1,0 +1,71 @@
+#include "torch/graphs/handler_call.h"
+
+#include <ATen/core/ivalue.h>
+#include <pybind11/pybind11.h>
+
+#include <optional>
+
+#include "torch/common/errors.h"
+
+// Of torch/csrc/jit/python/pybind_utils.h, which brings half of torch with it.
+namespace torch::jit {
+pybind11::object toPyObject(c10::IValue value);
+c10::IValue toIValue(pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> n);
+}  // namespace torch::jit
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+namespace nb = nanobind;
+
+nb::object to_python(const c10::IValue& value) {
+  return nb::steal(torch::jit::toPyObject(value).release().ptr());
+}
+
+void push_results(const c10::FunctionSchema& schema, nb::handle result,
+                  std::vector<c10::IValue>* stack) {
+  const auto& returns = schema.returns();
+  const auto push = [&](size_t i, nb::handle value) {
+    stack->push_back(
+        torch::jit::toIValue(pybind11::handle(value.ptr()), returns[i].real_type(), std::nullopt));
+  };
+  if (returns.empty()) return;
+  if (returns.size() == 1) return push(0, result);
+  const auto all = nb::cast<nb::sequence>(nb::borrow(result));
+  if (nb::len(all) != returns.size()) {
+    raise_error(ErrorClass::kContract,
+                schema.name() + " returns " + std::to_string(returns.size()) +
+                    " values, its graph handler gave " + std::to_string(nb::len(all)));
+  }
+  for (size_t i = 0; i < returns.size(); ++i) push(i, nb::object(all[i]));
+}
+
+}  // namespace
+
+bool call_handler(const nb::callable& handle, const c10::OperatorHandle& op,
+                  std::vector<c10::IValue>* stack) {
+  const nb::gil_scoped_acquire gil;
+  try {
+    const c10::FunctionSchema& schema = op.schema();
+    const size_t count = schema.arguments().size();
+    nb::list arguments;
+    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+      arguments.append(to_python((*stack)[i]));
+    }
+    const auto& name = op.operator_name();
+    const nb::object answer = handle(name.name, name.overload_name, arguments);
+    const auto pair = nb::cast<nb::tuple>(answer);
+    if (!nb::cast<bool>(pair[0])) return false;
+    stack->resize(stack->size() - count);
+    push_results(schema, pair[1], stack);
+    return true;
+  } catch (nb::python_error& error) {
+    error.restore();
+    raise_current_python_error();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+    raise_current_python_error();
+  }
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,40 @@
+"""Arguments as records keep them."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any
+
+import torch
+
+__all__ = ["TensorRef", "wrapped"]
+
+
+class TensorRef:
+    """A tensor of a record, which does not keep its memory: shape, stride, dtype and device are
+    those of the capture.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.stride = tensor.shape, tensor.stride()
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self._reference = weakref.ref(tensor)
+
+    def get(self) -> torch.Tensor | None:
+        """The tensor, as long as somebody else has it."""
+        return self._reference()
+
+    def __repr__(self) -> str:
+        return f"TensorRef({self.dtype}, {list(self.shape)}, {self.device})"
+
+
+def wrapped(value: Any) -> Any:
+    """A value as a record keeps it: tensors by reference, lists and tuples element by element,
+    everything else as a deep copy.
+    """
+    if isinstance(value, torch.Tensor):
+        return TensorRef(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(wrapped(item) for item in value)
+    return copy.deepcopy(value)

@@ -1,0 +1,241 @@
+"""Calls that a handler took part in: what was captured of each, and updates of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._handlers import GraphOpHandler, handler_for
+from bringup.graphs._kept import wrapped
+
+__all__ = [
+    "DispatchRecord",
+    "HandledCall",
+    "HandledCalls",
+    "HandledRecord",
+    "handled_nodes",
+]
+
+NOT_HANDLED = (False, None)
+
+
+@dataclass
+class DispatchRecord:
+    """One captured call of an operator whose handler takes part.
+
+    Attributes:
+        op_cache_entry: the operator's overload that ran.
+        args: its positional arguments in schema order, defaults too. Tensors are `TensorRef`.
+        kwargs: its keyword-only arguments, defaults too.
+    """
+
+    op_cache_entry: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    def staged(self) -> DispatchRecord:
+        """A copy that a handler may change."""
+        return DispatchRecord(self.op_cache_entry, list(self.args), dict(self.kwargs))
+
+    def named(self) -> dict[str, Any]:
+        """Every argument by its name."""
+        names = [a.name for a in self.op_cache_entry._schema.arguments if not a.kwarg_only]
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
+
+HandledCall = tuple[DispatchRecord, type[GraphOpHandler], range]
+"""What was recorded, whose handler took part, and the nodes that the call became."""
+
+
+class HandledCalls:
+    """The calls of one capture that handlers took part in, in order.
+
+    Attributes:
+        node_count: says how many nodes the recorder has until now.
+    """
+
+    def __init__(self) -> None:
+        self.node_count: Callable[[], int] = lambda: 0
+        self.calls: list[HandledCall] = []
+
+    def handle(self, name: str, overload: str, values: list[Any]) -> tuple[bool, Any]:
+        """Runs one call as its handler says; (False, None) when the handler has nothing to do
+        with it.
+        """
+        func = _overload(name, overload)
+        found = handler_for(_full_name(func))
+        assert found is not None, "the recorder asks for operators with a handler only"
+        handler = found[0]
+        args, kwargs = _split(func, values)
+        should_handle = getattr(handler, "should_handle", None)
+        if should_handle is not None and not should_handle(func, args, kwargs):
+            return NOT_HANDLED
+        prepared = handler.prepare_capture(func, args, kwargs)
+        if not (isinstance(prepared, tuple) and len(prepared) == 3):
+            raise CaptureError(
+                f"{handler.__name__}.prepare_capture returns (func, args, kwargs), got {prepared!r}"
+            )
+        actual, args, kwargs = prepared
+        if actual is not func:
+            _check_replaced(handler, func, actual)
+        before = self.node_count()
+        result = actual(*args, **kwargs)
+        nodes = range(before, self.node_count())
+        self.calls.append((_record(handler, actual, args, kwargs), handler, nodes))
+        return True, handler.postprocess_result(result, kwargs)
+
+
+def handled_nodes(
+    calls: Sequence[HandledCall], ops: Sequence[str]
+) -> dict[int, tuple[DispatchRecord, type[GraphOpHandler]]]:
+    """The node of each call, among those that it became. Raises `CaptureError` for a call that
+    became no single node of its operator: an update would not reach what it was taken apart into.
+
+    Args:
+        calls: the handled calls.
+        ops: the operators of all nodes.
+    """
+    found: dict[int, tuple[DispatchRecord, type[GraphOpHandler]]] = {}
+    for record, handler, nodes in calls:
+        name = _full_name(record.op_cache_entry)
+        own = [node for node in nodes if ops[node] == name]
+        if len(own) != 1:
+            became = ", ".join(ops[node] for node in nodes) or "none"
+            raise CaptureError(
+                f"{handler.__name__} handles {name}, which became the operators {became} in the"
+                " capture: a handled operator has a kernel of its own (it is not composite), and is"
+                " called once by prepare_capture's overload"
+            )
+        found[own[0]] = (record, handler)
+    return found
+
+
+def _check_replaced(handler: type[GraphOpHandler], func: Any, actual: Any) -> None:
+    if not isinstance(actual, torch._ops.OpOverload):
+        raise CaptureError(
+            f"{handler.__name__}.prepare_capture replaced {func} by {actual!r}, which is no "
+            "overload of an operator, such as torch.ops.mylib.attention.out"
+        )
+    found = handler_for(_full_name(actual))
+    if found is None or not issubclass(found[0], handler):
+        other = "none" if found is None else found[0].__name__
+        raise CaptureError(
+            f"{handler.__name__}.prepare_capture replaced {func} by {actual}, whose handler is "
+            f"{other}: register {handler.__name__} for it too"
+        )
+
+
+def _overload(name: str, overload: str) -> Any:
+    namespace, _, base = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+
+
+def _full_name(func: Any) -> str:
+    overload = func._schema.overload_name
+    return str(func._schema.name) + (f".{overload}" if overload else "")
+
+
+def _split(func: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    arguments = list(zip(func._schema.arguments, values, strict=True))
+    return (
+        tuple(value for argument, value in arguments if not argument.kwarg_only),
+        {argument.name: value for argument, value in arguments if argument.kwarg_only},
+    )
+
+
+def _record(
+    handler: type[GraphOpHandler], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> DispatchRecord:
+    """What was called, completed by the schema's defaults."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    given, tensors = list(args), _tensor_names(func)
+    for argument in func._schema.arguments:
+        if argument.kwarg_only:
+            value = kwargs.get(argument.name, argument.default_value)
+            keywords[argument.name] = handler.record_wrap_kwarg(argument.name, value, tensors)
+            continue
+        value = given.pop(0) if given else kwargs.get(argument.name, argument.default_value)
+        positional.append(wrapped(value))
+    return DispatchRecord(func, positional, keywords)
+
+
+def _tensor_names(func: Any) -> frozenset[str]:
+    return frozenset(a.name for a in func._schema.arguments if "Tensor" in str(a.real_type))
+
+
+class _Watched(Mapping[str, Any]):
+    """An update's input that knows which of its keys were read."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._given[key]
+        self.read.add(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __contains__(self, key: object) -> bool:
+        if key in self._given:
+            self.read.add(str(key))
+            return True
+        return False
+
+
+@dataclass
+class HandledRecord:
+    """A handled call for updates.
+
+    Attributes:
+        record: what the graph has now.
+        handler: whose `update_args` it is.
+        slots: the slot of every host argument, by its name in the schema.
+    """
+
+    record: DispatchRecord
+    handler: type[GraphOpHandler]
+    slots: dict[str, int]
+
+    @property
+    def op(self) -> str:
+        """The operator's name."""
+        return _full_name(self.record.op_cache_entry)
+
+    def stage(
+        self, given: Mapping[str, Any]
+    ) -> tuple[DispatchRecord, list[tuple[int, Any]], set[str]]:
+        """The record as `given` makes it, the slots to write with their values, and the keys that
+        it took.
+        """
+        staged, watched = self.record.staged(), _Watched(given)
+        for name in staged.kwargs.keys() & given.keys():
+            staged.kwargs[name] = watched[name]
+        self.handler.update_args(staged, watched)
+        before, after = self.record.named(), staged.named()
+        if len(staged.args) != len(self.record.args) or after.keys() != before.keys():
+            raise UpdateError(
+                f"{self.handler.__name__}.update_args changed which arguments {self.op} has."
+                " Nothing was changed"
+            )
+        pairs = []
+        for name, value in after.items():
+            if value is before[name]:
+                continue
+            if name not in self.slots:
+                raise UpdateError(
+                    f"{self.op}: '{name}' is a tensor or another argument that no update writes."
+                    " Nothing was changed"
+                )
+            pairs.append((self.slots[name], value))
+        return staged, pairs, watched.read
