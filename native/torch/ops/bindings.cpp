@@ -7,6 +7,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/MemoryFormat.h>
 
 #include "torch/common/errors.h"
 #include "torch/module.h"
@@ -28,7 +29,7 @@ using ArgumentSpec = std::tuple<std::string, std::string, bool, bool, bool, bool
 using Program = std::vector<std::tuple<int, int, int64_t>>;
 using DimensionSpec = std::tuple<std::string, Program, int, int64_t, int64_t>;
 using OutputSpec = std::tuple<int, bool, std::vector<DimensionSpec>, int, std::vector<int>,
-                              nb::object, int, int, int, int>;
+                              nb::object, nb::object, int, int, int>;
 using CheckSpec =
     std::tuple<int, std::vector<int>, std::vector<DimensionSpec>, std::vector<nb::object>>;
 using SourceSpec = std::tuple<int, int, bool>;
@@ -41,6 +42,43 @@ at::ScalarType scalar_type(const nb::object& dtype) {
                 "expected a torch.dtype, got " + std::string(nb::repr(dtype).c_str()));
   }
   return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
+}
+
+at::MemoryFormat memory_format(const nb::object& format) {
+  if (!THPMemoryFormat_Check(format.ptr())) {
+    raise_error(ErrorClass::kSchema,
+                "expected a torch.memory_format, got " + std::string(nb::repr(format).c_str()));
+  }
+  return reinterpret_cast<THPMemoryFormat*>(format.ptr())->memory_format;
+}
+
+// Python's numbers of these are held to ours by a test: it has them without this library too.
+void bind_kinds(nb::module_& module) {
+  nb::enum_<CheckKind>(module, "CheckKind", nb::is_arithmetic())
+      .value("SAME_SHAPE", CheckKind::kSameShape)
+      .value("SAME_DTYPE", CheckKind::kSameDtype)
+      .value("SHAPE", CheckKind::kShape)
+      .value("DTYPE", CheckKind::kDtype)
+      .value("LENGTH", CheckKind::kLength)
+      .value("RANK", CheckKind::kRank);
+  using Field = KeyField::Kind;
+  nb::enum_<Field>(module, "KeyFieldKind", nb::is_arithmetic())
+      .value("DTYPE", Field::kDtype)
+      .value("LAYOUT", Field::kLayout)
+      .value("CHOICE", Field::kChoice)
+      .value("BUCKET", Field::kBucket);
+  using Source = BackwardSource::Kind;
+  nb::enum_<Source>(module, "SourceKind", nb::is_arithmetic())
+      .value("GRAD", Source::kGrad)
+      .value("INPUT", Source::kInput)
+      .value("OUTPUT", Source::kOutput)
+      .value("CONSTANT", Source::kConstant)
+      .value("MASK", Source::kMask);
+  nb::enum_<Layout>(module, "Layout", nb::is_arithmetic())
+      .value("ROW", Layout::kRow)
+      .value("COLUMN", Layout::kColumn)
+      .value("STRIDED", Layout::kStrided)
+      .value("NZ", Layout::kNz);
 }
 
 Expression expression(const std::string& text, const Program& program) {
@@ -99,7 +137,7 @@ void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
     rule.dtype_of = dtype_of;
     rule.promoted.assign(promoted.begin(), promoted.end());
     rule.dtype = scalar_type(dtype);
-    rule.format = static_cast<at::MemoryFormat>(format);
+    rule.format = memory_format(format);
     rule.count = count;
     rule.when = when;
     rule.when_element = element;
@@ -145,9 +183,9 @@ nb::object define(const std::string& name, const std::string& overload_name,
                   const std::vector<ArgumentSpec>& arguments, const std::vector<int>& returns,
                   const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
                   const std::vector<KeyFieldSpec>& key_fields, const std::vector<int>& strided,
-                  int release_gil, bool device_code, const std::tuple<std::string, Program>& grid,
-                  const std::string& callable_name, const std::string& doc, nb::object overload,
-                  nb::object compile) {
+                  std::optional<bool> release_gil, bool device_code,
+                  const std::tuple<std::string, Program>& grid, const std::string& callable_name,
+                  const std::string& doc, nb::object overload, nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
   auto record = std::make_unique<KernelOp>(handle);
@@ -158,7 +196,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
   record->returns.assign(returns.begin(), returns.end());
   set_rules(*record, outputs, checks);
   set_key_fields(*record, key_fields, strided);
-  record->release_gil = static_cast<ReleaseGil>(release_gil);
+  if (release_gil) record->release_gil = *release_gil ? ReleaseGil::kAlways : ReleaseGil::kNever;
   record->device_code = device_code;
   record->grid = expression(std::get<0>(grid), std::get<1>(grid));
   record->overload = overload.release().ptr();
@@ -243,7 +281,10 @@ void bind_ops(nanobind::module_& module) {
   module.attr("AdoptedCall") = nb::borrow(reinterpret_cast<PyObject*>(adopted_call));
   install_parallel_for();
   nb::register_exception_translator(&translate_exception);
-  module.def("define", &define);
+  bind_kinds(module);
+  module.def("define", &define, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg(), nb::arg(), nb::arg("release_gil").none(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg(), nb::arg(), nb::arg());
   module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none());
   module.def("set_backward", &set_backward);

@@ -36,7 +36,7 @@ Size = int | str
 
 
 class ConstraintKind(IntEnum):
-    """What a check compares; the numbers are those of rules.h. `KERNEL` never leaves Python."""
+    """What a check compares; numbered as the native `CheckKind`. `KERNEL` never leaves Python."""
 
     SAME_SHAPE = 0
     SAME_DTYPE = 1

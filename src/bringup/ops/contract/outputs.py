@@ -40,7 +40,7 @@ __all__ = [
     "promote",
 ]
 
-_FORMATS = (  # numbered as c10::MemoryFormat
+_FORMATS = (
     torch.contiguous_format,
     torch.preserve_format,
     torch.channels_last,
@@ -305,7 +305,7 @@ class BoundOutput:
             self.dtype_of,
             [*self.promoted],
             self.dtype,
-            _FORMATS.index(self.memory_format),
+            self.memory_format,
             self.count,
             self.when,
             self.when_element,

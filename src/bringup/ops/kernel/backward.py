@@ -20,7 +20,7 @@ __all__ = ["ArgumentSource", "BackwardPlan", "SourceKind", "formula_of", "keep_i
 
 
 class SourceKind(IntEnum):
-    """Where an argument of the backward operator comes from; numbered as in autograd.h."""
+    """Where an argument of the backward operator comes from; numbered as the native one."""
 
     GRAD = 0
     INPUT = 1

@@ -55,7 +55,6 @@ __all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
-_RELEASE_GIL: Mapping[Any, int] = {"auto": 0, True: 1, False: 2}  # numbered as in record.h
 _METHODS = (
     "register_kernel",
     "register_fake",
@@ -190,7 +189,7 @@ class _Definition:
             [check.spec() for check in self.checks if check.kind is not ConstraintKind.KERNEL],
             self.variants.specs(),
             [*self.strided],
-            _RELEASE_GIL[self.release_gil],
+            None if self.release_gil == "auto" else bool(self.release_gil),
             self.template.kind == "device",
             self.grid.spec() if self.grid else ("1", []),
             name,
@@ -451,7 +450,7 @@ def kernel_op(
         )
     function = CFunction(entry, args, returns)
     template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function)
-    if release_gil not in _RELEASE_GIL:
+    if release_gil not in ("auto", True, False):
         raise SchemaError(
             f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
         )

@@ -18,15 +18,15 @@ from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["KEY_BITS", "Variants", "output_names", "template_of"]
+__all__ = ["KEY_BITS", "KeyFieldKind", "Variants", "output_names", "template_of"]
 
 KEY_BITS = 88  # variant_field_bits() of variant.cpp
 _DTYPE_BITS = 7  # kNoDtype of variant.cpp
 _LAYOUT_BITS = 2
 
 
-class _Kind(IntEnum):
-    """What a field of a key is; the numbers are those of KeyField::Kind."""
+class KeyFieldKind(IntEnum):
+    """What a field of a key is; numbered as the native one."""
 
     DTYPE = 0
     LAYOUT = 1
@@ -97,18 +97,21 @@ class Variants:
         """The fields of a variant's key, as the native library takes them."""
         nothing: tuple[str, list[Any]] = ("", [])
         specs: list[tuple[Any, ...]] = [
-            (_Kind.DTYPE, index, _DTYPE_BITS, 0, [], [], nothing) for _, index in self.bound.dtypes
+            (KeyFieldKind.DTYPE, index, _DTYPE_BITS, 0, [], [], nothing)
+            for _, index in self.bound.dtypes
         ]
         for layout in self.bound.layouts:
             mask = sum(1 << one for one in layout.allowed)
-            specs.append((_Kind.LAYOUT, layout.argument, _LAYOUT_BITS, mask, [], [], nothing))
+            specs.append(
+                (KeyFieldKind.LAYOUT, layout.argument, _LAYOUT_BITS, mask, [], [], nothing)
+            )
         for choice in self.bound.choices:
             words = [value for value in choice.allowed if isinstance(value, str)]
             numbers = [int(value) for value in choice.allowed if not isinstance(value, str)]
             bits = max(1, (len(choice.allowed) - 1).bit_length())
-            specs.append((_Kind.CHOICE, choice.argument, bits, 0, words, numbers, nothing))
+            specs.append((KeyFieldKind.CHOICE, choice.argument, bits, 0, words, numbers, nothing))
         for _, predicate in self.bound.buckets:
-            specs.append((_Kind.BUCKET, -1, 1, 0, [], [], predicate.spec()))
+            specs.append((KeyFieldKind.BUCKET, -1, 1, 0, [], [], predicate.spec()))
         return [(int(spec[0]), *spec[1:]) for spec in specs]
 
     def params_of_key(self, values: Sequence[Any]) -> jit.Params:
