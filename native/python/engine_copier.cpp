@@ -1,8 +1,11 @@
 #include "engine_copier.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 
 #include "engine/graph/node_factory.h"
+#include "engine/util/error.h"
 #include "engine_handles.h"
 
 namespace nb = nanobind;
@@ -40,6 +43,56 @@ Ref joined_traces(GraphCore& core, std::span<const en::NodeId> nodes) {
   return Ref::checked(PyUnicode_Join(between.get(), traces.get()));
 }
 
+PyObject* attributes_key() {
+  static PyObject* const key = PyUnicode_InternFromString("attributes");
+  return key;
+}
+
+// The attributes that passes set on the nodes; null where none has any. Nodes that differ in one
+// are no part that a replacement could stand for.
+Ref joined_attributes(GraphCore& core, std::span<const en::NodeId> nodes) {
+  Ref all, sources;
+  for (const en::NodeId node : nodes) {
+    const Ref own = core.node_meta_entry(node, attributes_key());
+    if (!own || !PyDict_Check(own.get()) || PyDict_GET_SIZE(own.get()) == 0) continue;
+    if (!all) all = Ref::checked(PyDict_New()), sources = Ref::checked(PyDict_New());
+    PyObject *name = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(own.get(), &at, &name, &value) != 0;) {
+      PyObject* known = PyDict_GetItemWithError(all.get(), name);
+      if (known == nullptr) {
+        const Ref source = core.name(node);
+        if (PyErr_Occurred() != nullptr || PyDict_SetItem(all.get(), name, value) != 0 ||
+            PyDict_SetItem(sources.get(), name, source.get()) != 0) {
+          throw PythonError();
+        }
+        continue;
+      }
+      const int is_same = PyObject_RichCompareBool(known, value, Py_EQ);
+      if (is_same < 0) throw PythonError();
+      if (is_same == 1) continue;
+      const nb::object first = nb::borrow(PyDict_GetItem(sources.get(), name));
+      throw en::EngineError(en::ErrorCode::kPass,
+                            "nodes " + en::quoted(nb::cast<std::string>(first)) + " and " +
+                                en::quoted(core.graph.name_text(node)) +
+                                " differ in their attribute " +
+                                en::quoted(nb::cast<std::string>(nb::str(nb::handle(name)))) +
+                                ", so one replacement cannot stand for both");
+    }
+  }
+  return all;
+}
+
+// The attributes of a new node: its own before those it inherits, in a dict of its own.
+void keep_apart(const Ref& meta, const Ref& inherited) {
+  const Ref own = Ref::borrowed(PyDict_GetItemWithError(meta.get(), attributes_key()));
+  if (PyErr_Occurred() != nullptr) throw PythonError();
+  if (!own || !PyDict_Check(own.get())) return;
+  const Ref former = Ref::borrowed(PyDict_GetItemWithError(inherited.get(), attributes_key()));
+  const Ref joined = Ref::checked(former ? PyDict_Copy(former.get()) : PyDict_New());
+  update(joined, own.get());
+  if (PyDict_SetItem(meta.get(), attributes_key(), joined.get()) != 0) throw PythonError();
+}
+
 }  // namespace
 
 Ref inherited_metadata(GraphCore& core, std::span<const en::NodeId> nodes) {
@@ -57,6 +110,7 @@ Ref inherited_metadata(GraphCore& core, std::span<const en::NodeId> nodes) {
     PyTuple_SET_ITEM(names.get(), static_cast<Py_ssize_t>(i), core.name(nodes[i]).release());
   }
   put(found, "replaces", names);
+  if (const Ref attributes = joined_attributes(core, nodes)) put(found, "attributes", attributes);
   return found;
 }
 
@@ -111,9 +165,11 @@ void Copier::take_metadata(en::NodeId node, const en::CopiedNode& copied) {
   }
   const Ref meta = core_.node_meta(node);
   update(meta, inherited_.get());
-  if (replacement_ == nullptr) return;
-  const auto own = replacement_->node_metas.find(copied.original);
-  if (own != replacement_->node_metas.end()) update(meta, own->second.get());
+  if (replacement_ != nullptr) {
+    const auto own = replacement_->node_metas.find(copied.original);
+    if (own != replacement_->node_metas.end()) update(meta, own->second.get());
+  }
+  keep_apart(meta, inherited_);
 }
 
 // An object is an argument here too, a value of this graph is that value, and a symbolic size the

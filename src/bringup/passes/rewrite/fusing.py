@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from bringup import ir
 from bringup.errors import PassError
@@ -99,9 +100,13 @@ def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: Pa
         raise PassError("a fusion cannot be reported without the name of the pass")
     old, new = list(before), list(after)
     inherited = inherited_metadata(old) if old else {}
+    attributes: Any = inherited.pop("attributes", {})
     for node in new:
         for key, item in inherited.items():
             node.meta.setdefault(key, item)
+        for label, item in attributes.items():
+            if not node.has_attr(label):
+                node.set_attr(label, item)
         node.meta["rule"] = name
     context.count_fusion([node.name for node in old], [node.name for node in new])
 

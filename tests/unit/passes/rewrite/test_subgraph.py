@@ -514,3 +514,43 @@ def test_part_that_reads_what_is_written_before_its_place_is_refused():
     made.add_output(0, passes.SubgraphOutput(exp))
     with pytest.raises(PassError, match="'add_' writes what it reads between it and the"):
         replace(graph, made, chain("new"))
+
+
+def labelled_chain(*labels):
+    """a(x), b(a), with the attribute `stream_label` where one is given, and its boundary."""
+    graph = chain("a", "b")
+    for name, label in zip("ab", labels, strict=True):
+        if label is not None:
+            node(graph, name).set_attr("stream_label", label)
+    return graph, boundary(graph, [[("a", 0)]], [("b", 0)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"), [(("s1", "s1"), "s1"), (("s1", None), "s1"), ((None, None), None)]
+)
+def test_attributes_that_were_set_are_kept_by_what_takes_the_place(labels, kept):
+    """They once went with the nodes, without a word."""
+    graph, made = labelled_chain(*labels)
+    first, second = replace(graph, made, chain("new", "newer"))
+    for new in (first, second):
+        assert new.has_attr("stream_label") == (kept is not None)
+    if kept is not None:
+        first.set_attr("stream_label", "s9")
+        assert second.get_attr("stream_label") == kept
+
+
+def test_an_attribute_of_the_replacement_counts_before_an_inherited_one():
+    graph, made = labelled_chain("s1", "s1")
+    replacement = chain("new")
+    node(replacement, "new").set_attr("stream_label", "own")
+    (new,) = replace(graph, made, replacement)
+    new.set_attr("more", 1)
+    assert (new.get_attr("stream_label"), new.get_attr("more")) == ("own", 1)
+    assert not node(replacement, "new").has_attr("more")
+
+
+def test_nodes_that_differ_in_an_attribute_are_not_replaced_by_one():
+    graph, made = labelled_chain("s1", "s2")
+    with pytest.raises(PassError, match="'a' and 'b' differ in their attribute 'stream_label', so"):
+        replace(graph, made, chain("new"))
+    assert types(graph) == ["a", "b"]
