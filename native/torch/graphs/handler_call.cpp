@@ -1,6 +1,7 @@
 #include "torch/graphs/handler_call.h"
 
 #include <ATen/core/ivalue.h>
+#include <nanobind/stl/string.h>
 #include <pybind11/pybind11.h>
 
 #include <optional>
