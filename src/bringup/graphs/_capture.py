@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -97,6 +97,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._held: HeldTensors | None = None
 
     def __enter__(self) -> CapturedGraph:
+        return self._begin(sys._getframe(1))
+
+    def _begin(self, caller: FrameType) -> CapturedGraph:
+        """Starts the capture; what the caller's variables lead to is remembered."""
         if self._graph._content is not None:
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
@@ -107,7 +111,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         )
         handled.node_count = lambda: int(_session.recorder.node_count)
         self._held = held = HeldTensors(recorder.predates)
-        found = reachable(frame_values(sys._getframe(1)))
+        found = reachable(frame_values(caller))
         generators = _remember(recorder, held, found, REMEMBERED_BYTES)
         with ExitStack() as cleanup:
             if self._stream is not None:
@@ -161,6 +165,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         except BaseException:
             recorder.abandon()
             raise
+
+
+CapturedGraph._capture = capture  # for capture_begin
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -92,9 +96,48 @@ class CapturedGraph:
     them with `copy_`), and write the same outputs.
     """
 
+    _capture: ClassVar[Callable[..., Any]]  # graphs.capture, which knows this class
+
     def __init__(self) -> None:
         self._content: Content | None = None
         self._unit: RunUnit | None = None  # from the beginning of the capture
+        self._block: Any = None  # between capture_begin and capture_end
+
+    def capture_begin(
+        self, pool: object | None = None, capture_error_mode: str = "global", **options: Any
+    ) -> None:
+        """Starts a capture that `capture_end` ends, on the same thread: `graphs.capture` without a
+        `with` block. What fails in between has to be followed by `reset`, else the thread goes on
+        capturing.
+
+        Args:
+            pool: as for `graphs.capture`.
+            capture_error_mode: as for `graphs.capture`.
+            options: its other arguments, by name.
+
+        Raises:
+            CaptureError: this graph holds a capture or is being captured, or another capture is
+                under way.
+            TypeError: an option is none of `graphs.capture`.
+            ValueError: as `graphs.capture`.
+        """
+        if self._block is not None:
+            raise CaptureError("this graph is being captured already: call capture_end() first")
+        block = self._capture(self, pool, capture_error_mode=capture_error_mode, **options)
+        block._begin(sys._getframe(1))
+        self._block = block
+
+    def capture_end(self) -> None:
+        """Ends the capture that `capture_begin` started.
+
+        Raises:
+            CaptureError: none was started on this graph; or the captured code did something that a
+                replay could not repeat. The graph stays empty.
+        """
+        if self._block is None:
+            raise CaptureError("capture_end: call capture_begin() before")
+        block, self._block = self._block, None
+        block.__exit__(None, None, None)
 
     def run(self, *args: Any, slots: Mapping[str, HostValue] | None = None, **kwargs: Any) -> Any:
         """Copies inputs in, replays, and gives copies of the results: one unit, safe from any
@@ -229,8 +272,12 @@ class CapturedGraph:
 
     def reset(self) -> None:
         """Drops what was captured; memory goes with the last tensor that uses it. Another capture
-        may follow.
+        may follow. Between `capture_begin` and `capture_end` it ends the capture and puts back what
+        the code changed.
         """
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(CaptureError, CaptureError("reset() was called"), None)
         self._content = None
         self._unit = None
 
@@ -274,6 +321,40 @@ class CapturedGraph:
             slots.setdefault(place.node, {})[place.name] = slot.value
         return dot_text(self.nodes, content.accesses(), slots)
 
+    def debug_dump(self, path: str | os.PathLike[str]) -> None:
+        """Writes the graph to a file: as JSON where its name ends with `.json` (nodes in replay
+        order with operator, scope, method, what they read and write, and slots with types and
+        values), in the DOT language otherwise.
+
+        Args:
+            path: of the file, which is written anew.
+
+        Raises:
+            CaptureError: nothing is captured.
+            OSError: the file cannot be written.
+        """
+        if not os.fspath(path).endswith(".json"):
+            Path(path).write_text(self.to_dot())
+            return
+        content = self._captured("debug_dump")
+        slots = dict(zip((p.name for p in content.places), content.places, strict=True))
+        nodes = [
+            {
+                **asdict(info),
+                "accesses": [asdict(access) for access in accesses],
+                "slots": {
+                    name: {"type": slot.type, "value": _shown(slot.value)}
+                    for name, slot in self.slots.items()
+                    if slots[name].node == number
+                },
+            }
+            for number, (info, accesses) in enumerate(
+                zip(self.nodes, content.accesses(), strict=True)
+            )
+        ]
+        written = {"memory_bytes": self.memory_bytes, "nodes": nodes}
+        Path(path).write_text(json.dumps(written, indent=1) + "\n")
+
     def diff(self, other: CapturedGraph) -> GraphDiff:
         """What `other` has in addition, lacks, or does in another way; printing it tells.
 
@@ -315,6 +396,11 @@ class CapturedGraph:
                 " use `with graphs.capture(g):`"
             )
         return self._content
+
+
+def _shown(value: HostValue) -> object:
+    """A value as JSON has it."""
+    return str(value) if isinstance(value, (complex, torch.dtype)) else value
 
 
 def _as_dict(values: Any) -> dict[str, HostValue]:

@@ -1,0 +1,95 @@
+"""Captures without a `with` block, and graphs written to a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+
+from bringup import graphs
+from bringup.errors import CaptureError
+
+
+def test_capture_begin_and_end_are_the_block() -> None:
+    graph, x = graphs.CapturedGraph(), torch.ones(3)
+    graph.capture_begin()
+    assert graphs.is_current_stream_capturing()
+    y = x * 2
+    x += 1
+    graph.capture_end()
+    assert not graphs.is_current_stream_capturing()
+    assert x.tolist() == [1, 1, 1]  # as it was before
+    graph.replay()
+    assert (x.tolist(), y.tolist()) == ([2, 2, 2], [2, 2, 2])
+    with pytest.raises(CaptureError, match="holds a capture already"):
+        graph.capture_begin()
+    graph.reset()
+    graph.capture_begin(capture_error_mode="relaxed", inputs={"x": x})
+    y = x * 3
+    graph.capture_end()
+    graph.outputs = y
+    assert graph.run(x=torch.full((3,), 5.0)).tolist() == [15, 15, 15]
+
+
+def test_what_an_unseen_write_changed_is_found_from_the_callers_variables_too() -> None:
+    graph, x, seen = graphs.CapturedGraph(), torch.ones(3), torch.zeros(1)
+    array = seen.numpy()
+    graph.capture_begin()
+    y = x * 2
+    array[0] = 1
+    with pytest.raises(CaptureError, match="seen"):
+        graph.capture_end()
+    assert seen.tolist() == [0]
+    del y
+
+
+def test_begin_and_end_in_another_order_are_refused() -> None:
+    graph = graphs.CapturedGraph()
+    with pytest.raises(CaptureError, match=r"capture_end: call capture_begin\(\) before"):
+        graph.capture_end()
+    graph.capture_begin()
+    try:
+        with pytest.raises(CaptureError, match=r"is being captured already: call capture_end\(\)"):
+            graph.capture_begin()
+        with pytest.raises(CaptureError, match="cannot start inside another one"):
+            graphs.CapturedGraph().capture_begin()
+    finally:
+        graph.reset()
+    assert not graphs.is_current_stream_capturing()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        graph.capture_begin(colour="red")
+
+
+def test_reset_ends_a_capture_that_was_begun_and_puts_everything_back() -> None:
+    graph, x = graphs.CapturedGraph(), torch.ones(2)
+    graph.capture_begin()
+    x.mul_(7)
+    graph.reset()
+    assert x.tolist() == [1, 1]
+    assert not graphs.is_current_stream_capturing()
+    graph.capture_begin()
+    y = x + 1
+    graph.capture_end()
+    graph.replay()
+    assert y.tolist() == [2, 2]
+
+
+def test_a_graph_is_written_as_dot_or_json(tmp_path: Path, affine: Any) -> None:
+    graph, _ = captured(lambda: affine(torch.ones(3), 1, 2.0, False, [3, 4], [0.5]) * 2)
+    graph.debug_dump(tmp_path / "graph.dot")
+    assert (tmp_path / "graph.dot").read_text() == graph.to_dot()
+    graph.debug_dump(str(tmp_path / "graph.json"))
+    written = json.loads((tmp_path / "graph.json").read_text())
+    assert written["memory_bytes"] == graph.memory_bytes
+    assert [node["op"] for node in written["nodes"]] == [node.op for node in graph.nodes]
+    of_affine = next(node for node in written["nodes"] if "affine" in node["op"])
+    assert {name: slot["value"] for name, slot in of_affine["slots"].items()} == {
+        name: slot.value for name, slot in graph.slots.items()
+    }
+    assert [access["writes"] for access in of_affine["accesses"]] == [False, True]
+    with pytest.raises(CaptureError, match="debug_dump: nothing is captured"):
+        graphs.CapturedGraph().debug_dump(tmp_path / "none.json")
