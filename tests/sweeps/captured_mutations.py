@@ -497,7 +497,7 @@ class UpdateSlot(Mutation):
         slot, module = random.choice(list(zip(slots, modules, strict=True)))
         former, value = module.beta, random.choice([0.5, 2.0, 3.0])
         for wrong in ("1", None, torch.float32, [1.0]):
-            with pytest.raises(UpdateError, match="takes a (float|number)"):
+            with pytest.raises(UpdateError, match=r"takes a (float|number)"):
                 program.graph.update({slot: wrong})
         assert program.graph.slots[slot].value == former
 

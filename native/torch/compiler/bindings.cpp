@@ -12,6 +12,7 @@
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
 #include "torch/compiler/program.h"
+#include "torch/compiler/tensor_look.h"
 #include "torch/module.h"
 
 namespace nb = nanobind;
@@ -270,6 +271,7 @@ void bind_compiler(nb::module_& module) {
           nb::arg("list"), nb::arg("index"), nb::arg("result"))
       .def("finish", &finish, nb::arg("outputs"))
       .def("run", &run, nb::arg("arguments"));
+  module.def("tensor_look", &tensor_look, nb::arg("tensor"));
 }
 
 }  // namespace bringup::torch_ext

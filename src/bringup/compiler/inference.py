@@ -7,8 +7,9 @@ kernels take a fraction of a millisecond each; a look and a new fake tensor take
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from bringup import ir
+from bringup._native import has_torch_library, torch_library
 from bringup.compiler.schema import overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC, Sizes
 from bringup.ir.node import map_argument
@@ -87,6 +89,15 @@ class Inference:
         self._sizes = sizes
         self._known: dict[object, tuple[_Template, ...]] = {}
         self._facts: dict[int, _Facts] = {}
+
+    @functools.cached_property
+    def _read(self) -> Callable[[object], tuple[Any, ...] | None]:
+        """Reads all of a tensor without symbolic sizes at once, if the native library is there."""
+        if not has_torch_library():
+            return lambda tensor: None
+        read: Callable[[object], tuple[Any, ...] | None]
+        read = torch_library("shape inference").compiler.tensor_look
+        return read
 
     def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """The meta of every output of `node`, from those of its inputs. Raises what the operator
@@ -188,17 +199,24 @@ class Inference:
 
     def _looked_at(self, tensor: Any) -> _Facts:
         key: tuple[object, ...] | None = None
-        seen = None
         is_fake = type(tensor) is FakeTensor
-        if not is_fake or (tensor.fake_mode is self.mode and tensor.constant is None):
-            seen = look(tensor)
+        if is_fake and (tensor.fake_mode is not self.mode or tensor.constant is not None):
+            return _Facts(tensor, None, _NO_LOOK, False)
+        if (read := self._read(tensor)) is not None:
+            shape, strides, offset, dtype, requires_grad = read
+            device = tensor.fake_device if is_fake else tensor.device
+            seen = Look(shape, dtype, device, strides)
+            key = (shape, strides, offset, dtype, device, requires_grad)
+            return _Facts(tensor, key, seen, self._is_plain(tensor, seen, offset, requires_grad))
+        found = look(tensor)
         if (
-            seen is None
-            or (seen.dtype.is_complex and tensor.is_conj())
+            found is None
+            or (found.dtype.is_complex and tensor.is_conj())
             or tensor.is_neg()
             or tensor._is_zerotensor()
         ):
             return _Facts(tensor, None, _NO_LOOK, False)
+        seen = found
         offset = expression(tensor.storage_offset())
         requires_grad = tensor.requires_grad
         is_data_dependent = (
@@ -206,14 +224,18 @@ class Inference:
         )
         if not is_data_dependent:
             key = (seen.shape, seen.strides, offset, seen.dtype, seen.device, requires_grad)
-        is_plain = (
-            key is not None
-            and not (is_fake and tensor.real_tensor is not None)
+        is_plain = key is not None and self._is_plain(tensor, seen, offset, requires_grad)
+        return _Facts(tensor, key, seen, is_plain)
+
+    def _is_plain(self, tensor: Any, seen: Look, offset: object, requires_grad: bool) -> bool:
+        """Whether a template makes the like."""
+        has_data = type(tensor) is FakeTensor and tensor.real_tensor is not None
+        return (
+            not has_data
             and not requires_grad
             and seen.dtype not in _QUANTIZED
-            and offset == 0
+            and bool(offset == 0)
         )
-        return _Facts(tensor, key, seen, is_plain)
 
     def _backed(self, size: object) -> object:
         """The expression of a size; not of one that only the data tell."""

@@ -328,3 +328,31 @@ def test_replacement_that_looks_different_is_refused_every_time(traced):
     result = compiler.apply_passes(module, ["P"])["P"]
     assert (result.matches, result.failures) == (0, 2)
     assert "expected dtype float32, got int32" in str(result.near_misses[0])
+
+
+LOOKS = {
+    "plain": lambda: torch.empty(2, 3),
+    "strided": lambda: torch.empty(4, 6)[1:, ::2],
+    "transposed": lambda: torch.empty(2, 3, dtype=torch.int32).t(),
+    "number": lambda: torch.empty(()),
+    "nothing": lambda: torch.empty(0, 3),
+    "gradient": lambda: torch.empty(2, requires_grad=True),
+    "complex": lambda: torch.empty(2, dtype=torch.complex64),
+    "conjugate": lambda: torch.empty(2, dtype=torch.complex64).conj(),
+    "negative": lambda: torch.empty(2, dtype=torch.complex64).conj().imag,
+}
+
+
+@pytest.mark.parametrize("kind", ["fake", "meta"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_is_read_at_once_is_what_torch_says_bit_by_bit(name, kind, mode):
+    make = LOOKS[name]
+    if kind == "fake":
+        with mode:
+            tensor = make()
+    else:
+        with torch.device("meta"):
+            tensor = make()
+    at_once, bit_by_bit = (inference.Inference(mode, None) for _ in range(2))
+    bit_by_bit._read = lambda tensor: None
+    assert at_once._looked_at(tensor)[1:] == bit_by_bit._looked_at(tensor)[1:]
