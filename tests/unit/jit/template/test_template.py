@@ -494,7 +494,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "item syntax": (
         {"params": "ptr(x), size(x"},
-        r"params: 'ptr\(x\), size\(x': it cannot be read",
+        r"params: 'size\(x': it cannot be read",
     ),
     "item name": ({"params": "ptr(y)"}, r"params: 'ptr\(y\)': there is no argument 'y'"),
     "item function": ({"params": "rank(x)"}, r"'rank\(x\)' is not known; a parameter is"),
