@@ -128,21 +128,16 @@ def replace_file(path: Path, content: bytes) -> None:
             raise
 
 
-def _open_fault(path: Path, *, follow: bool, sticky_is_safe: bool) -> str:
-    """Why others could put something else into this folder, or "". It is asked of the folder that
-    was opened, so that nothing can take its place in between.
-    """
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+def _open_fault(path: str, *, follow: bool, sticky_is_safe: bool) -> str:
+    """Why others could put something else into this folder, or "", also where there is none."""
     try:
-        descriptor = os.open(path, flags)
-    except (NotADirectoryError, FileExistsError):
+        status = os.stat(path, follow_symlinks=follow)
+    except NotADirectoryError:
         return f"{path} is not a folder"
     except OSError as error:
         return f"{path} is not a folder" if error.errno == errno.ELOOP else ""
-    try:
-        status = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{path} is not a folder"
     if status.st_mode & _SHARED and not (sticky_is_safe and status.st_mode & stat.S_ISVTX):
         return f"{path} can be written by others (mode {status.st_mode & 0o777:o})"
     if status.st_uid not in (os.geteuid(), 0):
@@ -155,7 +150,9 @@ class StoreLayout:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.prefix = f"{root}/{_VERSION}/"  # a warm start has no time for Path
+        self._root = str(root)  # a warm start has no time for Path
+        self._store = f"{root}/{_VERSION}"
+        self.prefix = f"{self._store}/"
 
     @classmethod
     def of_binary(cls, path: Path, key: str) -> StoreLayout | None:
@@ -174,8 +171,8 @@ class StoreLayout:
         """Why nothing may be loaded from here, or "". Code is loaded from the store, so nobody
         else may write it, or put another one in its place.
         """
-        return _open_fault(self.store, follow=False, sticky_is_safe=False) or _open_fault(
-            self.root, follow=True, sticky_is_safe=True
+        return _open_fault(self._store, follow=False, sticky_is_safe=False) or _open_fault(
+            self._root, follow=True, sticky_is_safe=True
         )
 
     def entry(self, key: str) -> Path:
