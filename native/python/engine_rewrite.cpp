@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "engine/analysis/placement.h"
+#include "engine/rewrite/folding.h"
 #include "engine/rewrite/rewriter.h"
 #include "engine/run/decompose_targets.h"
 #include "engine/util/outcome.h"
@@ -101,6 +102,50 @@ nb::object values_around(GraphCore& core, nb::handle node, size_t wanted) {
                         listed(en::values_computed(core.graph, id, wanted)));
 }
 
+// Operators of a graph of Python: its dialect evaluates them, given the payloads they read.
+class DialectFolding : public en::FoldingSteps {
+ public:
+  DialectFolding(GraphCore& core, nb::handle graph)
+      : core_(core), graph_(graph), dialect_(graph.attr("dialect")) {}
+
+  bool has_data(en::NodeId constant) override { return core_.payloads.contains(constant); }
+  bool reads_graph() const override { return false; }
+
+  bool can_fold(en::NodeId node) override {
+    const bool is_declared = !core_.graph.op(node).parameters.empty();
+    return is_declared && nb::cast<bool>(dialect_.attr("can_fold")(take(node_handle(core_, node))));
+  }
+
+  size_t evaluate(en::NodeId node) override {
+    nb::dict constants;
+    en::for_each_value(core_.graph.all_arguments(node), [&](en::ValueId value) {
+      const auto computed = results_.find(value.node);
+      constants[take(value_handle(core_, value))] =
+          computed == results_.end() ? nb::borrow(core_.payloads.at(value.node).get())
+                                     : nb::object(computed->second[value.index]);
+    });
+    const nb::object given = dialect_.attr("evaluate")(take(node_handle(core_, node)), constants);
+    return nb::len(results_[node] = nb::tuple(given));
+  }
+
+  en::NodeId add_constant(en::ValueId output, en::StringId base) override {
+    const nb::object made = graph_.attr("add_constant")(results_.at(output.node)[output.index],
+                                                        nb::arg("name") = take(python_text(base)));
+    return value_of(core_, made).node;
+  }
+
+ private:
+  GraphCore& core_;
+  nb::handle graph_;
+  nb::object dialect_;
+  std::unordered_map<en::NodeId, nb::tuple> results_;
+};
+
+uint64_t fold_constants(GraphCore& core, nb::handle graph) {
+  DialectFolding steps(core, graph);
+  return en::fold_constants(editable(core), steps);
+}
+
 nb::object inherited(GraphCore& core, nb::handle nodes) {
   return take(inherited_metadata(core, nodes_of(core, nodes)));
 }
@@ -119,6 +164,8 @@ void bind_rewriting(nb::module_& module) {
              "first), or (the node in the way, the reason).");
   module.def("values_around", &values_around, nb::arg("graph"), nb::arg("node"), nb::arg("wanted"),
              "What the inputs of a node's replacement stand for, and `wanted` outputs of it.");
+  module.def("fold_constants", &fold_constants, nb::arg("core"), nb::arg("graph"),
+             "Replaces operators on constants by what the graph's dialect computes; how many.");
   module.def("inherited_metadata", &inherited, nb::arg("graph"), nb::arg("nodes"),
              "What new nodes take over from `nodes`, which they replace.");
 }
