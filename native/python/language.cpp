@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "runtime/c_function.h"
+#include "runtime/contract.h"
 
 namespace nb = nanobind;
 
@@ -24,6 +25,7 @@ Expression expression(std::string text, const Steps& program, std::vector<std::s
   for (const auto& [opcode, argument, value] : program) {
     made.program.push_back({opcode, argument, value});
   }
+  if (!made.program.empty()) runtime::check_program(made);  // a slice of sizes has only its text
   return made;
 }
 
@@ -61,10 +63,49 @@ void bind_opcodes(nb::module_& module) {
       .value("OR", Opcode::kOr);
 }
 
+void bind_contract(nb::module_& module) {
+  using runtime::CheckKind;
+  nb::enum_<CheckKind>(module, "CheckKind", nb::is_arithmetic(),
+                       "What a check of an input contract compares; KERNEL is left to the kernel.")
+      .value("SAME_SHAPE", CheckKind::kSameShape)
+      .value("SAME_DTYPE", CheckKind::kSameDtype)
+      .value("SHAPE", CheckKind::kShape)
+      .value("DTYPE", CheckKind::kDtype)
+      .value("LENGTH", CheckKind::kLength)
+      .value("RANK", CheckKind::kRank)
+      .value("KERNEL", CheckKind::kKernel);
+  using runtime::KeyFieldKind;
+  nb::enum_<KeyFieldKind>(module, "KeyFieldKind", nb::is_arithmetic(),
+                          "What a field of a variant's key holds.")
+      .value("DTYPE", KeyFieldKind::kDtype)
+      .value("LAYOUT", KeyFieldKind::kLayout)
+      .value("CHOICE", KeyFieldKind::kChoice)
+      .value("BUCKET", KeyFieldKind::kBucket);
+  using runtime::SourceKind;
+  nb::enum_<SourceKind>(module, "SourceKind", nb::is_arithmetic(),
+                        "Where an argument of a backward operator comes from.")
+      .value("GRAD", SourceKind::kGrad)
+      .value("INPUT", SourceKind::kInput)
+      .value("OUTPUT", SourceKind::kOutput)
+      .value("CONSTANT", SourceKind::kConstant)
+      .value("MASK", SourceKind::kMask);
+  using runtime::Layout;
+  nb::enum_<Layout>(module, "Layout", nb::is_arithmetic(),
+                    "How the last two dimensions of a tensor lie in memory.")
+      .value("ROW", Layout::kRow)
+      .value("COLUMN", Layout::kColumn)
+      .value("STRIDED", Layout::kStrided)
+      .value("NZ", Layout::kNz);
+  module.attr("DTYPE_BITS") = runtime::kDtypeBits;
+  module.attr("LAYOUT_BITS") = runtime::kLayoutBits;
+  module.attr("FIELD_BITS") = runtime::kFieldBits;
+}
+
 }  // namespace
 
 void bind_language(nb::module_& module) {
   bind_opcodes(module);
+  bind_contract(module);
   using Kind = CParameter::Kind;
   nb::enum_<Kind>(module, "ValueKind", nb::is_arithmetic())
       .value("INT", Kind::kInt)

@@ -105,19 +105,19 @@ class OperatorBackward final : public Node {
     auto constant = constants_.begin();
     for (const BackwardSource& source : backward_.sources) {
       switch (source.kind) {
-        case BackwardSource::Kind::kGrad:
+        case SourceKind::kGrad:
           stack.push_back(gradient(grads, source));
           break;
-        case BackwardSource::Kind::kInput:
+        case SourceKind::kInput:
           stack.push_back(unpack(*input++));
           break;
-        case BackwardSource::Kind::kOutput:
+        case SourceKind::kOutput:
           stack.emplace_back((output++)->unpack(getptr()));
           break;
-        case BackwardSource::Kind::kConstant:
+        case SourceKind::kConstant:
           stack.push_back(*constant++);
           break;
-        case BackwardSource::Kind::kMask:
+        case SourceKind::kMask:
           stack.emplace_back(mask());
           break;
       }

@@ -10,14 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract.h"
 #include "torch/ops/record.h"
 
 namespace bringup::torch_ext {
 
+using runtime::SourceKind;
+
 // Where one argument of the backward operator comes from.
 struct BackwardSource {
-  enum class Kind : uint8_t { kGrad, kInput, kOutput, kConstant, kMask };
-  Kind kind;
+  SourceKind kind;
   // A result (kGrad), an output (kOutput) or an input (kInput, kConstant) of the forward operator.
   // Its results are the tensors that it writes, then its fresh outputs.
   int32_t index;

@@ -2,7 +2,6 @@
 // operator.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -23,18 +22,15 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-// The shapes in which ops/kernel/kernel_op.py hands a definition over. Every name was checked
-// there.
-using ArgumentSpec = std::tuple<std::string, std::string, bool, bool, bool, bool, nb::object>;
-using Program = std::vector<std::tuple<int, int, int64_t>>;
-using DimensionSpec = std::tuple<std::string, Program, int, int64_t, int64_t>;
-using OutputSpec = std::tuple<int, bool, std::vector<DimensionSpec>, int, std::vector<int>,
-                              nb::object, nb::object, int, int, int>;
-using CheckSpec =
-    std::tuple<int, std::vector<int>, std::vector<DimensionSpec>, std::vector<nb::object>>;
-using SourceSpec = std::tuple<int, int, bool>;
-using KeyFieldSpec = std::tuple<int, int, int, int, std::vector<std::string>, std::vector<int64_t>,
-                                std::tuple<std::string, Program>>;
+// An argument of a schema, before its names are interned. Every name was checked in Python.
+struct ArgumentSpec {
+  std::string name;
+  std::string type;
+  bool optional;
+  bool keyword_only;
+  bool mutated;
+  nb::object default_value;  // null: required
+};
 
 at::ScalarType scalar_type(const nb::object& dtype) {
   if (!THPDtype_Check(dtype.ptr())) {
@@ -52,62 +48,86 @@ at::MemoryFormat memory_format(const nb::object& format) {
   return reinterpret_cast<THPMemoryFormat*>(format.ptr())->memory_format;
 }
 
-// Python's numbers of these are held to ours by a test: it has them without this library too.
-void bind_kinds(nb::module_& module) {
-  nb::enum_<CheckKind>(module, "CheckKind", nb::is_arithmetic())
-      .value("SAME_SHAPE", CheckKind::kSameShape)
-      .value("SAME_DTYPE", CheckKind::kSameDtype)
-      .value("SHAPE", CheckKind::kShape)
-      .value("DTYPE", CheckKind::kDtype)
-      .value("LENGTH", CheckKind::kLength)
-      .value("RANK", CheckKind::kRank);
-  using Field = KeyField::Kind;
-  nb::enum_<Field>(module, "KeyFieldKind", nb::is_arithmetic())
-      .value("DTYPE", Field::kDtype)
-      .value("LAYOUT", Field::kLayout)
-      .value("CHOICE", Field::kChoice)
-      .value("BUCKET", Field::kBucket);
-  using Source = BackwardSource::Kind;
-  nb::enum_<Source>(module, "SourceKind", nb::is_arithmetic())
-      .value("GRAD", Source::kGrad)
-      .value("INPUT", Source::kInput)
-      .value("OUTPUT", Source::kOutput)
-      .value("CONSTANT", Source::kConstant)
-      .value("MASK", Source::kMask);
-  nb::enum_<Layout>(module, "Layout", nb::is_arithmetic())
-      .value("ROW", Layout::kRow)
-      .value("COLUMN", Layout::kColumn)
-      .value("STRIDED", Layout::kStrided)
-      .value("NZ", Layout::kNz);
-}
-
-Expression expression(const std::string& text, const Program& program) {
-  Expression result{text};
-  for (const auto& [opcode, argument, value] : program) {
-    result.program.push_back({static_cast<runtime::Opcode>(opcode), argument, value});
-  }
-  if (!program.empty()) runtime::check_program(result);
-  return result;
-}
-
-std::vector<Dimension> dimensions(const std::vector<DimensionSpec>& specs) {
-  std::vector<Dimension> result;
-  for (const auto& [text, program, sliced, start, stop] : specs) {
-    result.push_back({expression(text, program), sliced, start, stop});
-  }
-  return result;
+// What a definition consists of, as Python builds it. The expressions in it, and the enums, are
+// those of the native core.
+void bind_records(nb::module_& module) {
+  nb::class_<ArgumentSpec>(module, "Argument")
+      .def(
+          "__init__",
+          [](ArgumentSpec* self, std::string name, std::string type, bool optional,
+             bool keyword_only, bool mutated, bool required, nb::object default_value) {
+            new (self)
+                ArgumentSpec{std::move(name), std::move(type),
+                             optional,        keyword_only,
+                             mutated,         required ? nb::object() : std::move(default_value)};
+          },
+          nb::kw_only(), nb::arg("name"), nb::arg("type"), nb::arg("optional"),
+          nb::arg("keyword_only"), nb::arg("mutated"), nb::arg("required"),
+          nb::arg("default").none());
+  nb::class_<Dimension>(module, "Dimension")
+      .def(nb::init<Expression, int32_t, int64_t, int64_t>(), nb::kw_only(), nb::arg("size"),
+           nb::arg("sliced"), nb::arg("start"), nb::arg("stop"));
+  nb::class_<OutputRule>(module, "OutputRule")
+      .def(
+          "__init__",
+          [](OutputRule* self, int32_t like, bool list, std::vector<Dimension> shape,
+             int32_t dtype_of, std::vector<int32_t> promoted, const nb::object& dtype,
+             const nb::object& format, int32_t count, int32_t when, int32_t when_element) {
+            new (self) OutputRule{like,
+                                  list,
+                                  std::move(shape),
+                                  dtype_of,
+                                  std::move(promoted),
+                                  scalar_type(dtype),
+                                  memory_format(format),
+                                  count,
+                                  when,
+                                  when_element};
+          },
+          nb::kw_only(), nb::arg("like"), nb::arg("list"), nb::arg("shape"), nb::arg("dtype_of"),
+          nb::arg("promoted"), nb::arg("dtype"), nb::arg("format"), nb::arg("count"),
+          nb::arg("when"), nb::arg("when_element"));
+  nb::class_<Check>(module, "Check")
+      .def(
+          "__init__",
+          [](Check* self, CheckKind kind, std::vector<int32_t> arguments,
+             std::vector<Dimension> shape, const std::vector<nb::object>& dtypes) {
+            Check made{kind, std::move(arguments), std::move(shape), {}};
+            for (const nb::object& dtype : dtypes) made.dtypes.push_back(scalar_type(dtype));
+            new (self) Check(std::move(made));
+          },
+          nb::kw_only(), nb::arg("kind"), nb::arg("arguments"), nb::arg("shape"),
+          nb::arg("dtypes"));
+  nb::class_<KeyField>(module, "KeyField")
+      .def(
+          "__init__",
+          [](KeyField* self, KeyFieldKind kind, int32_t argument, int bits, LayoutMask layouts,
+             std::vector<std::string> choices, std::vector<int64_t> numbers,
+             std::optional<Expression> predicate) {
+            new (self) KeyField{kind,
+                                argument,
+                                bits,
+                                layouts,
+                                std::move(choices),
+                                std::move(numbers),
+                                std::move(predicate).value_or(Expression())};
+          },
+          nb::kw_only(), nb::arg("kind"), nb::arg("argument"), nb::arg("bits"), nb::arg("layouts"),
+          nb::arg("choices"), nb::arg("numbers"), nb::arg("predicate").none());
+  nb::class_<BackwardSource>(module, "BackwardSource")
+      .def(nb::init<SourceKind, int32_t, bool>(), nb::kw_only(), nb::arg("kind"), nb::arg("number"),
+           nb::arg("optional"));
 }
 
 Argument argument(const ArgumentSpec& spec) {
-  const auto& [name, type, optional, keyword_only, mutated, required, default_value] = spec;
   Argument result;
-  result.name = name;
-  result.interned_name = PyUnicode_InternFromString(name.c_str());
-  result.default_value = required ? nullptr : Py_NewRef(default_value.ptr());
-  result.kind = argument_kind(type);
-  result.optional = optional;
-  result.keyword_only = keyword_only;
-  result.mutated = mutated;
+  result.name = spec.name;
+  result.interned_name = PyUnicode_InternFromString(spec.name.c_str());
+  result.default_value = nb::object(spec.default_value).release().ptr();
+  result.kind = argument_kind(spec.type);
+  result.optional = spec.optional;
+  result.keyword_only = spec.keyword_only;
+  result.mutated = spec.mutated;
   return result;
 }
 
@@ -126,40 +146,12 @@ void set_arguments(KernelOp& op, const std::vector<ArgumentSpec>& specs) {
   }
 }
 
-void set_rules(KernelOp& op, const std::vector<OutputSpec>& outputs,
-               const std::vector<CheckSpec>& checks) {
-  for (const auto& [like, list, shape, dtype_of, promoted, dtype, format, count, when, element] :
-       outputs) {
-    OutputRule& rule = op.outputs.emplace_back();
-    rule.like = like;
-    rule.list = list;
-    rule.shape = dimensions(shape);
-    rule.dtype_of = dtype_of;
-    rule.promoted.assign(promoted.begin(), promoted.end());
-    rule.dtype = scalar_type(dtype);
-    rule.format = memory_format(format);
-    rule.count = count;
-    rule.when = when;
-    rule.when_element = element;
-    op.counts = std::max(op.counts, count + 1);
-  }
-  for (const auto& [kind, arguments, shape, dtypes] : checks) {
-    Check check{
-        static_cast<CheckKind>(kind), {arguments.begin(), arguments.end()}, dimensions(shape), {}};
-    for (const nb::object& dtype : dtypes) check.dtypes.push_back(scalar_type(dtype));
-    op.checks.push_back(std::move(check));
-  }
-}
-
-void set_key_fields(KernelOp& op, const std::vector<KeyFieldSpec>& specs,
-                    const std::vector<int>& strided) {
+void set_key_fields(KernelOp& op, std::vector<KeyField> fields, const std::vector<int>& strided) {
   op.layouts.assign(op.arguments.size(), 0);
-  for (const int argument : strided) op.layouts[argument] = kAnyLayout;
-  for (const auto& [kind, argument, bits, layouts, choices, numbers, predicate] : specs) {
-    const KeyField& field = op.key_fields.emplace_back(KeyField{
-        static_cast<KeyField::Kind>(kind), argument, bits, static_cast<LayoutMask>(layouts),
-        choices, numbers, expression(std::get<0>(predicate), std::get<1>(predicate))});
-    if (field.kind == KeyField::Kind::kLayout) op.layouts[argument] = field.layouts;
+  for (const int argument : strided) op.layouts.at(argument) = kAnyLayout;
+  op.key_fields = std::move(fields);
+  for (const KeyField& field : op.key_fields) {
+    if (field.kind == KeyFieldKind::kLayout) op.layouts.at(field.argument) = field.layouts;
   }
 }
 
@@ -178,14 +170,14 @@ void register_kernels(KernelOp& op) {
   if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
 }
 
-// The schema is already defined in the dispatcher under `name`.
+// The schema is already defined in the dispatcher under `name`. `grid`: none for 1.
 nb::object define(const std::string& name, const std::string& overload_name,
-                  const std::vector<ArgumentSpec>& arguments, const std::vector<int>& returns,
-                  const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
-                  const std::vector<KeyFieldSpec>& key_fields, const std::vector<int>& strided,
-                  std::optional<bool> release_gil, bool device_code,
-                  const std::tuple<std::string, Program>& grid, const std::string& callable_name,
-                  const std::string& doc, nb::object overload, nb::object compile) {
+                  const std::vector<ArgumentSpec>& arguments, std::vector<int32_t> returns,
+                  std::vector<OutputRule> outputs, std::vector<Check> checks,
+                  std::vector<KeyField> key_fields, const std::vector<int>& strided,
+                  std::optional<bool> release_gil, bool device_code, std::optional<Expression> grid,
+                  const std::string& callable_name, const std::string& doc, nb::object overload,
+                  nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
   auto record = std::make_unique<KernelOp>(handle);
@@ -193,12 +185,16 @@ nb::object define(const std::string& name, const std::string& overload_name,
   record->callable_name = callable_name;
   record->doc = doc;
   set_arguments(*record, arguments);
-  record->returns.assign(returns.begin(), returns.end());
-  set_rules(*record, outputs, checks);
-  set_key_fields(*record, key_fields, strided);
+  record->returns = std::move(returns);
+  record->outputs = std::move(outputs);
+  for (const OutputRule& rule : record->outputs) {
+    record->counts = std::max(record->counts, rule.count + 1);
+  }
+  record->checks = std::move(checks);
+  set_key_fields(*record, std::move(key_fields), strided);
   if (release_gil) record->release_gil = *release_gil ? ReleaseGil::kAlways : ReleaseGil::kNever;
   record->device_code = device_code;
-  record->grid = expression(std::get<0>(grid), std::get<1>(grid));
+  record->grid = std::move(grid).value_or(Expression{"1"});
   record->overload = overload.release().ptr();
   record->compile = compile.release().ptr();
 
@@ -234,19 +230,18 @@ nb::object run_without_returns(const std::string& name, const std::string& overl
 }
 
 void set_backward(nb::handle function, const std::string& name, const std::string& overload_name,
-                  const std::vector<SourceSpec>& sources, const std::vector<int>& receivers,
+                  const std::vector<BackwardSource>& sources, const std::vector<int>& receivers,
                   const std::vector<bool>& differentiable) {
   auto& op = const_cast<KernelOp&>(kernel_op_of(function.ptr()));
   auto backward = std::make_unique<Backward>(Backward{{name, overload_name}});
   backward->gradient_receivers.assign(receivers.begin(), receivers.end());
   backward->differentiable = differentiable;
-  for (const auto& [number, index, optional] : sources) {
-    const auto kind = static_cast<BackwardSource::Kind>(number);
-    backward->sources.push_back({kind, index, optional});
-    backward->masked |= kind == BackwardSource::Kind::kMask;
-    if (kind == BackwardSource::Kind::kInput) backward->saved_inputs.push_back(index);
-    if (kind == BackwardSource::Kind::kOutput) backward->saved_outputs.push_back(index);
-    if (kind == BackwardSource::Kind::kConstant) backward->constants.push_back(index);
+  backward->sources = sources;
+  for (const BackwardSource& source : sources) {
+    backward->masked |= source.kind == SourceKind::kMask;
+    if (source.kind == SourceKind::kInput) backward->saved_inputs.push_back(source.index);
+    if (source.kind == SourceKind::kOutput) backward->saved_outputs.push_back(source.index);
+    if (source.kind == SourceKind::kConstant) backward->constants.push_back(source.index);
   }
   // Never freed: nodes of graphs that are alive refer to it.
   op.backward.store(backward.release(), std::memory_order_release);
@@ -281,10 +276,12 @@ void bind_ops(nanobind::module_& module) {
   module.attr("AdoptedCall") = nb::borrow(reinterpret_cast<PyObject*>(adopted_call));
   install_parallel_for();
   nb::register_exception_translator(&translate_exception);
-  bind_kinds(module);
-  module.def("define", &define, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-             nb::arg(), nb::arg(), nb::arg("release_gil").none(), nb::arg(), nb::arg(), nb::arg(),
-             nb::arg(), nb::arg(), nb::arg());
+  bind_records(module);
+  module.def("define", &define, nb::kw_only(), nb::arg("name"), nb::arg("overload_name"),
+             nb::arg("arguments"), nb::arg("returns"), nb::arg("outputs"), nb::arg("checks"),
+             nb::arg("key_fields"), nb::arg("strided"), nb::arg("release_gil").none(),
+             nb::arg("device_code"), nb::arg("grid").none(), nb::arg("callable_name"),
+             nb::arg("doc"), nb::arg("overload"), nb::arg("compile"));
   module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none());
   module.def("set_backward", &set_backward);
@@ -295,7 +292,6 @@ void bind_ops(nanobind::module_& module) {
   });
   module.def("set_output_pool", &set_output_pool);
   module.def("pooled_blocks", &pooled_blocks);
-  module.attr("key_bits") = variant_field_bits();
   module.def("close", [](nb::handle function) {
     close(const_cast<KernelOp&>(kernel_op_of(function.ptr())));
   });

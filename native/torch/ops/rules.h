@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract.h"
 #include "runtime/expression.h"
 #include "torch/ops/schema.h"
 
@@ -17,6 +18,7 @@ namespace bringup::torch_ext {
 
 class CallFrame;
 
+using runtime::CheckKind;
 using runtime::Expression;
 
 // The whole number that an expression is for a frame that has looked at its tensors. Raises
@@ -66,8 +68,6 @@ struct OutputRule {
                                 at::ScalarType type) const;
   bool is_wanted(const CallFrame& frame) const;
 };
-
-enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype, kLength, kRank };
 
 // One declared check of the input contract. Arguments that are None are left out. kDtype may name a
 // ScalarType argument.

@@ -15,14 +15,14 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-constexpr int kAbiBits = 8;
-constexpr int kOperatorBits = 24;
-constexpr int kDeviceBits = 8;
-constexpr uint64_t kNoDtype = 127;  // of an argument that is None
-constexpr int64_t kBlock = 16;      // the sides of a block of NZ
+using runtime::kAbiBits;
+using runtime::kDeviceBits;
+using runtime::kOperatorBits;
 
-static_assert(static_cast<size_t>(at::ScalarType::NumOptions) < kNoDtype,
-              "a dtype has to fit into the 7 bits that kernel_op.py gives it");
+constexpr uint64_t kNoDtype = (1 << runtime::kDtypeBits) - 1;  // of an argument that is None
+constexpr int64_t kBlock = 16;                                 // the sides of a block of NZ
+
+static_assert(static_cast<size_t>(at::ScalarType::NumOptions) < kNoDtype);
 
 // Of all operators. Never destroyed: they may be called until the very end of the process.
 runtime::VariantTable& table() {
@@ -96,20 +96,20 @@ uint64_t choice_code(const KernelOp& op, const CallFrame& frame, const KeyField&
 
 uint64_t field_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
   switch (field.kind) {
-    case KeyField::Kind::kDtype:
+    case KeyFieldKind::kDtype:
       return dtype_code(op, frame, field.argument);
-    case KeyField::Kind::kLayout:
+    case KeyFieldKind::kLayout:
       return layout_code(frame, field);
-    case KeyField::Kind::kChoice:
+    case KeyFieldKind::kChoice:
       return choice_code(op, frame, field);
-    case KeyField::Kind::kBucket:
+    case KeyFieldKind::kBucket:
       return evaluate(field.predicate, frame) != 0 ? 1 : 0;
   }
   return 0;
 }
 
 nb::object field_value(const KeyField& field, uint64_t code) {
-  if (field.kind != KeyField::Kind::kDtype) return nb::int_(code);
+  if (field.kind != KeyFieldKind::kDtype) return nb::int_(code);
   if (code == kNoDtype) return nb::none();
   auto* dtype = reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(code)));
   return nb::borrow(dtype);
@@ -161,10 +161,6 @@ const Variant& variant_in_table(const KernelOp& op, const CallFrame& frame) {
 }
 
 }  // namespace
-
-int variant_field_bits() {
-  return runtime::KeyPacker::kBits - kAbiBits - kOperatorBits - kDeviceBits;
-}
 
 uint32_t next_operator_number() {
   static std::atomic<uint32_t> next{0};

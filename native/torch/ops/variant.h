@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract.h"
 #include "runtime/kernel_table.h"
 #include "runtime/variant_table.h"
 #include "torch/ops/rules.h"
@@ -19,8 +20,8 @@ namespace bringup::torch_ext {
 class CallFrame;
 struct KernelOp;
 
-// How the last two dimensions of a tensor lie in memory; the numbers are those of params.h.
-enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
+using runtime::KeyFieldKind;
+using runtime::Layout;
 
 // A set of layouts, one bit for each.
 using LayoutMask = uint8_t;
@@ -32,8 +33,7 @@ bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout);
 
 // One declared property of a call that chooses the binary.
 struct KeyField {
-  enum class Kind : uint8_t { kDtype, kLayout, kChoice, kBucket };
-  Kind kind;
+  KeyFieldKind kind;
   int32_t argument = -1;  // kDtype: past the inputs it is an output
   int bits = 1;
   LayoutMask layouts = 0;            // kLayout
@@ -46,9 +46,6 @@ struct KeyField {
 struct Variant {
   std::shared_ptr<const runtime::Kernel> kernel;
 };
-
-// Bits that the fields of one operator may take together.
-int variant_field_bits();
 
 // The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
 // no GIL. Raises ContractError for a choice that is not declared.

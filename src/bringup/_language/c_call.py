@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 from bringup._language._core import (
     Convention,
-    NativeExpression,
     NativeParameter,
     ValueKind,
 )
@@ -159,9 +158,8 @@ class CParameter:
 
     def native(self) -> NativeParameter:
         """What the native library takes."""
-        value = self.value
         return NativeParameter(
-            value=NativeExpression(value.text, list(value.program), list(value.texts)),
+            value=self.value.native(),
             kind=self.kind,
             by_reference=self.by_reference,
             bounds=self.bounds,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bringup._language._core import Opcode
+from bringup._language._core import NativeExpression, Opcode
 from bringup._language.signature import address_of, dtype_number, strides_of
 from bringup.errors import ContractError
 
@@ -89,9 +89,9 @@ class Expression:
                 stack.append(self._leaf(step, values))
         return stack[0]
 
-    def spec(self) -> tuple[str, list[tuple[int, int, int]]]:
-        """What the library that links libtorch takes."""
-        return self.text, [(int(opcode), index, value) for opcode, index, value in self.program]
+    def native(self) -> NativeExpression:
+        """The same for the native libraries, which check that its program is one."""
+        return NativeExpression(self.text, list(self.program), list(self.texts))
 
     def _leaf(self, step: Instruction, values: Sequence[Any]) -> Any:
         opcode = step.opcode

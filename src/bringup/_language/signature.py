@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, get_args
+
+from bringup._language._core import Layout
 
 __all__ = [
     "C_TYPES",
@@ -86,15 +87,6 @@ class Argument:
                 f"argument {self.name!r} has type {self.type!r}, expected one of "
                 f"{', '.join(get_args(ArgumentType))}"
             )
-
-
-class Layout(IntEnum):
-    """How the last two dimensions of a tensor lie in memory; the numbers are those of params.h."""
-
-    ROW = 0
-    COLUMN = 1
-    STRIDED = 2
-    NZ = 3
 
 
 def dtype_name(dtype: object) -> str:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import torch
 
+from bringup._language._core import CheckKind
+from bringup._native import torch_library
 from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = [
     "BoundConstraint",
-    "ConstraintKind",
+    "CheckKind",
     "InputConstraint",
     "dtype",
     "fixed_lengths",
@@ -35,25 +36,13 @@ __all__ = [
 Size = int | str
 
 
-class ConstraintKind(IntEnum):
-    """What a check compares; numbered as the native `CheckKind`. `KERNEL` never leaves Python."""
-
-    SAME_SHAPE = 0
-    SAME_DTYPE = 1
-    SHAPE = 2
-    DTYPE = 3
-    LENGTH = 4
-    RANK = 5
-    KERNEL = 6
-
-
 @dataclass(frozen=True)
 class InputConstraint:
     """One item of an operator's input contract. Made by the functions below; arguments that are
     None are left out.
     """
 
-    kind: ConstraintKind
+    kind: CheckKind
     names: tuple[str, ...] = ()
     sizes: tuple[Size, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
@@ -69,7 +58,7 @@ class InputConstraint:
 
     def _index(self, schema: Schema, name: str, where: str) -> int:
         index = schema.index.get(name)
-        if self.kind is ConstraintKind.DTYPE and index is not None and is_dtype(schema, index):
+        if self.kind is CheckKind.DTYPE and index is not None and is_dtype(schema, index):
             return index
         return _tensors_index(schema, name, where)
 
@@ -77,13 +66,13 @@ class InputConstraint:
 def same_shape(*names: str) -> InputConstraint:
     """The named tensors must have the same shape."""
     _at_least_two("same_shape", names)
-    return InputConstraint(ConstraintKind.SAME_SHAPE, names)
+    return InputConstraint(CheckKind.SAME_SHAPE, names)
 
 
 def same_dtype(*names: str) -> InputConstraint:
     """The named tensors must have the same dtype."""
     _at_least_two("same_dtype", names)
-    return InputConstraint(ConstraintKind.SAME_DTYPE, names)
+    return InputConstraint(CheckKind.SAME_DTYPE, names)
 
 
 def shape(name: str, *sizes: Size) -> InputConstraint:
@@ -93,7 +82,7 @@ def shape(name: str, *sizes: Size) -> InputConstraint:
         name: a tensor argument of the schema; None is left out.
         sizes: one for each dimension, written as for `empty`: 3, `"x.shape[0] * 2"`.
     """
-    return InputConstraint(ConstraintKind.SHAPE, (name,), sizes)
+    return InputConstraint(CheckKind.SHAPE, (name,), sizes)
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
@@ -110,7 +99,7 @@ def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
         raise SchemaError(
             f"ops.dtype({name!r}, ...): expected one torch.dtype or more, got {dtypes!r}"
         )
-    return InputConstraint(ConstraintKind.DTYPE, (name,), (), dtypes)
+    return InputConstraint(CheckKind.DTYPE, (name,), (), dtypes)
 
 
 def rank(name: str, dimensions: int) -> InputConstraint:
@@ -127,13 +116,13 @@ def rank(name: str, dimensions: int) -> InputConstraint:
         raise SchemaError(
             f"ops.rank({name!r}, {dimensions!r}): expected a number of dimensions, 0 or more"
         )
-    return InputConstraint(ConstraintKind.RANK, (name,), (dimensions,))
+    return InputConstraint(CheckKind.RANK, (name,), (dimensions,))
 
 
 def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
     """The checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
     return tuple(
-        BoundConstraint(ConstraintKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
+        BoundConstraint(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
         for i, a in enumerate(schema.arguments)
         if a.length
     )
@@ -143,41 +132,45 @@ def kernel_checks() -> InputConstraint:
     """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
     ctx->set_error.
     """
-    return InputConstraint(ConstraintKind.KERNEL)
+    return InputConstraint(CheckKind.KERNEL)
 
 
 @dataclass(frozen=True)
 class BoundConstraint:
     """A check over argument indices."""
 
-    kind: ConstraintKind
+    kind: CheckKind
     indices: tuple[int, ...]
     dimensions: tuple[Dimension, ...]
     dtypes: tuple[torch.dtype, ...]
 
-    def spec(self) -> tuple[object, ...]:
+    def native(self) -> Any:
         """What the native library takes."""
-        dimensions = [d.spec() for d in self.dimensions]
-        return (int(self.kind), list(self.indices), dimensions, list(self.dtypes))
+        return torch_library().ops.Check(
+            kind=self.kind,
+            arguments=list(self.indices),
+            shape=[dimension.native() for dimension in self.dimensions],
+            dtypes=list(self.dtypes),
+        )
 
     def verify(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
         """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
         check.
         """
         tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
-        if self.kind is ConstraintKind.SAME_SHAPE:
+        if self.kind is CheckKind.SAME_SHAPE:
             self._verify_same_shape(tensors, arguments)
-        elif self.kind is ConstraintKind.SAME_DTYPE:
+        elif self.kind is CheckKind.SAME_DTYPE:
             if any(t.dtype != tensors[0][1].dtype for _, t in tensors):
                 got = ", ".join(f"{name}: {t.dtype}" for name, t in tensors)
                 raise ContractError(
                     f"{self._names(arguments)} must have the same dtype, got {got}; convert with "
                     ".to()"
                 )
-        elif self.kind is ConstraintKind.SHAPE:
+        elif self.kind is CheckKind.SHAPE:
             for name, tensor in tensors:
                 self._verify_shape(name, tensor, evaluate(self.dimensions, values, arguments))
-        elif self.kind is ConstraintKind.DTYPE:
+        elif self.kind is CheckKind.DTYPE:
             self._verify_dtype(tensors)
         else:
             self._verify_number(values, arguments)
@@ -187,7 +180,7 @@ class BoundConstraint:
         (index,) = self.indices
         (expected,) = evaluate(self.dimensions, values, arguments)
         name, value = arguments[index].name, values[index]
-        if self.kind is ConstraintKind.LENGTH:
+        if self.kind is CheckKind.LENGTH:
             if value is not None and len(value) != expected:
                 raise ContractError(f"{name} must have {expected} elements, got {len(value)}")
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 from bringup._language.expression import Expression
 from bringup._language.reader import ExpressionReader, parse_expression
+from bringup._native import torch_library
 from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = ["Dimension", "parse_dimension"]
@@ -36,9 +37,11 @@ class Dimension:
         sizes = source.shape if arguments[self.sliced].type == "Tensor" else source
         return list(sizes[self.start : self.stop])
 
-    def spec(self) -> tuple[object, ...]:
+    def native(self) -> Any:
         """What the native library takes."""
-        return (*self.size.spec(), self.sliced, self.start, self.stop)
+        return torch_library().ops.Dimension(
+            size=self.size.native(), sliced=self.sliced, start=self.start, stop=self.stop
+        )
 
 
 def shape_text(shape: Sequence[Any]) -> str:

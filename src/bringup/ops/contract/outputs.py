@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bringup._native import torch_library
 from bringup.errors import ContractError, KernelError, SchemaError
 from bringup.ops.contract.constraints import (
     Size,
@@ -296,19 +297,19 @@ class BoundOutput:
         """Whether the output can have a gradient."""
         return self.dtype_of >= 0 or bool(self.promoted) or bool(self.dtype.is_floating_point)
 
-    def spec(self) -> tuple[object, ...]:
+    def native(self) -> Any:
         """What the native library takes."""
-        return (
-            self.like,
-            self.list,
-            [d.spec() for d in self.dimensions],
-            self.dtype_of,
-            [*self.promoted],
-            self.dtype,
-            self.memory_format,
-            self.count,
-            self.when,
-            self.when_element,
+        return torch_library().ops.OutputRule(
+            like=self.like,
+            list=self.list,
+            shape=[dimension.native() for dimension in self.dimensions],
+            dtype_of=self.dtype_of,
+            promoted=[*self.promoted],
+            dtype=self.dtype,
+            format=self.memory_format,
+            count=self.count,
+            when=self.when,
+            when_element=self.when_element,
         )
 
     def fake(

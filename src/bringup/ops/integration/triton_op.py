@@ -22,7 +22,7 @@ from bringup.errors import ContractError, DeviceError, MissingCompilerError, Sch
 from bringup.jit.target.triton import TritonKernel
 from bringup.ops.contract.constraints import (
     BoundConstraint,
-    ConstraintKind,
+    CheckKind,
     InputConstraint,
     verify_devices,
     verify_texts,
@@ -191,7 +191,7 @@ class Launcher:
             device = verify_devices(values, self.schema)
             verify_texts(values, arguments)
             for check in self.checks:
-                if check.kind is not ConstraintKind.KERNEL:
+                if check.kind is not CheckKind.KERNEL:
                     check.verify(values, arguments)
             return [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
         except ContractError as error:
@@ -280,11 +280,11 @@ class Launcher:
             raise SchemaError(f"{self.name}: dtypes= has {unknown[0]!r}, which is no tensor")
         known = {i: given[a.name] for i, a in enumerate(arguments) if a.name in given}
         for check in self.checks:
-            if check.kind is ConstraintKind.DTYPE and len(check.dtypes) == 1:
+            if check.kind is CheckKind.DTYPE and len(check.dtypes) == 1:
                 known |= {i: check.dtypes[0] for i in check.indices if i not in known}
         for check in self.checks:
             first = next((known[i] for i in check.indices if i in known), None)
-            if check.kind is ConstraintKind.SAME_DTYPE and first is not None:
+            if check.kind is CheckKind.SAME_DTYPE and first is not None:
                 known |= {i: first for i in check.indices if i not in known}
         for number, output in enumerate(self.outputs):
             place = len(arguments) + number

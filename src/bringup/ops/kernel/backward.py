@@ -7,26 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
 
+from bringup._language._core import SourceKind
 from bringup.errors import SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
 __all__ = ["ArgumentSource", "BackwardPlan", "SourceKind", "formula_of", "keep_inputs", "match"]
-
-
-class SourceKind(IntEnum):
-    """Where an argument of the backward operator comes from; numbered as the native one."""
-
-    GRAD = 0
-    INPUT = 1
-    OUTPUT = 2
-    CONSTANT = 3
-    MASK = 4
 
 
 class ArgumentSource(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from bringup import jit
 from bringup._language.expression import Opcode
 from bringup.errors import SchemaError
-from bringup.ops.contract.constraints import BoundConstraint, ConstraintKind
+from bringup.ops.contract.constraints import BoundConstraint, CheckKind
 from bringup.ops.contract.expressions import parse_dimension
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
@@ -77,11 +77,11 @@ def with_dtypes(
     """
     required = _required(schema, bound, outputs)
     made = [
-        BoundConstraint(ConstraintKind.DTYPE, (index,), (), (dtype,))
+        BoundConstraint(CheckKind.DTYPE, (index,), (), (dtype,))
         for index, dtype in sorted(required.items())
     ]
     complete = (*checks, *made)
-    if not any(check.kind is ConstraintKind.KERNEL for check in checks):
+    if not any(check.kind is CheckKind.KERNEL for check in checks):
         _require_known(schema, bound, outputs, complete)
     return complete
 
@@ -129,13 +129,11 @@ def _require_known(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundConstraint],
 ) -> None:
-    known = {
-        index for check in checks if check.kind is ConstraintKind.DTYPE for index in check.indices
-    }
+    known = {index for check in checks if check.kind is CheckKind.DTYPE for index in check.indices}
     known |= {index for _, index in bound.dtypes}
     for parameter in bound.parameters:
         known |= {step.argument for step in parameter.program if step.opcode in _DTYPES}
-    _spread(known, [check.indices for check in checks if check.kind is ConstraintKind.SAME_DTYPE])
+    _spread(known, [check.indices for check in checks if check.kind is CheckKind.SAME_DTYPE])
     inputs = len(schema.arguments)
     known.add(inputs + len(outputs))  # the counts
     for number, output in enumerate(outputs):
@@ -170,10 +168,10 @@ def implied_ranks(
     those of an output that is allocated with others, and `size(x,1)` without `size(x,0)`.
     """
     inputs, known = len(schema.arguments), len(schema.arguments) + len(outputs)
-    groups = [check.indices for check in checks if check.kind is ConstraintKind.SAME_SHAPE]
+    groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]
     groups += [(inputs + n, output.like) for n, output in enumerate(outputs) if output.like >= 0]
     addressed = {parameter.address_of for parameter in bound.parameters}
-    rank_kinds = (ConstraintKind.SHAPE, ConstraintKind.RANK)
+    rank_kinds = (CheckKind.SHAPE, CheckKind.RANK)
     free = {index for check in checks if check.kind in rank_kinds for index in check.indices}
     axes: dict[tuple[int, ...], set[int]] = {}
     for step in (step for parameter in bound.parameters for step in parameter.program):
@@ -185,7 +183,7 @@ def implied_ranks(
             free |= alike
         elif step.opcode is Opcode.SIZE and addressed & alike:
             axes.setdefault(tuple(sorted(alike)), set()).add(step.value)
-    kernel_checks = any(check.kind is ConstraintKind.KERNEL for check in checks)
+    kernel_checks = any(check.kind is CheckKind.KERNEL for check in checks)
     found = []
     for group, named in sorted(axes.items()):
         if free.intersection(group):
@@ -198,7 +196,7 @@ def implied_ranks(
             raise SchemaError(_not_all(schema, bound.signature[index].name, named, allocated))
         if index < inputs:
             expected = (parse_dimension(rank, (), ""),)
-            found.append(BoundConstraint(ConstraintKind.RANK, (index,), expected, ()))
+            found.append(BoundConstraint(CheckKind.RANK, (index,), expected, ()))
     return tuple(found)
 
 

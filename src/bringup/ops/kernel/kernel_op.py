@@ -31,7 +31,7 @@ from bringup.errors import (
 from bringup.jit.builder.diagnose import compiling_for
 from bringup.ops.contract.constraints import (
     BoundConstraint,
-    ConstraintKind,
+    CheckKind,
     InputConstraint,
     fixed_lengths,
     verify_devices,
@@ -177,25 +177,34 @@ class _Definition:
         schema = self.schema
         name = schema.name.partition("::")[2]
         _set_output_pool()
-        return torch_library().ops.define(
-            schema.name,
-            schema.overload,
-            [
-                (a.name, a.type, a.optional, a.keyword_only, a.mutated, a.required, a.default)
+        native = torch_library().ops
+        return native.define(
+            name=schema.name,
+            overload_name=schema.overload,
+            arguments=[
+                native.Argument(
+                    name=a.name,
+                    type=a.type,
+                    optional=a.optional,
+                    keyword_only=a.keyword_only,
+                    mutated=a.mutated,
+                    required=a.required,
+                    default=a.default,
+                )
                 for a in schema.arguments
             ],
-            list(schema.returns),
-            [output.spec() for output in self.outputs],
-            [check.spec() for check in self.checks if check.kind is not ConstraintKind.KERNEL],
-            self.variants.specs(),
-            [*self.strided],
-            None if self.release_gil == "auto" else bool(self.release_gil),
-            self.template.kind == "device",
-            self.grid.spec() if self.grid else ("1", []),
-            name,
-            f"{name}{schema.signature()}\n--\n\n{schema.text}",
-            overload,
-            self.compile,
+            returns=list(schema.returns),
+            outputs=[output.native() for output in self.outputs],
+            checks=[check.native() for check in self.checks if check.kind is not CheckKind.KERNEL],
+            key_fields=[native.KeyField(**field._asdict()) for field in self.variants.fields()],
+            strided=[*self.strided],
+            release_gil=None if self.release_gil == "auto" else bool(self.release_gil),
+            device_code=self.template.kind == "device",
+            grid=self.grid.native() if self.grid else None,
+            callable_name=name,
+            doc=f"{name}{schema.signature()}\n--\n\n{schema.text}",
+            overload=overload,
+            compile=self.compile,
         )
 
     def _add_methods(self) -> None:
@@ -300,7 +309,7 @@ class _Definition:
         device = verify_devices(values, self.schema)
         verify_texts(values, arguments)
         for check in self.checks:
-            if check.kind is not ConstraintKind.KERNEL:
+            if check.kind is not CheckKind.KERNEL:
                 check.verify(values, arguments)
         self.variants.verify(values)
         return device

@@ -145,11 +145,12 @@ class KernelMethods(RegistrationMethods):
         if self._python is not None:
             self._python.receivers = tuple(plan.receivers)
             return
-        torch_library().ops.set_backward(
+        native = torch_library().ops
+        native.set_backward(
             self._function,
             plan.name,
             plan.overload,
-            [(int(kind), index, optional) for kind, index, optional in plan.sources],
+            [native.BackwardSource(**source._asdict()) for source in plan.sources],
             plan.receivers,
             plan.differentiable,
         )

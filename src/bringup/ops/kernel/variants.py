@@ -8,30 +8,45 @@ template of the entry form "args".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from bringup import jit
+from bringup._language._core import (
+    DTYPE_BITS,
+    FIELD_BITS,
+    LAYOUT_BITS,
+    KeyFieldKind,
+    NativeExpression,
+)
 from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["KEY_BITS", "KeyFieldKind", "Variants", "output_names", "template_of"]
-
-KEY_BITS = 88  # variant_field_bits() of variant.cpp
-_DTYPE_BITS = 7  # kNoDtype of variant.cpp
-_LAYOUT_BITS = 2
+__all__ = ["KeyField", "Variants", "output_names", "template_of"]
 
 
-class KeyFieldKind(IntEnum):
-    """What a field of a key is; numbered as the native one."""
+class KeyField(NamedTuple):
+    """One declared property of a call that chooses the binary.
 
-    DTYPE = 0
-    LAYOUT = 1
-    CHOICE = 2
-    BUCKET = 3
+    Attributes:
+        kind: which.
+        argument: its index; -1 for a bucket. Of a dtype: past the inputs it is an output.
+        bits: how many it takes in a key.
+        layouts: of a layout: a bit for each that is allowed.
+        choices: of a choice among texts.
+        numbers: of a choice among numbers.
+        predicate: of a bucket.
+    """
+
+    kind: KeyFieldKind
+    argument: int = -1
+    bits: int = 1
+    layouts: int = 0
+    choices: Sequence[str] = ()
+    numbers: Sequence[int] = ()
+    predicate: NativeExpression | None = None
 
 
 def output_names(schema: Schema) -> tuple[str, ...]:
@@ -73,12 +88,12 @@ class Variants:
         except ValueError as error:
             raise SchemaError(f"{schema.qualified_name}: {error}") from None
         self._check_layouts()
-        bits = sum(spec[2] for spec in self.specs())
-        if bits > KEY_BITS:
+        bits = sum(field.bits for field in self.fields())
+        if bits > FIELD_BITS:
             raise SchemaError(
                 f"{schema.qualified_name}: what chooses the binary takes {bits} bits, at most "
-                f"{KEY_BITS} are there: a dtype takes {_DTYPE_BITS}, a layout "
-                f"{_LAYOUT_BITS}, a bucket 1, a choice as many as number its values"
+                f"{FIELD_BITS} are there: a dtype takes {DTYPE_BITS}, a layout "
+                f"{LAYOUT_BITS}, a bucket 1, a choice as many as number its values"
             )
 
     def _check_layouts(self) -> None:
@@ -93,26 +108,20 @@ class Variants:
                 raise SchemaError(f"{where}: the layout of {name} is a macro already")
             seen.add(choice.argument)
 
-    def specs(self) -> list[tuple[Any, ...]]:
-        """The fields of a variant's key, as the native library takes them."""
-        nothing: tuple[str, list[Any]] = ("", [])
-        specs: list[tuple[Any, ...]] = [
-            (KeyFieldKind.DTYPE, index, _DTYPE_BITS, 0, [], [], nothing)
-            for _, index in self.bound.dtypes
-        ]
+    def fields(self) -> list[KeyField]:
+        """The fields of a variant's key, in the order in which they lie in it."""
+        fields = [KeyField(KeyFieldKind.DTYPE, i, DTYPE_BITS) for _, i in self.bound.dtypes]
         for layout in self.bound.layouts:
             mask = sum(1 << one for one in layout.allowed)
-            specs.append(
-                (KeyFieldKind.LAYOUT, layout.argument, _LAYOUT_BITS, mask, [], [], nothing)
-            )
+            fields.append(KeyField(KeyFieldKind.LAYOUT, layout.argument, LAYOUT_BITS, mask))
         for choice in self.bound.choices:
             words = [value for value in choice.allowed if isinstance(value, str)]
             numbers = [int(value) for value in choice.allowed if not isinstance(value, str)]
             bits = max(1, (len(choice.allowed) - 1).bit_length())
-            specs.append((KeyFieldKind.CHOICE, choice.argument, bits, 0, words, numbers, nothing))
+            fields.append(KeyField(KeyFieldKind.CHOICE, choice.argument, bits, 0, words, numbers))
         for _, predicate in self.bound.buckets:
-            specs.append((KeyFieldKind.BUCKET, -1, 1, 0, [], [], predicate.spec()))
-        return [(int(spec[0]), *spec[1:]) for spec in specs]
+            fields.append(KeyField(KeyFieldKind.BUCKET, predicate=predicate.native()))
+        return fields
 
     def params_of_key(self, values: Sequence[Any]) -> jit.Params:
         """The parameter set for the fields of a key. Raises `ContractError` for a dtype without a C

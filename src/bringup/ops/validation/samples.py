@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree
 
 from bringup.errors import BringupError, ContractError
-from bringup.ops.contract.constraints import ConstraintKind
+from bringup.ops.contract.constraints import CheckKind
 from bringup.ops.kernel.kernel_op import definition_of
 from bringup.ops.schema.facts import Facts
 from bringup.ops.schema.schema import SchemaArgument
@@ -141,11 +141,11 @@ def _call(
 def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[torch.dtype]:
     dtypes = [torch.float32] * len(arguments)
     for check in checks:
-        if check.kind is ConstraintKind.DTYPE and torch.float32 not in check.dtypes:
+        if check.kind is CheckKind.DTYPE and torch.float32 not in check.dtypes:
             for index in check.indices:
                 dtypes[index] = check.dtypes[0]
     for check in checks:
-        if check.kind is ConstraintKind.SAME_DTYPE:
+        if check.kind is CheckKind.SAME_DTYPE:
             for index in check.indices:
                 dtypes[index] = dtypes[check.indices[0]]
     return dtypes
@@ -168,10 +168,10 @@ def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optiona
 def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument]) -> None:
     """Gives the tensors of a check the shapes that it asks for."""
     targets = [i for i in check.indices if isinstance(values[i], torch.Tensor)]
-    if check.kind is ConstraintKind.SAME_SHAPE and targets:
+    if check.kind is CheckKind.SAME_SHAPE and targets:
         for index in targets[1:]:
             values[index] = _resized(values[index], values[targets[0]].shape)
-    elif check.kind is ConstraintKind.SHAPE:
+    elif check.kind is CheckKind.SHAPE:
         for index in targets:
             if values[index].dim() < len(check.dimensions):  # its own sizes may be among them
                 values[index] = _resized(values[index], _SIZES[: len(check.dimensions)])

@@ -8,18 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
-from enum import IntEnum
 from pathlib import Path
 
 import pytest
 import torch
 
-from bringup import jit
 from bringup._native import torch_library
-from bringup.ops.contract.constraints import ConstraintKind
-from bringup.ops.kernel.backward import SourceKind
-from bringup.ops.kernel.variants import KEY_BITS, KeyFieldKind
 from bringup.ops.schema.dtypes import DTYPES, dtype_number, dtype_of_number
 
 pytestmark = pytest.mark.slow
@@ -79,27 +73,8 @@ def test_the_operator_tests_pass_and_what_is_left_out_says_why() -> None:
 
 
 @pytest.mark.native("it is compared with it")
-@pytest.mark.parametrize(
-    ("ours", "native"),
-    [
-        ([kind for kind in ConstraintKind if kind is not ConstraintKind.KERNEL], "CheckKind"),
-        (SourceKind, "SourceKind"),
-        (KeyFieldKind, "KeyFieldKind"),
-        (jit.Layout, "Layout"),
-    ],
-    ids=["CheckKind", "SourceKind", "KeyFieldKind", "Layout"],
-)
-def test_kinds_have_the_names_and_numbers_of_the_library(
-    ours: Iterable[IntEnum], native: str
-) -> None:
-    theirs = getattr(torch_library().ops, native)
-    assert {kind.name: int(kind) for kind in ours} == {kind.name: int(kind) for kind in theirs}
-
-
-@pytest.mark.native("it is compared with it")
-def test_dtypes_and_key_width_are_those_of_the_library() -> None:
+def test_dtypes_are_those_of_the_library() -> None:
     native = torch_library().ops
-    assert native.key_bits == KEY_BITS
     assert {n: native.dtype_of_number(n) for n in DTYPES} == DTYPES
     every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     assert every == set(DTYPES.values())

@@ -1,11 +1,11 @@
 """Constants are computed once: what is folded, what is left alone, what a bad dialect leaves."""
 
 import pytest
+from tests.unit.passes.plain import PlainDialect
 
 from bringup import ir
 from bringup.errors import PassError
 from bringup.passes.run.folding import fold_constants
-from tests.unit.passes.plain import PlainDialect
 
 
 class Counting(PlainDialect):
@@ -114,5 +114,5 @@ def test_a_dialect_that_gives_too_few_results_is_an_error_that_names_the_node(gr
     first, _ = call(graph, "t::split2", one)
     graph.set_outputs(*call(graph, "t::add", x, first))
     graph.dialect._gives_too_few = True
-    with pytest.raises(PassError, match="evaluation of 'split2.*' gave 1 results, it has 2"):
+    with pytest.raises(PassError, match=r"evaluation of 'split2.*' gave 1 results, it has 2"):
         fold_constants(graph)

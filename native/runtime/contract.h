@@ -1,0 +1,32 @@
+// The numbers that contracts, variants and gradients of operators are written in. The only source
+// of them: the native core binds them for Python, the library that links libtorch reads them here.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/variant_table.h"
+
+namespace bringup::runtime {
+
+// What a check of an input contract compares. kKernel: what the kernel itself looks at, which comes
+// to no library.
+enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype, kLength, kRank, kKernel };
+
+// What a field of a variant's key holds.
+enum class KeyFieldKind : uint8_t { kDtype, kLayout, kChoice, kBucket };
+
+// Where an argument of a backward operator comes from.
+enum class SourceKind : uint8_t { kGrad, kInput, kOutput, kConstant, kMask };
+
+// How the last two dimensions of a tensor lie in memory; the numbers are those of params.h.
+enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
+
+// The widths of what every key holds, of two kinds of fields, and what is left for all fields.
+inline constexpr int kAbiBits = 8;
+inline constexpr int kOperatorBits = 24;
+inline constexpr int kDeviceBits = 8;
+inline constexpr int kDtypeBits = 7;
+inline constexpr int kLayoutBits = 2;
+inline constexpr int kFieldBits = KeyPacker::kBits - kAbiBits - kOperatorBits - kDeviceBits;
+
+}  // namespace bringup::runtime
