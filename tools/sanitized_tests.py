@@ -9,6 +9,7 @@ starts itself again with it. Leaks are not looked for: Python keeps memory until
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -30,12 +31,22 @@ def main() -> int:
         _start_again()
     import pytest
 
+    _take_core(libraries)
     from bringup import _native
 
-    _native.__path__.insert(0, str(libraries))
     if _native.library_dir() != libraries:
         sys.exit(f"the native core came from {_native.library_dir()}, not from {libraries}")
     return int(pytest.main(["-q", "-p", "no:cacheprovider", *arguments]))
+
+
+def _take_core(libraries: Path) -> None:
+    """Imports the native core of this folder first: an editable install would find its own."""
+    (file,) = libraries.glob("_core*.so")
+    spec = importlib.util.spec_from_file_location("bringup._native._core", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
 
 
 def _start_again() -> None:

@@ -183,8 +183,8 @@ nb::object edit_tuple(GraphCore& core, const en::Edit& edit) {
   const bool is_control = edit.kind == en::EditKind::kControl;
   const nb::object old = is_control ? control_nodes(core, edit.old) : items(edit.old);
   const nb::object now = is_control ? control_nodes(core, edit.now) : items(edit.now);
-  return nb::make_tuple(static_cast<int>(edit.kind), node(edit.node), node(edit.before),
-                        node(edit.origin), old, keywords(edit.old), now, keywords(edit.now));
+  return nb::make_tuple(edit.kind, node(edit.node), node(edit.before), node(edit.origin), old,
+                        keywords(edit.old), now, keywords(edit.now));
 }
 
 nb::object edit_at(GraphCore& core, size_t index, const EditList* committed) {
@@ -385,6 +385,14 @@ void def_transactions(nb::class_<GraphCore>& type) {
 void bind_graph(nb::module_& module) {
   nb::register_exception_translator(&translate);
   if (!add_handle_types(module.ptr())) throw nb::python_error();
+  nb::enum_<en::EditKind>(module, "EditKind")
+      .value("INSERT", en::EditKind::kInsert)
+      .value("ERASE", en::EditKind::kErase)
+      .value("MOVE", en::EditKind::kMove)
+      .value("REWIRE", en::EditKind::kRewire)
+      .value("CONTROL", en::EditKind::kControl)
+      .value("ATTRIBUTE", en::EditKind::kAttribute)
+      .value("SUBGRAPH", en::EditKind::kSubgraph);
   nb::class_<EditList>(module, "EditList").def("__len__", [](const EditList& list) {
     return list.edits.size();
   });

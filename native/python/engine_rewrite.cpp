@@ -68,8 +68,7 @@ nb::object replace(GraphCore& core, GraphCore& replacement, nb::handle inputs, n
     });
     return take(node_tuple(core, made));
   } catch (const en::SkipPass& skip) {
-    nb::object kind = nb::module_::import_("bringup.errors").attr("PassSkipException");
-    PyErr_SetString(kind.ptr(), skip.what());
+    set_error(ErrorClass::kPassSkip, skip.what());
     throw nb::python_error();
   }
 }

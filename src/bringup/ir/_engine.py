@@ -12,6 +12,7 @@ from bringup._native import core
 if TYPE_CHECKING:
     from bringup._native._core import (
         AliasAnalysisCore,
+        EditKind,
         EditList,
         GraphCore,
         NodeBase,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         use_symbolic_type,
     )
 else:
+    EditKind = core().EditKind
     EditList = core().EditList
     GraphCore = core().GraphCore
     NodeBase = core().NodeBase
@@ -30,6 +32,7 @@ else:
 
 __all__ = [
     "AliasAnalysisCore",
+    "EditKind",
     "EditList",
     "GraphCore",
     "NodeBase",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from bringup.ir._engine import EditKind
 from bringup.ir.node import Node
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ Committer: TypeAlias = Callable[[Journal], None]
 
 
 def _edit(
-    kind: int,
+    kind: EditKind,
     node: Node,
     before: Node,
     origin: Node,
@@ -125,13 +126,14 @@ def _edit(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, object],
 ) -> Edit:
-    """An edit from what the engine says about it; kinds are numbered as in its `EditKind`."""
-    if kind == 0:
+    """An edit from what the engine says about it."""
+    if kind is EditKind.INSERT:
         return Insert(node, before, arguments, keywords)
-    if kind == 1:
+    if kind is EditKind.ERASE:
         return Erase(node, before, old_arguments, old_keywords)
-    if kind == 2:
+    if kind is EditKind.MOVE:
         return Move(node, origin, before)
-    if kind == 4:
+    if kind is EditKind.CONTROL:
         return Control(node, old_arguments, arguments)
+    assert kind is EditKind.REWIRE, f"{kind}: graphs of Python keep attributes in their metas"
     return Rewire(node, old_arguments, arguments, old_keywords, keywords)
