@@ -43,7 +43,8 @@ def _take_core(libraries: Path) -> None:
     """Imports the native core of this folder first: an editable install would find its own."""
     (file,) = libraries.glob("_core*.so")
     spec = importlib.util.spec_from_file_location("bringup._native._core", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
