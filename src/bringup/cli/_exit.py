@@ -23,8 +23,8 @@ class ExitCode(IntEnum):
         return made
 
     DONE = 0, "done, and all is well"
-    FAILED = 1, "it could not be done, or something is missing, fails or differs"
-    USAGE = 2, "the command line cannot be understood, or asks for what cannot be had"
+    FAILED = 1, "it could not be done, or something that was asked for is missing, fails or differs"
+    USAGE = 2, "the command line cannot be understood, or a value in it cannot be"
     NOTHING = 3, "done, and there is nothing: nothing was rewritten, nothing repeats"
     PASS_FAILED = 4, "done, and a graph pass failed or is wrong"
     INTERRUPTED = 130, "interrupted; what was measured until then is shown"

@@ -17,7 +17,7 @@ __all__ = ["GET_TORCH", "JsonFile", "console_for", "require_torch", "say", "writ
 
 _STDOUT = Path("-")
 
-GET_TORCH = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+GET_TORCH = "pip install torch==2.13.0"
 
 
 def require_torch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,15 @@ def longest_line(text: str) -> str:
 
 def test_the_application_has_the_commands_that_are_looked_at() -> None:
     assert {("doctor",), ("check",), ("cache", "prune"), ("passes", "mine")} <= set(RUNNABLE)
+
+
+def test_json_goes_to_standard_output_alone_while_the_table_is_still_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([*CHECK, "--json", "-"]) == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["operator"] == "bringup::rms_norm"
+    assert "rms_norm" in printed.err
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)

@@ -87,6 +87,7 @@ def test_prune_and_clear_remove_and_say_what_stays(
     assert "0 kernels removed" in text
     assert f"1 stay, for running processes have them loaded: {left.key[:12]}" in text
     jit.cache().unload()
+    assert asked(capsys, "prune", "--max-entries", "1")["removed"] == []
     assert asked(capsys, "clear")["removed"] == [left.key]
     assert "0 kernels removed" in printed(capsys, "prune", "--max-bytes", "1G")
     assert cli.main(["cache", "prune", "--max-bytes", "1T"]) == 2

@@ -266,6 +266,15 @@ def test_demo_with_a_failed_check_prints_it_and_exits_1(
     assert "FAILED: fused on npu, short sentences: cosine 0.9" in capsys.readouterr().out
 
 
+def test_demo_with_json_to_standard_output_writes_nothing_else_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with(monkeypatch, a_result(), "--json", "-")[0] == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["rows"]) == len(a_result().rows)
+    assert printed.err
+
+
 def test_nan_in_a_row_is_null_in_the_json_and_nan_in_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
