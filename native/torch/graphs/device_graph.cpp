@@ -30,13 +30,18 @@ void DeviceWork::extend() const {
 int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_); }
 
 DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
-                         Step step)
-    : work_(std::make_shared<DeviceWork>(device)), step_(std::move(step)), nodes_(nodes) {
+                         Step step, Latch latch)
+    : work_(std::make_shared<DeviceWork>(device)),
+      step_(std::move(step)),
+      latch_(std::move(latch)),
+      nodes_(nodes) {
   const bringup_driver& driver = *active_driver();
   if (driver.graph_create == nullptr || driver.graph_launch == nullptr ||
-      driver.graph_add_kernel == nullptr || driver.graph_add_host_func == nullptr) {
+      driver.graph_add_kernel == nullptr || driver.graph_add_host_func == nullptr ||
+      driver.host_func == nullptr) {
     throw CaptureFailure("the driver of device '" + std::string(driver.device_name) +
-                         "' has no device graphs (the graph_* functions of bringup/driver.h)");
+                         "' has no device graphs (host_func and the graph_* functions of "
+                         "bringup/driver.h)");
   }
   try {
     check_driver(driver.graph_create(device, &graph_), "creating a device graph");
@@ -75,6 +80,11 @@ void DeviceGraph::add_span(size_t first, size_t last) {
 
 void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_ = false; }
 
+void DeviceGraph::begin_numbered(void* numbered) {
+  const auto& [graph, number] = *static_cast<const Numbered*>(numbered);
+  graph->latch_(number);
+}
+
 void DeviceGraph::run_span(void* user) {
   const auto& span = *static_cast<const Span*>(user);
   DeviceGraph& graph = *span.graph;
@@ -97,13 +107,20 @@ void DeviceGraph::run_span(void* user) {
   }
 }
 
-void DeviceGraph::launch(bool validating) {
+void DeviceGraph::launch(bool validating, std::optional<uint64_t> number) {
   const bringup_driver& driver = *active_driver();
   if (validating != validating_.load()) {
     finish_former();
     validating_.store(validating);
   }
   work_->order_before();
+  if (number) {
+    Numbered& numbered = numbered_[*number % numbered_.size()];
+    numbered = {this, *number};
+    check_driver(
+        driver.host_func(device(), current_driver_stream(device()), &begin_numbered, &numbered),
+        "launching a captured graph");
+  }
   {
     const ProfiledWork work("captured graph", current_stream(device()));
     check_driver(driver.graph_launch(graph_, current_driver_stream(device())),

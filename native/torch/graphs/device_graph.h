@@ -3,12 +3,15 @@
 
 #include <c10/core/Device.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bringup/driver.h"
 #include "torch/graphs/node.h"
+#include "torch/graphs/staged.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -39,15 +42,21 @@ class DeviceGraph {
   // Runs one node on the host, from the driver's thread; throws what the node throws.
   using Step = std::function<void(size_t node, bool validating)>;
 
+  // Called on the device's timeline, from the driver's thread, right before a launch that was given
+  // a number and after all former ones.
+  using Latch = std::function<void(uint64_t number)>;
+
   // CaptureFailure when the driver cannot hold such a graph. `nodes` must outlive this object.
-  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Step step);
+  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Step step,
+              Latch latch);
   // Waits for the last launch.
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  // Launches in the current stream, after the launch before.
-  void launch(bool validating);
+  // Launches in the current stream, after the launch before. `number`: for the latch; those of one
+  // graph ascend, and no more than StagedChanges::kMostAhead are under way at a time.
+  void launch(bool validating, std::optional<uint64_t> number);
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
   // Until the last launch is over. Raises what the driver says of it.
@@ -69,11 +78,19 @@ class DeviceGraph {
 
   void build(const std::vector<std::unique_ptr<Node>>& nodes);
   void add_span(size_t first, size_t last);
+  struct Numbered {
+    DeviceGraph* graph;
+    uint64_t number;
+  };
+
   static void begin(void* graph);
+  static void begin_numbered(void* numbered);
   static void run_span(void* span);
 
   const std::shared_ptr<const DeviceWork> work_;
   const Step step_;
+  const Latch latch_;
+  std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::vector<std::unique_ptr<Span>> spans_;
   bringup_graph graph_ = nullptr;

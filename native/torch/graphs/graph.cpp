@@ -71,15 +71,17 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   shares_host_memory_ = copies_to_host || std::ranges::any_of(inputs_, [](const Input& input) {
                           return input.storage.device().is_cpu();
                         });
-  device_graph_ =
-      std::make_unique<DeviceGraph>(*device, nodes_, [this](size_t position, bool validating) {
+  device_graph_ = std::make_unique<DeviceGraph>(
+      *device, nodes_,
+      [this](size_t position, bool validating) {
         const ReplayDispatch dispatch;
         const InterceptorScope interceptor(&replay_.interceptor);
         replay_.interceptor = ReplayInterceptor();
         runtime::HostContext context;
         replay_.context = &context;
         run_node(position, validating);
-      });
+      },
+      [this](uint64_t launch) { latch(launch); });
 }
 
 void Graph::take_given(std::shared_ptr<Watch> watch, WrittenVersions versions) {
@@ -196,13 +198,15 @@ void Graph::run_all(bool validating) {
   check_inputs();
   take_random_numbers();
   if (!validating) versions_.bump();
-  former_.clear();  // from here on nodes see what was written
+  wait_for_room();
+  const auto launch = stage_for_launch();
   if (device_graph_ != nullptr) {
-    device_graph_->launch(validating);
+    device_graph_->launch(validating, launch);
     // As after the operators themselves: the host may write what they read, and read the results.
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
   }
+  if (launch) latch(*launch);
   const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
   const ReplayDispatch dispatch;
   const InterceptorScope interceptor(&replay_.interceptor);
@@ -218,6 +222,33 @@ void Graph::run_all(bool validating) {
                       (node.scope().empty() ? "" : " in " + node.scope()));
     throw;
   }
+}
+
+void Graph::wait_for_room() {
+  uint64_t launches;
+  {
+    const std::lock_guard values(values_mutex_);
+    if (!staged_.full()) return;
+    launches = staged_.launches();
+  }
+  device_graph_->finish_former();
+  latch(launches);  // a device that failed has dropped some of them
+}
+
+// From here on an update is for the next launch. The number of this one where it has changes.
+std::optional<uint64_t> Graph::stage_for_launch() {
+  const std::lock_guard update(update_mutex_);
+  former_.clear();
+  const std::lock_guard values(values_mutex_);
+  if (staged_.empty()) return std::nullopt;
+  return staged_.launch();
+}
+
+void Graph::latch(uint64_t launch) {
+  const std::lock_guard values(values_mutex_);
+  staged_.begin(launch, [this](const Change& change) {
+    nodes_[change.node]->set_host_value(change.argument, change.value);
+  });
 }
 
 // Numbers are taken when a replay is asked for, whenever the device comes to it: seeding afterwards
@@ -246,46 +277,69 @@ void Graph::check_inputs() const {
 }
 
 void Graph::check(const std::vector<Change>& changes) const {
-  std::vector<const Change*> of_node;
   for (const Change& first : changes) {
-    of_node.clear();
+    const auto same_node = [&](const Change& change) { return change.node == first.node; };
+    if (&*std::ranges::find_if(changes, same_node) != &first) continue;
+    std::vector<c10::IValue> arguments = next_arguments(first.node);
+    if (arguments.empty()) continue;
     for (const Change& change : changes) {
-      if (change.node == first.node) of_node.push_back(&change);
+      if (same_node(change)) arguments[change.argument] = change.value;
     }
-    if (of_node.front() == &first) nodes_[first.node]->check_host_values(of_node);
+    nodes_[first.node]->check_arguments(arguments);
   }
 }
 
-void Graph::write(const std::vector<Change>& changes) {
-  const std::lock_guard lock(mutex_);
-  check(changes);
-  if (device_graph_ != nullptr) device_graph_->wait();  // a launch reads arguments when it runs
-  const bool by_run = runner_.load() == std::this_thread::get_id();
+std::vector<c10::IValue> Graph::next_arguments(size_t node) const {
   const std::lock_guard values(values_mutex_);
+  std::vector<c10::IValue> arguments = nodes_[node]->arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (const HostValue* staged = staged_.newest(node, i)) arguments[i] = *staged;
+  }
+  return arguments;
+}
+
+bool Graph::has(const std::vector<Change>& values) const {
+  const std::lock_guard lock(values_mutex_);
+  return std::ranges::all_of(values, [&](const Change& value) { return has_locked(value); });
+}
+
+bool Graph::has_locked(const Change& value) const {
+  const HostValue* staged = staged_.newest(value.node, value.argument);
+  return same(value.value,
+              staged != nullptr ? *staged : *nodes_[value.node]->host_value(value.argument));
+}
+
+void Graph::write(std::vector<Change>& changes) {
+  const std::lock_guard update(update_mutex_);
+  {
+    const std::lock_guard values(values_mutex_);
+    std::erase_if(changes, [&](const Change& change) { return has_locked(change); });
+  }
+  check(changes);
+  const bool by_run = runner_.load() == std::this_thread::get_id();
   for (const Change& change : changes) {
-    Node& node = *nodes_[change.node];
     if (by_run) {
-      former_.push_back({change.node, change.argument, *node.host_value(change.argument)});
+      former_.push_back({change.node, change.argument, *host_value(change.node, change.argument)});
     } else {  // by another thread meanwhile: it stays
       std::erase_if(former_, [&](const Change& former) {
         return former.node == change.node && former.argument == change.argument;
       });
     }
-    node.set_host_value(change.argument, change.value);
   }
+  const std::lock_guard values(values_mutex_);
+  for (const Change& change : changes) staged_.put(change);
 }
 
 void Graph::restore_slots() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard update(update_mutex_);
   const std::lock_guard values(values_mutex_);
-  for (const Change& former : std::views::reverse(former_)) {
-    nodes_[former.node]->set_host_value(former.argument, former.value);
-  }
+  for (Change& former : std::views::reverse(former_)) staged_.put(std::move(former));
   former_.clear();
 }
 
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   const std::lock_guard values(values_mutex_);
+  if (const HostValue* staged = staged_.newest(node, argument)) return *staged;
   return nodes_.at(node)->host_value(argument);
 }
 

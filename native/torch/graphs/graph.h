@@ -14,6 +14,7 @@
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/run_locks.h"
+#include "torch/graphs/staged.h"
 #include "torch/graphs/versions.h"
 #include "torch/graphs/watch.h"
 
@@ -79,10 +80,13 @@ class Graph {
   // The first run: nodes settle how they keep their addresses.
   void validate();
 
-  // Writes all changes, or raises what a changed call would raise and writes none. The next replay
-  // sees them. Without the GIL: a replay may hold the graph and need it.
-  void write(const std::vector<Change>& changes);
-  // The value of an argument now; see Node::host_value.
+  // Writes all changes, or raises what a changed call would raise and writes none; drops those that
+  // change nothing. The next replay sees them, those under way do not; it waits for none of them.
+  // Without the GIL.
+  void write(std::vector<Change>& changes);
+  // Whether the next replay will see all these values anyhow.
+  bool has(const std::vector<Change>& values) const;
+  // The value of an argument that the next replay will see; see Node::host_value.
   std::optional<HostValue> host_value(size_t node, size_t argument) const;
 
   // What every node reads and writes, in replay order.
@@ -102,6 +106,11 @@ class Graph {
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
   void check(const std::vector<Change>& changes) const;
+  std::vector<c10::IValue> next_arguments(size_t node) const;
+  bool has_locked(const Change& value) const;
+  void wait_for_room();
+  std::optional<uint64_t> stage_for_launch();
+  void latch(uint64_t launch);
   void run_all(bool validating);
   void take_random_numbers();
   void restore_slots();
@@ -110,11 +119,14 @@ class Graph {
   std::mutex run_mutex_;                 // one run() at a time
   std::atomic<std::thread::id> runner_;  // the thread that is in run()
   std::atomic<Use> use_{Use::kNobody};
-  std::mutex mutex_;                 // one replay or update at a time
+  // The order in which they are taken.
+  std::mutex mutex_;                 // one replay at a time
+  std::mutex update_mutex_;          // one update at a time, and what former_ holds
   mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
+  StagedChanges staged_;
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
   WrittenVersions versions_;

@@ -66,10 +66,8 @@ std::optional<HostValue> KernelNode::host_value(size_t index) const {
   return host_value_of(*schema(), call_.inputs, index);
 }
 
-void KernelNode::check_host_values(const std::vector<const Change*>& changes) const {
-  std::vector<c10::IValue> inputs = call_.inputs;
-  for (const Change* change : changes) inputs[change->argument] = change->value;
-  check_captured_call(call_.kernel_op, inputs, call_.outputs, call_.grid, *kernel_);
+void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments) const {
+  check_captured_call(call_.kernel_op, arguments, call_.outputs, call_.grid, *kernel_);
 }
 
 void KernelNode::set_host_value(size_t index, const HostValue& value) {

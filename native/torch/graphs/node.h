@@ -69,8 +69,10 @@ class Node {
   // The value of schema argument `index` now, or none when it is not a host value that can be
   // updated.
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
-  // Raises what a call with these values in place of the ones now would raise.
-  virtual void check_host_values(const std::vector<const Change*>& /*changes*/) const {}
+  // The values of all schema arguments now, where check_arguments() looks at them.
+  virtual std::vector<c10::IValue> arguments() const { return {}; }
+  // Raises what a call with such arguments would raise. From any thread, beside a run.
+  virtual void check_arguments(const std::vector<c10::IValue>& /*arguments*/) const {}
   // Writes a value of the argument's type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
@@ -114,7 +116,8 @@ class KernelNode final : public Node {
   const char* method() const override { return "launch block"; }
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
-  void check_host_values(const std::vector<const Change*>& changes) const override;
+  std::vector<c10::IValue> arguments() const override { return call_.inputs; }
+  void check_arguments(const std::vector<c10::IValue>& arguments) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
  private:

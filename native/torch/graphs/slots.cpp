@@ -28,13 +28,6 @@ std::string value_text(nb::handle value) {
 
 std::string name_of(const Slot& slot) { return nb::cast<std::string>(slot.name[0]); }
 
-// The values' own == is made for anything and asks for everything first.
-bool same(const HostValue& left, const HostValue& right) {
-  if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
-  if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
-  return left.tagKind() == right.tagKind() && left == right;
-}
-
 std::optional<size_t> length(const HostValue& value) {
   return value.isList() ? std::optional(value.toListRef().size()) : std::nullopt;
 }
@@ -42,9 +35,8 @@ std::optional<size_t> length(const HostValue& value) {
 }  // namespace
 
 struct SlotTable::Staged {
-  std::vector<Change> changes;
-  c10::SmallVector<size_t, 8> changed;
-  c10::SmallVector<size_t, 8> unchanged;
+  std::vector<Change> values;
+  c10::SmallVector<size_t, 8> slots;  // of the values
 };
 
 nb::object SlotTable::update(const nb::dict& values) {
@@ -98,26 +90,23 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
            " values, as captured, got " + std::to_string(*given) + ": " + value_text(value) +
            ". Nothing was changed");
   }
-  for (Change& earlier : staged.changes) {
+  for (const Change& earlier : staged.values) {
     if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
     if (same(earlier.value, *wanted)) return;
     refuse("slot '" + name_of(slot) + "' is given two values by one update. Nothing was changed");
   }
-  if (same(*wanted, *graph_->host_value(slot.node, slot.argument))) {
-    staged.unchanged.push_back(index);
-    return;
-  }
-  staged.changed.push_back(index);
-  staged.changes.push_back({slot.node, slot.argument, std::move(*wanted)});
+  staged.slots.push_back(index);
+  staged.values.push_back({slot.node, slot.argument, std::move(*wanted)});
 }
 
 nb::object SlotTable::commit(Staged& staged) {
-  if (!staged.changes.empty()) {
-    // A replay on another thread may hold the graph and need the GIL for an operator written in
-    // Python.
-    const nb::gil_scoped_release no_gil;
+  std::vector<Change>& changes = staged.values;
+  if (graph_->has(changes)) {
+    changes.clear();
+  } else {
+    const nb::gil_scoped_release no_gil;  // another update may check its values
     try {
-      graph_->write(staged.changes);
+      graph_->write(changes);
     } catch (const std::exception&) {
       const nb::gil_scoped_acquire gil;
       refuse_with_current();
@@ -127,8 +116,17 @@ nb::object SlotTable::commit(Staged& staged) {
   auto* type = reinterpret_cast<PyTypeObject*>(report_.ptr());
   nb::object report = nb::steal(type->tp_alloc(type, 2));
   if (!report.is_valid()) throw nb::python_error();
-  PyTuple_SET_ITEM(report.ptr(), 0, names_of(staged.changed).release().ptr());
-  PyTuple_SET_ITEM(report.ptr(), 1, names_of(staged.unchanged).release().ptr());
+  c10::SmallVector<size_t, 8> changed;
+  c10::SmallVector<size_t, 8> unchanged;
+  for (const size_t index : staged.slots) {
+    const Slot& slot = slots_[index];
+    const bool is_next = changed.size() < changes.size() &&
+                         changes[changed.size()].node == slot.node &&
+                         changes[changed.size()].argument == slot.argument;
+    (is_next ? changed : unchanged).push_back(index);
+  }
+  PyTuple_SET_ITEM(report.ptr(), 0, names_of(changed).release().ptr());
+  PyTuple_SET_ITEM(report.ptr(), 1, names_of(unchanged).release().ptr());
   return report;
 }
 

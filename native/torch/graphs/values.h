@@ -36,6 +36,14 @@ inline bool is_subclass(const at::Tensor& tensor) {
   return tensor.key_set().has(c10::DispatchKey::Python);
 }
 
+// Whether two values of one type are equal. Their own == is made for anything and asks for
+// everything first.
+inline bool same(const c10::IValue& left, const c10::IValue& right) {
+  if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
+  if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
+  return left.tagKind() == right.tagKind() && left == right;
+}
+
 // "float32[2, 3]".
 std::string describe_shape(const at::Tensor& tensor);
 

@@ -113,25 +113,6 @@ def test_failed_replay_leaves_no_conflict_behind() -> None:
     assert output.tolist() == [[1, 1]]
 
 
-def test_an_update_waits_for_the_replay_of_another_thread(gate: Gate, handlers: None) -> None:
-    @graphs.register_graph_handler("aten::add.Tensor")
-    class Handler(graphs.GraphOpHandler):
-        UPDATE_SPECS = {"aten::add.Tensor": [("kwarg", "alpha", "alpha")]}  # noqa: RUF012
-
-    x = torch.ones(2)
-    graph, output = captured(lambda: torch.add(gated(x), x, alpha=2))
-    gate.closed = True
-    with ThreadPoolExecutor(2) as pool:
-        replay = pool.submit(graph.replay)
-        assert gate.reached.wait(timeout=60)
-        update = pool.submit(graph.update, {"add.alpha": 10})
-        gate.opened.set()
-        replay.result(timeout=60)
-        assert update.result(timeout=60).changed == ("add.0.alpha",)
-    graph.replay()
-    assert output.tolist() == [12, 12]
-
-
 def test_launches_from_several_threads_on_the_npu_are_no_conflict_while_the_device_works(
     gate: Gate,
 ) -> None:

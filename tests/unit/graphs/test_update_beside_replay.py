@@ -1,0 +1,268 @@
+"""Updates while replays run: each replay sees the values of the updates before it, whole, and no
+update waits.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+from torch import Tensor
+
+from bringup import devices, graphs, jit, ops
+from bringup.errors import UpdateError
+
+DIGIT = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<double, 1> x(args[0]), out(args[3]);
+  const int64_t n = *static_cast<int64_t*>(args[1]), m = *static_cast<int64_t*>(args[2]);
+  for (int64_t i = 0; i < x.size(0); ++i) out(i) = x(i) * 10 + n * m;
+  return 0;
+}
+"""
+ADD = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<float, 1> x(args[0]), out(args[3]);
+  const int64_t n = *static_cast<int64_t*>(args[1]), m = *static_cast<int64_t*>(args[2]);
+  for (int64_t i = 0; i < out.size(0); ++i) out(i) = x(0) + n * 10 + m;
+  return 0;
+}
+"""
+
+
+class Gate:
+    """Where a captured operator stops while the gate is closed."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        self.opened.set()
+
+    def close(self) -> None:
+        self.reached.clear()
+        self.opened.clear()
+
+    def wait_until_reached(self) -> None:
+        assert self.reached.wait(timeout=60)
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(timeout=60)
+
+
+_gate = Gate()
+
+
+@torch.library.custom_op("graphs_beside_test::gated", mutates_args=())
+def gated(x: Tensor) -> Tensor:
+    """A copy of x, after the gate."""
+    _gate.pass_through()
+    return x.clone()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A new gate for `gated`, open at first and at the end."""
+    global _gate
+    _gate = Gate()
+    yield _gate
+    _gate.opened.set()
+
+
+@pytest.fixture(scope="module")
+def digit(kernel_cache: object) -> Iterator[dict[str, ops.KernelOperator]]:
+    """`digit(x, n, m)`: 10 x + n m, on the host ("cpu") and as device code ("npu")."""
+    devices.load_driver("sim")
+    operators = {
+        device: ops.kernel_op(
+            f"graphs_beside_test::digit_{device}(Tensor x, int n, int m) -> Tensor",
+            source=jit.Source(text=DIGIT, name="digit.cpp"),
+            outputs=ops.empty_like("x"),
+            **({"kind": "device"} if device == "npu" else {}),
+        )
+        for device in ("cpu", "npu")
+    }
+    yield operators
+    for operator in operators.values():
+        operator.undefine()
+
+
+def counting(
+    operator: Callable[..., Tensor], device: str, *, gate: bool = True
+) -> tuple[graphs.CapturedGraph, Tensor]:
+    """A graph that appends the digit n m to `total`."""
+    total = torch.zeros(1, dtype=torch.float64, device=device)
+    graph, _ = captured(lambda: total.copy_(operator(gated(total) if gate else total, 0, 1)))
+    return graph, total
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_update_during_a_replay_is_for_the_next_one(
+    device: str, digit: dict[str, ops.KernelOperator], gate: Gate
+) -> None:
+    graph, total = counting(digit[device], device)
+    graph.update({"**.n": 1})
+    gate.close()
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(graph.replay)
+        gate.wait_until_reached()
+        assert graph.update({"**.n": 2}).changed == (f"digit_{device}.0.n",)  # while it is stopped
+        assert graph.update({"**.n": 3}).changed  # in place of 2: one launch sees one value
+        assert graph.update({"**.n": 3}).unchanged
+        assert graph.slots[f"digit_{device}.0.n"].value == 3
+        assert not gate.opened.is_set()
+        gate.opened.set()
+        replay.result(timeout=60)
+    graph.replay()
+    graph.replay()
+    assert total.cpu().item() == 133
+
+
+def test_launches_under_way_have_values_of_their_own(
+    digit: dict[str, ops.KernelOperator], gate: Gate
+) -> None:
+    graph, total = counting(digit["npu"], "npu")
+    gate.close()
+    for n in (1, 2, None, 3, 4):
+        if n is not None:
+            graph.update({"**.n": n})
+        graph.replay()
+    graph.update({"**.n": 5})
+    assert graph.slots["digit_npu.0.n"].value == 5
+    gate.opened.set()
+    assert total.cpu().item() == 12234
+    graph.replay()
+    assert total.cpu().item() == 122345
+
+
+def test_the_65th_launch_with_new_values_waits_for_those_before(
+    digit: dict[str, ops.KernelOperator], gate: Gate
+) -> None:
+    graph, total = counting(digit["npu"], "npu")
+    gate.close()
+    expected = 0.0
+
+    def step(n: int) -> None:
+        nonlocal expected
+        graph.update({"**.n": n})
+        graph.replay()
+        expected = expected * 10 + n
+
+    for number in range(65):  # one runs, 64 are ahead
+        step(number % 10)
+    with ThreadPoolExecutor(1) as pool:
+        next_one = pool.submit(step, 7)
+        assert graph.update({"**.m": 1}).unchanged  # an update does not wait
+        time.sleep(0.2)
+        assert not next_one.done()
+        gate.opened.set()
+        next_one.result(timeout=60)
+    assert total.cpu().item() == expected
+
+
+def test_update_is_checked_against_what_the_next_replay_sees(
+    kernel_cache: object, gate: Gate
+) -> None:
+    add = ops.kernel_op(
+        "graphs_beside_test::add(Tensor x, int n, int m) -> Tensor",
+        source=jit.Source(text=ADD, name="add.cpp"),
+        outputs=ops.empty("n + m", dtype="x"),
+    )
+    try:
+        graph, y = captured(lambda: add(gated(torch.zeros(1)), 2, 2))
+        gate.close()
+        with ThreadPoolExecutor(1) as pool:
+            replay = pool.submit(graph.replay)
+            gate.wait_until_reached()
+            graph.update({"**.n": 3, "**.m": 1})
+            with pytest.raises(UpdateError, match="Nothing was changed"):
+                graph.update({"**.n": 2})  # four values with what the running replay has
+            assert graph.update({"**.n": 1, "**.m": 3}).changed == ("add.0.n", "add.0.m")
+            gate.opened.set()
+            replay.result(timeout=60)
+            assert y.tolist() == [22] * 4
+        graph.replay()
+        assert y.tolist() == [13] * 4
+    finally:
+        add.undefine()
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_run_that_fails_takes_its_values_back(
+    device: str, digit: dict[str, ops.KernelOperator], gate: Gate
+) -> None:
+    graph, x = graphs.CapturedGraph(), torch.zeros(1, dtype=torch.float64, device=device)
+    with graphs.capture(graph, inputs=x):
+        graph.outputs = digit[device](x, 1, 1)
+    graph.update({"**.n": 2})
+    if device == "npu":
+        graph.replay()
+    with pytest.raises(UpdateError):
+        graph.run(x, slots={"**.n": 5, "**.m": "no number"})
+    with pytest.raises(TypeError):
+        graph.run(slots={"**.n": 6})
+    assert graph.run(x).cpu().item() == 2
+    assert graph.run(x, slots={"**.n": 7}).cpu().item() == 7
+    assert graph.run(x).cpu().item() == 7
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_replays_beside_a_thread_that_updates_see_no_half_of_an_update(
+    device: str, digit: dict[str, ops.KernelOperator]
+) -> None:
+    """n m is 24 in every update."""
+    graph, total = counting(digit[device], device, gate=False)
+    graph.update({"**.n": 1, "**.m": 24})
+    stop = threading.Event()
+
+    def update() -> int:
+        pairs = [(n, 24 // n) for n in (1, 2, 3, 4, 6, 8, 12, 24)]
+        count = 0
+        for count in range(1_000_000):
+            if stop.is_set():
+                break
+            n, m = random.choice(pairs)
+            graph.update({"**.n": n, "**.m": m})
+        return count
+
+    with ThreadPoolExecutor(2) as pool:
+        updates = [pool.submit(update) for _ in range(2)]
+        try:
+            for _ in range(5000):
+                total.zero_()
+                for _ in range(3):
+                    graph.replay()
+                assert total.cpu().item() == 2664
+        finally:
+            stop.set()
+        assert min(one.result(timeout=60) for one in updates) > 10
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_100_000_steps_of_update_and_replay_with_delays_are_exact(
+    device: str, digit: dict[str, ops.KernelOperator]
+) -> None:
+    """The oracle is arithmetic: every launch multiplies a hash by 10 and adds its own value."""
+    graph, total = counting(digit[device], device, gate=False)
+    numbers = random.Random(20)
+    expected, n = 0, 0
+    for step in range(100_000):
+        if numbers.random() < 0.9:
+            n = numbers.randrange(1000)
+            graph.update({"**.n": n})
+        graph.replay()
+        expected = expected * 10 + n
+        if step % 8 == 7:  # before doubles lose digits
+            assert total.cpu().item() == expected
+            total.zero_()
+            expected = 0
+        if numbers.random() < 0.001:
+            time.sleep(numbers.random() * 0.002)
