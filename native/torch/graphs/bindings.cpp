@@ -137,6 +137,7 @@ void bind_recorder(nb::module_& module) {
                                 });
           },
           nb::arg("updatable"), nb::arg("hooked"), nb::arg("handle"))
+      .def("accept_gradients", &Recorder::accept_gradients)
       .def("begin", &Recorder::begin)
       .def("stop", &Recorder::stop)
       .def(

@@ -307,8 +307,13 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
 }
 
 void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
+  if (tensor.numel() == 0) return;
   Block* block = pool_->find(tensor.storage());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    // A number of the code. Autograd may save it for the backward.
+    if (block != nullptr && !block->written) block->origin = Origin::kHostData;
+    return;
+  }
   if (block == nullptr) return watch_->add_tensor(tensor, traits.name);
   if (block->written) return;
   if (block->origin == Origin::kHostData) return add_constant(*block);
@@ -367,7 +372,7 @@ void Recorder::about_to_write(const at::Tensor& tensor) {
 
 void Recorder::check_gradient(const OperatorTraits& traits,
                               c10::ArrayRef<c10::IValue> results) const {
-  if (!gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
+  if (accepts_gradients_ || !gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
   for (const c10::IValue& result : results) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
       if (!tensor.requires_grad()) return;

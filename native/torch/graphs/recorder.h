@@ -66,6 +66,9 @@ class Recorder {
   // The capture that runs on this thread, or null.
   static Recorder* current() noexcept;
 
+  // Autograd may record a gradient for what the capture computes: its backward is captured next.
+  void accept_gradients() { accepts_gradients_ = true; }
+
   // Starts recording on this thread. CaptureFailure when a capture runs on this or another one.
   void begin();
   // Stops recording, on the same thread. Idempotent.
@@ -168,6 +171,7 @@ class Recorder {
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
   size_t seen_ = 0;
+  bool accepts_gradients_ = false;
   bool active_ = false;
   bool paused_ = false;
 };

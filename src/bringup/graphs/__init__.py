@@ -13,6 +13,7 @@ from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff
 from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
+from bringup.graphs._graphed import make_graphed_callables
 from bringup.graphs._handlers import (
     GraphOpHandler,
     graph_handler_scope,
@@ -41,6 +42,7 @@ __all__ = [
     "graph_handler_scope",
     "graph_handlers",
     "is_current_stream_capturing",
+    "make_graphed_callables",
     "register_graph_handler",
     "register_npu_graph_handler",
     "scope",
@@ -54,4 +56,5 @@ register_npu_graph_handler = register_graph_handler
 # What torch_npu calls them: torch.npu.graph, torch.npu.NPUGraph.
 register_module_attribute("graph", lambda: capture)
 register_module_attribute("NPUGraph", lambda: CapturedGraph)
+register_module_attribute("make_graphed_callables", lambda: make_graphed_callables)
 register_module_attribute("is_current_stream_capturing", lambda: is_current_stream_capturing)

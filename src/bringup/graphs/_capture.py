@@ -95,6 +95,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._cleanup = ExitStack()
         self._recorder: Any = None
         self._held: HeldTensors | None = None
+        self._accepts_gradients = False
 
     def __enter__(self) -> CapturedGraph:
         return self._begin(sys._getframe(1))
@@ -109,6 +110,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder = torch_library("graphs.capture").graphs.Recorder(
             registered_names(), hooked_names(), handled.handle
         )
+        if self._accepts_gradients:
+            recorder.accept_gradients()
         handled.node_count = lambda: int(_session.recorder.node_count)
         self._held = held = HeldTensors(recorder.predates)
         found = reachable(frame_values(caller))
@@ -168,6 +171,15 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
 
 
 CapturedGraph._capture = capture  # for capture_begin
+
+
+def capture_with_gradients(graph: CapturedGraph, inputs: Any) -> capture:
+    """A capture whose results may require gradients; their backward has to be captured before
+    the graph is replayed.
+    """
+    block = capture(graph, inputs=inputs)
+    block._accepts_gradients = True
+    return block
 
 
 @contextmanager
