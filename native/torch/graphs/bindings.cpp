@@ -8,6 +8,7 @@
 #include <torch/csrc/Generator.h>
 
 #include "torch/common/tensor_caster.h"
+#include "torch/graphs/accelerator_graph.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/handler_call.h"
@@ -170,6 +171,7 @@ void bind_graphs(nb::module_& module) {
   bind_watch(module);
   bind_graph(module);
   bind_recorder(module);
+  module.def("register_accelerator_graph", &register_accelerator_graph, nb::arg("device_name"));
 }
 
 }  // namespace bringup::torch_ext

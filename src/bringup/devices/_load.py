@@ -156,6 +156,7 @@ def _install(native: ModuleType, name: str) -> None:
     from bringup.devices import _module
 
     torch._register_device_module(name, _module.DeviceModule(name))
+    _native.torch_library("a device").graphs.register_accelerator_graph(name)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -121,10 +122,13 @@ class CapturedGraph:
             TypeError: an option is none of `graphs.capture`.
             ValueError: as `graphs.capture`.
         """
+        self._begin_block(sys._getframe(1), pool, capture_error_mode=capture_error_mode, **options)
+
+    def _begin_block(self, caller: FrameType, pool: object | None, **options: Any) -> None:
         if self._block is not None:
             raise CaptureError("this graph is being captured already: call capture_end() first")
-        block = self._capture(self, pool, capture_error_mode=capture_error_mode, **options)
-        block._begin(sys._getframe(1))
+        block = self._capture(self, pool, **options)
+        block._begin(caller)
         self._block = block
 
     def capture_end(self) -> None:

@@ -1,0 +1,72 @@
+"""What `torch.accelerator.Graph` does on the driver's device. Called from the native library, which
+torch asks for it by the device's name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import FrameType
+
+from bringup.graphs._graph import CapturedGraph
+
+__all__ = ["AcceleratorGraph"]
+
+_numbers = itertools.count(1)
+
+
+class AcceleratorGraph:
+    """One graph. It has memory of its own, so that its pool is a name alone."""
+
+    def __init__(self) -> None:
+        self._graph = CapturedGraph()
+        self._number = next(_numbers)
+
+    def capture_begin(self, mode: str) -> None:
+        """As `CapturedGraph.capture_begin`; what the code that asked torch can reach is
+        remembered.
+        """
+        self._graph._begin_block(_frame_outside_torch(), None, capture_error_mode=mode)
+
+    def capture_end(self) -> None:
+        """As `CapturedGraph.capture_end`, or as `reset` where the `with` block raised: torch ends
+        the capture then too.
+        """
+        frame = sys._getframe(1).f_back
+        if frame is not None and frame.f_code.co_name == "__exit__" and _is_torchs(frame):
+            if frame.f_locals.get("exc_info", (None,))[0] is not None:
+                self._graph.reset()
+                return
+        self._graph.capture_end()
+
+    def instantiate(self) -> None:
+        """Nothing: a capture ends with a graph that can be replayed. CaptureError without one."""
+        self._graph._captured("instantiate")
+
+    def replay(self) -> None:
+        """As `CapturedGraph.replay`."""
+        self._graph.replay()
+
+    def reset(self) -> None:
+        """As `CapturedGraph.reset`."""
+        self._graph.reset()
+
+    def pool(self) -> int:
+        """A number that no other graph has."""
+        return self._number
+
+    def debug_dump(self, path: str) -> None:
+        """As `CapturedGraph.debug_dump`."""
+        self._graph.debug_dump(path)
+
+
+def _frame_outside_torch() -> FrameType:
+    """The innermost frame of those that called `capture_begin` that is not of torch."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _is_torchs(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.accelerator")
