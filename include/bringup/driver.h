@@ -162,8 +162,14 @@ typedef struct bringup_driver {
    * them in the stream; a graph may be launched again before the former launch has finished,
    * launches of one graph never overlap. graph_add_kernel copies the bringup_launch struct; what it
    * points at stays the caller's and must outlive the graph (release is called once the graph is
-   * destroyed and its last launch is over). Arguments are read when the node runs. A kernel that
-   * fails ends its launch of the graph and is reported like any other. */
+   * destroyed and its last launch is over). A kernel that fails ends its launch of the graph and is
+   * reported like any other.
+   *
+   * When arguments are read (a kernel's `args` and what they point at, but not what tensors hold)
+   * depends on graph_update_kernel, below. A driver that has it copies them in graph_add_kernel,
+   * and the kit calls it for what changes, as CUDA, AscendCL and OpenCL want it. A driver without
+   * it reads them anew when the node runs: the kit changes them in place, in a host function that
+   * is ordered between two launches. */
   int32_t (*graph_create)(int32_t device, bringup_graph* graph);
   int32_t (*graph_destroy)(bringup_graph graph);
   int32_t (*graph_add_kernel)(bringup_graph graph, const bringup_launch* launch);
@@ -171,6 +177,12 @@ typedef struct bringup_driver {
                             size_t bytes);
   int32_t (*graph_add_host_func)(bringup_graph graph, void (*fn)(void* user), void* user);
   int32_t (*graph_launch)(bringup_graph graph, bringup_stream stream);
+
+  /* --- optional: new arguments for a kernel of a graph. `kernel` counts the graph's kernels from 0
+   * in the order they were added. Copies nargs, args and what they point at, and grid; fn stays as
+   * it is, and release is not called. Later launches of the graph run with them; those made before,
+   * also those that have not begun, with the former ones. */
+  int32_t (*graph_update_kernel)(bringup_graph graph, int32_t kernel, const bringup_launch* launch);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);

@@ -2,18 +2,55 @@
 
 #include <cstring>
 
+#include "sim/status.h"
+
 namespace bringup::sim {
 
-void Graph::add(Node node) {
+void Graph::add(OwnedLaunch launch) {
+  auto copy = std::make_shared<const LaunchCopy>(launch.get());
   std::lock_guard lock(mutex_);
-  nodes_.push_back(std::move(node));
+  std::lock_guard kernels_lock(kernels_mutex_);
+  Kernels& kernels = changeable_kernels();
+  nodes_.push_back(KernelNode{kernels.size(), std::move(launch)});
+  kernels.push_back(std::move(copy));
 }
 
-std::optional<std::string> Graph::run(const Place& place) {
+void Graph::add(CopyTask copy) {
+  std::lock_guard lock(mutex_);
+  nodes_.push_back(copy);
+}
+
+void Graph::add(HostTask host) {
+  std::lock_guard lock(mutex_);
+  nodes_.push_back(host);
+}
+
+void Graph::update(int32_t kernel, const bringup_launch& launch) {
+  auto copy = std::make_shared<const LaunchCopy>(launch);
+  std::lock_guard lock(kernels_mutex_);
+  if (kernel < 0 || static_cast<size_t>(kernel) >= kernels_->size()) {
+    throw SimError(BRINGUP_INVALID, "the graph has " + std::to_string(kernels_->size()) +
+                                        " kernels, so none of number " + std::to_string(kernel));
+  }
+  changeable_kernels()[static_cast<size_t>(kernel)] = std::move(copy);
+}
+
+std::shared_ptr<const Graph::Kernels> Graph::kernels() {
+  std::lock_guard lock(kernels_mutex_);
+  return kernels_;
+}
+
+Graph::Kernels& Graph::changeable_kernels() {
+  if (kernels_.use_count() > 1) kernels_ = std::make_shared<Kernels>(*kernels_);
+  return *kernels_;
+}
+
+std::optional<std::string> Graph::run(const Kernels& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
-    if (auto* launch = std::get_if<OwnedLaunch>(&node)) {
-      if (auto text = run_launch(launch->get(), place)) return text;
+    if (const auto* kernel = std::get_if<KernelNode>(&node)) {
+      if (kernel->number >= kernels.size()) break;  // added after this launch
+      if (auto text = run_launch(kernels[kernel->number]->get(), place)) return text;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

@@ -1,6 +1,7 @@
 // A device graph: nodes that one launch runs in the order they were added.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -8,26 +9,44 @@
 #include <vector>
 
 #include "sim/kernel_run.h"
+#include "sim/launch_copy.h"
 #include "sim/stream.h"
 
 namespace bringup::sim {
 
 class Graph {
  public:
+  // The arguments that the kernels of one launch have.
+  using Kernels = std::vector<std::shared_ptr<const LaunchCopy>>;
+
   explicit Graph(int32_t device) : device_(device) {}
 
-  using Node = std::variant<OwnedLaunch, CopyTask, HostTask>;
-
   int32_t device() const noexcept { return device_; }
-  void add(Node node);
+  void add(OwnedLaunch launch);
+  void add(CopyTask copy);
+  void add(HostTask host);
+  // Throws SimError for a kernel that the graph does not have.
+  void update(int32_t kernel, const bringup_launch& launch);
+  // What a launch made now runs with.
+  std::shared_ptr<const Kernels> kernels();
   // Runs all nodes; stops at the first kernel that fails and returns what it said. Two runs never
   // overlap.
-  std::optional<std::string> run(const Place& place);
+  std::optional<std::string> run(const Kernels& kernels, const Place& place);
 
  private:
+  struct KernelNode {
+    size_t number;
+    OwnedLaunch launch;  // released with the graph
+  };
+  using Node = std::variant<KernelNode, CopyTask, HostTask>;
+
+  Kernels& changeable_kernels();
+
   const int32_t device_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards nodes_; held while they run
   std::vector<Node> nodes_;
+  std::mutex kernels_mutex_;
+  std::shared_ptr<Kernels> kernels_ = std::make_shared<Kernels>();  // shared with launches
 };
 
 }  // namespace bringup::sim

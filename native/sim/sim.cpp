@@ -370,7 +370,17 @@ int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* u
 int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
   return guarded([&] {
     const std::shared_ptr<Graph> shared = graph_of(graph);
-    Simulator::instance().stream(shared->device(), stream)->enqueue(GraphTask{shared});
+    Simulator::instance()
+        .stream(shared->device(), stream)
+        ->enqueue(GraphTask{shared, shared->kernels()});
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* launch) {
+  return guarded([&] {
+    require(launch->grid >= 1, "a launch over less than one block");
+    graph_of(graph)->update(kernel, *launch);
     return BRINGUP_OK;
   });
 }
@@ -415,6 +425,7 @@ const bringup_driver kDriver = {
     .graph_add_copy = graph_add_copy,
     .graph_add_host_func = graph_add_host_func,
     .graph_launch = graph_launch,
+    .graph_update_kernel = graph_update_kernel,
 };
 
 }  // namespace

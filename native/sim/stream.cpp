@@ -126,7 +126,7 @@ void Stream::run(Task& task) {
                  [](RecordTask& record) { record.event->complete(record.version); },
                  [](WaitTask& wait) { wait.event->wait(wait.version); },
                  [this](GraphTask& task) {
-                   if (auto text = task.graph->run(place_)) fail(std::move(*text));
+                   if (auto text = task.graph->run(*task.kernels, place_)) fail(std::move(*text));
                  },
              },
              task);

@@ -19,6 +19,7 @@
 namespace bringup::sim {
 
 class Graph;
+class LaunchCopy;
 
 // Addresses in tasks are the worker's.
 struct CopyTask {
@@ -45,6 +46,7 @@ struct WaitTask {
 };
 struct GraphTask {
   std::shared_ptr<Graph> graph;
+  std::shared_ptr<const std::vector<std::shared_ptr<const LaunchCopy>>> kernels;
 };
 using Task =
     std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask, GraphTask>;

@@ -275,12 +275,40 @@ TEST(a_graph_runs_its_nodes_in_order_and_again_with_new_arguments) {
   driver().graph_launch(graph, nullptr);
   driver().graph_launch(graph, nullptr);
   CHECK_EQ(read(copy, 2), (std::vector<int64_t>{4, 4}));
-  adding.number = 10;
+  adding.number = 10;  // the graph has its own copy
   driver().graph_launch(graph, nullptr);
-  CHECK_EQ(read(copy, 2), (std::vector<int64_t>{14, 14}));
-  CHECK_EQ(host_calls, 3);
+  CHECK_EQ(read(copy, 2), (std::vector<int64_t>{6, 6}));
+  CHECK_EQ(driver().graph_update_kernel(graph, 0, &adding.launch), BRINGUP_OK);
+  driver().graph_launch(graph, nullptr);
+  CHECK_EQ(read(copy, 2), (std::vector<int64_t>{16, 16}));
+  CHECK_EQ(host_calls, 4);
+  CHECK_EQ(driver().graph_update_kernel(graph, 1, &adding.launch), BRINGUP_INVALID);
+  CHECK_EQ(last_error(), "the graph has 1 kernels, so none of number 1");
   CHECK_EQ(adding.released.load(), 0);
   CHECK_EQ(driver().graph_destroy(graph), BRINGUP_OK);
+  CHECK_EQ(adding.released.load(), 1);
+}
+
+TEST(launches_before_an_update_run_with_what_the_kernel_had) {
+  const Stream stream;
+  const Memory memory(sizeof(int64_t));
+  driver().fill_async(0, memory.get(), 0, sizeof(int64_t), nullptr);
+  driver().stream_synchronize(0, nullptr);
+  Gate gate;
+  Launch adding(add_number, memory.get(), 1, 1);
+  bringup_graph graph = nullptr;
+  driver().graph_create(0, &graph);
+  driver().graph_add_host_func(graph, Gate::wait, &gate);
+  driver().graph_add_kernel(graph, &adding.launch);
+  for (const int64_t number : {1, 20, 300}) {
+    adding.number = number;
+    CHECK_EQ(driver().graph_update_kernel(graph, 0, &adding.launch), BRINGUP_OK);
+    driver().graph_launch(graph, stream.get());
+  }
+  gate.release();
+  driver().stream_synchronize(0, stream.get());
+  CHECK_EQ(read(memory, 1), std::vector<int64_t>{321});
+  driver().graph_destroy(graph);
   CHECK_EQ(adding.released.load(), 1);
 }
 

@@ -66,6 +66,7 @@ void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
     if (launch == nullptr) continue;
     add_span(first, i);
     check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
+    kernels_.emplace(i, static_cast<int32_t>(kernels_.size()));
     first = i + 1;
   }
   add_span(first, nodes.size());
@@ -76,6 +77,16 @@ void DeviceGraph::add_span(size_t first, size_t last) {
   spans_.push_back(std::make_unique<Span>(Span{this, first, last}));
   check_driver(active_driver()->graph_add_host_func(graph_, &run_span, spans_.back().get()),
                "building a device graph");
+}
+
+bool DeviceGraph::copies_arguments() const {
+  return active_driver()->graph_update_kernel != nullptr;
+}
+
+void DeviceGraph::update(size_t node) {
+  const bringup_launch* launch = nodes_[node]->device_launch();
+  check_driver(active_driver()->graph_update_kernel(graph_, kernels_.at(node), launch),
+               launch->name);
 }
 
 void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_ = false; }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "bringup/driver.h"
@@ -54,6 +55,10 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
+  // Whether the driver has copied the arguments of kernels, and is told of new ones.
+  bool copies_arguments() const;
+  // The node's kernel has new arguments: for later launches.
+  void update(size_t node);
   // Launches in the current stream, after the launch before. `number`: for the latch; those of one
   // graph ascend, and no more than StagedChanges::kMostAhead are under way at a time.
   void launch(bool validating, std::optional<uint64_t> number);
@@ -94,6 +99,7 @@ class DeviceGraph {
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::vector<std::unique_ptr<Span>> spans_;
   bringup_graph graph_ = nullptr;
+  std::unordered_map<size_t, int32_t> kernels_;  // the driver's numbers of nodes
   std::atomic<bool> validating_{false};
   bool failed_ = false;  // the launch that runs now; only its thread looks
 };

@@ -201,6 +201,7 @@ void Graph::run_all(bool validating) {
   wait_for_room();
   const auto launch = stage_for_launch();
   if (device_graph_ != nullptr) {
+    update_device();
     device_graph_->launch(validating, launch);
     // As after the operators themselves: the host may write what they read, and read the results.
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
@@ -240,8 +241,31 @@ std::optional<uint64_t> Graph::stage_for_launch() {
   const std::lock_guard update(update_mutex_);
   former_.clear();
   const std::lock_guard values(values_mutex_);
+  copied_.begin(copied_.launch(), [this](const Change& change) {
+    nodes_[change.node]->set_host_value(change.argument, change.value);
+    stale_.insert(change.node);
+  });
   if (staged_.empty()) return std::nullopt;
   return staged_.launch();
+}
+
+StagedChanges& Graph::staged_of(size_t node) {
+  const bool copied = device_graph_ != nullptr && device_graph_->copies_arguments() &&
+                      nodes_[node]->device_launch() != nullptr;
+  return copied ? copied_ : staged_;
+}
+
+const HostValue* Graph::newest(size_t node, size_t argument) const {
+  const HostValue* staged = staged_.newest(node, argument);
+  return staged != nullptr ? staged : copied_.newest(node, argument);
+}
+
+// What the driver refuses is told to it again before the next launch.
+void Graph::update_device() {
+  while (!stale_.empty()) {
+    device_graph_->update(*stale_.begin());
+    stale_.erase(stale_.begin());
+  }
 }
 
 void Graph::latch(uint64_t launch) {
@@ -293,7 +317,7 @@ std::vector<c10::IValue> Graph::next_arguments(size_t node) const {
   const std::lock_guard values(values_mutex_);
   std::vector<c10::IValue> arguments = nodes_[node]->arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (const HostValue* staged = staged_.newest(node, i)) arguments[i] = *staged;
+    if (const HostValue* next = newest(node, i)) arguments[i] = *next;
   }
   return arguments;
 }
@@ -304,9 +328,9 @@ bool Graph::has(const std::vector<Change>& values) const {
 }
 
 bool Graph::has_locked(const Change& value) const {
-  const HostValue* staged = staged_.newest(value.node, value.argument);
+  const HostValue* next = newest(value.node, value.argument);
   return same(value.value,
-              staged != nullptr ? *staged : *nodes_[value.node]->host_value(value.argument));
+              next != nullptr ? *next : *nodes_[value.node]->host_value(value.argument));
 }
 
 void Graph::write(std::vector<Change>& changes) {
@@ -327,19 +351,21 @@ void Graph::write(std::vector<Change>& changes) {
     }
   }
   const std::lock_guard values(values_mutex_);
-  for (const Change& change : changes) staged_.put(change);
+  for (const Change& change : changes) staged_of(change.node).put(change);
 }
 
 void Graph::restore_slots() {
   const std::lock_guard update(update_mutex_);
   const std::lock_guard values(values_mutex_);
-  for (Change& former : std::views::reverse(former_)) staged_.put(std::move(former));
+  for (Change& former : std::views::reverse(former_)) {
+    staged_of(former.node).put(std::move(former));
+  }
   former_.clear();
 }
 
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   const std::lock_guard values(values_mutex_);
-  if (const HostValue* staged = staged_.newest(node, argument)) return *staged;
+  if (const HostValue* next = newest(node, argument)) return *next;
   return nodes_.at(node)->host_value(argument);
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,8 +110,11 @@ class Graph {
   std::vector<c10::IValue> next_arguments(size_t node) const;
   bool has_locked(const Change& value) const;
   void wait_for_room();
+  StagedChanges& staged_of(size_t node);
+  const HostValue* newest(size_t node, size_t argument) const;
   std::optional<uint64_t> stage_for_launch();
   void latch(uint64_t launch);
+  void update_device();
   void run_all(bool validating);
   void take_random_numbers();
   void restore_slots();
@@ -126,7 +130,9 @@ class Graph {
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
-  StagedChanges staged_;
+  StagedChanges staged_;        // for nodes that read their arguments when they run
+  StagedChanges copied_;        // for kernels whose arguments the driver has copied
+  std::set<size_t> stale_;      // such kernels that it has not got yet; of whoever has mutex_
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
   WrittenVersions versions_;

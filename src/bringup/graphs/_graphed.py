@@ -240,7 +240,9 @@ def _check_gradients(captured: _Captured, surface: Sequence[Any]) -> None:
         if not isinstance(now, torch.Tensor) or now.requires_grad == then:
             continue
         is_argument = number < len(captured.inputs)
-        which = f"argument {number}" if is_argument else f"parameter {number - len(captured.inputs)}"
+        which = (
+            f"argument {number}" if is_argument else f"parameter {number - len(captured.inputs)}"
+        )
         states = ("requires a gradient, and did not", "requires no gradient, and did")
         raise ContractError(
             f"a captured call of {captured.what}: {which} {states[then]} when it was captured."

@@ -5,17 +5,20 @@ update waits.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 from tests.unit.graphs.support import captured
 from torch import Tensor
 
-from bringup import devices, graphs, jit, ops
+from bringup import _native, devices, graphs, jit, ops
 from bringup.errors import UpdateError
 
 DIGIT = """
@@ -126,27 +129,39 @@ def test_update_during_a_replay_is_for_the_next_one(
     assert total.cpu().item() == 133
 
 
+@pytest.fixture
+def on_host(handlers: None) -> Callable[..., Tensor]:
+    """10 x + n m, as operators that the device runs on the host."""
+
+    @graphs.register_graph_handler("aten::add.Tensor")
+    class Add(graphs.GraphOpHandler):
+        UPDATE_SPECS = {"aten::add.Tensor": [("kwarg", "alpha", "n")]}  # noqa: RUF012
+
+    return lambda x, n, m: torch.add(x * 10, torch.ones_like(x) * m, alpha=n)
+
+
+@pytest.mark.parametrize("kind", ["kernel", "operator"])
 def test_launches_under_way_have_values_of_their_own(
-    digit: dict[str, ops.KernelOperator], gate: Gate
+    kind: str, digit: dict[str, ops.KernelOperator], on_host: Callable[..., Tensor], gate: Gate
 ) -> None:
-    graph, total = counting(digit["npu"], "npu")
+    graph, total = counting(digit["npu"] if kind == "kernel" else on_host, "npu")
     gate.close()
     for n in (1, 2, None, 3, 4):
         if n is not None:
             graph.update({"**.n": n})
         graph.replay()
     graph.update({"**.n": 5})
-    assert graph.slots["digit_npu.0.n"].value == 5
+    assert [slot.value for name, slot in graph.slots.items() if name.endswith(".n")] == [5]
     gate.opened.set()
     assert total.cpu().item() == 12234
     graph.replay()
     assert total.cpu().item() == 122345
 
 
-def test_the_65th_launch_with_new_values_waits_for_those_before(
-    digit: dict[str, ops.KernelOperator], gate: Gate
+def test_the_65th_launch_with_new_values_for_the_host_waits_for_those_before(
+    on_host: Callable[..., Tensor], gate: Gate
 ) -> None:
-    graph, total = counting(digit["npu"], "npu")
+    graph, total = counting(on_host, "npu")
     gate.close()
     expected = 0.0
 
@@ -160,12 +175,61 @@ def test_the_65th_launch_with_new_values_waits_for_those_before(
         step(number % 10)
     with ThreadPoolExecutor(1) as pool:
         next_one = pool.submit(step, 7)
-        assert graph.update({"**.m": 1}).unchanged  # an update does not wait
         time.sleep(0.2)
-        assert not next_one.done()
+        waits = not next_one.done()
         gate.opened.set()
         next_one.result(timeout=60)
+    assert waits
     assert total.cpu().item() == expected
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_driver_that_reads_arguments_late_or_refuses_new_ones(
+    refuses: bool, tmp_path: Path
+) -> None:
+    library = tmp_path / "libreading.so"
+    source = Path(__file__).parent / "drivers" / "reading.cpp"
+    sim = devices.load_driver("sim").path
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{_native.include_dir()}", str(source)]
+    command += ["-DREFUSES"] if refuses else []
+    subprocess.run([*command, f'-DSIM_DRIVER="{sim}"', "-o", str(library)], check=True)
+    script = f"""
+import torch
+from bringup import devices, graphs, jit, ops
+from bringup.errors import DriverError
+devices.load_driver({str(library)!r})
+digit = ops.kernel_op(
+    "reading_test::digit(Tensor x, int n, int m) -> Tensor",
+    source=jit.Source(text={DIGIT!r}, name="digit.cpp"),
+    outputs=ops.empty_like("x"),
+    kind="device",
+)
+total = torch.zeros(1, dtype=torch.float64, device="reading")
+graph = graphs.CapturedGraph()
+with torch.no_grad(), graphs.capture(graph):
+    for _ in range(200):
+        busy = total + 1
+    total.copy_(digit(total, 0, 1))
+expected = 0
+for step in range(400):
+    report = graph.update({{"**.n": step % 7}})
+    try:
+        graph.replay()
+        assert not {refuses} or not report.changed
+    except DriverError as error:
+        assert {refuses} and "digit" in str(error), error
+        graph.replay()
+    expected = expected * 10 + step % 7
+    if step % 12 == 11:
+        assert total.cpu().item() == expected, step
+        total.zero_()
+        expected = 0
+print("exact")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "exact"), done.stderr
 
 
 def test_update_is_checked_against_what_the_next_replay_sees(
