@@ -32,12 +32,10 @@ class AcceleratorGraph:
         """As `CapturedGraph.capture_end`, or as `reset` where the `with` block raised: torch ends
         the capture then too.
         """
-        frame = sys._getframe(1).f_back
-        if frame is not None and frame.f_code.co_name == "__exit__" and _is_torchs(frame):
-            if frame.f_locals.get("exc_info", (None,))[0] is not None:
-                self._graph.reset()
-                return
-        self._graph.capture_end()
+        if _block_raised(sys._getframe(1).f_back):
+            self._graph.reset()
+        else:
+            self._graph.capture_end()
 
     def instantiate(self) -> None:
         """Nothing: a capture ends with a graph that can be replayed. CaptureError without one."""
@@ -66,6 +64,13 @@ def _frame_outside_torch() -> FrameType:
     while frame.f_back is not None and _is_torchs(frame):
         frame = frame.f_back
     return frame
+
+
+def _block_raised(frame: FrameType | None) -> bool:
+    """Whether the frame is of `torch.accelerator.Graph.__exit__` after an exception."""
+    if frame is None or frame.f_code.co_name != "__exit__" or not _is_torchs(frame):
+        return False
+    return frame.f_locals.get("exc_info", (None,))[0] is not None
 
 
 def _is_torchs(frame: FrameType) -> bool:
