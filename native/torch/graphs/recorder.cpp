@@ -566,6 +566,8 @@ size_t Recorder::remember(const at::Tensor& tensor, std::string name, size_t mos
 void Recorder::put_back() const {
   restorer_.restore();
   random_.restore();
+  // Whoever reads next may do so in another stream.
+  if (device_) synchronize_current_stream(*device_);
 }
 
 void Recorder::abandon() {

@@ -239,10 +239,8 @@ def _check_gradients(captured: _Captured, surface: Sequence[Any]) -> None:
     for number, (now, then) in enumerate(zip(surface, captured.wanted, strict=True)):
         if not isinstance(now, torch.Tensor) or now.requires_grad == then:
             continue
-        is_argument = number < len(captured.inputs)
-        which = (
-            f"argument {number}" if is_argument else f"parameter {number - len(captured.inputs)}"
-        )
+        of_module = number - len(captured.inputs)
+        which = f"argument {number}" if of_module < 0 else f"parameter {of_module}"
         states = ("requires a gradient, and did not", "requires no gradient, and did")
         raise ContractError(
             f"a captured call of {captured.what}: {which} {states[then]} when it was captured."
