@@ -572,8 +572,8 @@ void Recorder::put_back() const {
 
 void Recorder::abandon() {
   const OutsideCapture outside;
-  put_back();
   contents_.restore();
+  put_back();
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -248,7 +248,7 @@ def _check_gradients(captured: _Captured, surface: Sequence[Any]) -> None:
         )
 
 
-class _Call(torch.autograd.Function):
+class _Call(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, captured: _Captured, *surface: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.captured = captured
@@ -263,7 +263,7 @@ class _Call(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         captured = ctx.captured
         used = [
