@@ -1,6 +1,7 @@
 """Captured graphs: replay against eager and against a C loop, capture against eager, updates, runs.
 
-Every replay row is one of chains of 1,000 calls, so its figures are per call. The kernel's peer is
+Every replay row is one of chains of 1,000 calls, so its figures are per call (a mix of 5: of five
+operators; the mix of 4: of one, its chain has 1,000 operators). The kernel's peer is
 a C loop over the same compiled kernel with arguments packed before. An update's peer is one small
 eager operator, the least that anything else would launch to pass a value. A run's peer is what it
 does in one unit: the input copied in, a replay, the result copied out.
@@ -48,10 +49,12 @@ BRINGUP_EXPORT int32_t loop(bringup_kernel_fn kernel, const bringup_ctx* ctx, in
 """
 
 
-def _chain(step: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
+def _chain(
+    step: Callable[[Tensor], Tensor], x: Tensor, steps: int = LENGTH
+) -> Callable[[], Tensor]:
     def run() -> Tensor:
         y = x
-        for _ in range(LENGTH):
+        for _ in range(steps):
             y = step(y)
         return y
 
@@ -80,7 +83,13 @@ def _operators() -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
     def mix(y: Tensor) -> Tensor:
         return torch.sub(torch.mul(torch.mm(torch.add(torch.relu(y), other), other), other), square)
 
+    short, line = torch.randn(1, 16), torch.randn(1, 16)
+
+    def small(y: Tensor) -> Tensor:
+        return torch.mul(torch.add(torch.relu(torch.mm(y, other)), short), short)
+
     return {
+        "mix of 4, 1x16": (small, line),
         "relu [16]": (torch.relu, torch.randn(16)),
         "add 16x16": (lambda y: torch.add(y, other), square),
         "mm 16x16": (lambda y: torch.mm(y, other), square),
@@ -95,7 +104,8 @@ def _operators() -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
 def _operator_rows(rounds: int) -> list[Row]:
     rows = []
     for name, (step, x) in _operators().items():
-        run = _chain(step, x)
+        is_small = name == "mix of 4, 1x16"
+        run = _chain(step, x, LENGTH // 4 if is_small else LENGTH)
         graph, _output = _captured(run)
         samples = interleave(
             {"replay": graph.replay, "eager": run, "capture": lambda run=run: _capture_once(run)},
@@ -103,8 +113,9 @@ def _operator_rows(rounds: int) -> list[Row]:
             calls=1,
         )
         replay, eager, capture = (_per_call(samples[key]) for key in ("replay", "eager", "capture"))
-        rows.append(row(f"replay {name}", "eager", replay, eager, budget=0.5))
-        rows.append(row(f"capture {name}", "eager", capture, eager, budget=3.0))
+        budget = 1 / 3.5 if is_small else 0.5
+        rows.append(row(f"replay {name}", "eager", replay, eager, budget=budget))
+        rows.append(row(f"capture {name}", "eager", capture, eager, budget=4.0))
     return rows
 
 
@@ -114,7 +125,8 @@ def _kernel_rows(rounds: int) -> list[Row]:
         "bench_replay::plus(Tensor x, int n) -> Tensor", source=source, outputs=ops.empty_like("x")
     )
     x = torch.zeros(4)
-    graph, _output = _captured(_chain(lambda y: plus(y, 1), x))
+    chain = _chain(lambda y: plus(y, 1), x)
+    graph, _output = _captured(chain)
     kernel = _native.core().kernel_address(jit.compile(source).kernel_id)
     library = ctypes.CDLL(
         str(jit.compile(jit.Source(text=LOOP, name="loop.cpp", entry="loop")).path)
@@ -126,6 +138,11 @@ def _kernel_rows(rounds: int) -> list[Row]:
     ours, peer = _per_call(samples["replay"]), _per_call(samples["loop"])
     over = sorted(a - b for a, b in zip(ours, peer, strict=True))[len(ours) // 2]
     rows = [row("replay C kernel", "C loop", ours, peer, note=f"{over:.1f} ns over it, budget 10")]
+    samples = interleave(
+        {"capture": lambda: _capture_once(chain), "eager": chain}, rounds=rounds, calls=1
+    )
+    captures, eager = _per_call(samples["capture"]), _per_call(samples["eager"])
+    rows.append(row("capture kernel operator", "eager", captures, eager, budget=8.0))
     return rows + _update_rows(graph, x, rounds)
 
 

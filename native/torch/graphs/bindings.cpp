@@ -7,6 +7,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 
+#include <set>
+
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/accelerator_graph.h"
 #include "torch/graphs/errors.h"
@@ -50,6 +52,13 @@ nb::list list_nodes(const Graph& graph) {
     rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method()));
   }
   return rows;
+}
+
+// The operators of all nodes, each once.
+std::vector<std::string> list_operators(const Graph& graph) {
+  std::set<std::string> names;
+  for (const auto& node : graph.nodes()) names.insert(node->op());
+  return {names.begin(), names.end()};
 }
 
 // (position, operator, scope) of every node whose arguments can be updated.
@@ -106,6 +115,7 @@ void bind_graph(nb::module_& module) {
       .def("knows", &Graph::knows, nb::arg("tensor"))
       .def("owns", &Graph::owns, nb::arg("tensor"))
       .def("nodes", &list_nodes)
+      .def("operators", &list_operators)
       .def("accesses", &list_accesses)
       .def("updatable", &list_updatable)
       .def("is_kernel",

@@ -119,13 +119,13 @@ void OperatorNode::choose_method() {
 // fixed memory does not allow.
 bool OperatorNode::out_fits(Replay& replay) const {
   auto& stack = replay.stack;
-  stack.assign(call_.args.begin(), call_.args.end());
+  push_out_arguments(replay);
   std::vector<at::Tensor> trial;
   for (const Output& output : call_.outputs) {
     stack.emplace_back(trial.emplace_back(shallow_copy(output.tensor)));
   }
   try {
-    redispatch(*call_.out, replay);
+    redispatch(call_.out->op, replay);
   } catch (const c10::Error&) {
     stack.clear();
     return false;
@@ -145,13 +145,27 @@ void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) con
                     [&] { op.redispatchBoxed(call_.keys, &stack); });
 }
 
+void OperatorNode::push_out_arguments(Replay& replay) const {
+  replay.stack.assign(call_.args.begin(), call_.args.end());
+  replay.stack.insert(replay.stack.end(), call_.out->more.begin(), call_.out->more.end());
+}
+
+void OperatorNode::choose_unboxed() {
+  if (call_.random || call_.outputs.size() != 1) return;
+  std::vector<c10::IValue> args = call_.args;
+  args.insert(args.end(), call_.out->more.begin(), call_.out->more.end());
+  unboxed_ = UnboxedCall::make(call_.out->op, args, call_.outputs.front().tensor);
+}
+
 void OperatorNode::run(Replay& replay) {
+  if (unboxed_ != nullptr) return unboxed_->run(call_.keys);
   auto& stack = replay.stack;
-  stack.assign(call_.args.begin(), call_.args.end());
   if (method_ == Method::kOut) {
+    push_out_arguments(replay);
     for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
-    redispatch(*call_.out, replay);
+    redispatch(call_.out->op, replay);
   } else {
+    stack.assign(call_.args.begin(), call_.args.end());
     // Without a list every request goes to the allocator below.
     if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
     redispatch(call_.op, replay);
@@ -163,7 +177,7 @@ void OperatorNode::run(Replay& replay) {
 
 void OperatorNode::validate(Replay& replay) {
   if (method_ == Method::kOut) {
-    if (out_fits(replay)) return;
+    if (out_fits(replay)) return choose_unboxed();
     method_ = Method::kAllocations;
   }
   if (call_.learn) return learn_allocations(replay);

@@ -14,8 +14,10 @@
 #include "runtime/context.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
+#include "torch/graphs/out_variant.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
+#include "torch/graphs/unboxed.h"
 #include "torch/ops/kernel_op.h"
 
 namespace bringup::torch_ext::graphs {
@@ -147,9 +149,9 @@ class OperatorNode final : public Node {
     std::vector<c10::IValue> args;
     std::vector<Output> outputs;
     std::vector<Allocation> allocations;
-    std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
-    bool updatable;                          // a handler declared arguments of it
-    std::optional<NodeRandom> random;        // none: it draws no numbers, or the CPU's own
+    std::optional<OutVariant> out;     // the form that writes into given tensors
+    bool updatable;                    // a handler declared arguments of it
+    std::optional<NodeRandom> random;  // none: it draws no numbers, or the CPU's own
     // Recorded on a device: what it allocates on the host is not known yet.
     bool learn = false;
   };
@@ -170,6 +172,9 @@ class OperatorNode final : public Node {
 
   void choose_method();
   bool out_fits(Replay& replay) const;
+  // On the stack: what the out form takes before its results.
+  void push_out_arguments(Replay& replay) const;
+  void choose_unboxed();
   // Calls an overload of the operator with what is on the stack.
   void redispatch(const c10::OperatorHandle& op, Replay& replay) const;
   void learn_allocations(Replay& replay);
@@ -177,6 +182,7 @@ class OperatorNode final : public Node {
 
   Call call_;
   Method method_ = Method::kAllocations;
+  std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
 };
 
 // Puts data that came from Python during the capture back to where its readers look.

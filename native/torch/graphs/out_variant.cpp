@@ -1,5 +1,7 @@
 #include "torch/graphs/out_variant.h"
 
+#include <c10/core/Scalar.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
@@ -44,16 +46,38 @@ bool takes_the_same(const c10::FunctionSchema& functional, const c10::FunctionSc
                      });
 }
 
-}  // namespace
+// Whether torch itself registered the operator's cpu kernel: its generated files do.
+bool has_kernel_of_torch(const c10::OperatorHandle& op) {
+  return op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
+             .debug()
+             .find("aten/src/ATen/Register") != std::string::npos;
+}
 
-std::optional<c10::OperatorHandle> find_out_variant(const c10::OperatorHandle& functional) {
+// torch's kernel of relu is a call of clamp_min, and it has no out form of its own.
+std::optional<OutVariant> out_variant_of_relu() {
+  const auto op = c10::Dispatcher::singleton().findSchema({"aten::clamp_min", "out"});
+  if (!op) return std::nullopt;
+  return OutVariant{*op, {at::Scalar(0)}};
+}
+
+std::optional<OutVariant> candidate(const c10::OperatorHandle& functional) {
+  if (c10::toString(functional.operator_name()) == "aten::relu") return out_variant_of_relu();
   for (const c10::OperatorHandle& op : overloads_with_out(functional.operator_name().name)) {
-    if (takes_the_same(functional.schema(), op.schema()) &&
-        op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      return op;
-    }
+    if (takes_the_same(functional.schema(), op.schema())) return OutVariant{op, {}};
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<OutVariant> find_out_variant(const c10::OperatorHandle& functional) {
+  auto found = candidate(functional);
+  if (!found || !found->op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return std::nullopt;
+  if (functional.operator_name().name.starts_with("aten::") &&
+      !(has_kernel_of_torch(functional) && has_kernel_of_torch(found->op))) {
+    return std::nullopt;
+  }
+  return found;
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -46,7 +46,7 @@ struct OperatorTraits {
   bool updatable = false;      // a handler declared arguments of it
   bool hooked = false;         // a handler takes part in its capture
   const KernelOp* kernel = nullptr;
-  std::optional<c10::OperatorHandle> out;  // the overload that writes into given tensors
+  std::optional<OutVariant> out;  // the overload that writes into given tensors
 };
 
 class Recorder {

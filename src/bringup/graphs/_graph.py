@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._describe import Access, GraphDiff, diff_graphs, dot_text, named_nodes
+from bringup.graphs._handlers import gives_all_arguments, handler_for
 from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
@@ -59,31 +61,53 @@ class Slot:
 
 
 class Content:
-    """What a capture made: the native graph and the names of its slots."""
+    """What a capture made: the native graph and the names of its slots.
+
+    Names are half of the cost of capturing kernels, and made when first asked for: at once where
+    handlers have a say, so that their mistakes are told and a later registration changes nothing.
+    """
 
     def __init__(self, native: Any, watch: Any, handled: Sequence[HandledCall] = ()) -> None:
         self.native = native
         self.watch = watch  # also the graph's own; here the garbage collector finds it
-        self._held = [hold(op) for op in {row[1] for row in native.nodes()}]  # nodes have handles
-        of_node = handled_nodes(handled, [row[1] for row in native.nodes()])
-        calls = [
-            UpdatableCall(
-                node,
-                op,
-                scope,
-                native.host_values(node),
-                native.is_kernel(node),
-                of_node.get(node),
+        operators = native.operators()
+        self._held = [hold(op) for op in operators]  # nodes have handles
+        self._handled = handled
+        self._naming = threading.Lock()
+        if handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
+            self._name_slots()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("places", "records", "table"):
+            raise AttributeError(name)
+        self._name_slots()
+        return self.__dict__[name]
+
+    def _name_slots(self) -> None:
+        with self._naming:
+            if "table" in self.__dict__:
+                return
+            native = self.native
+            of_node = handled_nodes(self._handled, [row[1] for row in native.nodes()])
+            calls = [
+                UpdatableCall(
+                    node,
+                    op,
+                    scope,
+                    native.host_values(node),
+                    native.is_kernel(node),
+                    of_node.get(node),
+                )
+                for node, op, scope in native.updatable()
+            ]
+            self.places, self.records = name_slots(calls)
+            names = [place.name for place in self.places]
+            table = torch_library("a captured graph").graphs.SlotTable(
+                native, lambda key: resolve(key, names), UpdateReport
             )
-            for node, op, scope in native.updatable()
-        ]
-        self.places, self.records = name_slots(calls)
-        names = [place.name for place in self.places]
-        self.table = torch_library("a captured graph").graphs.SlotTable(
-            native, lambda key: resolve(key, names), UpdateReport
-        )
-        for place in self.places:
-            self.table.add(place.node, place.argument, place.name, place.variable_length)
+            for place in self.places:
+                table.add(place.node, place.argument, place.name, place.variable_length)
+            self.table = table
 
     def accesses(self) -> list[list[Access]]:
         """What every node reads and writes, in replay order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -246,3 +248,77 @@ def test_partly_filled_memory_is_compared_where_it_was_filled() -> None:
     expected = partly()
     assert torch.equal(output[1:3], expected[1:3])
     assert torch.equal(output[:, ::3], expected[:, ::3])
+
+
+@pytest.mark.parametrize("operator", ["mm", "relu"])
+def test_a_kernel_in_the_place_of_torchs_is_what_replays(operator: str) -> None:
+    script = f"""
+import torch
+from bringup import graphs
+calls = []
+def mine(x, *others):
+    calls.append(operator)
+    return (x * 0 if x.max() < 5 else x * 0 + 7).clone()
+operator = {operator!r}
+library = torch.library.Library("aten", "IMPL")
+library.impl(operator, mine, "CPU")
+x = torch.eye(3)
+graph = graphs.CapturedGraph()
+with torch.no_grad(), graphs.capture(graph):
+    y = getattr(torch, operator)(x, *([x] if operator == "mm" else []))
+x.fill_(9)
+calls.clear()
+graph.replay()
+assert calls == [operator], calls
+assert y.tolist() == [[7.0] * 3] * 3, y
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_outputs_without_a_form_of_their_own_are_exact() -> None:
+    """relu is replayed as clamp_min; what it gives is relu's, to the bit."""
+    x = torch.tensor([-1.0, -0.0, 0.0, 3.0, float("nan"), float("inf"), -float("inf")])
+    graph, y = captured(torch.relu, x)
+    assert [node.method for node in graph.nodes] == ["out"]
+    for fresh in (x.clone(), torch.randn(7), torch.full((7,), -0.0)):
+        x.copy_(fresh)
+        graph.replay()
+        expected = torch.relu(fresh)
+        assert torch.equal(y.view(torch.int32), expected.view(torch.int32))
+
+
+OUT_FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "T": torch.tanh,
+    "TT": lambda x: torch.maximum(x, x.t()),
+    "TTS": lambda x: torch.add(x, x.t(), alpha=2),
+    "TS": lambda x: torch.pow(x, 2.0),
+    "TSS": lambda x: torch.clamp(x, -0.5, 0.5),
+    "TTT": lambda x: torch.where(x > 0, x, x.t()),
+    "TTTS": lambda x: torch.addcmul(x, x, x, value=0.5),
+    "TTTSS": lambda x: torch.addmm(x, x, x, beta=0.5, alpha=2),
+    "str": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "int, bool": lambda x: torch.softmax(x, 1),
+    "dims": lambda x: torch.amax(x, 0) + x.mean((0, 1), dtype=torch.float64),
+    "no dims": lambda x: torch.mean(x, dim=None, keepdim=True, dtype=None),
+    "comparison": lambda x: (x > x.t()) & (x < 1.0),
+    "several results": lambda x: torch.cat(torch.max(x, 1)),
+}
+
+
+@pytest.mark.parametrize("name", OUT_FORMS)
+def test_every_form_of_a_call_gives_what_eager_gives(name: str) -> None:
+    x = torch.randn(5, 5)
+    graph, y = captured(OUT_FORMS[name], x)
+    for _ in range(2):
+        x.normal_()
+        graph.replay()
+        expected = OUT_FORMS[name](x)
+        assert y.dtype == expected.dtype
+        assert torch.equal(y, expected)

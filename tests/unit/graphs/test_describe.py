@@ -35,7 +35,7 @@ DOT = """\
 digraph captured {
   node [shape=box];
   n0 [label="0: aten::mm\\nlayer", tooltip="operator by out"];
-  n1 [label="1: aten::relu\\nlayer", tooltip="operator by allocations"];
+  n1 [label="1: aten::relu\\nlayer", tooltip="operator by out"];
   n2 [label="2: aten::add_.Tensor", tooltip="operator by allocations"];
   n3 [label="3: aten::clone", tooltip="operator by allocations"];
   n4 [label="4: constant", tooltip="constant by copy"];
