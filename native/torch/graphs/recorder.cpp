@@ -413,12 +413,12 @@ at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tenso
     if (!block->written && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       return shallow_copy(tensor, private_copy(storage));
     }
-    return shallow_copy(tensor, alias_storage(*block));
+    return copies_.of(tensor, alias_storage(*block));
   }
   if (known_inputs_.insert(storage.unsafeGetStorageImpl()).second) {
     inputs_.push_back({storage, storage.data(), describe(tensor) + " of " + traits.name});
   }
-  return shallow_copy(tensor);
+  return copies_.of(tensor, storage);
 }
 
 std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,

@@ -21,6 +21,7 @@
 #include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/restore.h"
+#include "torch/graphs/shared_copies.h"
 #include "torch/graphs/stream_order.h"
 #include "torch/graphs/watch.h"
 
@@ -152,6 +153,7 @@ class Recorder {
   std::unique_ptr<InterceptorScope> interceptor_scope_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Input> inputs_;
+  SharedCopies copies_;
   std::unordered_set<const c10::StorageImpl*> known_inputs_;
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
