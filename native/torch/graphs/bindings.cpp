@@ -1,5 +1,6 @@
 // bringup._native._torch.graphs: the recorder and captured graphs for Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -118,6 +119,14 @@ void bind_graph(nb::module_& module) {
       .def("operators", &list_operators)
       .def("accesses", &list_accesses)
       .def("updatable", &list_updatable)
+      .def(
+          "constant",
+          [](const Graph& graph, size_t node) {
+            const auto* constant =
+                dynamic_cast<const ConstantNode*>(graph.nodes().at(node).get());
+            return constant == nullptr ? std::optional<at::Tensor>() : constant->content();
+          },
+          nb::arg("node"))
       .def("is_kernel",
            [](const Graph& graph, size_t node) {
              return dynamic_cast<const KernelNode*>(graph.nodes().at(node).get()) != nullptr;
@@ -148,6 +157,16 @@ void bind_recorder(nb::module_& module) {
                                 });
           },
           nb::arg("updatable"), nb::arg("hooked"), nb::arg("handle"))
+      .def(
+          "note_failures",
+          [](Recorder& recorder, nb::callable note) {
+            recorder.note_failures([note = std::move(note)](const CaptureFailure& failure) {
+              set_python_error(failure);
+              const nb::python_error error;
+              note(error.value());
+            });
+          },
+          nb::arg("note"))
       .def("accept_gradients", &Recorder::accept_gradients)
       .def("begin", &Recorder::begin)
       .def("stop", &Recorder::stop)
@@ -171,7 +190,16 @@ void bind_recorder(nb::module_& module) {
       .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
       .def_prop_ro("paused", &Recorder::paused)
       .def("declare_constant", &Recorder::declare_constant, nb::arg("tensor"))
-      .def("refuse_host_read", &Recorder::refuse_host_read, nb::arg("op"), nb::arg("tensor"));
+      .def(
+          "refuse_host_read",
+          [](const Recorder& recorder, const std::string& op, const at::Tensor& tensor) {
+            try {
+              recorder.refuse_host_read(op, tensor);
+            } catch (const CaptureFailure& failure) {
+              if (!recorder.notes(failure)) throw;
+            }
+          },
+          nb::arg("op"), nb::arg("tensor"));
 }
 
 }  // namespace

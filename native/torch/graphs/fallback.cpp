@@ -85,7 +85,8 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
     }
     recorder->record(traits, op, below, stack);
   } catch (const CaptureFailure& failure) {
-    throw_through_dispatcher(failure);
+    if (!recorder->notes(failure)) throw_through_dispatcher(failure);
+    recorder->run_unrecorded(op, below, stack);
   }
 }
 

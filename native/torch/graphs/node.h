@@ -196,6 +196,7 @@ class ConstantNode final : public Node {
 
   void run(Replay& replay) override;
   void visit_accesses(const AccessVisitor& visit) const override { visit(target_, true); }
+  const at::Tensor& content() const { return content_; }
   const char* kind() const override { return "constant"; }
   const char* method() const override { return "copy"; }
 

@@ -228,8 +228,8 @@ bool Recorder::handled(const OperatorTraits& traits, const c10::OperatorHandle& 
   return handle_(op, stack);
 }
 
-void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& op,
-                      c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
+void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                              c10::DispatchKeySet keys, std::vector<c10::IValue>* stack) {
   ++seen_;
   const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
@@ -256,6 +256,7 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
                                 traits.uninitialised ? Origin::kUninitialised : Origin::kOperator);
     const auto ended = c10::make_scope_exit([this] { interceptor_.end_operator(); });
     op.redispatchBoxed(keys, stack);
+    ran_ = true;
   }
   const c10::ArrayRef<c10::IValue> results(stack->data() + stack->size() - schema.returns().size(),
                                            schema.returns().size());
@@ -274,6 +275,29 @@ void Recorder::record(const OperatorTraits& traits, const c10::OperatorHandle& o
   if (node == nullptr) return;
   mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
+}
+
+bool Recorder::notes(const CaptureFailure& failure) const {
+  if (!note_) return false;
+  const nanobind::gil_scoped_acquire gil;
+  note_(failure);
+  return true;
+}
+
+void Recorder::run_unrecorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                              std::vector<c10::IValue>* stack) {
+  if (!std::exchange(ran_, false)) {
+    const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
+    op.redispatchBoxed(keys, stack);
+  }
+  // What reads the results is no mistake of its own.
+  const size_t returned = op.schema().returns().size();
+  for (size_t i = stack->size() - returned; i < stack->size(); ++i) {
+    for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
+      Block* block = tensor.has_storage() ? pool_->find(tensor.storage()) : nullptr;
+      if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
+    });
+  }
 }
 
 void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args) {
@@ -542,7 +566,8 @@ void Recorder::declare_constant(const at::Tensor& tensor) {
 }
 
 void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor) const {
-  throw HostRead(op, describe(tensor));
+  const HostRead failure(op, describe(tensor));
+  throw failure;
 }
 
 std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {

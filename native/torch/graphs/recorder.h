@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "torch/graphs/contents.h"
+#include "torch/graphs/errors.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_side.h"
 #include "torch/graphs/node.h"
@@ -66,6 +67,15 @@ class Recorder {
 
   // The capture that runs on this thread, or null.
   static Recorder* current() noexcept;
+
+  // What cannot be captured is handed to `note`, with the GIL, and runs on unrecorded: such a
+  // capture has no graph.
+  void note_failures(std::function<void(const CaptureFailure&)> note) { note_ = std::move(note); }
+  // Whether it was handed on so.
+  bool notes(const CaptureFailure& failure) const;
+  // The operator that record() has refused, before or after it ran.
+  void run_unrecorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      std::vector<c10::IValue>* stack);
 
   // Autograd may record a gradient for what the capture computes: its backward is captured next.
   void accept_gradients() { accepts_gradients_ = true; }
@@ -121,9 +131,15 @@ class Recorder {
   size_t node_count() const { return nodes_.size(); }
   // One operator, from the dispatcher.
   void record(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-              std::vector<c10::IValue>* stack);
+              std::vector<c10::IValue>* stack) {
+    ran_ = false;
+    record_and_run(traits, op, keys, stack);
+    ran_ = false;
+  }
 
  private:
+  void record_and_run(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                      c10::DispatchKeySet keys, std::vector<c10::IValue>* stack);
   OperatorTraits look_up(const c10::OperatorHandle& op) const;
   void check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
@@ -173,6 +189,8 @@ class Recorder {
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
   size_t seen_ = 0;
+  std::function<void(const CaptureFailure&)> note_;
+  bool ran_ = false;  // the operator that record() could not record
   bool accepts_gradients_ = false;
   bool active_ = false;
   bool paused_ = false;

@@ -22,26 +22,38 @@ from bringup.graphs._handlers import (
     unregister_graph_handler,
 )
 from bringup.graphs._kept import TensorRef
+from bringup.graphs._lint import (
+    DetectedUpdate,
+    DetectedUpdates,
+    Refusal,
+    detect_updates,
+    lint,
+)
 from bringup.graphs._records import DispatchRecord
 from bringup.graphs._slots import HostValue, NodeInfo
 
 __all__ = [
     "CapturedGraph",
     "Change",
+    "DetectedUpdate",
+    "DetectedUpdates",
     "DispatchRecord",
     "GraphDiff",
     "GraphOpHandler",
     "HostValue",
     "NodeInfo",
     "NpuGraphOpHandler",
+    "Refusal",
     "Slot",
     "TensorRef",
     "UpdateReport",
     "capture",
     "constant",
+    "detect_updates",
     "graph_handler_scope",
     "graph_handlers",
     "is_current_stream_capturing",
+    "lint",
     "make_graphed_callables",
     "register_graph_handler",
     "register_npu_graph_handler",

@@ -96,6 +96,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._recorder: Any = None
         self._held: HeldTensors | None = None
         self._accepts_gradients = False
+        self._note: Callable[[CaptureError], None] | None = None
 
     def __enter__(self) -> CapturedGraph:
         return self._begin(sys._getframe(1))
@@ -112,6 +113,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         )
         if self._accepts_gradients:
             recorder.accept_gradients()
+        if self._note is not None:
+            recorder.note_failures(self._note)
         handled.node_count = lambda: int(_session.recorder.node_count)
         self._held = held = HeldTensors(recorder.predates)
         found = reachable(frame_values(caller))
@@ -154,7 +157,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._graph._unit = None
         try:
             self._cleanup.close()
-            if error is not None:
+            if error is not None or self._note is not None:
                 recorder.abandon()
                 return
             _check_outputs(recorder)
@@ -179,6 +182,15 @@ def capture_with_gradients(graph: CapturedGraph, inputs: Any) -> capture:
     """
     block = capture(graph, inputs=inputs)
     block._accepts_gradients = True
+    return block
+
+
+def rehearsal(note: Callable[[CaptureError], None]) -> capture:
+    """A capture that makes no graph: what a capture would refuse is given to `note`, and goes on
+    where it can.
+    """
+    block = capture(CapturedGraph())
+    block._note = note
     return block
 
 
