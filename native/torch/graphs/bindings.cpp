@@ -122,8 +122,7 @@ void bind_graph(nb::module_& module) {
       .def(
           "constant",
           [](const Graph& graph, size_t node) {
-            const auto* constant =
-                dynamic_cast<const ConstantNode*>(graph.nodes().at(node).get());
+            const auto* constant = dynamic_cast<const ConstantNode*>(graph.nodes().at(node).get());
             return constant == nullptr ? std::optional<at::Tensor>() : constant->content();
           },
           nb::arg("node"))

@@ -21,6 +21,7 @@ from bringup.graphs._handlers import (
     register_graph_handler,
     unregister_graph_handler,
 )
+from bringup.graphs._host import host_function, print_tensor, save_tensor
 from bringup.graphs._kept import TensorRef
 from bringup.graphs._lint import (
     DetectedUpdate,
@@ -52,11 +53,14 @@ __all__ = [
     "detect_updates",
     "graph_handler_scope",
     "graph_handlers",
+    "host_function",
     "is_current_stream_capturing",
     "lint",
     "make_graphed_callables",
+    "print_tensor",
     "register_graph_handler",
     "register_npu_graph_handler",
+    "save_tensor",
     "scope",
     "unregister_graph_handler",
 ]

@@ -40,6 +40,7 @@ class _Session(threading.local):
 
     recorder: Any = None
     scopes: ScopeTracker | None = None
+    kept: list[Any] | None = None  # for as long as the graph
 
 
 _session = _Session()
@@ -95,6 +96,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._cleanup = ExitStack()
         self._recorder: Any = None
         self._held: HeldTensors | None = None
+        self._kept: list[Any] = []
         self._accepts_gradients = False
         self._note: Callable[[CaptureError], None] | None = None
 
@@ -126,7 +128,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.callback(recorder.stop)
             for generator in generators:
                 recorder.watch_generator(generator)
-            cleanup.enter_context(_session_of(recorder, held))
+            cleanup.enter_context(_session_of(recorder, held, self._kept))
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
@@ -166,7 +168,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            self._graph._content = Content(native, recorder.watch, self._handled.calls)
+            content = Content(native, recorder.watch, self._handled.calls, self._kept)
+            for call in self._kept:
+                call.arm()
+            self._graph._content = content
             self._graph._unit = unit
         except BaseException:
             recorder.abandon()
@@ -216,6 +221,14 @@ def is_current_stream_capturing() -> bool:
     return recorder is not None and not recorder.paused
 
 
+def keep_in_graph(call: Any) -> None:
+    """Keeps an object for as long as the graph that is being captured, and calls its `arm()` when
+    the capture is over. Needs one.
+    """
+    assert _session.kept is not None
+    _session.kept.append(call)
+
+
 def constant(tensor: torch.Tensor) -> torch.Tensor:
     """Declares the content of a tensor to be a constant of the graph being captured; returns the
     tensor.
@@ -258,7 +271,7 @@ def _in_stream(stream: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
+def _session_of(recorder: Any, held: HeldTensors, kept: list[Any]) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = {"its arguments": args, "its keyword arguments": kwargs}
         found = reachable({type(module).__name__: module, **values})
@@ -268,11 +281,11 @@ def _session_of(recorder: Any, held: HeldTensors) -> Iterator[None]:
     calls = OutermostCalls(lambda: int(recorder.seen))
     scopes = ScopeTracker(recorder.set_scope, entered, calls)
     scopes.start()
-    _session.recorder, _session.scopes = recorder, scopes
+    _session.recorder, _session.scopes, _session.kept = recorder, scopes, kept
     try:
         yield
     finally:
-        _session.recorder, _session.scopes = None, None
+        _session.recorder, _session.scopes, _session.kept = None, None, None
         scopes.stop()
 
 

@@ -67,8 +67,11 @@ class Content:
     handlers have a say, so that their mistakes are told and a later registration changes nothing.
     """
 
-    def __init__(self, native: Any, watch: Any, handled: Sequence[HandledCall] = ()) -> None:
+    def __init__(
+        self, native: Any, watch: Any, handled: Sequence[HandledCall], kept: Sequence[Any]
+    ) -> None:
         self.native = native
+        self.kept = kept  # what nodes use
         self.watch = watch  # also the graph's own; here the garbage collector finds it
         operators = native.operators()
         self._held = [hold(op) for op in operators]  # nodes have handles

@@ -161,8 +161,7 @@ def detect_updates(
     _check_same_operators(one, two)
     natives = [graph._captured("detect_updates").native for graph in graphs]
     places = {
-        (place.node, place.argument): place.name
-        for place in one._captured("detect_updates").places
+        (place.node, place.argument): place.name for place in one._captured("detect_updates").places
     }
     arguments = [
         DetectedUpdate(

@@ -124,7 +124,7 @@ def test_detected_updates_say_what_to_declare(handlers: None) -> None:
     assert not found.constants
     namespace: dict[str, Any] = {"graphs": graphs}
     code = str(found).split("\n", 1)[1]
-    exec("\n".join(line[4:] for line in code.split("\n")), namespace)  # noqa: S102
+    exec("\n".join(line[4:] for line in code.split("\n")), namespace)
     graph = graphs.CapturedGraph()
     with graphs.capture(graph):
         y = pooled(x, 2, 5.0)
