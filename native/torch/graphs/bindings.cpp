@@ -130,6 +130,7 @@ void bind_graph(nb::module_& module) {
            [](const Graph& graph, size_t node) {
              return dynamic_cast<const KernelNode*>(graph.nodes().at(node).get()) != nullptr;
            })
+      .def("takes", &Graph::takes, nb::arg("node"), nb::arg("argument"), nb::arg("tensors"))
       .def_prop_ro("node_count", [](const Graph& graph) { return graph.nodes().size(); })
       .def("host_values", &host_values, nb::arg("node"))
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
@@ -166,6 +167,7 @@ void bind_recorder(nb::module_& module) {
             });
           },
           nb::arg("note"))
+      .def("set_all_updatable", &Recorder::set_all_updatable, nb::arg("all"))
       .def("accept_gradients", &Recorder::accept_gradients)
       .def("begin", &Recorder::begin)
       .def("stop", &Recorder::stop)

@@ -369,6 +369,27 @@ std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   return nodes_.at(node)->host_value(argument);
 }
 
+bool Graph::takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const {
+  const auto place = [](const at::Tensor& tensor) {
+    const auto* base = static_cast<const char*>(address_of(tensor.storage()));
+    return base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  };
+  const std::lock_guard values(values_mutex_);
+  size_t next = 0;
+  bool same = true;
+  for_each_tensor(nodes_.at(node)->argument(argument), [&](const at::Tensor& captured) {
+    if (next >= tensors.size()) {
+      same = false;
+      return;
+    }
+    const at::Tensor& given = tensors[next++];
+    same = same && given.has_storage() && place(given) == place(captured) &&
+           given.dtype() == captured.dtype() && given.sizes() == captured.sizes() &&
+           given.strides() == captured.strides();
+  });
+  return same && next == tensors.size();
+}
+
 std::vector<std::vector<Access>> Graph::accesses() const {
   std::unordered_set<const void*> predating;
   for (const Input& input : inputs_) predating.insert(address_of(input.storage));

@@ -87,6 +87,8 @@ class Graph {
   void write(std::vector<Change>& changes);
   // Whether the next replay will see all these values anyhow.
   bool has(const std::vector<Change>& values) const;
+  // Whether an argument is these tensors: the same memory, seen in the same way.
+  bool takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const;
   // The value of an argument that the next replay will see; see Node::host_value.
   std::optional<HostValue> host_value(size_t node, size_t argument) const;
 

@@ -78,6 +78,9 @@ class Node {
   // Writes a value of the argument's type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
+  // A schema argument as it is now; tensors on a device may be their views on the host.
+  virtual c10::IValue argument(size_t /*index*/) const { return {}; }
+
   // Every tensor that a run reads or writes; one that is changed in place is visited as both.
   virtual void visit_accesses(const AccessVisitor& visit) const = 0;
 
@@ -119,6 +122,7 @@ class KernelNode final : public Node {
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
   std::vector<c10::IValue> arguments() const override { return call_.inputs; }
+  c10::IValue argument(size_t index) const override { return call_.inputs.at(index); }
   void check_arguments(const std::vector<c10::IValue>& arguments) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
@@ -166,6 +170,7 @@ class OperatorNode final : public Node {
   const char* method() const override;
   std::optional<HostValue> host_value(size_t index) const override;
   void set_host_value(size_t index, const HostValue& value) override;
+  c10::IValue argument(size_t index) const override { return call_.args.at(index); }
 
  private:
   enum class Method : uint8_t { kOut, kAllocations, kCopy };

@@ -268,7 +268,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
       if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kHostData;
     });
   }
-  if (!becomes_node || only_passed_on(traits, args, results, allocations)) {
+  if (!becomes_node || (!all_updatable_ && only_passed_on(traits, args, results, allocations))) {
     return note_views(args, results);
   }
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
@@ -505,7 +505,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                           std::move(outputs),
                           std::move(allocations),
                           traits.out,
-                          traits.updatable,
+                          traits.updatable || all_updatable_,
                           std::move(random)};
   if (on_device) {
     call.allocations.clear();

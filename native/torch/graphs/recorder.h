@@ -77,6 +77,8 @@ class Recorder {
   void run_unrecorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                       std::vector<c10::IValue>* stack);
 
+  // Whether the host arguments of every operator from here on can be updated.
+  void set_all_updatable(bool all) { all_updatable_ = all; }
   // Autograd may record a gradient for what the capture computes: its backward is captured next.
   void accept_gradients() { accepts_gradients_ = true; }
 
@@ -192,6 +194,7 @@ class Recorder {
   std::function<void(const CaptureFailure&)> note_;
   bool ran_ = false;  // the operator that record() could not record
   bool accepts_gradients_ = false;
+  bool all_updatable_ = false;
   bool active_ = false;
   bool paused_ = false;
 };

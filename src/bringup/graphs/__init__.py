@@ -9,6 +9,8 @@ arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show wha
 
 from __future__ import annotations
 
+import functools
+
 from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff
@@ -32,6 +34,13 @@ from bringup.graphs._lint import (
 )
 from bringup.graphs._records import DispatchRecord
 from bringup.graphs._slots import HostValue, NodeInfo
+from bringup.graphs._task_groups import (
+    TaskGroup,
+    graph_task_group_begin,
+    graph_task_group_end,
+    graph_task_update_begin,
+    graph_task_update_end,
+)
 
 __all__ = [
     "CapturedGraph",
@@ -46,6 +55,7 @@ __all__ = [
     "NpuGraphOpHandler",
     "Refusal",
     "Slot",
+    "TaskGroup",
     "TensorRef",
     "UpdateReport",
     "capture",
@@ -53,6 +63,10 @@ __all__ = [
     "detect_updates",
     "graph_handler_scope",
     "graph_handlers",
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
     "host_function",
     "is_current_stream_capturing",
     "lint",
@@ -73,4 +87,11 @@ register_npu_graph_handler = register_graph_handler
 register_module_attribute("graph", lambda: capture)
 register_module_attribute("NPUGraph", lambda: CapturedGraph)
 register_module_attribute("make_graphed_callables", lambda: make_graphed_callables)
+for _name in (
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
+):
+    register_module_attribute(_name, functools.partial(globals().__getitem__, _name))
 register_module_attribute("is_current_stream_capturing", lambda: is_current_stream_capturing)

@@ -40,7 +40,9 @@ class _Session(threading.local):
 
     recorder: Any = None
     scopes: ScopeTracker | None = None
+    graph: CapturedGraph | None = None
     kept: list[Any] | None = None  # for as long as the graph
+    task_group: int | None = None  # number of its first node
 
 
 _session = _Session()
@@ -128,7 +130,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.callback(recorder.stop)
             for generator in generators:
                 recorder.watch_generator(generator)
-            cleanup.enter_context(_session_of(recorder, held, self._kept))
+            cleanup.enter_context(_session_of(recorder, held, self._graph, self._kept))
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
@@ -152,7 +154,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "a capture ends on the thread on which it began: leave its `with` block there"
             )
         recorder, self._recorder = self._recorder, None
-        scopes, unit = _session.scopes, self._unit
+        scopes, unit, open_group = _session.scopes, self._unit, _session.task_group
         assert scopes is not None
         held, self._held = self._held, None
         assert held is not None
@@ -162,16 +164,19 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             if error is not None or self._note is not None:
                 recorder.abandon()
                 return
+            if open_group is not None:
+                raise CaptureError(
+                    "graph_task_group_begin was called and graph_task_group_end was not"
+                )
             _check_outputs(recorder)
             native = recorder.finish()
             held.check(recorder.watch)
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            content = Content(native, recorder.watch, self._handled.calls, self._kept)
+            self._graph._content = Content(native, recorder.watch, self._handled.calls, self._kept)
             for call in self._kept:
                 call.arm()
-            self._graph._content = content
             self._graph._unit = unit
         except BaseException:
             recorder.abandon()
@@ -229,6 +234,26 @@ def keep_in_graph(call: Any) -> None:
     _session.kept.append(call)
 
 
+def current_recorder() -> Any:
+    """The native recorder of this thread's capture, or None."""
+    return _session.recorder
+
+
+def begin_task_group(node: int) -> None:
+    """The capture has to see its end. CaptureError when one has begun."""
+    if _session.task_group is not None:
+        raise CaptureError("graph_task_group_begin: a group has begun, and groups do not nest")
+    _session.task_group = node
+
+
+def end_task_group() -> tuple[CapturedGraph, int]:
+    """The graph that this thread captures and the first node. CaptureError when none has begun."""
+    begun, _session.task_group = _session.task_group, None
+    if begun is None or _session.graph is None:
+        raise CaptureError("graph_task_group_end: call graph_task_group_begin() before")
+    return _session.graph, begun
+
+
 def constant(tensor: torch.Tensor) -> torch.Tensor:
     """Declares the content of a tensor to be a constant of the graph being captured; returns the
     tensor.
@@ -271,7 +296,9 @@ def _in_stream(stream: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _session_of(recorder: Any, held: HeldTensors, kept: list[Any]) -> Iterator[None]:
+def _session_of(
+    recorder: Any, held: HeldTensors, graph: CapturedGraph, kept: list[Any]
+) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = {"its arguments": args, "its keyword arguments": kwargs}
         found = reachable({type(module).__name__: module, **values})
@@ -281,11 +308,13 @@ def _session_of(recorder: Any, held: HeldTensors, kept: list[Any]) -> Iterator[N
     calls = OutermostCalls(lambda: int(recorder.seen))
     scopes = ScopeTracker(recorder.set_scope, entered, calls)
     scopes.start()
-    _session.recorder, _session.scopes, _session.kept = recorder, scopes, kept
+    _session.recorder, _session.scopes = recorder, scopes
+    _session.graph, _session.kept = graph, kept
     try:
         yield
     finally:
-        _session.recorder, _session.scopes, _session.kept = None, None, None
+        _session.recorder, _session.scopes = None, None
+        _session.graph, _session.kept, _session.task_group = None, None, None
         scopes.stop()
 
 

@@ -91,6 +91,7 @@ class Content:
             if "table" in self.__dict__:
                 return
             native = self.native
+            in_groups = {node for one in self.kept for node in getattr(one, "nodes", ())}
             of_node = handled_nodes(self._handled, [row[1] for row in native.nodes()])
             calls = [
                 UpdatableCall(
@@ -98,7 +99,7 @@ class Content:
                     op,
                     scope,
                     native.host_values(node),
-                    native.is_kernel(node),
+                    node in in_groups or native.is_kernel(node),
                     of_node.get(node),
                 )
                 for node, op, scope in native.updatable()
