@@ -35,7 +35,7 @@ class TaskGroup:
     def __init__(self, graph: CapturedGraph, nodes: range) -> None:
         self.graph = graph
         self.nodes = nodes
-        self.capture: object = None  # what the graph held at the end of the capture
+        self.capture: Any = None  # what the graph held at the end of the capture
 
     def arm(self) -> None:
         """The capture is over."""
@@ -135,7 +135,7 @@ def _recorder(what: str) -> Any:
     return recorder
 
 
-class _Update(TorchDispatchMode):
+class _Update(TorchDispatchMode):  # type: ignore[misc]
     """Takes the calls of a group's operators, and what is different in them."""
 
     def __init__(self, group: TaskGroup) -> None:
