@@ -402,7 +402,8 @@ void Recorder::check_gradient(const OperatorTraits& traits,
       if (!tensor.requires_grad()) return;
       throw CaptureFailure(traits.name + " would record a gradient for its result " +
                            describe(tensor) +
-                           ": a graph captures the forward run, run it under torch.no_grad()");
+                           ": run it under torch.no_grad(), or capture the backward too: "
+                           "graphs.capture(graph, gradients=True)");
     });
   }
 }

@@ -13,6 +13,10 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from bringup._after_import import after_import
 from bringup._native import torch_library
@@ -22,6 +26,7 @@ from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
+from bringup.graphs._origin import capture_error
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._records import HandledCalls
 from bringup.graphs._replaced import attribute_replaced
@@ -67,6 +72,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         inputs: what `graph.run` takes: a tensor, a sequence (by position) or a mapping (by keyword)
             of tensors that the block reads; nests are allowed. Without it, and without
             `graph.outputs = ...`, run takes and gives what the block's only module call did.
+        gradients: whether autograd may record in the block, whose backward is then called there,
+            as in a whole step of training. A backward outside of it raises after a replay, which
+            has written what autograd saved.
 
     Raises:
         TypeError: `graph` is no `CapturedGraph`, or `inputs` holds something that is no tensor.
@@ -84,6 +92,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         capture_error_mode: str = "global",
         *,
         inputs: Any = None,
+        gradients: bool = False,
     ) -> None:
         if not isinstance(graph, CapturedGraph):
             raise TypeError(f"capture takes a CapturedGraph, got {type(graph).__name__}")
@@ -99,7 +108,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._recorder: Any = None
         self._held: HeldTensors | None = None
         self._kept: list[Any] = []
-        self._accepts_gradients = False
+        self._accepts_gradients = gradients
         self._note: Callable[[CaptureError], None] | None = None
 
     def __enter__(self) -> CapturedGraph:
@@ -134,6 +143,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
+            cleanup.enter_context(_new_optimizer_state_refused())
             cleanup.enter_context(_capture_visible_to_libraries())
             cleanup.enter_context(_without_hook_warning())
             # Else a device's backward would run on a thread that is not recorded.
@@ -190,9 +200,7 @@ def capture_with_gradients(graph: CapturedGraph, inputs: Any) -> capture:
     """A capture whose results may require gradients; their backward has to be captured before
     the graph is replayed.
     """
-    block = capture(graph, inputs=inputs)
-    block._accepts_gradients = True
-    return block
+    return capture(graph, inputs=inputs, gradients=True)
 
 
 def rehearsal(note: Callable[[CaptureError], None]) -> capture:
@@ -389,6 +397,48 @@ def _host_reads_refused() -> Iterator[None]:
             make = functools.partial(guarded, name)
             patches.enter_context(attribute_replaced(torch.Tensor, name, make))
         yield
+
+
+@contextmanager
+def _new_optimizer_state_refused() -> Iterator[None]:
+    """An optimizer makes its state in its first step: replays would make it anew each time."""
+    before: dict[int, dict[Any, Any]] = {}
+
+    def began(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if is_current_stream_capturing():
+            before[id(optimizer)] = {
+                key: dict(state) if isinstance(state, dict) else state
+                for key, state in optimizer.state.items()
+            }
+
+    def ended(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        former = before.pop(id(optimizer), None)
+        if former is not None and _tensors_of(optimizer.state) != _tensors_of(former):
+            optimizer.state.clear()
+            optimizer.state.update(former)
+            raise capture_error(
+                f"{type(optimizer).__name__}.step() made new state, such as a momentum: replays"
+                " would make it anew each time. Take a step before the capture"
+            )
+
+    hooks = (
+        register_optimizer_step_pre_hook(began),
+        register_optimizer_step_post_hook(ended),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensors_of(states: Any) -> set[int]:
+    return {
+        id(value)
+        for state in states.values()
+        for value in (state.values() if isinstance(state, dict) else ())
+        if isinstance(value, torch.Tensor)
+    }
 
 
 @contextmanager
