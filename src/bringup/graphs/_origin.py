@@ -53,9 +53,10 @@ def _expression(frame: FrameType) -> str:
     lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
-    text = " ".join(b" ".join(lines).decode(errors="replace").split())
-    if text and "JUMP" in dis.opname[code.co_code[frame.f_lasti]]:
-        text = f"bool({_condition_of(text)})"
+    written = b"".join(lines).decode(errors="replace")
+    if written and "JUMP" in dis.opname[code.co_code[frame.f_lasti]]:
+        written = f"bool({_condition_of(written)})"
+    text = " ".join(written.split())
     return text if len(text) <= 100 else text[:97] + "..."
 
 

@@ -19,7 +19,7 @@ def _npu() -> None:
 
 
 def several(x: Tensor) -> Tensor:
-    if x.sum() > 0:
+    if x.sum() > 0:  # a comment
         x = x + 1
     rows = x.nonzero()
     y = torch.relu(rows.float())
