@@ -10,7 +10,7 @@ void Graph::add(OwnedLaunch launch) {
   auto copy = std::make_shared<const LaunchCopy>(launch.get());
   std::lock_guard lock(mutex_);
   std::lock_guard kernels_lock(kernels_mutex_);
-  Kernels& kernels = changeable_kernels();
+  LaunchCopies& kernels = changeable_kernels();
   nodes_.push_back(KernelNode{kernels.size(), std::move(launch)});
   kernels.push_back(std::move(copy));
 }
@@ -35,17 +35,17 @@ void Graph::update(int32_t kernel, const bringup_launch& launch) {
   changeable_kernels()[static_cast<size_t>(kernel)] = std::move(copy);
 }
 
-std::shared_ptr<const Graph::Kernels> Graph::kernels() {
+std::shared_ptr<const LaunchCopies> Graph::kernels() {
   std::lock_guard lock(kernels_mutex_);
   return kernels_;
 }
 
-Graph::Kernels& Graph::changeable_kernels() {
-  if (kernels_.use_count() > 1) kernels_ = std::make_shared<Kernels>(*kernels_);
+LaunchCopies& Graph::changeable_kernels() {
+  if (kernels_.use_count() > 1) kernels_ = std::make_shared<LaunchCopies>(*kernels_);
   return *kernels_;
 }
 
-std::optional<std::string> Graph::run(const Kernels& kernels, const Place& place) {
+std::optional<std::string> Graph::run(const LaunchCopies& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {

@@ -16,9 +16,6 @@ namespace bringup::sim {
 
 class Graph {
  public:
-  // The arguments that the kernels of one launch have.
-  using Kernels = std::vector<std::shared_ptr<const LaunchCopy>>;
-
   explicit Graph(int32_t device) : device_(device) {}
 
   int32_t device() const noexcept { return device_; }
@@ -28,10 +25,10 @@ class Graph {
   // Throws SimError for a kernel that the graph does not have.
   void update(int32_t kernel, const bringup_launch& launch);
   // What a launch made now runs with.
-  std::shared_ptr<const Kernels> kernels();
+  std::shared_ptr<const LaunchCopies> kernels();
   // Runs all nodes; stops at the first kernel that fails and returns what it said. Two runs never
   // overlap.
-  std::optional<std::string> run(const Kernels& kernels, const Place& place);
+  std::optional<std::string> run(const LaunchCopies& kernels, const Place& place);
 
  private:
   struct KernelNode {
@@ -40,13 +37,14 @@ class Graph {
   };
   using Node = std::variant<KernelNode, CopyTask, HostTask>;
 
-  Kernels& changeable_kernels();
+  LaunchCopies& changeable_kernels();
 
   const int32_t device_;
   std::mutex mutex_;  // guards nodes_; held while they run
   std::vector<Node> nodes_;
   std::mutex kernels_mutex_;
-  std::shared_ptr<Kernels> kernels_ = std::make_shared<Kernels>();  // shared with launches
+  std::shared_ptr<LaunchCopies> kernels_ =
+      std::make_shared<LaunchCopies>();  // shared with launches
 };
 
 }  // namespace bringup::sim

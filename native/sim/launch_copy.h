@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,5 +38,8 @@ class LaunchCopy {
   std::deque<std::vector<DLTensor*>> items_;
   std::deque<bringup_list> lists_;
 };
+
+// Of all kernels of a graph; a launch keeps those that it began with.
+using LaunchCopies = std::vector<std::shared_ptr<const LaunchCopy>>;
 
 }  // namespace bringup::sim

@@ -15,11 +15,11 @@
 
 #include "sim/event.h"
 #include "sim/kernel_run.h"
+#include "sim/launch_copy.h"
 
 namespace bringup::sim {
 
 class Graph;
-class LaunchCopy;
 
 // Addresses in tasks are the worker's.
 struct CopyTask {
@@ -46,7 +46,7 @@ struct WaitTask {
 };
 struct GraphTask {
   std::shared_ptr<Graph> graph;
-  std::shared_ptr<const std::vector<std::shared_ptr<const LaunchCopy>>> kernels;
+  std::shared_ptr<const LaunchCopies> kernels;
 };
 using Task =
     std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask, GraphTask>;

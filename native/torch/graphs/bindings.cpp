@@ -42,6 +42,12 @@ void translate(const std::exception_ptr& exception, void*) {
   }
 }
 
+// Whether a capture makes a node of the operator that Python calls so.
+bool makes_node(const std::string& name, const std::string& overload) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  return !op || !look_up(*op).no_node();
+}
+
 std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
@@ -210,6 +216,7 @@ void bind_graphs(nb::module_& module) {
   bind_watch(module);
   bind_graph(module);
   bind_recorder(module);
+  module.def("makes_node", &makes_node, nb::arg("name"), nb::arg("overload"));
   module.def("register_accelerator_graph", &register_accelerator_graph, nb::arg("device_name"));
 }
 

@@ -315,7 +315,7 @@ void Graph::check(const std::vector<Change>& changes) const {
 
 std::vector<c10::IValue> Graph::next_arguments(size_t node) const {
   const std::lock_guard values(values_mutex_);
-  std::vector<c10::IValue> arguments = nodes_[node]->arguments();
+  std::vector<c10::IValue> arguments = nodes_[node]->arguments().vec();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (const HostValue* next = newest(node, i)) arguments[i] = *next;
   }
@@ -377,7 +377,7 @@ bool Graph::takes(size_t node, size_t argument, const std::vector<at::Tensor>& t
   const std::lock_guard values(values_mutex_);
   size_t next = 0;
   bool same = true;
-  for_each_tensor(nodes_.at(node)->argument(argument), [&](const at::Tensor& captured) {
+  for_each_tensor(nodes_.at(node)->arguments().at(argument), [&](const at::Tensor& captured) {
     if (next >= tensors.size()) {
       same = false;
       return;

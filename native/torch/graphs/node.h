@@ -71,15 +71,12 @@ class Node {
   // The value of schema argument `index` now, or none when it is not a host value that can be
   // updated.
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
-  // The values of all schema arguments now, where check_arguments() looks at them.
-  virtual std::vector<c10::IValue> arguments() const { return {}; }
+  // The values of all schema arguments now; tensors on a device may be their views on the host.
+  virtual c10::ArrayRef<c10::IValue> arguments() const { return {}; }
   // Raises what a call with such arguments would raise. From any thread, beside a run.
   virtual void check_arguments(const std::vector<c10::IValue>& /*arguments*/) const {}
   // Writes a value of the argument's type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
-
-  // A schema argument as it is now; tensors on a device may be their views on the host.
-  virtual c10::IValue argument(size_t /*index*/) const { return {}; }
 
   // Every tensor that a run reads or writes; one that is changed in place is visited as both.
   virtual void visit_accesses(const AccessVisitor& visit) const = 0;
@@ -121,8 +118,7 @@ class KernelNode final : public Node {
   const char* method() const override { return "launch block"; }
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
-  std::vector<c10::IValue> arguments() const override { return call_.inputs; }
-  c10::IValue argument(size_t index) const override { return call_.inputs.at(index); }
+  c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
   void check_arguments(const std::vector<c10::IValue>& arguments) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
@@ -170,7 +166,7 @@ class OperatorNode final : public Node {
   const char* method() const override;
   std::optional<HostValue> host_value(size_t index) const override;
   void set_host_value(size_t index, const HostValue& value) override;
-  c10::IValue argument(size_t index) const override { return call_.args.at(index); }
+  c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
 
  private:
   enum class Method : uint8_t { kOut, kAllocations, kCopy };

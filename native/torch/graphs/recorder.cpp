@@ -1,19 +1,16 @@
 #include "torch/graphs/recorder.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/enum_tag.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <atomic>
-#include <string_view>
 #include <utility>
 
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
-#include "torch/graphs/out_variant.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"
@@ -25,20 +22,9 @@ thread_local Recorder* t_recorder = nullptr;
 // Generators and the tensors to restore are the whole process's: one capture at a time.
 std::atomic<bool> g_capturing{false};
 
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 // The batch norms write their running statistics without saying so in the schema.
 bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   return schema.name().ends_with("batch_norm") && argument.name().starts_with("running_");
-}
-
-bool only_views(const c10::FunctionSchema& schema) {
-  const auto& returns = schema.returns();
-  return !returns.empty() && std::all_of(returns.begin(), returns.end(), [](const auto& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  });
 }
 
 // An operator of torch that wrote nothing and gave back memory it was given: a view whose schema
@@ -65,18 +51,6 @@ bool only_passed_on(const OperatorTraits& traits, const std::vector<c10::IValue>
     });
   }
   return any && all;
-}
-
-bool carries_tensors(const c10::Argument& argument) {
-  const std::string type = argument.type()->str();
-  return type.find("Tensor") != std::string::npos;
-}
-
-bool is_empty_factory(std::string_view base_name) {
-  constexpr std::string_view kNames[] = {"aten::empty",         "aten::empty_like",
-                                         "aten::empty_strided", "aten::empty_permuted",
-                                         "aten::new_empty",     "aten::new_empty_strided"};
-  return std::find(std::begin(kNames), std::end(kNames), base_name) != std::end(kNames);
 }
 
 // With beta = 0 the operators of the addmm family do not read their first argument.
@@ -176,48 +150,8 @@ void Recorder::set_paused(bool paused) {
 const OperatorTraits& Recorder::traits_of(const c10::OperatorHandle& op) {
   // The dispatcher never moves or frees an operator's entry while a handle to it exists.
   const auto [entry, fresh] = traits_.try_emplace(&op.operator_name());
-  if (fresh) entry->second = look_up(op);
+  if (fresh) entry->second = look_up(op, updatable_, hooked_);
   return entry->second;
-}
-
-OperatorTraits Recorder::look_up(const c10::OperatorHandle& op) const {
-  const c10::FunctionSchema& schema = op.schema();
-  const std::string& base = op.operator_name().name;
-  const bool of_torch = base.starts_with("aten::") || base.starts_with("prims::");
-  const auto& arguments = schema.arguments();
-  const auto& returns = schema.returns();
-  const bool reads_tensors = std::any_of(arguments.begin(), arguments.end(), carries_tensors);
-  const bool gives_tensors = std::any_of(returns.begin(), returns.end(), carries_tensors);
-
-  OperatorTraits traits;
-  traits.name = c10::toString(op.operator_name());
-  traits.schema = std::make_shared<const c10::FunctionSchema>(schema);
-  traits.of_torch = of_torch;
-  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
-  traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
-  traits.resizes = base == "aten::resize_" || base == "aten::resize_as_";
-  traits.uninitialised = traits.resizes || (!traits.mutates && is_empty_factory(base));
-  traits.host_data = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
-  traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
-                       (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
-  traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
-                  op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  traits.numbers = RandomTraits(op);
-  traits.kernel = find_kernel_op(op);
-  traits.may_draw = traits.kernel == nullptr &&
-                    (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
-  traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
-  traits.asserts = reads_tensors && returns.empty();
-  const std::string bare = base.substr(base.find("::") + 2);
-  const std::string& overload = op.operator_name().overload_name;
-  const std::string suffix = overload.empty() ? ".default" : "." + overload;
-  for (const std::string& name : {base, base + suffix, bare, bare + suffix}) {
-    traits.updatable |= updatable_.contains(name);
-    traits.hooked |= hooked_.contains(name);
-  }
-  if (gives_tensors && !traits.mutates && !traits.view) traits.out = find_out_variant(op);
-  return traits;
 }
 
 bool Recorder::handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
@@ -245,7 +179,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
-  const bool becomes_node = !traits.view && !traits.uninitialised;
+  const bool becomes_node = !traits.no_node();
   if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);
 
@@ -275,29 +209,6 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   if (node == nullptr) return;
   mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
-}
-
-bool Recorder::notes(const CaptureFailure& failure) const {
-  if (!note_) return false;
-  const nanobind::gil_scoped_acquire gil;
-  note_(failure);
-  return true;
-}
-
-void Recorder::run_unrecorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                              std::vector<c10::IValue>* stack) {
-  if (!std::exchange(ran_, false)) {
-    const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
-    op.redispatchBoxed(keys, stack);
-  }
-  // What reads the results is no mistake of its own.
-  const size_t returned = op.schema().returns().size();
-  for (size_t i = stack->size() - returned; i < stack->size(); ++i) {
-    for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
-      Block* block = tensor.has_storage() ? pool_->find(tensor.storage()) : nullptr;
-      if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
-    });
-  }
 }
 
 void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args) {
@@ -564,11 +475,6 @@ void Recorder::add_constant(Block& block) {
 void Recorder::declare_constant(const at::Tensor& tensor) {
   if (tensor.storage().nbytes() == 0) return;
   if (Block* block = pool_->find(tensor.storage())) add_constant(*block);
-}
-
-void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor) const {
-  const HostRead failure(op, describe(tensor));
-  throw failure;
 }
 
 std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {

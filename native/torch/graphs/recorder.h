@@ -24,32 +24,10 @@
 #include "torch/graphs/restore.h"
 #include "torch/graphs/shared_copies.h"
 #include "torch/graphs/stream_order.h"
+#include "torch/graphs/traits.h"
 #include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {
-
-// What the recorder must know about an operator; looked up once a capture.
-struct OperatorTraits {
-  std::string name;        // "aten::add.Tensor"
-  SchemaPtr schema;        // never null
-  bool of_torch = false;   // one of the operators that torch defines
-  bool composite = false;  // made of other operators wherever a backend has no kernel of its own
-  bool random = false;     // draws numbers, and is made of operators that are given a generator
-  bool view = false;       // gives only views, changes no data
-  bool uninitialised = false;  // allocates and writes nothing
-  bool resizes = false;        // gives a tensor other sizes, and memory where it needs more
-  bool host_data = false;      // marks data that came from Python
-  bool host_result = false;    // its result is a host value that was read from tensors
-  bool dynamic_shape = false;  // its result's shape depends on data
-  bool asserts = false;        // reads tensors and gives nothing back
-  bool mutates = false;        // writes to an argument
-  bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
-  RandomTraits numbers;        // where it takes them from
-  bool updatable = false;      // a handler declared arguments of it
-  bool hooked = false;         // a handler takes part in its capture
-  const KernelOp* kernel = nullptr;
-  std::optional<OutVariant> out;  // the overload that writes into given tensors
-};
 
 class Recorder {
  public:
@@ -142,7 +120,6 @@ class Recorder {
  private:
   void record_and_run(const OperatorTraits& traits, const c10::OperatorHandle& op,
                       c10::DispatchKeySet keys, std::vector<c10::IValue>* stack);
-  OperatorTraits look_up(const c10::OperatorHandle& op) const;
   void check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;

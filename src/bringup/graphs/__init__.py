@@ -9,8 +9,6 @@ arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show wha
 
 from __future__ import annotations
 
-import functools
-
 from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff
@@ -83,15 +81,15 @@ __all__ = [
 NpuGraphOpHandler = GraphOpHandler
 register_npu_graph_handler = register_graph_handler
 
-# What torch_npu calls them: torch.npu.graph, torch.npu.NPUGraph.
-register_module_attribute("graph", lambda: capture)
-register_module_attribute("NPUGraph", lambda: CapturedGraph)
-register_module_attribute("make_graphed_callables", lambda: make_graphed_callables)
-for _name in (
-    "graph_task_group_begin",
-    "graph_task_group_end",
-    "graph_task_update_begin",
-    "graph_task_update_end",
-):
-    register_module_attribute(_name, functools.partial(globals().__getitem__, _name))
-register_module_attribute("is_current_stream_capturing", lambda: is_current_stream_capturing)
+# And as attributes of torch.npu.
+for _name, _value in {
+    "NPUGraph": CapturedGraph,
+    "graph": capture,
+    "graph_task_group_begin": graph_task_group_begin,
+    "graph_task_group_end": graph_task_group_end,
+    "graph_task_update_begin": graph_task_update_begin,
+    "graph_task_update_end": graph_task_update_end,
+    "is_current_stream_capturing": is_current_stream_capturing,
+    "make_graphed_callables": make_graphed_callables,
+}.items():
+    register_module_attribute(_name, lambda value=_value: value)  # type: ignore[misc]

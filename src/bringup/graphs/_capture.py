@@ -196,13 +196,6 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
 CapturedGraph._capture = capture  # for capture_begin
 
 
-def capture_with_gradients(graph: CapturedGraph, inputs: Any) -> capture:
-    """A capture whose results may require gradients; their backward has to be captured before
-    the graph is replayed.
-    """
-    return capture(graph, inputs=inputs, gradients=True)
-
-
 def rehearsal(note: Callable[[CaptureError], None]) -> capture:
     """A capture that makes no graph: what a capture would refuse is given to `note`, and goes on
     where it can.

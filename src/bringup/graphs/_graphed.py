@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._capture import capture, capture_with_gradients
+from bringup.graphs._capture import capture
 from bringup.graphs._compare import value_text
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._inputs import Placeholders
@@ -165,7 +165,7 @@ def _captured_call(
     inputs = [_captured_input(what, leaf) for leaf in leaves]
     forward = CapturedGraph()
     with torch.enable_grad():
-        with capture_with_gradients(forward, Placeholders(inputs)):
+        with capture(forward, inputs=Placeholders(inputs), gradients=True):
             result = function(*_pytree.tree_unflatten(inputs, nest))
             results, result_nest = _pytree.tree_flatten(result)
             forward.outputs = [_result(what, value).detach() for value in results]

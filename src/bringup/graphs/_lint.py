@@ -11,8 +11,9 @@ import torch
 
 from bringup.errors import CaptureError
 from bringup.graphs._capture import capture, rehearsal
+from bringup.graphs._compare import same_value
 from bringup.graphs._graph import CapturedGraph
-from bringup.graphs._slots import HostValue
+from bringup.graphs._slots import HostValue, keyword_only_of
 
 __all__ = ["DetectedUpdate", "DetectedUpdates", "Refusal", "detect_updates", "lint"]
 
@@ -159,10 +160,9 @@ def detect_updates(
         graphs.append(graph)
     one, two = graphs
     _check_same_operators(one, two)
-    natives = [graph._captured("detect_updates").native for graph in graphs]
-    places = {
-        (place.node, place.argument): place.name for place in one._captured("detect_updates").places
-    }
+    contents = [graph._captured("detect_updates") for graph in graphs]
+    natives = [content.native for content in contents]
+    places = {(place.node, place.argument): place.name for place in contents[0].places}
     arguments = [
         DetectedUpdate(
             info.op,
@@ -200,12 +200,10 @@ def _check_same_operators(one: CapturedGraph, two: CapturedGraph) -> None:
 
 
 def _spec(op: str, index: int, name: str) -> tuple[str, int | str, str]:
-    base, _, overload = op.partition(".")
-    argument = torch._C._get_schema(base, overload).arguments[index]
-    return ("kwarg", name, name) if argument.kwarg_only else ("arg", index, name)
+    return ("kwarg", name, name) if name in keyword_only_of(op) else ("arg", index, name)
 
 
 def _same(before: HostValue, after: HostValue) -> bool:
-    if isinstance(before, float) and isinstance(after, float):
-        return before == after or (before != before and after != after)
-    return type(before) is type(after) and before == after
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(same_value, before, after))
+    return before is after or same_value(before, after)

@@ -23,6 +23,7 @@ __all__ = [
     "Record",
     "SlotPlace",
     "UpdatableCall",
+    "keyword_only_of",
     "name_slots",
     "resolve",
 ]
@@ -109,7 +110,7 @@ def name_slots(
         prefix = ".".join(part for part in (call.scope, bare, str(ordinal)) if part)
         found = handler_for(call.op)
         keys = _declared(call, *found) if found else {}
-        keyword_only = _keyword_only(call.op) if found else frozenset()
+        keyword_only = keyword_only_of(call.op) if found else frozenset()
         free = found[0].VARIABLE_LENGTH if found else frozenset()
         every = call.all_arguments or (found is None and gives_all_arguments(call.op))
         every = every or call.handled is not None
@@ -133,7 +134,7 @@ def name_slots(
     return places, records
 
 
-def _keyword_only(op: str) -> frozenset[str]:
+def keyword_only_of(op: str) -> frozenset[str]:
     """The keyword-only arguments of an operator: an update may name them without a spec."""
     base, _, overload = op.partition(".")
     arguments = torch._C._get_schema(base, overload).arguments

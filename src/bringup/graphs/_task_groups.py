@@ -5,12 +5,14 @@ operators again with other values, between two marks, writes these into the grap
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs import _capture
 from bringup.graphs._graph import CapturedGraph
@@ -26,20 +28,34 @@ __all__ = [
 
 class TaskGroup:
     """Operators of a capture whose host arguments `graph_task_update_begin` writes.
+    `graph_task_group_end` makes it.
 
-    Attributes:
-        graph: the graph that is captured.
-        nodes: their numbers.
+    Args:
+        graph: what is captured; held weakly.
+        nodes: the numbers of the operators in it.
     """
 
     def __init__(self, graph: CapturedGraph, nodes: range) -> None:
-        self.graph = graph
         self.nodes = nodes
-        self.capture: Any = None  # what the graph held at the end of the capture
+        # The graph holds the group, and its memory is to go with the graph.
+        self._graph = weakref.ref(graph)
+        self._captured: Callable[[], Any] = lambda: None
+
+    @property
+    def graph(self) -> CapturedGraph | None:
+        """The graph that was captured, as long as somebody else has it."""
+        return self._graph()
 
     def arm(self) -> None:
         """The capture is over."""
-        self.capture = self.graph._content
+        graph = self.graph
+        assert graph is not None
+        self._captured = weakref.ref(graph._content)
+
+    def content(self) -> Any:
+        """What the capture left in the graph, or None where the graph has it no more."""
+        graph, captured = self.graph, self._captured()
+        return captured if graph is not None and graph._content is captured else None
 
     def __repr__(self) -> str:
         return f"TaskGroup({len(self.nodes)} operators)"
@@ -104,8 +120,8 @@ def graph_task_update_begin(stream: Any, handle: TaskGroup) -> None:
         raise TypeError(f"graph_task_update_begin takes a TaskGroup, got {handle!r}")
     if _thread.update is not None:
         raise UpdateError("graph_task_update_begin: call graph_task_update_end() before")
-    if handle.capture is None or handle.graph._content is not handle.capture:
-        raise UpdateError("graph_task_update_begin: the graph of this group was reset")
+    if handle.content() is None:
+        raise UpdateError("graph_task_update_begin: the graph of this group was reset or dropped")
     _thread.update = _Update(handle)
     _thread.update.__enter__()
 
@@ -141,19 +157,20 @@ class _Update(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, group: TaskGroup) -> None:
         super().__init__()
         self._group = group
-        self._content: Any = group.capture
+        self._content: Any = group.content()
         self._ops = [self._content.native.nodes()[node][1] for node in group.nodes]
         self._slots = {
             (place.node, place.argument): number
             for number, place in enumerate(self._content.places)
         }
+        self._makes_node = torch_library("graphs.graph_task_update_begin").graphs.makes_node
         self._called = 0
         self._values: list[tuple[int, Any]] = []
         self._error: UpdateError | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _is_no_node(func):
+        if not self._makes_node(func._schema.name, func._schema.overload_name):
             return func(*args, **kwargs)
         try:
             self._take(func, args, kwargs)
@@ -195,12 +212,6 @@ class _Update(TorchDispatchMode):  # type: ignore[misc]
                 f" {self._ops[self._called]}"
             )
         self._content.table.update_slots(self._values)
-
-
-def _is_no_node(func: Any) -> bool:
-    """Whether a capture makes no node of it either: views, and memory without content."""
-    bare = func.name().partition("::")[2].partition(".")[0]
-    return bool(func.is_view) or bare in ("empty", "empty_like", "empty_strided", "new_empty")
 
 
 def _value_of(argument: Any, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

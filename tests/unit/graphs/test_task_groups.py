@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -188,3 +190,36 @@ def test_a_group_that_is_not_ended_is_refused() -> None:
     with pytest.raises(CaptureError, match="graph_task_group_begin was called and graph_task_gr"):
         run()
     two_groups(torch.ones(3), torch.zeros(3))
+
+
+def test_a_group_does_not_keep_the_graph() -> None:
+    x, out = torch.ones(3), torch.zeros(3)
+    gc.disable()
+    try:
+        graph, (first, _) = two_groups(x, out)
+        assert first.graph is graph
+        native = weakref.ref(graph._content)
+        graph.reset()
+        assert native() is None
+        with pytest.raises(UpdateError, match="was reset or dropped"):
+            graphs.graph_task_update_begin(None, first)
+        graph, (first, _) = two_groups(x, out)
+        del graph
+        assert first.graph is None
+    finally:
+        gc.enable()
+
+
+def test_memory_without_content_is_no_operator_of_a_group() -> None:
+    x, graph = torch.rand(3, 4), graphs.CapturedGraph()
+    with graphs.capture(graph):
+        graphs.graph_task_group_begin()
+        out = torch.empty_permuted((3, 4), (1, 0))
+        torch.add(x, x, alpha=1, out=out)
+        group = graphs.graph_task_group_end()
+    graphs.graph_task_update_begin(None, group)
+    torch.empty_permuted((3, 4), (1, 0))
+    torch.add(x, x, alpha=5, out=out)
+    graphs.graph_task_update_end()
+    graph.replay()
+    torch.testing.assert_close(out, 6 * x)

@@ -1,0 +1,50 @@
+// What a capture must know about an operator.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "torch/graphs/node.h"
+#include "torch/graphs/out_variant.h"
+#include "torch/graphs/random_numbers.h"
+
+namespace bringup::torch_ext::graphs {
+
+struct OperatorTraits {
+  std::string name;        // "aten::add.Tensor"
+  SchemaPtr schema;        // never null
+  bool of_torch = false;   // one of the operators that torch defines
+  bool composite = false;  // made of other operators wherever a backend has no kernel of its own
+  bool random = false;     // draws numbers, and is made of operators that are given a generator
+  bool view = false;       // gives only views, changes no data
+  bool uninitialised = false;  // allocates and writes nothing
+  bool resizes = false;        // gives a tensor other sizes, and memory where it needs more
+  bool host_data = false;      // marks data that came from Python
+  bool host_result = false;    // its result is a host value that was read from tensors
+  bool dynamic_shape = false;  // its result's shape depends on data
+  bool asserts = false;        // reads tensors and gives nothing back
+  bool mutates = false;        // writes to an argument
+  bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
+  RandomTraits numbers;        // where it takes them from
+  bool updatable = false;      // a handler declared arguments of it
+  bool hooked = false;         // a handler takes part in its capture
+  const KernelOp* kernel = nullptr;
+  std::optional<OutVariant> out;  // the overload that writes into given tensors
+
+  // A call of it changes and makes no data: a capture makes no node of it.
+  bool no_node() const { return view || uninitialised; }
+};
+
+// `updatable`, `hooked`: names of operators whose handlers declared arguments, and of those whose
+// handlers take part in a capture.
+OperatorTraits look_up(const c10::OperatorHandle& op,
+                       const std::unordered_set<std::string>& updatable = {},
+                       const std::unordered_set<std::string>& hooked = {});
+
+// Whether the schema says that the argument is written.
+bool writes(const c10::Argument& argument);
+
+}  // namespace bringup::torch_ext::graphs
