@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
@@ -13,6 +14,7 @@
 
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/host_side.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -43,12 +45,6 @@ const char* const kDisturbed =
 const char* const kWithinItself =
     "CapturedGraph.run: the graph is in the middle of a run, and cannot run inside of it";
 
-// One address for one storage: host nodes of a device graph use the host's view of its memory.
-const void* address_of(const c10::Storage& storage) {
-  const void* host = host_address(storage);
-  return host != nullptr ? host : storage.data();
-}
-
 [[noreturn]] void refuse_change(const std::string& change) {
   throw CaptureFailure(
       "since the graph was captured, " + change +
@@ -59,18 +55,15 @@ const void* address_of(const c10::Storage& storage) {
 
 }  // namespace
 
-Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-             std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, bool copies_to_host,
-             GraphRandom random)
+Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
+             std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random)
     : pool_(std::move(pool)),
       nodes_(std::move(nodes)),
       inputs_(std::move(inputs)),
       random_(std::move(random)) {
   replay_.pool = pool_;
   if (!device) return;
-  shares_host_memory_ = copies_to_host || std::ranges::any_of(inputs_, [](const Input& input) {
-                          return input.storage.device().is_cpu();
-                        });
+  shares_host_memory_ = copies_to_host || inputs_.any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(
       *device, nodes_,
       [this](size_t position, bool validating) {
@@ -122,6 +115,7 @@ std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputC
   begin_run(held);
   try {
     if (before) before();
+    check_replaced();
     copy_in(std::move(inputs));
     run_all(false);
     for (const at::Tensor& result : results) copies.push_back(own_copy(result));
@@ -195,6 +189,7 @@ void Graph::validate() {
 
 void Graph::run_all(bool validating) {
   const std::lock_guard lock(mutex_);
+  drop_retired();
   check_inputs();
   take_random_numbers();
   if (!validating) versions_.bump();
@@ -202,6 +197,7 @@ void Graph::run_all(bool validating) {
   const auto launch = stage_for_launch();
   if (device_graph_ != nullptr) {
     update_device();
+    note_stream();
     device_graph_->launch(validating, launch);
     // As after the operators themselves: the host may write what they read, and read the results.
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
@@ -242,7 +238,7 @@ std::optional<uint64_t> Graph::stage_for_launch() {
   former_.clear();
   const std::lock_guard values(values_mutex_);
   copied_.begin(copied_.launch(), [this](const Change& change) {
-    nodes_[change.node]->set_host_value(change.argument, change.value);
+    apply(change);
     stale_.insert(change.node);
   });
   if (staged_.empty()) return std::nullopt;
@@ -270,9 +266,37 @@ void Graph::update_device() {
 
 void Graph::latch(uint64_t launch) {
   const std::lock_guard values(values_mutex_);
-  staged_.begin(launch, [this](const Change& change) {
-    nodes_[change.node]->set_host_value(change.argument, change.value);
-  });
+  staged_.begin(launch, [this](const Change& change) { apply(change); });
+}
+
+void Graph::apply(const Change& change) {
+  Node& node = *nodes_[change.node];
+  if (change.value.isTensor()) {
+    retired_.push_back(node.arguments()[change.argument].toTensor());
+  }
+  node.set_host_value(change.argument, change.value);
+}
+
+// Launches that read a tensor may still be under way: its memory waits for their streams.
+void Graph::drop_retired() {
+  std::vector<at::Tensor> dropped;
+  {
+    const std::lock_guard values(values_mutex_);
+    dropped.swap(retired_);
+  }
+  for (const at::Tensor& tensor : dropped) {
+    if (!tensor.is_privateuseone()) continue;
+    const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
+    for (const c10::Stream& stream : streams_) {
+      device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    }
+  }
+}
+
+void Graph::note_stream() {
+  const c10::Device device(c10::kPrivateUse1, device_graph_->device());
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (std::ranges::find(streams_, stream) == streams_.end()) streams_.push_back(stream);
 }
 
 // Numbers are taken when a replay is asked for, whenever the device comes to it: seeding afterwards
@@ -294,20 +318,19 @@ void Graph::run_node(size_t position, bool validating) {
 }
 
 void Graph::check_inputs() const {
-  for (const Input& input : inputs_) {
-    TORCH_CHECK(input.storage.data() == input.address, "a tensor that the graph captured (",
-                input.what, ") has other memory now, it was resized or swapped: capture again");
-  }
+  const std::lock_guard values(values_mutex_);
+  const auto moved = inputs_.moved();
+  TORCH_CHECK(!moved, "a tensor that the graph captured (", *moved,
+              ") has other memory now, it was resized or swapped: capture again");
 }
 
-void Graph::check(const std::vector<Change>& changes) const {
+void Graph::check(const std::vector<Change>& changes, const std::vector<HostValue>& as_read) const {
   for (const Change& first : changes) {
     const auto same_node = [&](const Change& change) { return change.node == first.node; };
     if (&*std::ranges::find_if(changes, same_node) != &first) continue;
     std::vector<c10::IValue> arguments = next_arguments(first.node);
-    if (arguments.empty()) continue;
-    for (const Change& change : changes) {
-      if (same_node(change)) arguments[change.argument] = change.value;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      if (same_node(changes[i])) arguments[changes[i].argument] = as_read[i];
     }
     nodes_[first.node]->check_arguments(arguments);
   }
@@ -328,18 +351,83 @@ bool Graph::has(const std::vector<Change>& values) const {
 }
 
 bool Graph::has_locked(const Change& value) const {
+  if (value.value.isTensor()) {
+    return same_elements(value.value.toTensor(), *inputs_.slot(value.node, value.argument));
+  }
   const HostValue* next = newest(value.node, value.argument);
   return same(value.value,
               next != nullptr ? *next : *nodes_[value.node]->host_value(value.argument));
 }
 
+// A kernel that reads what it writes gives anything.
+void Graph::check_overlap(const Change& change) const {
+  if (!change.value.isTensor()) return;
+  const Node& node = *nodes_[change.node];
+  const std::lock_guard values(values_mutex_);
+  node.visit_accesses([&](const at::Tensor& tensor, bool writes) {
+    TORCH_CHECK(!writes || !overlap(tensor, change.value.toTensor()), "argument '",
+                node.schema()->arguments()[change.argument].name(), "' of ", node.op(),
+                " would be memory that this call writes");
+  });
+}
+
+void Graph::check_replaced() const {
+  const std::lock_guard values(values_mutex_);
+  for (const at::Tensor& input : run_inputs_) {
+    if (!inputs_.is_replaced(input.storage())) continue;
+    throw CaptureFailure("CapturedGraph.run: an operator that read the input " + describe(input) +
+                         " reads another tensor since an update: give the slot its captured tensor "
+                         "again, or use replay()");
+  }
+}
+
+// A tensor as the node has it: without its history, and on a driver's device as the host sees it
+// where the node runs there.
+HostValue Graph::as_node_reads(size_t node, const HostValue& value) const {
+  if (!value.isTensor()) return value;
+  at::Tensor own = shallow_copy(value.toTensor());
+  const bool on_host = device_graph_ != nullptr && nodes_[node]->device_launch() == nullptr;
+  return on_host ? HostSide().view(own) : std::move(own);
+}
+
+// With values_mutex_.
+void Graph::stage(Change change, HostValue as_read) {
+  if (change.value.isTensor()) {
+    const auto& node = *nodes_[change.node];
+    for (at::Tensor& unused : inputs_.replace(change.node, change.argument,
+                                              shallow_copy(change.value.toTensor()), node.op())) {
+      replaced_.push_back(unused.storage());
+      retired_.push_back(std::move(unused));
+    }
+  }
+  change.value = std::move(as_read);
+  HostValue former = staged_of(change.node).put(std::move(change));
+  if (former.isTensor()) retired_.push_back(std::move(former).toTensor());
+}
+
+void Graph::forget_replaced() {
+  std::vector<c10::Storage> replaced;
+  {
+    const std::lock_guard values(values_mutex_);
+    replaced.swap(replaced_);
+    std::erase_if(replaced, [this](const c10::Storage& storage) { return inputs_.has(storage); });
+  }
+  for (const c10::Storage& storage : replaced) watch_->forget(storage);
+}
+
 void Graph::write(std::vector<Change>& changes) {
+  drop_retired();
   const std::lock_guard update(update_mutex_);
   {
     const std::lock_guard values(values_mutex_);
     std::erase_if(changes, [&](const Change& change) { return has_locked(change); });
   }
-  check(changes);
+  std::vector<HostValue> as_read;
+  for (const Change& change : changes) {
+    check_overlap(change);
+    as_read.push_back(as_node_reads(change.node, change.value));
+  }
+  check(changes, as_read);
   const bool by_run = runner_.load() == std::this_thread::get_id();
   for (const Change& change : changes) {
     if (by_run) {
@@ -351,29 +439,27 @@ void Graph::write(std::vector<Change>& changes) {
     }
   }
   const std::lock_guard values(values_mutex_);
-  for (const Change& change : changes) staged_of(change.node).put(change);
+  for (size_t i = 0; i < changes.size(); ++i) stage(changes[i], std::move(as_read[i]));
 }
 
 void Graph::restore_slots() {
   const std::lock_guard update(update_mutex_);
-  const std::lock_guard values(values_mutex_);
   for (Change& former : std::views::reverse(former_)) {
-    staged_of(former.node).put(std::move(former));
+    HostValue as_read = as_node_reads(former.node, former.value);
+    const std::lock_guard values(values_mutex_);
+    stage(std::move(former), std::move(as_read));
   }
   former_.clear();
 }
 
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   const std::lock_guard values(values_mutex_);
+  if (const at::Tensor* tensor = inputs_.slot(node, argument)) return HostValue(*tensor);
   if (const HostValue* next = newest(node, argument)) return *next;
   return nodes_.at(node)->host_value(argument);
 }
 
 bool Graph::takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const {
-  const auto place = [](const at::Tensor& tensor) {
-    const auto* base = static_cast<const char*>(address_of(tensor.storage()));
-    return base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
-  };
   const std::lock_guard values(values_mutex_);
   size_t next = 0;
   bool same = true;
@@ -382,20 +468,17 @@ bool Graph::takes(size_t node, size_t argument, const std::vector<at::Tensor>& t
       same = false;
       return;
     }
-    const at::Tensor& given = tensors[next++];
-    same = same && given.has_storage() && place(given) == place(captured) &&
-           given.dtype() == captured.dtype() && given.sizes() == captured.sizes() &&
-           given.strides() == captured.strides();
+    same = same && same_elements(tensors[next++], captured);
   });
   return same && next == tensors.size();
 }
 
 std::vector<std::vector<Access>> Graph::accesses() const {
   std::unordered_set<const void*> predating;
-  for (const Input& input : inputs_) predating.insert(address_of(input.storage));
   std::unordered_map<const void*, size_t> numbers;
   std::vector<std::vector<Access>> all(nodes_.size());
   const std::lock_guard values(values_mutex_);
+  inputs_.for_each([&](const c10::Storage& storage) { predating.insert(address_of(storage)); });
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->visit_accesses([&](const at::Tensor& tensor, bool writes) {
       const void* address = address_of(tensor.storage());

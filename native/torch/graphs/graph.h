@@ -12,6 +12,7 @@
 
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
+#include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/run_locks.h"
@@ -29,20 +30,12 @@ struct Access {
   std::string what;  // "float32[2, 3]"
 };
 
-// Memory that predates the capture and that nodes use by its address.
-struct Input {
-  c10::Storage storage;  // kept alive
-  const void* address;
-  std::string what;  // "float32[2, 3], read by aten::mm"
-};
-
 class Graph {
  public:
   // `device`: the driver's device that the nodes work on, or none for cpu. `copies_to_host`:
   // whether nodes on the device write memory of the host.
-  Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes,
-        std::vector<Input> inputs, std::optional<c10::DeviceIndex> device, bool copies_to_host,
-        GraphRandom random);
+  Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
+        std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random);
 
   // At the end of the capture: what check_given() checks, and whose counters a replay moves.
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
@@ -69,6 +62,8 @@ class Graph {
   std::vector<at::Tensor> run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
                               const std::vector<at::Tensor>& results,
                               const std::function<void()>& before);
+  // All that run() may be given to copy into, also where it has nothing to copy.
+  void set_run_inputs(std::vector<at::Tensor> inputs) { run_inputs_ = std::move(inputs); }
   // A replay for whoever made the graph: nobody else has it.
   void replay_alone() { run_all(false); }
 
@@ -85,6 +80,8 @@ class Graph {
   // change nothing. The next replay sees them, those under way do not; it waits for none of them.
   // Without the GIL.
   void write(std::vector<Change>& changes);
+  // After write(), with the GIL: captured tensors that no node reads any more are not watched.
+  void forget_replaced();
   // Whether the next replay will see all these values anyhow.
   bool has(const std::vector<Change>& values) const;
   // Whether an argument is these tensors: the same memory, seen in the same way.
@@ -108,9 +105,16 @@ class Graph {
   bool end_use() noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
-  void check(const std::vector<Change>& changes) const;
+  void check(const std::vector<Change>& changes, const std::vector<HostValue>& as_read) const;
   std::vector<c10::IValue> next_arguments(size_t node) const;
   bool has_locked(const Change& value) const;
+  void check_overlap(const Change& change) const;
+  void check_replaced() const;
+  HostValue as_node_reads(size_t node, const HostValue& value) const;
+  void stage(Change change, HostValue as_read);
+  void apply(const Change& change);
+  void drop_retired();
+  void note_stream();
   void wait_for_room();
   StagedChanges& staged_of(size_t node);
   const HostValue* newest(size_t node, size_t argument) const;
@@ -122,6 +126,7 @@ class Graph {
   void restore_slots();
   void run_node(size_t position, bool validating);
 
+  std::vector<at::Tensor> run_inputs_;
   std::mutex run_mutex_;                 // one run() at a time
   std::atomic<std::thread::id> runner_;  // the thread that is in run()
   std::atomic<Use> use_{Use::kNobody};
@@ -131,10 +136,14 @@ class Graph {
   mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<Input> inputs_;
-  StagedChanges staged_;        // for nodes that read their arguments when they run
-  StagedChanges copied_;        // for kernels whose arguments the driver has copied
-  std::set<size_t> stale_;      // such kernels that it has not got yet; of whoever has mutex_
+  Inputs inputs_;           // guarded by values_mutex_, like the nodes' arguments
+  StagedChanges staged_;    // for nodes that read their arguments when they run
+  StagedChanges copied_;    // for kernels whose arguments the driver has copied
+  std::set<size_t> stale_;  // such kernels that it has not got yet; of whoever has mutex_
+  // Tensors that slots had: they go with neither a lock held nor on the driver's thread.
+  std::vector<at::Tensor> retired_;
+  std::vector<c10::Storage> replaced_;        // of captured tensors, until forget_replaced()
+  c10::SmallVector<c10::Stream, 2> streams_;  // of launches; of whoever has mutex_
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
   WrittenVersions versions_;

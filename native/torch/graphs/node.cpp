@@ -15,7 +15,8 @@ namespace {
 std::optional<HostValue> host_value_of(const c10::FunctionSchema& schema,
                                        const std::vector<c10::IValue>& values, size_t index) {
   if (index >= schema.arguments().size()) return std::nullopt;
-  if (!SlotType::of(schema.arguments()[index])) return std::nullopt;
+  const auto type = SlotType::of(schema.arguments()[index]);
+  if (!type || type->is_tensor()) return std::nullopt;
   return values[index];
 }
 

@@ -351,10 +351,32 @@ at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tenso
     }
     return copies_.of(tensor, alias_storage(*block));
   }
-  if (known_inputs_.insert(storage.unsafeGetStorageImpl()).second) {
-    inputs_.push_back({storage, storage.data(), describe(tensor) + " of " + traits.name});
-  }
+  inputs_.use(tensor, traits.name);
   return copies_.of(tensor, storage);
+}
+
+// The arguments of the next node as it will hold them. Those that it only reads and that predate
+// the capture are slots where it can be updated, unless a result is in the memory of one.
+std::vector<c10::IValue> Recorder::fixed_arguments(
+    const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+    const std::vector<OperatorNode::Output>& outputs) {
+  const bool updatable = traits.kernel != nullptr || traits.updatable || all_updatable_;
+  std::vector<c10::IValue> held;
+  for (size_t i = 0; i < args.size(); ++i) {
+    held.push_back(
+        map_tensors(args[i], [&](const at::Tensor& tensor) { return fixed(traits, tensor); }));
+    if (!updatable || !held[i].isTensor() || !held[i].toTensor().defined()) continue;
+    const c10::Argument& argument = traits.schema->arguments()[i];
+    if (writes(argument) || writes_undeclared(*traits.schema, argument)) continue;
+    const at::Tensor& tensor = held[i].toTensor();
+    const c10::Storage& storage = tensor.storage();
+    const bool given_back = std::ranges::any_of(outputs, [&](const OperatorNode::Output& output) {
+      return output.fixed && output.tensor.storage().is_alias_of(storage);
+    });
+    if (given_back || storage.nbytes() == 0 || !predates(args[i].toTensor())) continue;
+    inputs_.add_slot(nodes_.size(), i, tensor);
+  }
+  return held;
 }
 
 std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
@@ -395,9 +417,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   if (traits.kernel != nullptr) {
     return make_kernel_node(traits, std::move(args), outputs, on_device);
   }
-  for (c10::IValue& arg : args) {
-    arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
-  }
+  args = fixed_arguments(traits, args, outputs);
   std::optional<NodeRandom> random;
   if (traits.may_draw) {
     random =
@@ -430,9 +450,7 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
                                                  std::vector<c10::IValue> args,
                                                  const std::vector<OperatorNode::Output>& outputs,
                                                  bool on_device) {
-  for (c10::IValue& arg : args) {
-    arg = map_tensors(arg, [&](const at::Tensor& tensor) { return fixed(traits, tensor); });
-  }
+  args = fixed_arguments(traits, args, outputs);
   std::vector<at::Tensor> fresh;
   for (const OperatorNode::Output& output : outputs) {
     if (!output.fixed) fresh.push_back(output.tensor);

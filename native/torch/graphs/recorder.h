@@ -18,6 +18,7 @@
 #include "torch/graphs/errors.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_side.h"
+#include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
@@ -138,6 +139,9 @@ class Recorder {
                                          bool on_device);
   void check_contents();
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
+  std::vector<c10::IValue> fixed_arguments(const OperatorTraits& traits,
+                                           const std::vector<c10::IValue>& args,
+                                           const std::vector<OperatorNode::Output>& outputs);
   void use_device(const OperatorTraits& traits, c10::Device device);
   void add_constant(Block& block);
   // Everything that the run changed as it was.
@@ -147,9 +151,8 @@ class Recorder {
   RecordingInterceptor interceptor_{pool_};
   std::unique_ptr<InterceptorScope> interceptor_scope_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<Input> inputs_;
+  Inputs inputs_;
   SharedCopies copies_;
-  std::unordered_set<const c10::StorageImpl*> known_inputs_;
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
   std::unordered_set<std::string> hooked_;

@@ -88,6 +88,7 @@ void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
       .def(nb::init<const std::vector<at::Tensor>&>(), nb::arg("tensors"));
   graph.def("run", &run, nb::arg("run_locks"), nb::arg("targets"), nb::arg("given"),
             nb::arg("results"), nb::arg("update").none());
+  graph.def("set_run_inputs", &Graph::set_run_inputs, nb::arg("inputs"));
   module.def("copied", &own_copy, nb::arg("tensor"));
   module.def("share_memory", &share_memory, nb::arg("left"), nb::arg("right"));
   module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));

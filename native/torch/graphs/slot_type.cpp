@@ -2,6 +2,7 @@
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
 
@@ -93,6 +94,8 @@ std::optional<SlotType::Kind> SlotType::kind_of(c10::TypeKind kind) {
       return Kind::kText;
     case c10::TypeKind::ScalarTypeType:
       return Kind::kDtype;
+    case c10::TypeKind::TensorType:
+      return Kind::kTensor;
     default:
       return std::nullopt;
   }
@@ -130,16 +133,20 @@ const char* SlotType::word() const {
     case Kind::kText:
       return "str";
     case Kind::kDtype:
+      return "dtype";
+    case Kind::kTensor:
       break;
   }
-  return "dtype";
+  return "Tensor";
 }
 
 std::string SlotType::name() const {
+  if (is_tensor()) return word();  // None is no memory that could be put in its place
   return std::string(word()) + (is_list_ ? "[]" : "") + (optional_ ? "?" : "");
 }
 
 std::string SlotType::words() const {
+  if (is_tensor()) return "a tensor";
   const std::string article = is_list_ ? "a list of " : kind_ == Kind::kInt ? "an " : "a ";
   return article + word() + (optional_ ? " or None" : "");
 }
@@ -161,6 +168,9 @@ std::optional<HostValue> SlotType::element(nb::handle value) const {
       return as_number(value);
     case Kind::kText:
       return as_text(value);
+    case Kind::kTensor:
+      if (!THPVariable_Check(value.ptr())) return std::nullopt;
+      return HostValue(THPVariable_Unpack(value.ptr()));
     case Kind::kDtype:
       break;
   }
@@ -170,7 +180,7 @@ std::optional<HostValue> SlotType::element(nb::handle value) const {
 }
 
 std::optional<HostValue> SlotType::from_python(nb::handle value) const {
-  if (value.is_none()) return optional_ ? std::optional(HostValue()) : std::nullopt;
+  if (value.is_none()) return optional_ && !is_tensor() ? std::optional(HostValue()) : std::nullopt;
   if (!is_list_) return element(value);
   const nb::object sequence = as_sequence(value);
   if (!sequence.is_valid()) return std::nullopt;
@@ -193,6 +203,7 @@ nb::object SlotType::element_to_python(const c10::IValue& value) const {
     return nb::borrow(reinterpret_cast<PyObject*>(
         torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
   }
+  if (value.isTensor()) return nb::steal(THPVariable_Wrap(value.toTensor()));
   if (value.isInt()) return nb::int_(value.toInt());
   if (value.isDouble()) return nb::float_(value.toDouble());
   if (value.isString()) return nb::str(value.toStringRef().c_str());

@@ -13,13 +13,14 @@ namespace bringup::torch_ext::graphs {
 
 class SlotType {
  public:
-  // None for an argument that is no host value: a tensor, a generator, a device, ...
+  // None for an argument that no update writes: a generator, a device, a list of tensors, ...
   static std::optional<SlotType> of(const c10::Argument& argument);
 
   // "int", "float?", "bool[]", "dtype", "number"
   std::string name() const;
   // "an int", "a list of bool or None"
   std::string words() const;
+  bool is_tensor() const { return kind_ == Kind::kTensor; }
 
   // The value for the dispatcher, or nothing when it is no such value. Lists come from lists,
   // tuples, ranges and what has tolist(). With the GIL; may run Python code.
@@ -27,7 +28,7 @@ class SlotType {
   nanobind::object to_python(const HostValue& value) const;
 
  private:
-  enum class Kind : uint8_t { kInt, kFloat, kBool, kNumber, kText, kDtype };
+  enum class Kind : uint8_t { kInt, kFloat, kBool, kNumber, kText, kDtype, kTensor };
 
   SlotType(Kind kind, bool is_list, bool optional)
       : kind_(kind), is_list_(is_list), optional_(optional) {}

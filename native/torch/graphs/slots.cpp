@@ -1,9 +1,15 @@
 #include "torch/graphs/slots.h"
 
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "torch/common/errors.h"
+#include "torch/common/tensor_caster.h"
+#include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -23,6 +29,8 @@ namespace nb = nanobind;
 }
 
 std::string value_text(nb::handle value) {
+  if (is_tensor_object(value.ptr()))
+    return "a tensor " + graphs::describe(THPVariable_Unpack(value.ptr()));
   return std::string(nb::repr(value).c_str()) + " (" + nb::type_name(value.type()).c_str() + ")";
 }
 
@@ -84,6 +92,14 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
     refuse("slot '" + name_of(slot) + "' takes " + slot.type.words() + ", got " +
            value_text(value) + ". Nothing was changed");
   }
+  if (wanted->isTensor()) {
+    const auto captured = graph_->host_value(slot.node, slot.argument)->toTensor();
+    const std::string difference = layout_difference(captured, wanted->toTensor());
+    if (!difference.empty()) {
+      refuse("slot '" + name_of(slot) + "' takes a tensor laid out as the captured one: " +
+             difference + ". Nothing was changed");
+    }
+  }
   const auto given = length(*wanted);
   if (given && slot.length && *given != *slot.length) {
     refuse("slot '" + name_of(slot) + "' takes " + std::to_string(*slot.length) +
@@ -101,9 +117,15 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
 
 nb::object SlotTable::commit(Staged& staged) {
   std::vector<Change>& changes = staged.values;
+  double microseconds = 0;
   if (graph_->has(changes)) {
     changes.clear();
   } else {
+    const auto begun = std::chrono::steady_clock::now();
+    const auto timed = c10::make_scope_exit([&] {
+      const auto took = std::chrono::steady_clock::now() - begun;
+      microseconds = std::chrono::duration<double, std::micro>(took).count();
+    });
     const nb::gil_scoped_release no_gil;  // another update may check its values
     try {
       graph_->write(changes);
@@ -112,9 +134,12 @@ nb::object SlotTable::commit(Staged& staged) {
       refuse_with_current();
     }
   }
+  if (std::ranges::any_of(changes, [](const Change& change) { return change.value.isTensor(); })) {
+    graph_->forget_replaced();
+  }
   // As the named tuple's own constructor does it, which would cost as much as the update.
   auto* type = reinterpret_cast<PyTypeObject*>(report_.ptr());
-  nb::object report = nb::steal(type->tp_alloc(type, 2));
+  nb::object report = nb::steal(type->tp_alloc(type, 3));
   if (!report.is_valid()) throw nb::python_error();
   c10::SmallVector<size_t, 8> changed;
   c10::SmallVector<size_t, 8> unchanged;
@@ -127,6 +152,7 @@ nb::object SlotTable::commit(Staged& staged) {
   }
   PyTuple_SET_ITEM(report.ptr(), 0, names_of(changed).release().ptr());
   PyTuple_SET_ITEM(report.ptr(), 1, names_of(unchanged).release().ptr());
+  PyTuple_SET_ITEM(report.ptr(), 2, nb::float_(microseconds).release().ptr());
   return report;
 }
 

@@ -27,14 +27,15 @@ struct Slot {
 class SlotTable {
  public:
   // `resolve(key) -> list[int]` says which slots a key means, or raises; asked once a key.
-  // `report`: a named tuple of two, what an update returns.
+  // `report`: a named tuple of three, what an update returns.
   SlotTable(std::shared_ptr<Graph> graph, nanobind::callable resolve, nanobind::type_object report)
       : graph_(std::move(graph)), resolve_(std::move(resolve)), report_(std::move(report)) {}
 
   // `variable_length`: a list may get another length than it had when it was captured.
   void add(size_t node, size_t argument, nanobind::str name, bool variable_length);
 
-  // {key: value}; gives report(changed names, unchanged names). UpdateError changes nothing.
+  // {key: value}; gives report(changed names, unchanged names, microseconds). UpdateError changes
+  // nothing.
   nanobind::object update(const nanobind::dict& values);
   // [(slot number, value)].
   nanobind::object update_slots(const nanobind::list& values);

@@ -15,8 +15,8 @@ class StagedChanges {
   // So many launches may have changes of their own before they run.
   static constexpr uint64_t kMostAhead = 64;
 
-  // For the next launch, in place of what it was to see before.
-  void put(Change change);
+  // For the next launch, in place of what it was to see before, which is returned.
+  HostValue put(Change change);
   // What the next launch will see where it differs from what the node has; else null.
   const HostValue* newest(size_t node, size_t argument) const;
   bool empty() const { return entries_.empty(); }

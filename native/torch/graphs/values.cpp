@@ -7,6 +7,8 @@
 
 #include <sstream>
 
+#include "torch/graphs/placement.h"
+
 namespace bringup::torch_ext::graphs {
 
 std::string describe_shape(const at::Tensor& tensor) {
@@ -23,6 +25,53 @@ std::string describe(const at::Tensor& tensor) {
   std::string text = describe_shape(tensor);
   if (!tensor.is_cpu()) text += " on " + tensor.device().str();
   return text;
+}
+
+const void* address_of(const c10::Storage& storage) {
+  const void* host = host_address(storage);
+  return host != nullptr ? host : storage.data();
+}
+
+const void* address_of(const at::Tensor& tensor) {
+  const auto offset = tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  return static_cast<const char*>(address_of(tensor.storage())) + offset;
+}
+
+bool same_elements(const at::Tensor& left, const at::Tensor& right) {
+  if (left.is_same(right)) return true;
+  if (!left.has_storage() || !right.has_storage()) return false;
+  return address_of(left) == address_of(right) && left.dtype() == right.dtype() &&
+         left.sizes() == right.sizes() && left.strides() == right.strides() &&
+         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
+bool overlap(const at::Tensor& left, const at::Tensor& right) {
+  const auto end = [](const at::Tensor& tensor) {
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    return static_cast<const char*>(address_of(tensor)) +
+           (last + 1) * static_cast<int64_t>(tensor.itemsize());
+  };
+  if (left.numel() == 0 || right.numel() == 0) return false;
+  return address_of(left) < end(right) && address_of(right) < end(left);
+}
+
+std::string layout_difference(const at::Tensor& wanted, const at::Tensor& given) {
+  if (is_subclass(given)) return "it is of a tensor subclass, whose operators are Python's";
+  if (given.layout() != at::kStrided || given.is_nested() || !given.has_storage()) {
+    return "it is not strided";
+  }
+  if (given.dtype() != wanted.dtype() || given.sizes() != wanted.sizes() ||
+      given.device() != wanted.device()) {
+    return "it is " + describe(given) + ", not " + describe(wanted);
+  }
+  if (given.strides() != wanted.strides()) {
+    return "its strides are " + c10::str(given.strides()) + ", not " + c10::str(wanted.strides());
+  }
+  if (given.is_conj() != wanted.is_conj() || given.is_neg() != wanted.is_neg()) {
+    return "its conjugation or negation is not computed yet: call resolve_conj().resolve_neg()";
+  }
+  return {};
 }
 
 at::Tensor shallow_copy(const at::Tensor& tensor) {

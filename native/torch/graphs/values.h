@@ -36,11 +36,24 @@ inline bool is_subclass(const at::Tensor& tensor) {
   return tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-// Whether two values of one type are equal. Their own == is made for anything and asks for
-// everything first.
+// What of `storage` the host can read, or where only the device can, its address there: one address
+// for one memory, whether it is seen from the host or from the device.
+const void* address_of(const c10::Storage& storage);
+// Likewise of a tensor's first element.
+const void* address_of(const at::Tensor& tensor);
+
+// Whether two tensors are the same elements in memory, seen in the same way.
+bool same_elements(const at::Tensor& left, const at::Tensor& right);
+
+// Whether an element of one may lie in the bytes from the other's first to its last element.
+bool overlap(const at::Tensor& left, const at::Tensor& right);
+
+// Whether two values of one type are equal; tensors are when they are the same memory. Their own ==
+// is made for anything and asks for everything first.
 inline bool same(const c10::IValue& left, const c10::IValue& right) {
   if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
   if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
+  if (left.isTensor() && right.isTensor()) return same_elements(left.toTensor(), right.toTensor());
   return left.tagKind() == right.tagKind() && left == right;
 }
 
@@ -49,6 +62,10 @@ std::string describe_shape(const at::Tensor& tensor);
 
 // The same with the device, where it is not cpu.
 std::string describe(const at::Tensor& tensor);
+
+// The first thing in which the layout of `given` differs from that of `wanted`, in words; empty
+// when it has the same dtype, device, shape, strides and lazy bits.
+std::string layout_difference(const at::Tensor& wanted, const at::Tensor& given);
 
 // A second tensor object over `storage` with the sizes, strides and flags of `tensor`. No autograd
 // history.

@@ -59,6 +59,13 @@ void Watch::name_tensor(const c10::TensorImpl* tensor, const std::string& name) 
   }
 }
 
+void Watch::forget(const c10::Storage& storage) {
+  if (storages_.erase(storage.unsafeGetStorageImpl()) == 0) return;
+  std::erase_if(tensors_, [&](const Held& held) {
+    return held.placement.storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  });
+}
+
 std::optional<std::string> Watch::seal() {
   known_.clear();
   for (const Held& held : tensors_) {

@@ -30,6 +30,8 @@ class Watch {
   void ignore_tensor(const at::Tensor& tensor);
   // Calls the tensor by the name that the user's code has for it.
   void name_tensor(const c10::TensorImpl* tensor, const std::string& name);
+  // With the GIL: no node reads tensors over this storage any more.
+  void forget(const c10::Storage& storage);
   // At the end of the capture: what it did itself to the tensors that it read, in words; none when
   // nothing. Forgets tensors that are gone.
   std::optional<std::string> seal();

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bringup.graphs._slots import NodeInfo
+import torch
 
-__all__ = ["Access", "Change", "GraphDiff", "diff_graphs", "dot_text", "named_nodes"]
+from bringup.graphs._slots import HostValue, NodeInfo
+
+__all__ = ["Access", "Change", "GraphDiff", "diff_graphs", "dot_text", "named_nodes", "value_words"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,13 @@ def _section(
     ]
 
 
+def value_words(value: HostValue) -> str:
+    """A slot's value as text; of a tensor its dtype and shape."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return str(value)
+
+
 def named_nodes(nodes: Iterable[NodeInfo], accesses: Iterable[Sequence[Access]]) -> dict[str, str]:
     """What each node does, in words, by the node's name and in replay order."""
     ordinals: dict[tuple[str, str], int] = {}
@@ -140,7 +148,7 @@ def _compared(
 def dot_text(
     nodes: Sequence[NodeInfo],
     accesses: Sequence[Sequence[Access]],
-    slots: Mapping[int, Mapping[str, Any]],
+    slots: Mapping[int, Mapping[str, HostValue]],
 ) -> str:
     """The graph in the DOT language.
 
@@ -151,7 +159,7 @@ def dot_text(
     """
     lines = ["digraph captured {", "  node [shape=box];"]
     for number, node in enumerate(nodes):
-        values = [f"{name} = {value}" for name, value in slots.get(number, {}).items()]
+        values = [f"{name} = {value_words(value)}" for name, value in slots.get(number, {}).items()]
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
         lines.append(f'  n{number} [label="{label}", tooltip="{node.kind} by {node.method}"];')
     lines += _memory_lines(accesses)

@@ -16,7 +16,14 @@ import torch
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._describe import Access, GraphDiff, diff_graphs, dot_text, named_nodes
+from bringup.graphs._describe import (
+    Access,
+    GraphDiff,
+    diff_graphs,
+    dot_text,
+    named_nodes,
+    value_words,
+)
 from bringup.graphs._handlers import gives_all_arguments, handler_for
 from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
@@ -34,23 +41,25 @@ __all__ = ["CapturedGraph", "Content", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
-    """What an update did: the names of the slots that changed, and of those that had the value
-    already.
+    """What an update did: the names of the slots that changed, of those that had the value already,
+    and how long checking and staging the changes took (0 where nothing changed: then nothing is
+    measured).
     """
 
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
+    microseconds: float
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A host argument of a captured call, as the next replay will see it.
+    """An argument of a captured call, as the next replay will see it.
 
     Attributes:
         name: `<scope>.<operator>.<ordinal>.<argument>`.
         type: the schema's, `"int"`, `"float?"` (None is a value too), `"bool[]"`, `"str"`,
-            `"number"` (int, float, complex or bool) or `"dtype"`.
-        value: the value now.
+            `"number"` (int, float, complex or bool), `"dtype"` or `"Tensor"`.
+        value: the value now; of a tensor, its memory without autograd history.
         op: the operator, `"mylib::attention"`.
     """
 
@@ -398,7 +407,7 @@ class CapturedGraph:
             raise TypeError(f"diff takes a CapturedGraph, got {type(other).__name__}")
         ours, theirs = (graph._node_words() for graph in (self, other))
         our_slots, their_slots = (
-            {name: f"{slot.type} {slot.value}" for name, slot in graph.slots.items()}
+            {name: f"{slot.type} {value_words(slot.value)}" for name, slot in graph.slots.items()}
             for graph in (self, other)
         )
         return diff_graphs(ours, theirs, our_slots, their_slots)
@@ -432,6 +441,8 @@ class CapturedGraph:
 
 def _shown(value: HostValue) -> object:
     """A value as JSON has it."""
+    if isinstance(value, torch.Tensor):
+        return value_words(value)
     return str(value) if isinstance(value, (complex, torch.dtype)) else value
 
 

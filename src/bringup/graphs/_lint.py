@@ -176,7 +176,7 @@ def detect_updates(
         for (index, name, _, before), (_, _, _, after) in zip(
             *(native.host_values(number) for native in natives), strict=True
         )
-        if not _same(before, after)
+        if not isinstance(before, torch.Tensor) and not _same(before, after)
     ]
     constants = [
         number

@@ -10,7 +10,7 @@ import torch
 
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._handlers import GraphOpHandler, handler_for
-from bringup.graphs._kept import wrapped
+from bringup.graphs._kept import TensorRef, wrapped
 
 __all__ = [
     "DispatchRecord",
@@ -200,7 +200,7 @@ class HandledRecord:
     Attributes:
         record: what the graph has now.
         handler: whose `update_args` it is.
-        slots: the slot of every host argument, by its name in the schema.
+        slots: the slot of every argument that has one, by its name in the schema.
     """
 
     record: DispatchRecord
@@ -234,8 +234,15 @@ class HandledRecord:
                 continue
             if name not in self.slots:
                 raise UpdateError(
-                    f"{self.op}: '{name}' is a tensor or another argument that no update writes."
-                    " Nothing was changed"
+                    f"{self.op}: '{name}' is no slot: update writes host values, and tensors that"
+                    " the operator only reads and that were there before the capture. Nothing was"
+                    " changed"
                 )
             pairs.append((self.slots[name], value))
+        staged.args = [_kept(value) for value in staged.args]
+        staged.kwargs = {name: _kept(value) for name, value in staged.kwargs.items()}
         return staged, pairs, watched.read
+
+
+def _kept(value: Any) -> Any:
+    return TensorRef(value) if isinstance(value, torch.Tensor) else value

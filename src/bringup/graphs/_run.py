@@ -91,6 +91,7 @@ class RunUnit:
             self._obstacle = f"looking at the captured call raised {type(error).__name__}: {error}"
         if self._inputs is not None:
             self._inputs.settle(native)
+            native.set_run_inputs([one for one in self._inputs.tensors.values() if has_memory(one)])
         if self._outputs is not None and self._outputs.obstacle is None:
             self._outputs.settle()
         self._run_locks = _run_locks_of(self._inputs, self._outputs)

@@ -1,4 +1,4 @@
-"""Slots: the host arguments of a captured graph by name, and what a key of `update` means.
+"""Slots: the arguments of a captured graph by name, and what a key of `update` means.
 
 A slot's name is `<scope>.<operator>.<ordinal>.<argument>`. Names are made here, values are read and
 written natively.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -29,7 +29,17 @@ __all__ = [
 ]
 
 HostValue: TypeAlias = (
-    int | float | complex | bool | str | torch.dtype | list[int] | list[float] | list[bool] | None
+    int
+    | float
+    | complex
+    | bool
+    | str
+    | torch.dtype
+    | list[int]
+    | list[float]
+    | list[bool]
+    | torch.Tensor
+    | None
 )
 
 
@@ -136,9 +146,21 @@ def name_slots(
 
 def keyword_only_of(op: str) -> frozenset[str]:
     """The keyword-only arguments of an operator: an update may name them without a spec."""
+    return frozenset(one.name for one in _schema_of(op).arguments if one.kwarg_only)
+
+
+def _is_tensor(op: str, place: int | str) -> bool:
+    arguments = _schema_of(op).arguments
+    return any(
+        str(argument.type) in ("Tensor", "Optional[Tensor]") and argument.alias_info is None
+        for index, argument in enumerate(arguments)
+        if place in (index, argument.name)
+    )
+
+
+def _schema_of(op: str) -> Any:
     base, _, overload = op.partition(".")
-    arguments = torch._C._get_schema(base, overload).arguments
-    return frozenset(argument.name for argument in arguments if argument.kwarg_only)
+    return torch._C._get_schema(base, overload)
 
 
 def _declared(
@@ -148,6 +170,8 @@ def _declared(
     keys: dict[int, str] = {}
     for kind, place, key in specs:
         matching = [i for i, name, _, _ in call.values if place == (i if kind == "arg" else name)]
+        if not matching and _is_tensor(call.op, place):
+            continue  # of other calls it may be a slot: this one's is the graph's own
         if not matching:
             known = ", ".join(f"{i} '{name}' {kind_}" for i, name, kind_, _ in call.values)
             raise CaptureError(

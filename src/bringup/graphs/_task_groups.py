@@ -170,12 +170,13 @@ class _Update(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._makes_node(func._schema.name, func._schema.overload_name):
+        failed = self._error is not None  # what comes after it is the caller's own
+        if failed or not self._makes_node(func._schema.name, func._schema.overload_name):
             return func(*args, **kwargs)
         try:
             self._take(func, args, kwargs)
         except UpdateError as error:
-            self._error = self._error or error
+            self._error = error
             raise
         given = _results_given(func, args, kwargs)
         return func(*args, **kwargs) if given is None else given

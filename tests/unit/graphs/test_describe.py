@@ -129,7 +129,7 @@ def test_diff_tells_what_was_added_removed_and_changed(affine: ops.KernelOperato
         ),
     )
     assert difference.slots_added[0] == "affine.1.shift"
-    assert difference.slots_removed == ()
+    assert difference.slots_removed == ("affine.0.x",)  # it reads what `neg` makes
     assert difference.slots_changed == (graphs.Change("affine.0.shift", "int 3", "int 4"),)
     lines = str(difference).splitlines()
     assert lines[:5] == [

@@ -129,7 +129,7 @@ def test_an_overridden_update_writes_a_copy_that_is_dropped_when_it_fails() -> N
     with pytest.raises(ValueError, match="broken was given"):
         graph.update([{"broken": 1}])
     for given, words in (
-        ({"tensor": torch.ones(2)}, "'x' is a tensor or another argument that no update writes"),
+        ({"tensor": torch.ones(3)}, r"it is float32\[3\], not float32\[2\]"),
         ({"more": 1}, "changed which arguments graphs_h::attend has"),
         ({"mots": 1}, r"no record takes 'mots'; records: graphs_h::attend \(what Clipped"),
         ({"most": 1.5}, "takes a list of int, got"),

@@ -56,7 +56,8 @@ def test_update_belongs_to_the_next_replay(device: str) -> None:
     graph.replay()
     assert out.tolist() == [13] * 3
     assert [len(group.nodes) for group in (first, second)] == [1, 1]
-    assert {name: slot.value for name, slot in graph.slots.items()} == {
+    values = {name: slot.value for name, slot in graph.slots.items() if slot.type != "Tensor"}
+    assert values == {
         "add.0.alpha": 10,
         "add_.0.alpha": 1,
     }
@@ -106,9 +107,9 @@ Wrong = Callable[[Tensor, Tensor, Tensor], object]
         ),
         (
             lambda d, x, out: torch.add(d, torch.ones(1).expand(3), out=out),
-            "not aten::ones|'other' of aten::add.out is another tensor",
+            "not aten::ones",
         ),
-        (lambda d, x, out: torch.add(d, d, out=out), "'other' of aten::add.out is another tensor"),
+        (lambda d, x, out: torch.add(x, x, out=out), "'self' of aten::add.out is another tensor"),
         (lambda d, x, out: torch.add(d, x, out=x), "'out' of aten::add.out is another tensor"),
         (
             lambda d, x, out: [torch.add(d, x, alpha=7, out=out) for _ in range(2)],
