@@ -52,11 +52,12 @@ std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
 
-// (kind, operator, scope, method).
+// (kind, operator, scope, method, line).
 nb::list list_nodes(const Graph& graph) {
   nb::list rows;
   for (const auto& node : graph.nodes()) {
-    rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method()));
+    rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method(),
+                               node->line().text()));
   }
   return rows;
 }
@@ -139,6 +140,25 @@ void bind_graph(nb::module_& module) {
       .def("takes", &Graph::takes, nb::arg("node"), nb::arg("argument"), nb::arg("tensors"))
       .def_prop_ro("node_count", [](const Graph& graph) { return graph.nodes().size(); })
       .def("host_values", &host_values, nb::arg("node"))
+      .def("replay_timed",
+           [](Graph& graph) {
+             refuse_replay_in_capture();
+             graph.check_given();
+             std::vector<Graph::NodeTime> times;
+             {
+               const nb::gil_scoped_release no_gil;
+               times = graph.replay_timed();
+             }
+             nb::list rows;
+             for (const auto& time : times) rows.append(nb::make_tuple(time.begin, time.end));
+             return rows;
+           })
+      .def_prop_ro("memory_use",
+                   [](const Graph& graph) {
+                     const Graph::MemoryUse use = graph.memory_use();
+                     return nb::make_tuple(use.results, use.intermediates, use.constants,
+                                           use.inputs);
+                   })
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
 
   nb::class_<SlotTable>(module, "SlotTable")
@@ -155,14 +175,15 @@ void bind_recorder(nb::module_& module) {
       .def(
           "__init__",
           [](Recorder* self, const std::vector<std::string>& updatable,
-             const std::vector<std::string>& hooked, nb::callable handle) {
-            new (self) Recorder(as_set(updatable), as_set(hooked),
+             const std::vector<std::string>& hooked, std::vector<std::string> not_the_user,
+             nb::callable handle) {
+            new (self) Recorder(as_set(updatable), as_set(hooked), std::move(not_the_user),
                                 [handle = std::move(handle)](const c10::OperatorHandle& op,
                                                              std::vector<c10::IValue>* stack) {
                                   return call_handler(handle, op, stack);
                                 });
           },
-          nb::arg("updatable"), nb::arg("hooked"), nb::arg("handle"))
+          nb::arg("updatable"), nb::arg("hooked"), nb::arg("not_the_user"), nb::arg("handle"))
       .def(
           "note_failures",
           [](Recorder& recorder, nb::callable note) {

@@ -89,6 +89,16 @@ void DeviceGraph::update(size_t node) {
                launch->name);
 }
 
+void DeviceGraph::run_alone(size_t node) {
+  const bringup_launch* launch = nodes_[node]->device_launch();
+  if (launch == nullptr) return step_(node, false);
+  bringup_launch alone = *launch;
+  alone.release = [](void*) {};  // the node owns it
+  check_driver(active_driver()->launch(device(), current_driver_stream(device()), &alone),
+               launch->name);
+  synchronize_current_stream(device());
+}
+
 void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_ = false; }
 
 void DeviceGraph::begin_numbered(void* numbered) {
@@ -113,8 +123,9 @@ void DeviceGraph::run_span(void* user) {
       message = "something that is no std::exception was thrown";
     }
     graph.failed_ = true;
-    report_host_failure(graph.device(), "operator '" + graph.nodes_[i]->op() + "' failed in node " +
-                                            std::to_string(i) + " of a captured graph: " + message);
+    report_host_failure(graph.device(), "node " + std::to_string(i) + " of a captured graph, " +
+                                            graph.nodes_[i]->description() +
+                                            ", failed: " + message);
   }
 }
 

@@ -62,6 +62,8 @@ class DeviceGraph {
   // Launches in the current stream, after the launch before. `number`: for the latch; those of one
   // graph ascend, and no more than StagedChanges::kMostAhead are under way at a time.
   void launch(bool validating, std::optional<uint64_t> number);
+  // Runs one node now, on the caller's thread, and waits for it. Nothing of the graph is under way.
+  void run_alone(size_t node);
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
   // Until the last launch is over. Raises what the driver says of it.

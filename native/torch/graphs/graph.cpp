@@ -7,6 +7,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ranges>
 #include <unordered_map>
 #include <unordered_set>
@@ -187,14 +188,32 @@ void Graph::validate() {
   if (device_graph_ != nullptr) synchronize_current_stream(device_graph_->device());
 }
 
-void Graph::run_all(bool validating) {
-  const std::lock_guard lock(mutex_);
+template <class Run>
+void Graph::run_on_host(Run&& run) {
+  const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
+  size_t position = 0;
+  try {
+    for (; position < nodes_.size(); ++position) run(position);
+  } catch (c10::Error& error) {
+    error.add_context("in node " + std::to_string(position) +
+                      " of a captured graph: " + nodes_[position]->description());
+    throw;
+  }
+}
+
+// What comes before the nodes of a replay; the number of its launch where it has changes.
+std::optional<uint64_t> Graph::prepare_launch(bool validating) {
   drop_retired();
   check_inputs();
   take_random_numbers();
   if (!validating) versions_.bump();
   wait_for_room();
-  const auto launch = stage_for_launch();
+  return stage_for_launch();
+}
+
+void Graph::run_all(bool validating) {
+  const std::lock_guard lock(mutex_);
+  const auto launch = prepare_launch(validating);
   if (device_graph_ != nullptr) {
     update_device();
     note_stream();
@@ -204,21 +223,67 @@ void Graph::run_all(bool validating) {
     return;
   }
   if (launch) latch(*launch);
-  const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
   const ReplayDispatch dispatch;
   const InterceptorScope interceptor(&replay_.interceptor);
   replay_.interceptor = ReplayInterceptor();
   runtime::HostContext context;
   replay_.context = &context;
-  size_t position = 0;
+  run_on_host([&](size_t position) { run_node(position, validating); });
+}
+
+void Graph::run_timed(std::vector<NodeTime>& times) {
+  using Clock = std::chrono::steady_clock;
+  const auto first = Clock::now();
+  const auto since = [&] { return std::chrono::nanoseconds(Clock::now() - first).count(); };
+  const ReplayDispatch dispatch;
+  const InterceptorScope interceptor(&replay_.interceptor);
+  replay_.interceptor = ReplayInterceptor();
+  runtime::HostContext context;
+  run_on_host([&](size_t position) {
+    const int64_t begin = since();
+    if (device_graph_ != nullptr) {
+      device_graph_->run_alone(position);
+    } else {
+      replay_.context = &context;
+      run_node(position, false);
+    }
+    times.push_back({begin, since()});
+  });
+}
+
+std::vector<Graph::NodeTime> Graph::replay_timed() {
+  std::vector<NodeTime> times;
+  begin_use();
   try {
-    for (; position < nodes_.size(); ++position) run_node(position, validating);
-  } catch (c10::Error& error) {
-    const Node& node = *nodes_[position];
-    error.add_context("in node " + std::to_string(position) + " of a captured graph: " + node.op() +
-                      (node.scope().empty() ? "" : " in " + node.scope()));
+    const std::lock_guard lock(mutex_);
+    const auto launch = prepare_launch(false);
+    if (device_graph_ != nullptr) {
+      device_graph_->finish_former();
+      synchronize_current_stream(device_graph_->device());
+      update_device();
+      note_stream();
+    }
+    if (launch) latch(*launch);
+    run_timed(times);
+  } catch (...) {
+    end_use();
     throw;
   }
+  if (end_use()) throw CaptureFailure(kTwoAtOnce);
+  return times;
+}
+
+Graph::MemoryUse Graph::memory_use() const {
+  MemoryUse use{};
+  for (const Block* block : pool_->live_blocks()) use.results += block->capacity;
+  use.intermediates = pool_->reserved_bytes() - use.results;
+  for (const auto& node : nodes_) {
+    const auto* constant = dynamic_cast<const ConstantNode*>(node.get());
+    if (constant != nullptr) use.constants += constant->content().nbytes();
+  }
+  const std::lock_guard values(values_mutex_);
+  inputs_.for_each([&](const c10::Storage& storage) { use.inputs += storage.nbytes(); });
+  return use;
 }
 
 void Graph::wait_for_room() {

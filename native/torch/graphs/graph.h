@@ -62,6 +62,12 @@ class Graph {
   std::vector<at::Tensor> run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
                               const std::vector<at::Tensor>& results,
                               const std::function<void()>& before);
+  // A replay that waits for each node before the next: when each began and ended.
+  struct NodeTime {
+    int64_t begin;  // nanoseconds since the replay began
+    int64_t end;
+  };
+  std::vector<NodeTime> replay_timed();
   // All that run() may be given to copy into, also where it has nothing to copy.
   void set_run_inputs(std::vector<at::Tensor> inputs) { run_inputs_ = std::move(inputs); }
   // A replay for whoever made the graph: nobody else has it.
@@ -94,6 +100,13 @@ class Graph {
 
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   size_t reserved_bytes() const { return pool_->reserved_bytes(); }
+  struct MemoryUse {
+    size_t results;  // of tensors of the capture that somebody still has
+    size_t intermediates;
+    size_t constants;
+    size_t inputs;  // from before the capture; the graph keeps it
+  };
+  MemoryUse memory_use() const;
 
  private:
   // Who uses the graph's inputs and results.
@@ -121,7 +134,11 @@ class Graph {
   std::optional<uint64_t> stage_for_launch();
   void latch(uint64_t launch);
   void update_device();
+  std::optional<uint64_t> prepare_launch(bool validating);
   void run_all(bool validating);
+  template <class Run>
+  void run_on_host(Run&& run);
+  void run_timed(std::vector<NodeTime>& times);
   void take_random_numbers();
   void restore_slots();
   void run_node(size_t position, bool validating);

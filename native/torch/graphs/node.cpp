@@ -34,6 +34,12 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
 
 }  // namespace
 
+std::string Node::description() const {
+  const std::string line = line_.text();
+  return op_ + (scope_.empty() ? "" : " in " + scope_) +
+         (line.empty() ? "" : ", called at " + line);
+}
+
 KernelNode::KernelNode(std::string op, std::string scope, Call call,
                        std::shared_ptr<const runtime::Kernel> kernel)
     : Node(std::move(op), std::move(scope), call.schema),

@@ -17,6 +17,7 @@
 #include "torch/graphs/out_variant.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
+#include "torch/graphs/source_lines.h"
 #include "torch/graphs/unboxed.h"
 #include "torch/ops/kernel_op.h"
 
@@ -83,12 +84,18 @@ class Node {
 
   const std::string& op() const { return op_; }  // "aten::add.Tensor"
   const std::string& scope() const { return scope_; }
+  // Where it was called.
+  void set_line(SourceLine line) { line_ = std::move(line); }
+  const SourceLine& line() const { return line_; }
+  // "aten::mm in layers.0, called at model.py:12 in forward".
+  std::string description() const;
   // What names the arguments; null when there are none.
   const c10::FunctionSchema* schema() const { return schema_.get(); }
 
  private:
   std::string op_;
   std::string scope_;
+  SourceLine line_;
   SchemaPtr schema_;
 };
 

@@ -105,8 +105,12 @@ c10::Stream current_stream_of(c10::DeviceIndex device) {
 }  // namespace
 
 Recorder::Recorder(std::unordered_set<std::string> updatable,
-                   std::unordered_set<std::string> hooked, Handle handle)
-    : updatable_(std::move(updatable)), hooked_(std::move(hooked)), handle_(std::move(handle)) {}
+                   std::unordered_set<std::string> hooked, std::vector<std::string> not_the_user,
+                   Handle handle)
+    : updatable_(std::move(updatable)),
+      hooked_(std::move(hooked)),
+      handle_(std::move(handle)),
+      lines_(std::move(not_the_user)) {}
 
 Recorder::~Recorder() { stop(); }
 
@@ -207,6 +211,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   }
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
   if (node == nullptr) return;
+  node->set_line(lines_.here());
   mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
 }

@@ -38,8 +38,9 @@ class Recorder {
 
   // `updatable`: operators with a registered handler, under any of their names; `hooked`: those
   // whose handler takes part in the capture.
+  // `not_the_user`: beginnings of the names of files whose code is nobody's to change.
   Recorder(std::unordered_set<std::string> updatable, std::unordered_set<std::string> hooked,
-           Handle handle);
+           std::vector<std::string> not_the_user, Handle handle);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -157,6 +158,7 @@ class Recorder {
   std::unordered_set<std::string> updatable_;
   std::unordered_set<std::string> hooked_;
   Handle handle_;
+  SourceLines lines_;
   bool in_handler_ = false;
   Restorer restorer_;
   Contents contents_;

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
-from bringup.graphs._describe import Change, GraphDiff
-from bringup.graphs._graph import CapturedGraph, Slot, UpdateReport
+from bringup.graphs._describe import Change, GraphDiff, GraphMemory
+from bringup.graphs._graph import CapturedGraph, UpdateReport
 from bringup.graphs._graphed import make_graphed_callables
 from bringup.graphs._handlers import (
     GraphOpHandler,
@@ -31,7 +31,7 @@ from bringup.graphs._lint import (
     lint,
 )
 from bringup.graphs._records import DispatchRecord
-from bringup.graphs._slots import HostValue, NodeInfo
+from bringup.graphs._slots import HostValue, NodeInfo, Slot
 from bringup.graphs._task_groups import (
     TaskGroup,
     graph_task_group_begin,
@@ -47,6 +47,7 @@ __all__ = [
     "DetectedUpdates",
     "DispatchRecord",
     "GraphDiff",
+    "GraphMemory",
     "GraphOpHandler",
     "HostValue",
     "NodeInfo",

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from bringup._after_import import after_import
 from bringup._native import torch_library
@@ -26,7 +27,7 @@ from bringup.graphs._given import HeldTensors, watch_modules
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
-from bringup.graphs._origin import capture_error
+from bringup.graphs._origin import NOT_THE_USER, capture_error
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._records import HandledCalls
 from bringup.graphs._replaced import attribute_replaced
@@ -122,7 +123,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             )
         self._handled = handled = HandledCalls()
         recorder = torch_library("graphs.capture").graphs.Recorder(
-            registered_names(), hooked_names(), handled.handle
+            registered_names(), hooked_names(), NOT_THE_USER, handled.handle
         )
         if self._accepts_gradients:
             recorder.accept_gradients()
@@ -146,6 +147,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(_new_optimizer_state_refused())
             cleanup.enter_context(_capture_visible_to_libraries())
             cleanup.enter_context(_without_hook_warning())
+            # Else recomputation stops inside of an operator, which has run and is not recorded.
+            cleanup.enter_context(set_checkpoint_early_stop(False))
             # Else a device's backward would run on a thread that is not recorded.
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()

@@ -5,14 +5,26 @@ It reads what `CapturedGraph` knows about its nodes and slots, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from bringup.graphs._slots import HostValue, NodeInfo
+from bringup.graphs._slots import HostValue, NodeInfo, Slot
 
-__all__ = ["Access", "Change", "GraphDiff", "diff_graphs", "dot_text", "named_nodes", "value_words"]
+__all__ = [
+    "Access",
+    "Change",
+    "GraphDiff",
+    "GraphMemory",
+    "chrome_trace",
+    "diff_graphs",
+    "dot_text",
+    "named_nodes",
+    "shown",
+    "value_words",
+]
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,72 @@ def _section(
     ]
 
 
+@dataclass(frozen=True)
+class GraphMemory:
+    """The memory that a captured graph holds, in bytes.
+
+    Attributes:
+        results: of tensors made in the capture that were still there at its end.
+        intermediates: of all others, which share it in turn.
+        constants: data of Python, which each replay puts back.
+        inputs: what was there before the capture and is read or written; the graph keeps it alive.
+    """
+
+    results: int
+    intermediates: int
+    constants: int
+    inputs: int
+
+
+def shown(value: HostValue) -> object:
+    """A slot's value as JSON has it."""
+    plain = not isinstance(value, (torch.Tensor, torch.dtype, complex))
+    return value if plain else value_words(value)
+
+
+def chrome_trace(
+    nodes: Sequence[NodeInfo],
+    times: Sequence[tuple[int, int]],
+    slots: Mapping[int, Mapping[str, Slot]],
+) -> str:
+    """The run of a graph in Chrome's trace format.
+
+    Args:
+        nodes: the nodes, in replay order.
+        times: when each began and ended, in nanoseconds.
+        slots: every slot, by node number and its name.
+    """
+    events = [_event(scope, "scope", begin, end, {}) for scope, begin, end in _scopes(nodes, times)]
+    for number, (node, (begin, end)) in enumerate(zip(nodes, times, strict=True)):
+        values = {name: shown(slot.value) for name, slot in slots.get(number, {}).items()}
+        told = {"node": number, "scope": node.scope, "line": node.line, "method": node.method}
+        events.append(_event(node.op, node.kind, begin, end, {**told, **values}))
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1) + "\n"
+
+
+def _event(name: str, kind: str, begin: int, end: int, args: Mapping[str, object]) -> object:
+    where = {"ph": "X", "pid": 0, "tid": 0, "ts": begin / 1000, "dur": (end - begin) / 1000}
+    return {"name": name, "cat": kind, **where, "args": args}
+
+
+def _scopes(
+    nodes: Sequence[NodeInfo], times: Sequence[tuple[int, int]]
+) -> Iterator[tuple[str, int, int]]:
+    """(scope, begin, end) of each stretch of nodes in one scope, outer ones first."""
+    open_: list[tuple[str, int]] = []
+    ended: list[tuple[str, int, int]] = []
+    last = 0
+    for node, (begin, end) in zip(nodes, times, strict=True):
+        path = node.scope.split(".") if node.scope else []
+        names = [".".join(path[: depth + 1]) for depth in range(len(path))]
+        common = sum(1 for (name, _), now in zip(open_, names, strict=False) if name == now)
+        ended += [(name, since, last) for name, since in open_[common:]]
+        open_[common:] = [(name, begin) for name in names[common:]]
+        last = end
+    ended += [(name, since, last) for name, since in open_]
+    yield from sorted(ended, key=lambda scope: (scope[1], -scope[2]))
+
+
 def value_words(value: HostValue) -> str:
     """A slot's value as text; of a tensor its dtype and shape."""
     if isinstance(value, torch.Tensor):
@@ -148,18 +226,20 @@ def _compared(
 def dot_text(
     nodes: Sequence[NodeInfo],
     accesses: Sequence[Sequence[Access]],
-    slots: Mapping[int, Mapping[str, HostValue]],
+    slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
     """The graph in the DOT language.
 
     Args:
         nodes: the nodes, in replay order.
         accesses: what each of them reads and writes.
-        slots: the value of every slot, by node number and the slot's name.
+        slots: every slot, by node number and its name.
     """
     lines = ["digraph captured {", "  node [shape=box];"]
     for number, node in enumerate(nodes):
-        values = [f"{name} = {value_words(value)}" for name, value in slots.get(number, {}).items()]
+        values = [
+            f"{name} = {value_words(slot.value)}" for name, slot in slots.get(number, {}).items()
+        ]
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
         lines.append(f'  n{number} [label="{label}", tooltip="{node.kind} by {node.method}"];')
     lines += _memory_lines(accesses)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple
@@ -19,9 +19,12 @@ from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._describe import (
     Access,
     GraphDiff,
+    GraphMemory,
+    chrome_trace,
     diff_graphs,
     dot_text,
     named_nodes,
+    shown,
     value_words,
 )
 from bringup.graphs._handlers import gives_all_arguments, handler_for
@@ -31,6 +34,7 @@ from bringup.graphs._slots import (
     HostValue,
     NodeInfo,
     Record,
+    Slot,
     UpdatableCall,
     name_slots,
     resolve,
@@ -49,24 +53,6 @@ class UpdateReport(NamedTuple):
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
     microseconds: float
-
-
-@dataclass(frozen=True)
-class Slot:
-    """An argument of a captured call, as the next replay will see it.
-
-    Attributes:
-        name: `<scope>.<operator>.<ordinal>.<argument>`.
-        type: the schema's, `"int"`, `"float?"` (None is a value too), `"bool[]"`, `"str"`,
-            `"number"` (int, float, complex or bool), `"dtype"` or `"Tensor"`.
-        value: the value now; of a tensor, its memory without autograd history.
-        op: the operator, `"mylib::attention"`.
-    """
-
-    name: str
-    type: str
-    value: HostValue
-    op: str
 
 
 class Content:
@@ -357,10 +343,7 @@ class CapturedGraph:
             CaptureError: nothing is captured.
         """
         content = self._captured("to_dot")
-        slots: dict[int, dict[str, HostValue]] = {}
-        for place, slot in zip(content.places, self.slots.values(), strict=True):
-            slots.setdefault(place.node, {})[place.name] = slot.value
-        return dot_text(self.nodes, content.accesses(), slots)
+        return dot_text(self.nodes, content.accesses(), self._slots_by_node())
 
     def debug_dump(self, path: str | os.PathLike[str]) -> None:
         """Writes the graph to a file: as JSON where its name ends with `.json` (nodes in replay
@@ -377,23 +360,22 @@ class CapturedGraph:
         if not os.fspath(path).endswith(".json"):
             Path(path).write_text(self.to_dot())
             return
-        content = self._captured("debug_dump")
-        slots = dict(zip((p.name for p in content.places), content.places, strict=True))
+        content, slots = self._captured("debug_dump"), self._slots_by_node()
         nodes = [
             {
                 **asdict(info),
                 "accesses": [asdict(access) for access in accesses],
                 "slots": {
-                    name: {"type": slot.type, "value": _shown(slot.value)}
-                    for name, slot in self.slots.items()
-                    if slots[name].node == number
+                    name: {"type": slot.type, "value": shown(slot.value)}
+                    for name, slot in slots.get(number, {}).items()
                 },
             }
             for number, (info, accesses) in enumerate(
                 zip(self.nodes, content.accesses(), strict=True)
             )
         ]
-        written = {"memory_bytes": self.memory_bytes, "nodes": nodes}
+        memory = {"memory_bytes": self.memory_bytes, "memory": asdict(self.memory)}
+        written = {**memory, "nodes": nodes}
         Path(path).write_text(json.dumps(written, indent=1) + "\n")
 
     def diff(self, other: CapturedGraph) -> GraphDiff:
@@ -411,6 +393,36 @@ class CapturedGraph:
             for graph in (self, other)
         )
         return diff_graphs(ours, theirs, our_slots, their_slots)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Replays once, each node after the one before has ended, and writes when each ran as a
+        Chrome trace (Perfetto, chrome://tracing): nodes within their scopes, with operator, line,
+        method and slots.
+
+        On a device the times contain the launch and the wait for it; nodes of an ordinary replay
+        follow one another without either.
+
+        Args:
+            path: of the JSON file, which is written anew.
+
+        Raises:
+            CaptureError, RuntimeError: as `replay`.
+            OSError: the file cannot be written.
+        """
+        content = self._captured("trace")
+        times = content.native.replay_timed()
+        Path(path).write_text(chrome_trace(self.nodes, times, self._slots_by_node()))
+
+    def _slots_by_node(self) -> dict[int, dict[str, Slot]]:
+        slots: dict[int, dict[str, Slot]] = {}
+        for place, slot in zip(self._captured("slots").places, self.slots.values(), strict=True):
+            slots.setdefault(place.node, {})[place.name] = slot
+        return slots
+
+    @property
+    def memory(self) -> GraphMemory:
+        """The memory that the graph holds, in bytes by kind."""
+        return GraphMemory(*self._captured("memory").native.memory_use)
 
     @property
     def memory_bytes(self) -> int:
@@ -437,13 +449,6 @@ class CapturedGraph:
                 " use `with graphs.capture(g):`"
             )
         return self._content
-
-
-def _shown(value: HostValue) -> object:
-    """A value as JSON has it."""
-    if isinstance(value, torch.Tensor):
-        return value_words(value)
-    return str(value) if isinstance(value, (complex, torch.dtype)) else value
 
 
 def _as_dict(values: Any) -> dict[str, HostValue]:

@@ -14,9 +14,14 @@ import torch
 
 from bringup.errors import CaptureError
 
-__all__ = ["capture_error", "host_read_error", "user_line"]
+__all__ = ["NOT_THE_USER", "capture_error", "host_read_error", "user_line"]
 
-_NOT_THE_USER = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+NOT_THE_USER = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent.parent),
+    "<frozen",
+)
+"""How the names of files begin whose code is not the user's."""
 
 
 _HOST_READS = {"aten::_local_scalar_dense": "item(), bool(), int() or float() of a tensor"}
@@ -34,7 +39,7 @@ def user_line() -> str:
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((*_NOT_THE_USER, "<frozen")):
+        if not frame.f_code.co_filename.startswith(NOT_THE_USER):
             return frame
         frame = frame.f_back
     return None

@@ -21,6 +21,7 @@ __all__ = [
     "HostValue",
     "NodeInfo",
     "Record",
+    "Slot",
     "SlotPlace",
     "UpdatableCall",
     "keyword_only_of",
@@ -44,6 +45,24 @@ HostValue: TypeAlias = (
 
 
 @dataclass(frozen=True)
+class Slot:
+    """An argument of a captured call, as the next replay will see it.
+
+    Attributes:
+        name: `<scope>.<operator>.<ordinal>.<argument>`.
+        type: the schema's, `"int"`, `"float?"` (None is a value too), `"bool[]"`, `"str"`,
+            `"number"` (int, float, complex or bool), `"dtype"` or `"Tensor"`.
+        value: the value now; of a tensor, its memory without autograd history.
+        op: the operator, `"mylib::attention"`.
+    """
+
+    name: str
+    type: str
+    value: HostValue
+    op: str
+
+
+@dataclass(frozen=True)
 class NodeInfo:
     """One node of a captured graph, in replay order.
 
@@ -53,12 +72,15 @@ class NodeInfo:
         scope: module path or `graphs.scope` in which it was captured, or "".
         method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
             `"copy"`.
+        line: where it was called, `"model.py:12 in forward"`: the innermost code outside of torch
+            and this package, or "".
     """
 
     kind: str
     op: str
     scope: str
     method: str
+    line: str
 
 
 @dataclass(frozen=True)
