@@ -48,6 +48,20 @@ bool makes_node(const std::string& name, const std::string& overload) {
   return !op || !look_up(*op).no_node();
 }
 
+// Whether the operator has a kernel of ours, and (index, argument, type) of its host arguments.
+nb::tuple host_arguments(const std::string& name, const std::string& overload) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  nb::list rows;
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto type = SlotType::of(arguments[i]);
+    if (type && !type->is_tensor()) {
+      rows.append(nb::make_tuple(i, arguments[i].name(), type->name()));
+    }
+  }
+  return nb::make_tuple(find_kernel_op(op) != nullptr, rows);
+}
+
 std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
@@ -237,6 +251,7 @@ void bind_graphs(nb::module_& module) {
   bind_watch(module);
   bind_graph(module);
   bind_recorder(module);
+  module.def("host_arguments", &host_arguments, nb::arg("name"), nb::arg("overload"));
   module.def("makes_node", &makes_node, nb::arg("name"), nb::arg("overload"));
   module.def("register_accelerator_graph", &register_accelerator_graph, nb::arg("device_name"));
 }

@@ -342,7 +342,8 @@ void Graph::apply(const Change& change) {
   node.set_host_value(change.argument, change.value);
 }
 
-// Launches that read a tensor may still be under way: its memory waits for their streams.
+// With mutex_. Launches that read a tensor may still be under way: its memory waits for their
+// streams.
 void Graph::drop_retired() {
   std::vector<at::Tensor> dropped;
   {
@@ -481,7 +482,8 @@ void Graph::forget_replaced() {
 }
 
 void Graph::write(std::vector<Change>& changes) {
-  drop_retired();
+  // A replay that has not launched yet may read what a former update has exchanged: it drops that.
+  if (std::unique_lock idle(mutex_, std::try_to_lock); idle) drop_retired();
   const std::lock_guard update(update_mutex_);
   {
     const std::lock_guard values(values_mutex_);

@@ -157,7 +157,8 @@ class Graph {
   StagedChanges staged_;    // for nodes that read their arguments when they run
   StagedChanges copied_;    // for kernels whose arguments the driver has copied
   std::set<size_t> stale_;  // such kernels that it has not got yet; of whoever has mutex_
-  // Tensors that slots had: they go with neither a lock held nor on the driver's thread.
+  // Tensors that slots had. They go when no replay is about to launch, without values_mutex_, and
+  // not on the driver's thread.
   std::vector<at::Tensor> retired_;
   std::vector<c10::Storage> replaced_;        // of captured tensors, until forget_replaced()
   c10::SmallVector<c10::Stream, 2> streams_;  // of launches; of whoever has mutex_

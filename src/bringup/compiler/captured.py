@@ -15,15 +15,14 @@ import torch
 from bringup import graphs, settings
 from bringup._native import torch_library
 from bringup.compiler.inner import BoxedFunction
-from bringup.compiler.padding import LengthInput
-from bringup.errors import CaptureError
+from bringup.compiler.update_plan import Updates
+from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
 
 __all__ = ["CaptureReport", "captured", "captures", "require_no_input_writes"]
 
 _LOG = settings.logger("compiler")
-_LENGTHS = "**.actual_seq_lengths"
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""
 _NUMBERS = itertools.count()
@@ -42,6 +41,8 @@ class CaptureReport:
         max_captures: how many kinds are kept.
         memory_bytes: what all captures hold: results, intermediates and copies of inputs. Weights
             are not among them.
+        plan: what calls write into the captures, where some inputs of the graph are nothing but
+            host arguments of its operators; another value of these is no other kind of call.
     """
 
     name: str
@@ -49,6 +50,7 @@ class CaptureReport:
     uncaptured: int
     max_captures: int
     memory_bytes: int
+    plan: graphs.UpdatePlan | None
 
 
 def captures() -> tuple[CaptureReport, ...]:
@@ -66,7 +68,7 @@ def captured(
     *,
     is_required: bool = True,
     static_outputs: bool = False,
-    length: LengthInput | None = None,
+    updates: Updates | None = None,
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
 
@@ -83,33 +85,24 @@ def captured(
             error; otherwise it runs as it is, and the log has the reason once.
         static_outputs: whether results are the captured tensors, which the next call of this kind
             overwrites, instead of copies that belong to the caller.
-        length: the lengths of sequences that it has are slots of the captured graph: no part of
-            the kind of a call.
+        updates: the numbers that are no part of a call's kind: they are written into the captured
+            graph, except those that it refuses.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
     """
-    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs, length)
-    call_kind = torch_library("option 'capture'").graphs.call_kind
-    slots = frozenset() if length is None else length.positions
-
-    def kind_of(arguments: list[Any], stays: list[bool]) -> object:
-        if slots:
-            arguments = [0 if index in slots else item for index, item in enumerate(arguments)]
-        return call_kind(arguments, stays)
+    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs, updates)
 
     def run_captured(arguments: list[Any]) -> Any:
-        key = kind_of(arguments, [index in static for index in range(len(arguments))])
-        results = calls.call(key, arguments)
+        results = calls.call(arguments)
         arguments.clear()
         return results
 
     def run_captured_if_possible(arguments: list[Any]) -> Any:
-        key = kind_of(arguments, [index in static for index in range(len(arguments))])
         try:
-            results = calls.call(key, arguments)
+            results = calls.call(arguments)
         except CaptureError as reason:
-            calls.give_up(key, reason)
+            calls.give_up(arguments, reason)
             results = None
         if results is None:
             return run(arguments)
@@ -132,9 +125,10 @@ class _CapturedCalls:
         max_captures: int,
         is_required: bool,
         static_outputs: bool,
-        length: LengthInput | None,
+        updates: Updates | None,
     ) -> None:
-        self._length = length
+        self._updates = updates
+        self._kind = torch_library("option 'capture'").graphs.call_kind
         self._is_required = is_required
         self._run = run
         self._name = name
@@ -156,22 +150,43 @@ class _CapturedCalls:
             len(entries) - len(kept),
             self._max_captures,
             sum(entry.memory_bytes for entry in kept),
+            None if self._updates is None else self._updates.plan,
         )
 
-    def call(self, key: object, arguments: list[Any]) -> tuple[Any, ...] | None:
+    def call(self, arguments: list[Any]) -> tuple[Any, ...] | None:
         """What the call gives; None for a kind that was given up."""
-        is_known, entry = self._known(key)
-        if not is_known:
-            entry = self._capture(key, arguments)
-        return None if entry is None else entry.call(arguments)
+        updates = self._updates
+        entry = self._entry(arguments, updates)
+        if entry is None or updates is None:
+            return None if entry is None else entry.call(arguments)
+        try:
+            return entry.call(arguments)
+        except UpdateError as refused:  # such as a number that another binary belongs to
+            _LOG.info("%s is captured for other numbers: %s", self._name, refused)
+            entry = self._entry(arguments, None)
+            return None if entry is None else entry.call(arguments)
 
-    def give_up(self, key: object, reason: CaptureError) -> None:
+    def give_up(self, arguments: list[Any], reason: CaptureError) -> None:
         """Calls of this kind run as they are from now on."""
+        key = self._key(arguments, self._updates)
         with self._lock:
             is_first = self._captures.get(key, self) is not None
             self._keep(key, None)
         if is_first:
             _LOG.warning("%s runs as it is: %s", self._name, reason)
+
+    def _key(self, arguments: list[Any], updates: Updates | None) -> object:
+        stays = [index in self._static for index in range(len(arguments))]
+        if updates is None:
+            return self._kind(arguments, stays)
+        free = updates.free
+        given = [0 if index in free else item for index, item in enumerate(arguments)]
+        return "updated", self._kind(given, stays)
+
+    def _entry(self, arguments: list[Any], updates: Updates | None) -> _Captured | None:
+        key = self._key(arguments, updates)
+        is_known, entry = self._known(key)
+        return entry if is_known else self._capture(key, arguments, updates)
 
     def _known(self, key: object) -> tuple[bool, _Captured | None]:
         with self._lock:
@@ -180,15 +195,19 @@ class _CapturedCalls:
             self._captures.move_to_end(key)
             return True, self._captures[key]
 
-    def _capture(self, key: object, arguments: list[Any]) -> _Captured | None:
+    def _capture(
+        self, key: object, arguments: list[Any], updates: Updates | None
+    ) -> _Captured | None:
         with _CAPTURE_TURN:
             is_known, entry = self._known(key)  # another thread may have been first
             if is_known:
                 return entry
             try:
-                entry = _Captured(
-                    self._run, arguments, self._static, self._static_outputs, self._length
-                )
+                entry = _Captured(self._run, arguments, self._static, self._static_outputs, updates)
+            except UpdateError as reason:
+                _LOG.warning("%s is captured for each value of its numbers: %s", self._name, reason)
+                self._updates = None
+                return self._entry(arguments, None)
             except CaptureError as error:
                 hint = ""
                 if self._is_required:
@@ -245,9 +264,8 @@ class _Captured:
         arguments: Sequence[Any],
         static: frozenset[int],
         static_outputs: bool,
-        length: LengthInput | None,
+        updates: Updates | None,
     ) -> None:
-        self._length = length
         slots = {
             index: copied(item)
             for index, item in enumerate(arguments)
@@ -269,12 +287,7 @@ class _Captured:
                 if place is None
             )
 
-        if length is not None:
-            found = sum(name.endswith(_LENGTHS[2:]) for name in self._graph.slots)
-            if found != length.operators:
-                raise CaptureError(
-                    f"{length.operators} operators take actual_seq_lengths, {found} slots have them"
-                )
+        self._plan = None if updates is None else updates.bind(self._graph, arguments)
         self._slots = tuple(slots.values())
         self.memory_bytes = self._graph.memory_bytes + sum(
             slot.untyped_storage().nbytes() for slot in self._slots
@@ -284,7 +297,7 @@ class _Captured:
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         given = [arguments[i] for i in self._copied]
-        slots = None if self._length is None else {_LENGTHS: self._length.values(arguments)}
+        slots = None if self._plan is None else self._plan.slots(arguments)
         if torch.is_grad_enabled():
             with torch.no_grad():
                 computed = iter(self._replay(*given, slots=slots))

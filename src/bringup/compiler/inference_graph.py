@@ -142,6 +142,7 @@ class InferenceGraph:
 
     def _captured(self, graph: Any, run: BoxedFunction) -> BoxedFunction:
         from bringup.compiler.captured import captured, require_no_input_writes
+        from bringup.compiler.update_plan import updates_of
 
         options = self._options
         try:
@@ -167,7 +168,7 @@ class InferenceGraph:
             options.most_captures,
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
-            length=length,
+            updates=updates_of(graph),
         )
         if length is None:
             return replayed

@@ -30,6 +30,7 @@ from bringup.graphs._lint import (
     detect_updates,
     lint,
 )
+from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._records import DispatchRecord
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 from bringup.graphs._task_groups import (
@@ -41,8 +42,10 @@ from bringup.graphs._task_groups import (
 )
 
 __all__ = [
+    "BoundPlan",
     "CapturedGraph",
     "Change",
+    "Constant",
     "DetectedUpdate",
     "DetectedUpdates",
     "DispatchRecord",
@@ -50,12 +53,15 @@ __all__ = [
     "GraphMemory",
     "GraphOpHandler",
     "HostValue",
+    "Input",
     "NodeInfo",
     "NpuGraphOpHandler",
+    "PlannedCall",
     "Refusal",
     "Slot",
     "TaskGroup",
     "TensorRef",
+    "UpdatePlan",
     "UpdateReport",
     "capture",
     "constant",

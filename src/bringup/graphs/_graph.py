@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import sys
@@ -35,6 +36,7 @@ from bringup.graphs._slots import (
     NodeInfo,
     Record,
     Slot,
+    SlotPlace,
     UpdatableCall,
     name_slots,
     resolve,
@@ -99,7 +101,7 @@ class Content:
                 )
                 for node, op, scope in native.updatable()
             ]
-            self.places, self.records = name_slots(calls)
+            self.places, self.records = name_slots(calls)  # in the order of nodes
             names = [place.name for place in self.places]
             table = torch_library("a captured graph").graphs.SlotTable(
                 native, lambda key: resolve(key, names), UpdateReport
@@ -107,6 +109,12 @@ class Content:
             for place in self.places:
                 table.add(place.node, place.argument, place.name, place.variable_length)
             self.table = table
+
+    def places_of(self, node: int) -> list[SlotPlace]:
+        """The slots of one node."""
+        first = bisect.bisect_left(self.places, node, key=lambda place: place.node)
+        after = bisect.bisect_right(self.places, node, key=lambda place: place.node)
+        return self.places[first:after]
 
     def accesses(self) -> list[list[Access]]:
         """What every node reads and writes, in replay order."""

@@ -304,7 +304,7 @@ def test_a_captured_graph_updates_its_arguments_by_the_schemas_names(vendor: Ven
     graph = graphs.CapturedGraph()
     with torch.no_grad(), graphs.capture(graph):
         result = scale(x) + 1
-    assert list(graph.slots) == ["scale.0.by", "scale.0.n"]
+    assert list(graph.slots) == ["scale.0.x", "scale.0.by", "scale.0.n"]
     graph.update({"scale.0.by": 10.0, "scale.0.n": 2})
     graph.replay()
     assert result.tolist() == [1, 21, 41]
