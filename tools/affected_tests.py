@@ -173,7 +173,8 @@ def _serves(changed: Path, test: Path) -> bool:
 def _mirrors(test: Path, changed: list[str]) -> bool:
     """Whether its folder is that of a changed module's package."""
     parts = _name(test).split("/")[2:-1]
-    return any(path.split("/")[2 : 2 + len(parts)] == parts for path in changed if parts)
+    modules = (module.split(".") for path in changed for module in _modules_of(path))
+    return any(module[1 : 1 + len(parts)] == parts for module in modules if parts)
 
 
 if __name__ == "__main__":
