@@ -14,6 +14,8 @@ library (`kernels.patterns`).
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
 `grouped_matmul_slice_k`, and `nz_matmul` with `to_nz` and `from_nz`; float16, bfloat16, float32,
 float64, operands in any layout.
+
+*torch_npu's attention*: `bringup.kernels.npu`, in `torch.ops.npu` and `torch.ops.atb`.
 """
 
 from __future__ import annotations
@@ -136,10 +138,10 @@ _MODULES = {**_OPERATORS, "_lengths": _LENGTHS, "patterns": _PATTERNS}
 
 
 def load() -> None:
-    """Register all shipped operators in `torch.ops.bringup`. Nothing is compiled yet; calling it
-    again is free.
+    """Register all shipped operators in `torch.ops.bringup`, and those of `bringup.kernels.npu` in
+    `torch.ops.npu` and `torch.ops.atb`. Nothing is compiled yet; calling it again is free.
     """
-    for module in _OPERATORS:
+    for module in (*_OPERATORS, "npu"):
         importlib.import_module(f"bringup.kernels.{module}")
 
 

@@ -1,0 +1,47 @@
+"""torch_npu's attention operators, on cpu and npu: `from bringup.kernels import npu as torch_npu`
+serves code that is written for it.
+
+Importing this module registers them with torch, in the namespaces `npu` and `atb`, and their
+handlers with `bringup.graphs`: a captured graph takes other lengths by `graph.update`. Layouts BSH,
+BSND, BNSD and TND, grouped heads, keys and values in pages, `query_rope` and `key_rope`, and
+`sparse_mode` 0 to 4; float32, float64, bfloat16 and float16. What a kernel does not support
+(quantised keys, shared prefixes, dropout, ...) it refuses by the name of the argument.
+`npu_fusion_attention_v3` has a gradient.
+
+Differences from torch_npu: `context_lens` of `_npu_paged_attention` lies on the device of the
+query, not on the host; a row that sees no key is zeros, its `softmax_lse` minus infinity.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+
+from bringup.kernels.npu import _handlers as _handlers
+from bringup.kernels.npu._operators import FUSED, NpuOperator, define_paged
+
+__all__ = [
+    "NpuOperator",
+    "_npu_fused_infer_attention_score_get_max_workspace",
+    "_npu_fused_infer_attention_score_v2_get_max_workspace",
+    "_npu_paged_attention",
+    "atb",
+    "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
+    "npu_fusion_attention_grad_v3",
+    "npu_fusion_attention_v3",
+]
+
+_npu_paged_attention = define_paged()
+npu_fused_infer_attention_score = FUSED["npu::npu_fused_infer_attention_score"]
+npu_fused_infer_attention_score_v2 = FUSED["npu::npu_fused_infer_attention_score_v2"]
+npu_fusion_attention_v3 = FUSED["npu::npu_fusion_attention_v3"]
+npu_fusion_attention_grad_v3 = FUSED["npu::npu_fusion_attention_grad_v3"]
+_npu_fused_infer_attention_score_get_max_workspace = (
+    torch.ops.npu._npu_fused_infer_attention_score_get_max_workspace
+)
+_npu_fused_infer_attention_score_v2_get_max_workspace = (
+    torch.ops.npu._npu_fused_infer_attention_score_v2_get_max_workspace
+)
+atb = SimpleNamespace(npu_multi_head_latent_attention=FUSED["atb::npu_multi_head_latent_attention"])
