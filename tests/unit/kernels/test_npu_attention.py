@@ -367,6 +367,21 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("quantised", {"antiquant_scale": torch.ones(2)}, "antiquant_scale is not supported: leave it"),
     ("number", {"antiquant_mode": 1}, "antiquant_mode is not supported: leave it at 0"),
     ("rope", {"query_rope": torch.zeros(2, 4, 5, 8)}, "query_rope and key_rope go together"),
+    (
+        "rope's batch",
+        {"query_rope": torch.zeros(1, 4, 5, 8), "key_rope": torch.zeros(2, 2, 30, 8)},
+        "differ from query and key",
+    ),
+    (
+        "rope's keys",
+        {"query_rope": torch.zeros(2, 4, 5, 8), "key_rope": torch.zeros(1, 2, 30, 8)},
+        "differ from query and key",
+    ),
+    (
+        "rope's size",
+        {"query_rope": torch.zeros(2, 4, 5, 8), "key_rope": torch.zeros(2, 2, 30, 16)},
+        "differ from query and key",
+    ),
     ("table", {"block_table": torch.zeros(2, 2)}, "keys in pages need the lengths of keys"),
 ]
 
@@ -431,3 +446,37 @@ def test_compiled_as_eager() -> None:
     for backend in ("bringup", "aot_eager"):
         got = torch.compile(function, backend=backend, fullgraph=True)(q, k, v)
         torch.testing.assert_close(got, function(q, k, v), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "key_ends", "why"),
+    [
+        ([4, 9], [21], "as many sequences"),
+        ([4, 9], None, "needs the ends of the sequences"),
+        ([4, 3], [11, 21], "none is less than the one before"),
+        ([4, 10], [11, 21], "behind the last row"),
+        ([], [], "there are no sequences"),
+    ],
+)
+def test_ends_of_sequences_that_do_not_fit_are_refused(
+    ends: list[int], key_ends: list[int] | None, why: str
+) -> None:
+    q, k, v = (torch.randn(n, 2, 16) for n in (9, 21, 21))
+    with pytest.raises((ContractError, KernelError), match=why):
+        torch_npu.npu_fusion_attention_v3(
+            q, k, v, 2, "TND", actual_seq_qlen=ends, actual_seq_kvlen=key_ends
+        )
+
+
+def test_gradients_need_what_the_forward_kept() -> None:
+    q, k, v = inputs(5, 30, groups=4)
+    result, most, total, *_ = torch_npu.npu_fusion_attention_v3(q, k, v, 4, "BNSD")
+    kept = {"softmax_max": most, "softmax_sum": total, "attention_in": result}
+    grad = torch_npu.npu_fusion_attention_grad_v3
+    with pytest.raises((ContractError, KernelError), match="of the forward are needed"):
+        grad(q, k, v, result, 4, "BNSD", softmax_max=most)
+    for name, wrong in (("softmax_max", most[:1]), ("softmax_sum", total.double())):
+        with pytest.raises((ContractError, KernelError), match="not those of the forward"):
+            grad(q, k, v, result, 4, "BNSD", **{**kept, name: wrong})
+    with pytest.raises((ContractError, KernelError), match="dy and attention_in have the shape"):
+        grad(q, k, v, result[:, :, :4], 4, "BNSD", **kept)

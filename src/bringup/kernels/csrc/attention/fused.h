@@ -78,7 +78,7 @@ inline const char* describe_keys(void** args, const char* layout, Job& job, int6
   return read_pages(bringup::tensor(args[ARG_BLOCK_TABLE]), job);
 }
 
-inline const char* describe_rope(void** args, const char* layout, Job& job) {
+inline const char* describe_rope(void** args, const char* layout, int64_t pages, Job& job) {
   const bool has_query = is_given(args, ARG_QUERY_ROPE);
   if (has_query != is_given(args, ARG_KEY_ROPE)) return "query_rope and key_rope go together";
   if (!has_query) return nullptr;
@@ -91,10 +91,9 @@ inline const char* describe_rope(void** args, const char* layout, Job& job) {
   const char* of_key = job.pages.table == nullptr ? layout : k.ndim == 3 ? "BSH" : "BNSD";
   if (!read_operand(k, of_key, job.shared, key)) return "key_rope does not have the layout of key";
   const int64_t rows = job.pages.table == nullptr ? job.keys.padded : job.pages.size;
-  if (query.rows != job.rows.padded || key.rows != rows || query.depth != key.depth) {
-    return "query_rope and key_rope differ from query and key in length, or from each other in "
-           "size";
-  }
+  const bool fits = query.rows == job.rows.padded && key.rows == rows && key.batch == pages &&
+                    (job.rows.cumulative || query.batch == job.batch) && query.depth == key.depth;
+  if (!fits) return "query_rope and key_rope differ from query and key in more than the last size";
   if (job.depth % kPanel != 0) return "a head of query has a multiple of 16 elements beside a rope";
   job.q.second = query.lie;
   job.k.second = key.lie;
@@ -143,7 +142,7 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   if (const char* why = describe_keys(args, layout, job, pages)) return why;
   const bool ends = ragged && job.pages.table == nullptr;
   if (const char* why = read_lengths(args, ARG_KV_LENGTHS, job.batch, ends, job.keys)) return why;
-  if (const char* why = describe_rope(args, layout, job)) return why;
+  if (const char* why = describe_rope(args, layout, pages, job)) return why;
   const DLTensor* mask = is_given(args, ARG_MASK) ? &bringup::tensor(args[ARG_MASK]) : nullptr;
   const int64_t mode = integer(args, ARG_SPARSE_MODE, 0);
   return read_sparse_mode(mode, mask, integer(args, ARG_BEFORE, kUnlimited),
