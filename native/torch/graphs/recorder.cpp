@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -519,6 +520,11 @@ size_t Recorder::remember(const at::Tensor& tensor, std::string name, size_t mos
 }
 
 void Recorder::put_back() const {
+  // Copies that the run queued may still read memory of the host.
+  if (device_) {
+    const c10::Device device(at::kPrivateUse1, *device_);
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  }
   restorer_.restore();
   random_.restore();
   // Whoever reads next may do so in another stream.

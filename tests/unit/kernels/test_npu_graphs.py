@@ -327,3 +327,11 @@ def test_torch_npus_own_spelling() -> None:
     graph.update(cpu_update_input=[{"actual_seq_lengths": [1, 2]}])
     graph.replay()
     same(out, V1(q, k, v, actual_seq_lengths=[1, 2], **KEYWORDS)[0])
+
+
+def test_grad_mode_alone_does_not_keep_the_form_that_allocates(device: str) -> None:
+    q, k, v = tensors(device)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        V1(q, k, v, **KEYWORDS)
+    assert [node.op for node in graph.nodes] == ["npu::npu_fused_infer_attention_score.out"]
