@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +182,29 @@ def switches(text: str) -> dict[str, bool]:
             raise ValueError(f"expected Name:on or Name:off, ALL for all others, got {part!r}")
         states[name] = switch(state)
     return states
+
+
+FALLBACK_ACTIONS = ("allow", "warn", "forbid")
+OPERATOR_NAME = re.compile(r"\w+::\w+(\.\w+)?")
+
+
+def fallback_policy(text: str) -> tuple[str, dict[str, str]]:
+    """What holds for all operators, and exceptions, from `forbid,aten::mm=allow`."""
+    default, operators = FALLBACK_ACTIONS[0], {}
+    for part in words(text):
+        name, equals, action = part.rpartition("=")
+        if action.strip() not in FALLBACK_ACTIONS or (
+            equals and not OPERATOR_NAME.fullmatch(name.strip())
+        ):
+            raise ValueError(
+                "expected allow, warn or forbid, and exceptions such as aten::mm=allow or "
+                f"aten::add.Tensor=warn, separated by commas; got {part!r}"
+            )
+        if equals:
+            operators[name.strip()] = action.strip()
+        else:
+            default = action.strip()
+    return default, operators
 
 
 def _switch_file(file: Path) -> dict[str, bool]:

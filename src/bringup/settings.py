@@ -165,6 +165,14 @@ _DRIVER = Setting(
     lambda: "sim",
     str,
 )
+_FALLBACK = Setting(
+    "BRINGUP_FALLBACK",
+    "operators without a kernel on the device: allow, warn or forbid to run them on the host, with"
+    " exceptions, such as `forbid,aten::mm=allow`",
+    "allow",
+    lambda: ("allow", {}),
+    _settings.fallback_policy,
+)
 _PASS_PATH = Setting(
     "BRINGUP_PASS_PATH",
     "folders and files with graph passes, separated like PATH",
@@ -320,6 +328,7 @@ ALL: tuple[Setting[object], ...] = (
     _JIT_PROGRESS,
     _JIT_AUTOTUNE,
     _DRIVER,
+    _FALLBACK,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
     _PASS_LIBRARY,
@@ -407,6 +416,11 @@ def jit_autotune() -> bool:
 def driver() -> str:
     """The driver to load by default (`BRINGUP_DRIVER`): a name or a path."""
     return _DRIVER.get()
+
+
+def fallback() -> tuple[str, dict[str, str]]:
+    """What may run on the host (`BRINGUP_FALLBACK`): for all operators, and exceptions."""
+    return _FALLBACK.get()
 
 
 def pass_path() -> dict[Path, str]:

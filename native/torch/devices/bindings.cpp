@@ -1,8 +1,10 @@
 // What bringup.devices sees of the native side.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <torch/csrc/Generator.h>
 
+#include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
@@ -67,6 +69,23 @@ void bind_devices(nb::module_& module) {
       nb::arg("device"));
   module.def("device_props", &props_dict, nb::arg("device"));
   module.def("synchronize", &synchronize_device, nb::arg("device"));
+  nb::enum_<FallbackAction>(module, "FallbackAction")
+      .value("allow", FallbackAction::kAllow)
+      .value("warn", FallbackAction::kWarn)
+      .value("forbid", FallbackAction::kForbid);
+  module.def("set_fallback_policy", &set_fallback_policy, nb::arg("otherwise"),
+             nb::arg("exceptions"));
+  module.def(
+      "fallback_counts",
+      [](bool reset) {
+        nb::list rows;
+        for (const FallbackCount& count : fallback_counts(reset)) {
+          rows.append(nb::make_tuple(count.name, count.calls, count.nanoseconds,
+                                     count.bytes_to_host, count.bytes_to_device));
+        }
+        return rows;
+      },
+      nb::arg("reset"));
 }
 
 }  // namespace bringup::torch_ext

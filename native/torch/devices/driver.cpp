@@ -199,6 +199,8 @@ bool install_driver() {
   register_fallback();
   register_autocast();
   register_profiler();
+  register_recurrent_cells();
+  register_attention_choice();
   return start_autograd_device_threads(device_count);
 }
 

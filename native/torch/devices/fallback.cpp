@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/host_random.h"
 #include "torch/devices/state.h"
@@ -27,6 +28,7 @@ struct OperatorPlan {
   int device = -1;  // position of this argument, or -1
   RandomTraits random;
   std::vector<bool> writes;  // for each argument
+  FallbackRecord* record = nullptr;
 };
 
 bool mixes_devices_on_purpose(const std::string& name) {
@@ -46,6 +48,7 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
+  plan.record = &fallback_record(op.operator_name());
   const auto device = c10::OptionalType::create(c10::DeviceObjType::get());
   const auto dtype = c10::OptionalType::create(c10::ScalarTypeType::get());
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -160,6 +163,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
                               "operator '", op.operator_name(), "' has no kernel for device '",
                               driver_facts().device_name, "', and none for 'cpu' to fall back on");
 
+  FallbackCall counted(*plan.record);
   const size_t first = stack->size() - schema.arguments().size();
   c10::IValue* arguments = stack->data() + first;
   const c10::Device device =
@@ -186,6 +190,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
       adopt_value(call, (*stack)[i]);
     }
+    counted.copied(call.bytes_to_host(), call.bytes_to_device());
   } catch (const c10::TypeError& error) {
     // Python's operators (a * b) turn a TypeError into NotImplemented and lose what it says.
     if (!plan.takes_dtype) TORCH_WARN(error.what_without_backtrace());

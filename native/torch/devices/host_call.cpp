@@ -153,7 +153,10 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
       return pairs_[i].host;
     }
   }
-  if (mode_ == Mode::kCopy) check_overlap(tensor, written);
+  if (mode_ == Mode::kCopy) {
+    check_overlap(tensor, written);
+    bytes_to_host_ += tensor.nbytes();
+  }
   pairs_.push_back(
       {tensor, mode_ == Mode::kAlias ? new_alias(tensor) : copy_to_host(tensor), written});
   return pairs_.back().host;
@@ -199,13 +202,14 @@ const HostCall::Redirected* HostCall::find_redirected(const void* host) const {
   return nullptr;
 }
 
-at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) const {
+at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) {
   const Redirected* redirected = find_redirected(data.get());
   if (C10_UNLIKELY(data.get() != nullptr && redirected == nullptr)) {
     // Not allocated through us, so somebody put his own allocator before ours: the values have to
     // move.
     at::DataPtr block = allocate_block(bytes, device_);
     std::memcpy(host_address(device_, block.get()), data.get(), bytes);
+    bytes_to_device_ += bytes;
     return block;
   }
   const c10::Device device(kDriverDevice, device_);
@@ -214,14 +218,18 @@ at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) const {
   return {redirected->device, owner->context, owner->deleter, device};
 }
 
+at::Tensor HostCall::copy_to_device(const at::Tensor& tensor) {
+  bytes_to_device_ += tensor.nbytes();
+  return tensor.to(c10::Device(kDriverDevice, device_));
+}
+
 at::Tensor HostCall::adopt(const at::Tensor& result) {
   if (!result.defined() || result.device().type() == kDriverDevice) return result;
   for (const Pair& pair : pairs_) {
     if (pair.host.is_same(result)) return pair.original;
   }
   check_dtype(result.scalar_type(), device_);
-  const c10::Device device(kDriverDevice, device_);
-  if (!result.has_storage()) return result.to(device);
+  if (!result.has_storage()) return copy_to_device(result);
   c10::StorageImpl* storage = storage_of(result);
   for (const Pair& pair : pairs_) {
     if (storage_of(pair.host) != storage) continue;
@@ -238,7 +246,7 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
     at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     // Not allocated through us, and others may hold it: a constant, or another thread's.
     const bool foreign = data.get() != nullptr && find_redirected(data.get()) == nullptr;
-    if (foreign || mode_ == Mode::kCopy) return result.to(device);
+    if (foreign || mode_ == Mode::kCopy) return copy_to_device(result);
     storage->set_data_ptr_noswap(to_device(std::move(data), storage->nbytes()));
     storage->set_allocator(&device_allocator());
   }
@@ -272,12 +280,13 @@ void HostCall::write_alias_back(const Pair& pair) {
 void HostCall::write_copy_back(const Pair& pair) {
   if (pair.host.sizes() != pair.original.sizes() ||
       pair.host.strides() != pair.original.strides()) {
-    const at::Tensor moved = pair.host.to(c10::Device(kDriverDevice, device_));
+    const at::Tensor moved = copy_to_device(pair.host);
     c10::StorageImpl* original = storage_of(pair.original);
     original->set_nbytes(moved.storage().nbytes());
     original->set_data_ptr_noswap(std::move(storage_of(moved)->_mutable_data_ptr_no_checks()));
     take_geometry(pair.original, moved);
   } else {
+    bytes_to_device_ += pair.host.nbytes();
     pair.original.copy_(pair.host);
   }
 }

@@ -67,6 +67,10 @@ class HostCall final : AllocationInterceptor {
   // it.
   at::Tensor adopt(const at::Tensor& result);
 
+  // What was copied for the call until now.
+  uint64_t bytes_to_host() const { return bytes_to_host_; }
+  uint64_t bytes_to_device() const { return bytes_to_device_; }
+
  private:
   struct Pair {
     at::Tensor original;
@@ -80,14 +84,17 @@ class HostCall final : AllocationInterceptor {
 
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
   const Redirected* find_redirected(const void* host) const;
-  at::DataPtr to_device(at::DataPtr&& data, size_t bytes) const;
+  at::DataPtr to_device(at::DataPtr&& data, size_t bytes);
   at::Tensor new_alias(const at::Tensor& tensor) const;
   void check_overlap(const at::Tensor& tensor, bool written) const;
   void write_alias_back(const Pair& pair);
   void write_copy_back(const Pair& pair);
+  at::Tensor copy_to_device(const at::Tensor& tensor);
 
   const c10::DeviceIndex device_;
   const Mode mode_;
+  uint64_t bytes_to_host_ = 0;
+  uint64_t bytes_to_device_ = 0;
   c10::SmallVector<Pair, 4> pairs_;
   c10::SmallVector<Redirected, 4> redirected_;
   AllocationInterceptor* const former_interceptor_;

@@ -20,6 +20,7 @@
 
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
+#include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/state.h"
 
@@ -135,25 +136,36 @@ std::optional<Tensor> stand_in(HostCall& call, const std::optional<Tensor>& tens
   return call.stand_in(*tensor, false);
 }
 
+FallbackRecord& convolution_record(bool backward) {
+  static FallbackRecord& forward_record = fallback_record({"aten::convolution_overrideable", ""});
+  static FallbackRecord& backward_record =
+      fallback_record({"aten::convolution_backward_overrideable", ""});
+  return backward ? backward_record : forward_record;
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                    c10::SymIntArrayRef dilation, bool transposed,
                    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  FallbackCall counted(convolution_record(false));
   CommonDevice common;
   for (const Tensor* tensor : {&input, &weight}) common.see(*tensor, false);
   if (bias.has_value() && bias->defined()) common.see(*bias, false);
   const c10::DeviceGuard guard(common.get("aten::convolution"));
   HostCall call(input.device().index(), host_call_mode());
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call.adopt(at::convolution_symint(
+  const Tensor result = call.adopt(at::convolution_symint(
       call.stand_in(input, false), call.stand_in(weight, false), stand_in(call, bias), stride,
       padding, dilation, transposed, output_padding, std::move(groups)));
+  counted.copied(call.bytes_to_host(), call.bytes_to_device());
+  return result;
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
+  FallbackCall counted(convolution_record(true));
   CommonDevice common;
   for (const Tensor* tensor : {&grad, &input, &weight}) common.see(*tensor, false);
   const c10::DeviceGuard guard(common.get("aten::convolution_backward"));
@@ -165,7 +177,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
       call.stand_in(grad, false), call.stand_in(input, false), call.stand_in(weight, false),
       c10::SymIntArrayRef(bias_size), stride, padding, dilation, transposed, output_padding,
       std::move(groups), wanted);
-  return {call.adopt(grad_input), call.adopt(grad_weight), call.adopt(grad_bias)};
+  std::tuple results(call.adopt(grad_input), call.adopt(grad_weight), call.adopt(grad_bias));
+  counted.copied(call.bytes_to_host(), call.bytes_to_device());
+  return results;
+}
+
+// The fallback would make one whose device its quantizer does not know, which ends in torch's
+// internal assertions.
+void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "operator '", op.operator_name(),
+                              "' would make a quantized tensor on device '",
+                              driver_facts().device_name,
+                              "', which has none: quantize on cpu, or keep integers and scales");
 }
 
 }  // namespace
@@ -188,6 +211,12 @@ void register_operators() {
   library->impl("record_stream", &record_stream);
   library->impl("convolution_overrideable", &convolution);
   library->impl("convolution_backward_overrideable", &convolution_backward);
+  for (const char* name :
+       {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
+        "quantize_per_tensor_dynamic", "quantize_per_channel", "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized", "empty_quantized"}) {
+    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  }
 }
 
 }  // namespace bringup::torch_ext

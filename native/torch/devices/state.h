@@ -84,5 +84,7 @@ void register_copies();
 void register_fallback();
 void register_autocast();
 void register_profiler();
+void register_recurrent_cells();
+void register_attention_choice();
 
 }  // namespace bringup::torch_ext

@@ -13,9 +13,11 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from bringup import _native, settings
+from bringup import _autoload, _native, settings
 from bringup._after_import import after_import
+from bringup.devices import _fallback
 from bringup.devices._drivers import driver_library
 from bringup.errors import DriverError
 
@@ -74,9 +76,10 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     """
     global _loaded
     path = driver_library(driver) if driver is not None else _chosen_library()
+    with _autoload.paused():  # torch is imported here, and this call says what is loaded
+        native = _native.torch_library("devices.load_driver").devices
     if _loaded is not None:
         return _same_or_refuse(_loaded, path, name)
-    native = _native.torch_library("devices.load_driver").devices
     _require_free_backend()
     try:
         facts = native.open_driver(str(path))
@@ -151,6 +154,7 @@ def _install(native: ModuleType, name: str) -> None:
     except RuntimeError as error:
         raise DriverError(f"{error}") from None
     native.set_launch_blocking(settings.launch_blocking())
+    _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
     from bringup.devices import _module
@@ -158,10 +162,27 @@ def _install(native: ModuleType, name: str) -> None:
     torch._register_device_module(name, _module.DeviceModule(name))
     _native.torch_library("a device").graphs.register_accelerator_graph(name)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _name_dlpack_device(torch, name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:
         _await_autograd_threads(native, name)
+
+
+def _name_dlpack_device(torch: ModuleType, name: str) -> None:
+    """Lets `Tensor.__dlpack_device__` know the device: torch compares its type with a name that no
+    renamed PrivateUse1 device has, so that `torch.from_dlpack(tensor)` would raise.
+    """
+    original = torch.Tensor.__dlpack_device__
+    device_type = importlib.import_module("torch.utils.dlpack").DLDeviceType.kDLExtDev
+
+    @functools.wraps(original)
+    def dlpack_device(self: Any) -> tuple[Any, int]:
+        if self.device.type != name or torch.overrides.has_torch_function_unary(self):
+            return original(self)  # type: ignore[no-any-return]
+        return device_type, self.device.index
+
+    torch.Tensor.__dlpack_device__ = dlpack_device
 
 
 def _offer_random_state(name: str) -> None:

@@ -1,0 +1,42 @@
+"""What `import torch` calls (entry point group `torch.backends`): loads the driver that
+`BRINGUP_DRIVER` names, and does nothing without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["autoload", "paused"]
+
+_paused = False
+
+
+def autoload() -> None:
+    """Loads the driver. Whatever goes wrong becomes one warning: `import torch` has to work."""
+    if _paused or not os.environ.get("BRINGUP_DRIVER"):  # bringup.settings would be imported else
+        return
+    try:
+        from bringup import devices
+
+        devices.load_driver()
+    except Exception as error:
+        import warnings
+
+        warnings.warn(
+            f"bringup did not load the driver that BRINGUP_DRIVER names: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Within it an import of torch loads no driver."""
+    global _paused
+    _paused = True
+    try:
+        yield
+    finally:
+        _paused = False

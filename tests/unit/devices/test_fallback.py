@@ -1,0 +1,171 @@
+"""What may run on the host, and what it costs."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from bringup import devices
+from bringup.errors import DeviceError
+
+
+@pytest.fixture(autouse=True)
+def everything_allowed() -> Iterator[None]:
+    devices.set_fallback_policy()
+    devices.fallback_report(reset=True)
+    yield
+    devices.set_fallback_policy()
+
+
+def row(operator: str) -> devices.FallbackRow:
+    (found,) = [r for r in devices.fallback_report().rows if r.operator == operator]
+    return found
+
+
+def test_calls_are_counted_and_the_dearest_comes_first() -> None:
+    x = torch.randn(300, 300, device="npu")
+    devices.fallback_report(reset=True)
+    for _ in range(3):
+        x @ x
+    for _ in range(5):
+        x[:1, :1] + 1
+    report = devices.fallback_report()
+    assert row("aten::mm").calls == 3
+    assert report.rows[0].operator == "aten::mm"
+    assert report.calls == 8
+    assert report.seconds == sum(r.seconds for r in report.rows) > 0
+    assert all(r.bytes_to_host == r.bytes_to_device == 0 for r in report.rows)  # it is visible
+    text = str(report)
+    assert text.splitlines()[1].startswith("aten::mm")
+    assert text.splitlines()[-1].split()[:2] == ["total", "8"]
+
+
+def test_a_reset_begins_anew() -> None:
+    torch.ones(2, device="npu").exp()
+    assert devices.fallback_report(reset=True).calls > 0
+    assert devices.fallback_report().rows == ()
+    assert str(devices.fallback_report()) == "no operator ran on the host"
+
+
+def test_convolutions_count() -> None:
+    x = torch.randn(1, 2, 5, 5, device="npu", requires_grad=True)
+    torch.nn.functional.conv2d(x, torch.randn(3, 2, 3, 3, device="npu")).sum().backward()
+    assert row("aten::convolution_overrideable").calls == 1
+    assert row("aten::convolution_backward_overrideable").calls == 1
+
+
+def test_what_is_forbidden_names_operator_and_device() -> None:
+    x = torch.ones(3, 3, device="npu")
+    with devices.fallback_policy("allow", {"aten::mm": "forbid"}):
+        with pytest.raises(NotImplementedError, match=r"'aten::mm' has no kernel for device 'npu'"):
+            x @ x
+        assert (x + x).sum().item() == 18
+    assert (x @ x).sum().item() == 27
+    with devices.fallback_policy("forbid", {"aten::exp.out": "allow", "aten::exp": "allow"}):
+        x.exp()
+        with pytest.raises(NotImplementedError, match="the fallback policy forbids"):
+            x.log()
+    assert row("aten::mm").calls == 1
+
+
+def test_the_more_exact_name_counts() -> None:
+    x = torch.ones(3, 3, device="npu")
+    exact = "aten::mm.default"
+    with devices.fallback_policy("allow", {"aten::mm": "forbid", exact: "allow"}):
+        x @ x
+    with (
+        devices.fallback_policy("allow", {"aten::mm": "allow", exact: "forbid"}),
+        pytest.raises(NotImplementedError),
+    ):
+        x @ x
+
+
+def test_a_warning_comes_once_an_operator() -> None:
+    x = torch.ones(3, 3, device="npu")
+    with devices.fallback_policy("warn"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            x @ x
+    (warning,) = [w for w in caught if "'aten::mm'" in str(w.message)]
+    assert "runs on the host" in str(warning.message)
+
+
+def test_own_kernels_are_not_affected() -> None:
+    with devices.fallback_policy("forbid"):
+        x = torch.empty(3, device="npu")
+        assert x.view(1, 3).to("cpu").shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("default", "operators", "why"),
+    [
+        ("never", {}, "default: 'never', expected allow, warn or forbid"),
+        ("allow", {"aten::mm": "no"}, "aten::mm: 'no', expected"),
+        ("allow", {"mm": "forbid"}, "'mm' is no operator, expected 'aten::mm'"),
+    ],
+)
+def test_a_wrong_policy_is_refused_and_the_former_stays(
+    default: str, operators: dict[str, str], why: str
+) -> None:
+    devices.set_fallback_policy("allow", {"aten::mm": "forbid"})
+    with pytest.raises(DeviceError, match=why):
+        devices.set_fallback_policy(default, operators)  # type: ignore[arg-type]
+    x = torch.ones(2, 2, device="npu")
+    with pytest.raises(NotImplementedError):
+        x @ x
+
+
+def test_all_threads_count() -> None:
+    x = torch.ones(4, 4, device="npu")
+    x @ x
+    devices.fallback_report(reset=True)
+
+    def work() -> None:
+        for _ in range(200):
+            x @ x
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert row("aten::mm").calls == 800
+
+
+def test_the_setting_and_copies_of_memory_that_the_host_cannot_see(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = """
+import torch
+from bringup import devices
+devices.load_driver("sim")
+x = torch.ones(10, 10, device="npu")
+devices.fallback_report(reset=True)
+y = x.exp()
+(row,) = devices.fallback_report().rows
+print(row.calls, row.bytes_to_host, row.bytes_to_device)
+try:
+    x @ x
+except NotImplementedError as error:
+    print("BRINGUP_FALLBACK" in str(error))
+"""
+    said = fresh_python(code, BRINGUP_SIM_ISOLATED="1", BRINGUP_FALLBACK="allow,aten::mm=forbid")
+    assert said == "1 400 400\nTrue"
+
+
+def test_a_policy_from_before_the_driver_holds(fresh_python: Callable[..., str]) -> None:
+    code = """
+import torch
+from bringup import devices
+devices.set_fallback_policy("forbid")
+devices.load_driver("sim")
+try:
+    torch.empty(2, device="npu").exp()
+except NotImplementedError:
+    print("refused")
+"""
+    assert fresh_python(code, BRINGUP_FALLBACK="allow") == "refused"
