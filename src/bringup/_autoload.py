@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,7 @@ def autoload() -> None:
     if _paused or not os.environ.get("BRINGUP_DRIVER"):  # bringup.settings would be imported else
         return
     try:
-        from bringup import devices
-
-        devices.load_driver()
+        importlib.import_module("bringup.devices").load_driver()
     except Exception as error:
         import warnings
 

@@ -173,6 +173,21 @@ _FALLBACK = Setting(
     lambda: ("allow", {}),
     _settings.fallback_policy,
 )
+_WAIT_TIMEOUT = Setting(
+    "BRINGUP_WAIT_TIMEOUT",
+    "seconds after which a wait for the device raises, and a call of its driver that has not"
+    " returned is told",
+    "none",
+    lambda: 0.0,
+    _settings.seconds,
+)
+_WAIT_ABORT = Setting(
+    "BRINGUP_WAIT_ABORT",
+    "1: a call of the driver that has not returned within BRINGUP_WAIT_TIMEOUT ends the process",
+    "0",
+    lambda: False,
+    _settings.switch,
+)
 _PASS_PATH = Setting(
     "BRINGUP_PASS_PATH",
     "folders and files with graph passes, separated like PATH",
@@ -329,6 +344,8 @@ ALL: tuple[Setting[object], ...] = (
     _JIT_AUTOTUNE,
     _DRIVER,
     _FALLBACK,
+    _WAIT_TIMEOUT,
+    _WAIT_ABORT,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
     _PASS_LIBRARY,
@@ -421,6 +438,16 @@ def driver() -> str:
 def fallback() -> tuple[str, dict[str, str]]:
     """What may run on the host (`BRINGUP_FALLBACK`): for all operators, and exceptions."""
     return _FALLBACK.get()
+
+
+def wait_timeout() -> float:
+    """Seconds after which a wait for the device raises (`BRINGUP_WAIT_TIMEOUT`); 0 for never."""
+    return _WAIT_TIMEOUT.get()
+
+
+def wait_abort() -> bool:
+    """Whether a call of the driver that takes too long ends the process (`BRINGUP_WAIT_ABORT`)."""
+    return _WAIT_ABORT.get()
 
 
 def pass_path() -> dict[Path, str]:

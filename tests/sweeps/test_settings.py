@@ -35,6 +35,8 @@ WRONG = {
     "BRINGUP_JIT_PROGRESS": ["banana", "2"],
     "BRINGUP_JIT_AUTOTUNE": ["banana", "2"],
     "BRINGUP_DRIVER": [],
+    "BRINGUP_WAIT_TIMEOUT": ["banana", "0", "-1", "nan", "inf"],
+    "BRINGUP_WAIT_ABORT": ["banana", "2"],
     "BRINGUP_FALLBACK": ["banana", "aten::mm=banana", "mm=allow", "=allow", "allow=warn"],
     "BRINGUP_PASS_PATH": ["~nobody-of-this-name/x"],
     "ASCEND_GE_PY_PASS_PATH": ["~nobody-of-this-name/x"],

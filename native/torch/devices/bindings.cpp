@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Generator.h>
 
+#include "driver/waits.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/state.h"
@@ -59,6 +60,7 @@ void bind_devices(nb::module_& module) {
       nb::arg("path"));
   module.def("install_driver", &install_driver, Release());
   module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
+  module.def("set_wait_limit", &driver::set_wait_limit, nb::arg("seconds"), nb::arg("abort"));
   module.def("in_forked_child", &in_forked_child);
   module.def("device_count", [] { return driver_facts().device_count; });
   module.def(

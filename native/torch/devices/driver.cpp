@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "driver/checked.h"
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
@@ -123,14 +124,22 @@ bringup_driver read_table(const std::string& path, const runtime::Library& libra
   bringup_driver table{};
   std::memcpy(&table, given, std::min<size_t>(given->struct_size, sizeof(table)));
   check_required(path, table);
-  return table;
+  return driver::checked(table);
+}
+
+std::string read_text(const std::string& path, const char* text, const char* what) {
+  constexpr size_t kMost = 1024;
+  if (text == nullptr) return "";
+  const size_t length = strnlen(text, kMost);
+  if (length == kMost) refuse(path, std::string("its ") + what + " does not end");
+  return {text, length};
 }
 
 DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
   DriverFacts facts;
   facts.path = path;
-  facts.device_name = table.device_name != nullptr ? table.device_name : "";
-  facts.description = table.description != nullptr ? table.description : "";
+  facts.device_name = read_text(path, table.device_name, "device_name");
+  facts.description = read_text(path, table.description, "description");
   const auto must = [&](int32_t status, const char* what) {
     if (status != BRINGUP_OK) refuse(path, std::string(what) + ": " + error_text_of(table, status));
   };

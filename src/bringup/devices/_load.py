@@ -81,6 +81,7 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     if _loaded is not None:
         return _same_or_refuse(_loaded, path, name)
     _require_free_backend()
+    native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
     try:
         facts = native.open_driver(str(path))
     except RuntimeError as error:

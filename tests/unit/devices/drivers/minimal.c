@@ -1,8 +1,10 @@
 /* The smallest driver that works: the required functions only, on ordinary memory, everything
  * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way, with -DNO_FLOAT64
- * the device lacks that dtype, with -DHOST_VISIBLE the host may reach its memory. */
+ * the device lacks that dtype, with -DHOST_VISIBLE the host may reach its memory, with -DLIE_<what>
+ * it answers what is not so. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bringup/driver.h"
 
@@ -53,6 +55,16 @@ static int32_t device_synchronize(int32_t device) {
 static int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   (void)device;
   *address = aligned_alloc(64, (bytes + 63) / 64 * 64);
+#ifdef LIE_NOTHING
+  *address = NULL;
+  return BRINGUP_OK;
+#elif defined(LIE_ALIGNED)
+  *address = (char*)*address + 8;
+#elif defined(LIE_TWICE)
+  static void* first = NULL;
+  if (first == NULL) first = *address;
+  *address = first;
+#endif
   return *address != NULL ? BRINGUP_OK : BRINGUP_OUT_OF_MEMORY;
 }
 static int32_t mem_free(int32_t device, void* address) {
@@ -71,8 +83,15 @@ static int32_t copy_async(bringup_copy_kind kind, int32_t to, void* dst, int32_t
   (void)to;
   (void)from;
   (void)stream;
+#ifdef LIE_HANG
+  sleep(2);
+#endif
   memmove(dst, src, bytes);
+#ifdef LIE_STATUS
+  return 57;
+#else
   return BRINGUP_OK;
+#endif
 }
 static int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes,
                           bringup_stream stream) {
@@ -85,6 +104,9 @@ static int32_t stream_create(int32_t device, int32_t priority, bringup_stream* s
   (void)device;
   (void)priority;
   *stream = malloc(1);
+#ifdef LIE_STREAM
+  *stream = NULL;
+#endif
   return BRINGUP_OK;
 }
 static int32_t stream_destroy(bringup_stream stream) {
@@ -95,6 +117,15 @@ static int32_t stream_synchronize(int32_t device, bringup_stream stream) {
   (void)device;
   (void)stream;
   return BRINGUP_OK;
+}
+static int32_t stream_query(int32_t device, bringup_stream stream) {
+  (void)device;
+  (void)stream;
+#ifdef LIE_PENDING
+  return BRINGUP_NOT_READY;
+#else
+  return BRINGUP_OK;
+#endif
 }
 static int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
   (void)device;
@@ -160,7 +191,7 @@ static const bringup_driver driver = {
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_synchronize = stream_synchronize,
-    .stream_query = stream_synchronize,
+    .stream_query = stream_query,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_in_stream,

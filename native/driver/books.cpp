@@ -1,0 +1,61 @@
+#include "driver/books.h"
+
+#include <cstdio>
+
+namespace bringup::driver {
+namespace {
+
+constexpr uintptr_t kAlignment = 64;
+
+std::string hex(uintptr_t address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> Segments::add(int32_t device, const void* address, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (begin == 0) return "returned BRINGUP_OK and no address";
+  if (begin % kAlignment != 0)
+    return "gave the address " + hex(begin) + ", which is not 64-byte aligned";
+  if (begin + bytes < begin)
+    return "gave the address " + hex(begin) + ", behind which there are no " +
+           std::to_string(bytes) + " bytes";
+  const std::lock_guard lock(mutex_);
+  const auto overlap = [&](auto entry) {
+    return "gave " + std::to_string(bytes) + " bytes at " + hex(begin) + " of device " +
+           std::to_string(device) + ", which overlap the " + std::to_string(entry->second) +
+           " bytes at " + hex(entry->first.second) + " that are still in use";
+  };
+  auto next = live_.lower_bound({device, begin});
+  if (next != live_.end() && next->first.first == device && next->first.second < begin + bytes) {
+    return overlap(next);
+  }
+  if (next != live_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first.first == device && before->first.second + before->second > begin) {
+      return overlap(before);
+    }
+  }
+  live_.emplace_hint(next, std::pair{device, begin}, bytes);
+  return std::nullopt;
+}
+
+void Segments::remove(int32_t device, const void* address) {
+  const std::lock_guard lock(mutex_);
+  live_.erase({device, reinterpret_cast<uintptr_t>(address)});
+}
+
+bool Handles::add(const void* handle) {
+  const std::lock_guard lock(mutex_);
+  return live_.insert(handle).second;
+}
+
+void Handles::remove(const void* handle) {
+  const std::lock_guard lock(mutex_);
+  live_.erase(handle);
+}
+
+}  // namespace bringup::driver
