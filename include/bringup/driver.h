@@ -1,5 +1,6 @@
 /* bringup driver ABI 1: what a device vendor implements to give PyTorch a device. Plain C, no
- * torch, no Python.
+ * torch, no Python. The ABI becomes final when a second, foreign runtime runs on it; until then it
+ * only grows, and libraries built for an older version keep running.
  *
  * A driver is a shared library that exports one function,
  *
@@ -9,8 +10,13 @@
  * that version.
  *
  * Version rule: the table is append-only within version 1. The kit reads no further than
- * struct_size, and treats what lies behind it as NULL. Functions of a group marked "optional" may
- * be NULL; all others are required.
+ * struct_size, and treats what lies behind it as NULL.
+ *
+ * Required functions, marked [required]: device_count, device_props, mem_alloc, mem_free,
+ * copy_async, stream_create, stream_synchronize, event_create, event_destroy, event_record,
+ * event_wait, event_query. Every other function may be NULL; its comment says what the kit does
+ * then. The groups behind `capabilities` are used only if their bit is set there, and then every
+ * function of the group must be there.
  *
  * Error rule: every function returns BRINGUP_OK or another bringup_status; after a failure
  * last_error() (optional) says why, in words, for the calling thread. Nothing is thrown and nothing
@@ -42,7 +48,8 @@ typedef enum bringup_status {
   BRINGUP_KERNEL_FAILED =
       6, /* asynchronous: reported once, by the next synchronisation of that stream, of an event
             recorded in it or of its device; last_error() names the operator and the stream */
-  BRINGUP_ERROR = 7
+  BRINGUP_ERROR = 7,
+  BRINGUP_TIMEOUT = 8 /* stream_wait_for and event_wait_for only: the time is over */
 } bringup_status;
 
 typedef enum bringup_copy_kind {
@@ -68,7 +75,44 @@ typedef struct bringup_device_props {
   uint32_t host_visible_memory; /* 1: the host may read and write device memory through host_view */
   uint32_t runs_host_code; /* 1: device code is host code, as on a simulator. A kernel built for the
                               host is then launched like device code, never called directly. */
+  /* --- since 1.1; 0 where a driver says nothing of it */
+  uint64_t dtypes;           /* BRINGUP_DTYPE_* bits of the tensors that may exist on it; 0: all,
+                                but for what supports_float64 rules out. int64 and bool must be set */
+  uint32_t alignment;        /* of mem_alloc's addresses: a power of two >= 64; 0: 64 */
+  uint8_t uuid[16];          /* the same for this device in every process; all 0: none */
+  char driver_version[32];   /* of the driver, for people and for caches: another version is probed
+                                anew */
+  int32_t least_priority;    /* stream priorities, as in CUDA: greatest_priority <= 0 <= */
+  int32_t greatest_priority; /* least_priority. Both 0: the device has none */
+  uint32_t max_grid[3];      /* of launch_values, in blocks; 0: no limit */
+  uint32_t max_block[3];     /* of launch_values, in threads; 0: no limit */
+  uint32_t max_block_threads;
+  uint32_t max_shared_bytes; /* a block */
 } bringup_device_props;
+
+/* Bits of bringup_device_props.dtypes. */
+#define BRINGUP_DTYPE_BOOL (UINT64_C(1) << 0)
+#define BRINGUP_DTYPE_UINT8 (UINT64_C(1) << 1)
+#define BRINGUP_DTYPE_INT8 (UINT64_C(1) << 2)
+#define BRINGUP_DTYPE_INT16 (UINT64_C(1) << 3)
+#define BRINGUP_DTYPE_INT32 (UINT64_C(1) << 4)
+#define BRINGUP_DTYPE_INT64 (UINT64_C(1) << 5)
+#define BRINGUP_DTYPE_UINT16 (UINT64_C(1) << 6)
+#define BRINGUP_DTYPE_UINT32 (UINT64_C(1) << 7)
+#define BRINGUP_DTYPE_UINT64 (UINT64_C(1) << 8)
+#define BRINGUP_DTYPE_FLOAT16 (UINT64_C(1) << 9)
+#define BRINGUP_DTYPE_BFLOAT16 (UINT64_C(1) << 10)
+#define BRINGUP_DTYPE_FLOAT32 (UINT64_C(1) << 11)
+#define BRINGUP_DTYPE_FLOAT64 (UINT64_C(1) << 12)
+#define BRINGUP_DTYPE_COMPLEX32 (UINT64_C(1) << 13)
+#define BRINGUP_DTYPE_COMPLEX64 (UINT64_C(1) << 14)
+#define BRINGUP_DTYPE_COMPLEX128 (UINT64_C(1) << 15)
+#define BRINGUP_DTYPE_FLOAT8_E4M3FN (UINT64_C(1) << 16)
+#define BRINGUP_DTYPE_FLOAT8_E5M2 (UINT64_C(1) << 17)
+#define BRINGUP_DTYPE_FLOAT8_E4M3FNUZ (UINT64_C(1) << 18)
+#define BRINGUP_DTYPE_FLOAT8_E5M2FNUZ (UINT64_C(1) << 19)
+#define BRINGUP_DTYPE_FLOAT8_E8M0FNU (UINT64_C(1) << 20)
+#define BRINGUP_DTYPE_FLOAT4_E2M1FN_X2 (UINT64_C(1) << 21)
 
 /* What an argument of a kernel launch is: the ArgKind of kernel.h's table. */
 typedef enum bringup_arg_kind {
@@ -97,6 +141,102 @@ typedef struct bringup_launch {
   void (*release)(void* owner);
 } bringup_launch;
 
+/* Bits of bringup_driver.capabilities: the groups of functions behind it that the driver has. */
+#define BRINGUP_HAS_LIFECYCLE (UINT64_C(1) << 0)    /* init, shutdown */
+#define BRINGUP_HAS_ERROR_DETAIL (UINT64_C(1) << 1) /* error_detail */
+#define BRINGUP_HAS_TIMED_WAITS (UINT64_C(1) << 2)  /* stream_wait_for, event_wait_for */
+#define BRINGUP_HAS_RESET (UINT64_C(1) << 3)        /* device_reset */
+#define BRINGUP_HAS_HOST_MEMORY (UINT64_C(1) << 4)  /* host_register, host_unregister */
+#define BRINGUP_HAS_POINTERS (UINT64_C(1) << 5)     /* pointer_info */
+#define BRINGUP_HAS_COPY_2D (UINT64_C(1) << 6)      /* copy_2d_async */
+#define BRINGUP_HAS_WIDE_FILL (UINT64_C(1) << 7)    /* fill_wide_async */
+#define BRINGUP_HAS_MODULE_DATA (UINT64_C(1) << 8)  /* module_load_data */
+#define BRINGUP_HAS_LAUNCH_VALUES \
+  (UINT64_C(1) << 9) /* launch_values, graph_add_values, graph_update_values */
+#define BRINGUP_HAS_PROFILER (UINT64_C(1) << 10) /* profiler_start, _stop, _read */
+
+/* What failed last on the calling thread, beyond the words of last_error(). */
+typedef struct bringup_error_detail {
+  uint32_t struct_size;  /* set by the caller; write no further */
+  int64_t code;          /* the vendor's own number; 0: none */
+  int32_t device;        /* where it failed; -1: unknown */
+  bringup_stream stream; /* NULL: the default stream, or unknown */
+  char kernel[128];      /* of the operator or function that failed, or "" */
+  char text[512];        /* what the vendor's support would ask for: a register dump, an address */
+} bringup_error_detail;
+
+/* Whose memory an address lies in. */
+typedef enum bringup_pointer_kind {
+  BRINGUP_POINTER_UNKNOWN = 0, /* ordinary host memory, or nobody's */
+  BRINGUP_POINTER_DEVICE = 1,
+  BRINGUP_POINTER_HOST = 2 /* of host_alloc or host_register */
+} bringup_pointer_kind;
+
+typedef struct bringup_pointer_info {
+  uint32_t struct_size; /* set by the caller; write no further */
+  int32_t kind;         /* bringup_pointer_kind */
+  int32_t device;       /* of device memory; -1 otherwise */
+  void* base;           /* where its allocation begins, and its bytes; NULL and 0 when unknown */
+  size_t bytes;
+} bringup_pointer_info;
+
+/* One argument of launch_values: `size` bytes of `value`, in the machine's byte order, which is
+ * what cuLaunchKernel, clSetKernelArg and their like take. */
+typedef enum bringup_value_kind {
+  BRINGUP_VALUE_ADDRESS = 1, /* device memory; size 8 */
+  BRINGUP_VALUE_INT = 2,     /* size 1, 2, 4 or 8 */
+  BRINGUP_VALUE_FLOAT = 3    /* size 4 or 8 */
+} bringup_value_kind;
+
+typedef struct bringup_value {
+  uint32_t kind; /* bringup_value_kind */
+  uint32_t size;
+  union {
+    void* address;
+    int64_t integer;
+    double number; /* size 8 */
+    float single;  /* size 4 */
+    uint8_t bytes[8];
+  } value;
+} bringup_value;
+
+typedef struct bringup_dim3 {
+  uint32_t x, y, z; /* each >= 1 */
+} bringup_dim3;
+
+/* A launch whose arguments are plain values. The driver reads all of it before it returns and keeps
+ * nothing of it. */
+typedef struct bringup_launch_values_args {
+  uint32_t struct_size;
+  int32_t nvalues;
+  const bringup_value* values;
+  bringup_kernel_fn fn;  /* as get_function returned it */
+  bringup_dim3 grid;     /* blocks */
+  bringup_dim3 block;    /* threads of a block */
+  uint32_t shared_bytes; /* of a block's shared memory, in addition to what the kernel declares */
+  const char* name;      /* of the operator, for errors and traces; valid during the call */
+} bringup_launch_values_args;
+
+typedef enum bringup_record_kind {
+  BRINGUP_RECORD_KERNEL = 1,
+  BRINGUP_RECORD_COPY = 2,
+  BRINGUP_RECORD_FILL = 3,
+  BRINGUP_RECORD_GRAPH = 4
+} bringup_record_kind;
+
+/* One piece of work that a device did. */
+typedef struct bringup_record {
+  uint32_t struct_size; /* set by the caller; write no further */
+  int32_t kind;         /* bringup_record_kind */
+  int32_t device;
+  bringup_stream stream; /* NULL: the default stream */
+  uint64_t number;       /* work given to this stream since profiler_start, counted from 0 */
+  int64_t begin;         /* nanoseconds of CLOCK_REALTIME */
+  int64_t end;
+  uint64_t bytes; /* of a copy or a fill */
+  char name[128]; /* of the launch, or "" */
+} bringup_record;
+
 typedef struct bringup_driver {
   uint32_t struct_size;
   uint32_t abi_version; /* BRINGUP_DRIVER_ABI */
@@ -105,35 +245,49 @@ typedef struct bringup_driver {
   const char* description;
 
   /* --- device */
-  int32_t (*device_count)(int32_t* count);
-  int32_t (*device_props)(int32_t device, bringup_device_props* props);
+  int32_t (*device_count)(int32_t* count);                              /* [required] */
+  int32_t (*device_props)(int32_t device, bringup_device_props* props); /* [required] texts end
+                                                                           with NUL */
+  /* Waits for all work of the device. NULL: the kit waits for every stream that it made, and for
+   * the default stream. */
   int32_t (*device_synchronize)(int32_t device);
 
-  /* --- memory. Addresses are 64-byte aligned; bytes > 0. mem_info counts bytes. The kit frees only
-   * what no pending work touches; the host side of a copy must stay as it is until the copy is
-   * done. A copy between two devices runs in a stream of the source. */
-  int32_t (*mem_alloc)(int32_t device, size_t bytes, void** address);
-  int32_t (*mem_free)(int32_t device, void* address);
+  /* --- memory. Addresses are aligned as the properties say, at least to 64 bytes; bytes > 0. An
+   * address is the driver's until mem_free, and overlaps no live one of its device. The kit frees
+   * only what no pending work touches; the host side of a copy must stay as it is until the copy is
+   * done. Source and target of a copy do not overlap. A copy between two devices runs in a stream
+   * of the source. */
+  int32_t (*mem_alloc)(int32_t device, size_t bytes, void** address); /* [required] */
+  int32_t (*mem_free)(int32_t device, void* address);                 /* [required] */
+  /* NULL: the kit counts what it has allocated, against total_memory. */
   int32_t (*mem_info)(int32_t device, size_t* free_bytes, size_t* total_bytes);
   int32_t (*copy_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
-                        const void* src, size_t bytes, bringup_stream stream);
+                        const void* src, size_t bytes, bringup_stream stream); /* [required] */
+  /* Every byte becomes `value`. NULL: the kit copies from host memory. */
   int32_t (*fill_async)(int32_t device, void* dst, uint8_t value, size_t bytes,
                         bringup_stream stream);
 
-  /* --- streams and events. priority: 0 is normal, lower is more urgent. event_query and
-   * stream_query return BRINGUP_NOT_READY while work is pending. An event that was never recorded
-   * counts as done. */
-  int32_t (*stream_create)(int32_t device, int32_t priority, bringup_stream* stream);
-  int32_t (*stream_destroy)(bringup_stream stream);
-  int32_t (*stream_synchronize)(int32_t device, bringup_stream stream);
+  /* --- streams and events. priority: 0 is normal, lower is more urgent, within the range of the
+   * properties. event_query and stream_query return BRINGUP_NOT_READY while work is pending. An
+   * event that was never recorded counts as done; one that is recorded again stands for its last
+   * record. A handle is never NULL and differs from all live ones of its kind. What is destroyed
+   * has no pending work. */
+  int32_t (*stream_create)(int32_t device, int32_t priority,
+                           bringup_stream* stream); /* [required] */
+  int32_t (*stream_destroy)(bringup_stream stream); /* NULL: streams live as long as the process */
+  int32_t (*stream_synchronize)(int32_t device, bringup_stream stream); /* [required] */
+  /* NULL: the kit records an event and asks for that. */
   int32_t (*stream_query)(int32_t device, bringup_stream stream);
-  int32_t (*event_create)(int32_t device, int32_t timing, bringup_event* event);
-  int32_t (*event_destroy)(bringup_event event);
-  int32_t (*event_record)(bringup_event event, int32_t device, bringup_stream stream);
+  int32_t (*event_create)(int32_t device, int32_t timing, bringup_event* event); /* [required] */
+  int32_t (*event_destroy)(bringup_event event);                                 /* [required] */
+  int32_t (*event_record)(bringup_event event, int32_t device,
+                          bringup_stream stream); /* [required] */
   int32_t (*event_wait)(bringup_event event, int32_t device,
-                        bringup_stream stream); /* the stream waits */
-  int32_t (*event_query)(bringup_event event);
+                        bringup_stream stream); /* [required] the stream waits */
+  int32_t (*event_query)(bringup_event event);  /* [required] */
+  /* NULL: the kit asks event_query until it is done. */
   int32_t (*event_synchronize)(bringup_event event);
+  /* Both events have timing and are done. NULL: events with timing are refused. */
   int32_t (*event_elapsed)(bringup_event start, bringup_event end, double* milliseconds);
 
   /* --- optional: words for the last failure on this thread; valid until the thread's next call */
@@ -183,6 +337,75 @@ typedef struct bringup_driver {
    * it is, and release is not called. Later launches of the graph run with them; those made before,
    * also those that have not begun, with the former ones. */
   int32_t (*graph_update_kernel)(bringup_graph graph, int32_t kernel, const bringup_launch* launch);
+
+  /* --- since 1.1: which of the groups below the driver has, as BRINGUP_HAS_* bits. */
+  uint64_t capabilities;
+
+  /* --- LIFECYCLE. init is called once, before every other function, and may take its time; its
+   * failure refuses the driver. shutdown is called once when the process ends in an ordinary way,
+   * after the kit has waited for all work; no call follows it but mem_free, host_free and
+   * the functions that destroy, which return a failure or do nothing. */
+  int32_t (*init)(void);
+  int32_t (*shutdown)(void);
+
+  /* --- ERROR_DETAIL. Of the last failure on this thread, as last_error; the kit adds it to its
+   * message. */
+  int32_t (*error_detail)(bringup_error_detail* detail);
+
+  /* --- TIMED_WAITS. stream_synchronize and event_synchronize that give up: BRINGUP_TIMEOUT when
+   * the work is not done after `nanoseconds`, and the work goes on. Without them the kit asks the
+   * queries until the time is over. */
+  int32_t (*stream_wait_for)(int32_t device, bringup_stream stream, int64_t nanoseconds);
+  int32_t (*event_wait_for)(bringup_event event, int64_t nanoseconds);
+
+  /* --- RESET. After a failure that the device does not get over by itself (BRINGUP_DEVICE_LOST):
+   * drops all pending work of the device and forgets its failures. Memory, streams, events, modules
+   * and graphs stay valid; what memory holds is undefined. Events that were pending are done. */
+  int32_t (*device_reset)(int32_t device);
+
+  /* --- HOST_MEMORY. Makes the caller's host memory [address, address + bytes) as good as that of
+   * host_alloc for copies, until it is unregistered by its first address. Ranges that are
+   * registered do not overlap. */
+  int32_t (*host_register)(void* address, size_t bytes);
+  int32_t (*host_unregister)(void* address);
+
+  /* --- POINTERS. Any address may be asked for; one that the driver does not know is
+   * BRINGUP_POINTER_UNKNOWN and BRINGUP_OK. */
+  int32_t (*pointer_info)(const void* address, bringup_pointer_info* info);
+
+  /* --- COPY_2D. `height` rows of `width` bytes; rows begin `dst_pitch` and `src_pitch` bytes
+   * apart, each >= width. What lies between the rows of the target stays as it is. Otherwise as
+   * copy_async. Without it the kit copies the rows through host memory. */
+  int32_t (*copy_2d_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
+                           int32_t src_device, const void* src, size_t src_pitch, size_t width,
+                           size_t height, bringup_stream stream);
+
+  /* --- WIDE_FILL. Repeats the `size` bytes (1, 2, 4, 8 or 16) of `pattern` `count` times from
+   * `dst`, which is aligned to `size`. `pattern` is read before the call returns. */
+  int32_t (*fill_wide_async)(int32_t device, void* dst, const void* pattern, uint32_t size,
+                             size_t count, bringup_stream stream);
+
+  /* --- MODULE_DATA. module_load from memory: the content of a kernel file, which the driver copies
+   * as far as it needs it. The kit prefers it to module_load. */
+  int32_t (*module_load_data)(int32_t device, const void* data, size_t bytes, void** module);
+
+  /* --- LAUNCH_VALUES. Device code with plain arguments over a grid of blocks of threads. In a
+   * graph `kernel` counts the kernels of graph_add_kernel and graph_add_values together; arguments
+   * are those that were copied last, and the rule of graph_update_kernel holds. */
+  int32_t (*launch_values)(int32_t device, bringup_stream stream,
+                           const bringup_launch_values_args* launch);
+  int32_t (*graph_add_values)(bringup_graph graph, const bringup_launch_values_args* launch);
+  int32_t (*graph_update_values)(bringup_graph graph, int32_t kernel,
+                                 const bringup_launch_values_args* launch);
+
+  /* --- PROFILER. Between start and stop the device keeps a record of each piece of work; records
+   * of work that is not done yet at the stop may be left out. profiler_read moves up to `capacity`
+   * records, oldest first, and says how many in `count`; 0: there are no more. Records that the
+   * device had no room for are counted in `lost` and are gone. */
+  int32_t (*profiler_start)(int32_t device);
+  int32_t (*profiler_stop)(int32_t device);
+  int32_t (*profiler_read)(int32_t device, bringup_record* records, int32_t capacity,
+                           int32_t* count, uint64_t* lost);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);
