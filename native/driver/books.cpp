@@ -1,11 +1,12 @@
 #include "driver/books.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace bringup::driver {
 namespace {
 
-constexpr uintptr_t kAlignment = 64;
+constexpr uint32_t kLeastAlignment = 64;
 
 std::string hex(uintptr_t address) {
   char text[32];
@@ -18,12 +19,16 @@ std::string hex(uintptr_t address) {
 std::optional<std::string> Segments::add(int32_t device, const void* address, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
   if (begin == 0) return "returned BRINGUP_OK and no address";
-  if (begin % kAlignment != 0)
-    return "gave the address " + hex(begin) + ", which is not 64-byte aligned";
   if (begin + bytes < begin)
     return "gave the address " + hex(begin) + ", behind which there are no " +
            std::to_string(bytes) + " bytes";
   const std::lock_guard lock(mutex_);
+  const auto set = alignments_.find(device);
+  const uint32_t alignment = set != alignments_.end() ? set->second : kLeastAlignment;
+  if (begin % alignment != 0) {
+    return "gave the address " + hex(begin) + ", which is not " + std::to_string(alignment) +
+           "-byte aligned";
+  }
   const auto overlap = [&](auto entry) {
     return "gave " + std::to_string(bytes) + " bytes at " + hex(begin) + " of device " +
            std::to_string(device) + ", which overlap the " + std::to_string(entry->second) +
@@ -48,9 +53,40 @@ void Segments::remove(int32_t device, const void* address) {
   live_.erase({device, reinterpret_cast<uintptr_t>(address)});
 }
 
-bool Handles::add(const void* handle) {
+void Segments::set_alignment(int32_t device, uint32_t alignment) {
   const std::lock_guard lock(mutex_);
-  return live_.insert(handle).second;
+  alignments_[device] = std::max(alignment, kLeastAlignment);
+}
+
+size_t Segments::live_bytes(int32_t device) {
+  const std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (auto entry = live_.lower_bound({device, 0});
+       entry != live_.end() && entry->first.first == device; ++entry) {
+    bytes += entry->second;
+  }
+  return bytes;
+}
+
+bool Handles::add(const void* handle, int32_t device) {
+  const std::lock_guard lock(mutex_);
+  return live_.emplace(handle, device).second;
+}
+
+std::optional<int32_t> Handles::device_of(const void* handle) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = live_.find(handle);
+  if (entry == live_.end()) return std::nullopt;
+  return entry->second;
+}
+
+std::vector<const void*> Handles::of(int32_t device) {
+  const std::lock_guard lock(mutex_);
+  std::vector<const void*> found;
+  for (const auto& [handle, owner] : live_) {
+    if (owner == device) found.push_back(handle);
+  }
+  return found;
 }
 
 void Handles::remove(const void* handle) {

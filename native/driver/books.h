@@ -7,8 +7,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace bringup::driver {
 
@@ -18,22 +19,28 @@ class Segments {
   // Why this memory cannot be what was asked for, or nothing, and it is live then.
   std::optional<std::string> add(int32_t device, const void* address, size_t bytes);
   void remove(int32_t device, const void* address);
+  // What addresses of a device are multiples of; 64 until it is set.
+  void set_alignment(int32_t device, uint32_t alignment);
+  size_t live_bytes(int32_t device);
 
  private:
   std::mutex mutex_;
   std::map<std::pair<int32_t, uintptr_t>, size_t> live_;
+  std::map<int32_t, uint32_t> alignments_;
 };
 
-// Live handles of one kind.
+// Live handles of one kind, and their devices.
 class Handles {
  public:
   // False when it is live already.
-  bool add(const void* handle);
+  bool add(const void* handle, int32_t device);
   void remove(const void* handle);
+  std::optional<int32_t> device_of(const void* handle);
+  std::vector<const void*> of(int32_t device);
 
  private:
   std::mutex mutex_;
-  std::unordered_set<const void*> live_;
+  std::unordered_map<const void*, int32_t> live_;
 };
 
 }  // namespace bringup::driver

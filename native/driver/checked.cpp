@@ -3,74 +3,20 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <set>
+#include <optional>
 #include <string>
 
-#include "driver/books.h"
-#include "driver/waits.h"
+#include "driver/call.h"
+#include "driver/functions.h"
 
 namespace bringup::driver {
 namespace {
 
-struct State {
-  bringup_driver real{};
-  Segments segments;
-  Handles streams;
-  Handles events;
-  Handles graphs;
-  std::mutex mutex;
-  std::set<std::pair<int32_t, bringup_stream>> streams_of;  // for waits with a limit
-};
-
-// Never destroyed: memory may be freed until the very end of the process.
-State& state() {
-  static auto* one = new State;
-  return *one;
-}
-const bringup_driver& real() { return state().real; }
-
-// Why the last call of this thread broke the contract; no text: it did not. Plain memory, because
-// threads make calls while they end.
-thread_local char t_broken[512];
-
-int32_t broken(const char* function, const std::string& what) {
-  std::snprintf(t_broken, sizeof t_broken,
-                "the driver breaks the contract of bringup/driver.h: %s %s", function,
-                what.c_str());
-  return BRINGUP_ERROR;
-}
-
-// One call: forgets the text of the former, and is watched.
-struct Call : WatchedCall {
-  Call(const char* function, int32_t device = -1, const void* stream = nullptr,
-       const char* name = nullptr)
-      : WatchedCall(function, device, stream, name) {
-    t_broken[0] = '\0';
-  }
-};
-
-int32_t known(const char* function, int32_t status, bool is_query = false) {
-  if (status == BRINGUP_OK) return status;
-  if (status < BRINGUP_OK || status > BRINGUP_ERROR) {
-    return broken(function,
-                  "returned the status " + std::to_string(status) + ", which there is not");
-  }
-  if (status == BRINGUP_NOT_READY && !is_query) {
-    return broken(function, "returned BRINGUP_NOT_READY, which only queries may");
-  }
-  return status;
-}
-
 // A handle that was just made.
-int32_t made(const char* function, Handles& handles, const void* handle) {
+int32_t made(const char* function, Handles& handles, const void* handle, int32_t device) {
   if (handle == nullptr) return broken(function, "returned BRINGUP_OK and no handle");
-  if (handles.add(handle)) return BRINGUP_OK;
+  if (handles.add(handle, device)) return BRINGUP_OK;
   return broken(function, "gave a handle that is still in use: each has to be its own");
-}
-
-template <size_t kSize>
-bool ends(const char (&text)[kSize]) {
-  return std::memchr(text, '\0', kSize) != nullptr;
 }
 
 // --- device
@@ -78,66 +24,95 @@ bool ends(const char (&text)[kSize]) {
 int32_t device_count(int32_t* count) {
   const Call call("device_count");
   *count = 0;
-  return known("device_count", real().device_count(count));
+  const int32_t status = known("device_count", real().device_count(count));
+  state().device_count = *count;
+  return status;
+}
+
+// What is wrong with the properties, or nothing.
+std::optional<std::string> contradiction(const bringup_device_props& props) {
+  if (!ends(props.name)) return "gave a name without an end";
+  if (!ends(props.arch)) return "gave an arch without an end";
+  if (!ends(props.driver_version)) return "gave a driver_version without an end";
+  if (props.total_memory == 0) return "says that the device has no memory";
+  const uint32_t alignment = props.alignment;
+  if (alignment != 0 && (alignment < 64 || (alignment & (alignment - 1)) != 0)) {
+    return "gave the alignment " + std::to_string(alignment) +
+           ", which is no power of two of at least 64";
+  }
+  constexpr uint64_t kAlways = BRINGUP_DTYPE_INT64 | BRINGUP_DTYPE_BOOL;
+  if (props.dtypes != 0 && (props.dtypes & kAlways) != kAlways) {
+    return "gave dtypes without int64 or bool, which torch needs on every device";
+  }
+  if (props.greatest_priority > 0 || props.least_priority < 0) {
+    return "gave stream priorities from " + std::to_string(props.greatest_priority) +
+           " (greatest) to " + std::to_string(props.least_priority) +
+           " (least), which do not hold 0";
+  }
+  return std::nullopt;
 }
 
 int32_t device_props(int32_t device, bringup_device_props* props) {
   const Call call("device_props", device);
-  struct {
-    bringup_device_props props;
-    unsigned char behind[64];
-  } given{};
-  given.props.struct_size = sizeof given.props;
-  std::memset(given.behind, 0x5a, sizeof given.behind);
-  const int32_t status = known("device_props", real().device_props(device, &given.props));
+  Given<bringup_device_props> given;
+  const int32_t status = known("device_props", real().device_props(device, &given.value));
   if (status != BRINGUP_OK) return status;
-  for (const unsigned char byte : given.behind) {
-    if (byte != 0x5a) return broken("device_props", "wrote behind the structure that it was given");
+  if (!given.is_intact()) {
+    return broken("device_props", "wrote behind the structure that it was given");
   }
-  if (!ends(given.props.name)) return broken("device_props", "gave a name without an end");
-  if (!ends(given.props.arch)) return broken("device_props", "gave an arch without an end");
-  if (given.props.total_memory == 0)
-    return broken("device_props", "says that the device has no memory");
-  given.props.struct_size = props->struct_size;
-  std::memcpy(props, &given.props, std::min<size_t>(props->struct_size, sizeof given.props));
+  if (const auto why = contradiction(given.value)) return broken("device_props", *why);
+  state().segments.set_alignment(device, given.value.alignment);
+  given.copy_to(props);
   return BRINGUP_OK;
 }
 
-int32_t too_long(const char* function, const std::string& what) {
-  std::snprintf(t_broken, sizeof t_broken,
-                "%s: %s has not ended after %.1f s (BRINGUP_WAIT_TIMEOUT)", function, what.c_str(),
-                static_cast<double>(wait_limit().count()) / 1e9);
-  return BRINGUP_ERROR;
-}
-
-std::string name_of(int32_t device, bringup_stream stream) {
+std::string name_of(int32_t device, const void* stream) {
   char text[64];
-  std::snprintf(text, sizeof text, "work of stream %p of device %d", static_cast<void*>(stream),
-                device);
+  std::snprintf(text, sizeof text, "work of stream %p of device %d", stream, device);
   return text;
 }
 
-// False when the stream's work has not ended in time.
-bool stream_ends(int32_t device, bringup_stream stream) {
-  return wait_until([&] { return real().stream_query(device, stream) != BRINGUP_NOT_READY; });
+// Waits for a stream no longer than the limit. BRINGUP_TIMEOUT and words when it is over; nothing
+// when the work has ended and stream_synchronize is still to say how.
+std::optional<int32_t> wait_for_stream(const char* function, int32_t device,
+                                       bringup_stream stream) {
+  if (real().stream_wait_for != nullptr) {
+    const int32_t status = real().stream_wait_for(device, stream, wait_limit().count());
+    if (status != BRINGUP_TIMEOUT) return known("stream_wait_for", status);
+    too_long(function, name_of(device, stream));
+    return BRINGUP_TIMEOUT;
+  }
+  int32_t status = BRINGUP_OK;
+  const auto is_over = [&] {
+    status = real().stream_query(device, stream);
+    return status != BRINGUP_NOT_READY;
+  };
+  if (!wait_until(is_over)) {
+    too_long(function, name_of(device, stream));
+    return BRINGUP_TIMEOUT;
+  }
+  if (status != BRINGUP_OK) return known("stream_query", status);
+  return std::nullopt;
 }
 
 int32_t device_synchronize(int32_t device) {
   const Call call("device_synchronize", device);
+  int32_t first = BRINGUP_OK;  // every stream is waited for, whatever another one did
   if (wait_limit().count() != 0) {
-    std::set<std::pair<int32_t, bringup_stream>> all;
-    {
-      const std::lock_guard lock(state().mutex);
-      all = state().streams_of;
-    }
-    all.emplace(device, nullptr);
-    for (const auto& [of, stream] : all) {
-      if (of == device && !stream_ends(device, stream)) {
-        return too_long("device_synchronize", name_of(device, stream));
-      }
+    std::vector<const void*> all = state().streams.of(device);
+    all.push_back(nullptr);
+    for (const void* stream : all) {
+      const int32_t status = wait_for_stream("device_synchronize", device,
+                                             static_cast<bringup_stream>(const_cast<void*>(stream)))
+                                 .value_or(BRINGUP_OK);
+      if (status == BRINGUP_TIMEOUT) return BRINGUP_ERROR;
+      if (status == BRINGUP_OK || first != BRINGUP_OK) continue;
+      keep_words();
+      first = status;
     }
   }
-  return known("device_synchronize", real().device_synchronize(device));
+  const int32_t status = known("device_synchronize", real().device_synchronize(device));
+  return first != BRINGUP_OK ? first : status;
 }
 
 // --- memory
@@ -170,13 +145,16 @@ int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
 
 int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
                    const void* src, size_t bytes, bringup_stream stream) {
-  const Call call("copy_async", kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device, stream);
+  const int32_t device = kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device;
+  const Call call("copy_async", device, stream);
+  gave(device, stream);
   return known("copy_async",
                real().copy_async(kind, dst_device, dst, src_device, src, bytes, stream));
 }
 
 int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
   const Call call("fill_async", device, stream);
+  gave(device, stream);
   return known("fill_async", real().fill_async(device, dst, value, bytes, stream));
 }
 
@@ -185,29 +163,21 @@ int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bring
 int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
   const Call call("stream_create", device);
   *stream = nullptr;
-  int32_t status = known("stream_create", real().stream_create(device, priority, stream));
-  if (status == BRINGUP_OK) status = made("stream_create", state().streams, *stream);
-  if (status == BRINGUP_OK) {
-    const std::lock_guard lock(state().mutex);
-    state().streams_of.emplace(device, *stream);
-  }
-  return status;
+  const int32_t status = known("stream_create", real().stream_create(device, priority, stream));
+  return status == BRINGUP_OK ? made("stream_create", state().streams, *stream, device) : status;
 }
 
 int32_t stream_destroy(bringup_stream stream) {
   const Call call("stream_destroy", -1, stream);
   state().streams.remove(stream);
-  {
-    const std::lock_guard lock(state().mutex);
-    std::erase_if(state().streams_of, [&](const auto& of) { return of.second == stream; });
-  }
   return known("stream_destroy", real().stream_destroy(stream));
 }
 
 int32_t stream_synchronize(int32_t device, bringup_stream stream) {
   const Call call("stream_synchronize", device, stream);
-  if (wait_limit().count() != 0 && !stream_ends(device, stream)) {
-    return too_long("stream_synchronize", name_of(device, stream));
+  if (wait_limit().count() != 0) {
+    const auto ended = wait_for_stream("stream_synchronize", device, stream);
+    if (ended.has_value()) return *ended == BRINGUP_TIMEOUT ? BRINGUP_ERROR : *ended;
   }
   return known("stream_synchronize", real().stream_synchronize(device, stream));
 }
@@ -220,8 +190,13 @@ int32_t stream_query(int32_t device, bringup_stream stream) {
 int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
   const Call call("event_create", device);
   *event = nullptr;
+  if (timing != 0 && !state().has_timing) {
+    return fail(BRINGUP_UNSUPPORTED,
+                "the driver has no event_elapsed, so an event cannot have timing: expected one "
+                "without enable_timing=True");
+  }
   const int32_t status = known("event_create", real().event_create(device, timing, event));
-  return status == BRINGUP_OK ? made("event_create", state().events, *event) : status;
+  return status == BRINGUP_OK ? made("event_create", state().events, *event, device) : status;
 }
 
 int32_t event_destroy(bringup_event event) {
@@ -237,6 +212,7 @@ int32_t event_record(bringup_event event, int32_t device, bringup_stream stream)
 
 int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
   const Call call("event_wait", device, stream);
+  gave(device, stream);
   return known("event_wait", real().event_wait(event, device, stream));
 }
 
@@ -245,11 +221,29 @@ int32_t event_query(bringup_event event) {
   return known("event_query", real().event_query(event), true);
 }
 
+// No longer than the limit, as wait_for_stream.
+std::optional<int32_t> wait_for_event(bringup_event event) {
+  constexpr const char* kWhat = "what the event was recorded after";
+  if (real().event_wait_for != nullptr) {
+    const int32_t status = real().event_wait_for(event, wait_limit().count());
+    if (status != BRINGUP_TIMEOUT) return known("event_wait_for", status);
+    return too_long("event_synchronize", kWhat);
+  }
+  int32_t status = BRINGUP_OK;
+  const auto is_over = [&] {
+    status = real().event_query(event);
+    return status != BRINGUP_NOT_READY;
+  };
+  if (!wait_until(is_over)) return too_long("event_synchronize", kWhat);
+  if (status != BRINGUP_OK) return known("event_query", status);
+  return std::nullopt;
+}
+
 int32_t event_synchronize(bringup_event event) {
   const Call call("event_synchronize");
-  const auto is_over = [&] { return real().event_query(event) != BRINGUP_NOT_READY; };
-  if (wait_limit().count() != 0 && !wait_until(is_over)) {
-    return too_long("event_synchronize", "what the event was recorded after");
+  if (wait_limit().count() != 0) {
+    const auto ended = wait_for_event(event);
+    if (ended.has_value()) return *ended;
   }
   return known("event_synchronize", real().event_synchronize(event));
 }
@@ -265,7 +259,7 @@ int32_t event_elapsed(bringup_event start, bringup_event end, double* millisecon
 
 // The driver's words, or ours for what it did wrong. Text that does not end is cut.
 const char* last_error() {
-  if (t_broken[0] != '\0') return t_broken;
+  if (words()[0] != '\0') return words();
   if (real().last_error == nullptr) return "";
   constexpr size_t kMost = 4096;
   const char* text = real().last_error();
@@ -301,6 +295,7 @@ int32_t host_view(int32_t device, const void* address, void** host_address) {
 
 int32_t host_func(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user) {
   const Call call("host_func", device, stream);
+  gave(device, stream);
   return known("host_func", real().host_func(device, stream, fn, user));
 }
 
@@ -327,6 +322,7 @@ int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
 
 int32_t launch(int32_t device, bringup_stream stream, const bringup_launch* what) {
   const Call call("launch", device, stream, what->name);
+  gave(device, stream);
   return known("launch", real().launch(device, stream, what));
 }
 
@@ -334,7 +330,7 @@ int32_t graph_create(int32_t device, bringup_graph* graph) {
   const Call call("graph_create", device);
   *graph = nullptr;
   const int32_t status = known("graph_create", real().graph_create(device, graph));
-  return status == BRINGUP_OK ? made("graph_create", state().graphs, *graph) : status;
+  return status == BRINGUP_OK ? made("graph_create", state().graphs, *graph, device) : status;
 }
 
 int32_t graph_destroy(bringup_graph graph) {
@@ -360,7 +356,9 @@ int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* u
 }
 
 int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
-  const Call call("graph_launch", -1, stream);
+  const int32_t device = state().graphs.device_of(graph).value_or(-1);
+  const Call call("graph_launch", device, stream);
+  gave(device, stream);
   return known("graph_launch", real().graph_launch(graph, stream));
 }
 
@@ -369,47 +367,27 @@ int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_l
   return known("graph_update_kernel", real().graph_update_kernel(graph, kernel, what));
 }
 
+// Keeps a table for as long as the process lives.
+const bringup_driver* keep(const bringup_driver& table) {
+  const std::lock_guard lock(state().mutex);
+  state().tables.push_back(std::make_unique<bringup_driver>(table));
+  return state().tables.back().get();
+}
+
 }  // namespace
 
 bringup_driver checked(const bringup_driver& driver) {
-  state().real = driver;
-  bringup_driver table = driver;
-#define BRINGUP_CHECKED(name) table.name = driver.name != nullptr ? &name : nullptr;
-  BRINGUP_CHECKED(device_count)
-  BRINGUP_CHECKED(device_props)
-  BRINGUP_CHECKED(device_synchronize)
-  BRINGUP_CHECKED(mem_alloc)
-  BRINGUP_CHECKED(mem_free)
-  BRINGUP_CHECKED(mem_info)
-  BRINGUP_CHECKED(copy_async)
-  BRINGUP_CHECKED(fill_async)
-  BRINGUP_CHECKED(stream_create)
-  BRINGUP_CHECKED(stream_destroy)
-  BRINGUP_CHECKED(stream_synchronize)
-  BRINGUP_CHECKED(stream_query)
-  BRINGUP_CHECKED(event_create)
-  BRINGUP_CHECKED(event_destroy)
-  BRINGUP_CHECKED(event_record)
-  BRINGUP_CHECKED(event_wait)
-  BRINGUP_CHECKED(event_query)
-  BRINGUP_CHECKED(event_synchronize)
-  BRINGUP_CHECKED(event_elapsed)
-  BRINGUP_CHECKED(host_alloc)
-  BRINGUP_CHECKED(host_free)
-  BRINGUP_CHECKED(host_view)
-  BRINGUP_CHECKED(host_func)
-  BRINGUP_CHECKED(module_load)
-  BRINGUP_CHECKED(module_unload)
-  BRINGUP_CHECKED(get_function)
-  BRINGUP_CHECKED(launch)
-  BRINGUP_CHECKED(graph_create)
-  BRINGUP_CHECKED(graph_destroy)
-  BRINGUP_CHECKED(graph_add_kernel)
-  BRINGUP_CHECKED(graph_add_copy)
-  BRINGUP_CHECKED(graph_add_host_func)
-  BRINGUP_CHECKED(graph_launch)
-  BRINGUP_CHECKED(graph_update_kernel)
+  bringup_driver whole = driver;
+  complete(whole);
+  state().real = keep(whole);
+  state().stopped = keep(stopped(whole));
+  state().has_timing = driver.event_elapsed != nullptr;
+  state().counts_work = driver.stream_query == nullptr;
+  bringup_driver table = whole;
+#define BRINGUP_CHECKED(name) table.name = whole.name != nullptr ? &name : nullptr;
+  BRINGUP_DRIVER_UNGROUPED(BRINGUP_CHECKED)
 #undef BRINGUP_CHECKED
+  check_groups(whole, table);
   table.last_error = &last_error;
   return table;
 }

@@ -7,8 +7,10 @@
 
 namespace bringup::driver {
 
-// Functions that call those of `real` and check what they answer; where `real` has none there is
-// none. A process has one driver: a later call takes the place of the former one.
-bringup_driver checked(const bringup_driver& real);
+// Functions that call those of `driver`, which read_table gave, and check what they answer. Those
+// of BRINGUP_DRIVER_SUBSTITUTED always exist; where `driver` has none of the others there is none.
+// After shutdown no call reaches the driver: what frees or destroys does nothing, the others fail.
+// A process has one driver: a later call takes the place of the former one.
+bringup_driver checked(const bringup_driver& driver);
 
 }  // namespace bringup::driver

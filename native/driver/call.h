@@ -1,0 +1,109 @@
+// What the checks of this folder share: the driver behind them, one call of it, and the words for
+// what went wrong.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bringup/driver.h"
+#include "driver/books.h"
+#include "driver/waits.h"
+
+namespace bringup::driver {
+
+struct State {
+  std::mutex mutex;                                           // guards tables
+  std::vector<std::unique_ptr<const bringup_driver>> tables;  // a call may still be in one
+  std::atomic<const bringup_driver*> real{nullptr};
+  std::atomic<const bringup_driver*> stopped{nullptr};  // what stands for it after shutdown
+  std::atomic<bool> has_timing{true};                   // the driver has event_elapsed
+  std::atomic<bool> counts_work{false};                 // it has no stream_query
+  std::atomic<int32_t> device_count{0};
+  Segments segments;
+  Handles streams;
+  Handles events;
+  Handles graphs;
+};
+
+State& state();
+
+// The driver's functions, with substitutes for what it has not.
+inline const bringup_driver& real() { return *state().real.load(std::memory_order_acquire); }
+
+// This thread's own words for its last call, in place of the driver's; empty: the driver's stand.
+// Plain memory, because threads make calls while they end.
+constexpr size_t kWords = 512;
+char* words() noexcept;
+
+// The detail that goes with words().
+const bringup_error_detail& kept_detail() noexcept;
+
+// A failure in our words.
+int32_t fail(int32_t status, const std::string& what);
+// A failure because the driver breaks its contract.
+int32_t broken(const char* function, const std::string& what);
+int32_t too_long(const char* function, const std::string& what);
+// The failure of a call before the last one, whose words and detail would be gone otherwise.
+void keep_words();
+
+// One call: forgets the words of the former, and is watched.
+struct Call : WatchedCall {
+  Call(const char* function, int32_t device = -1, const void* stream = nullptr,
+       const char* name = nullptr)
+      : WatchedCall(function, device, stream, name) {
+    words()[0] = '\0';
+  }
+};
+
+// `status`, or BRINGUP_ERROR where the function cannot return it.
+int32_t known(const char* function, int32_t status, bool is_query = false);
+
+// Work was given to a stream.
+void count_work(int32_t device, bringup_stream stream);
+inline void gave(int32_t device, bringup_stream stream) {
+  if (state().counts_work.load(std::memory_order_relaxed)) count_work(device, stream);
+}
+
+template <size_t kSize>
+bool ends(const char (&text)[kSize]) {
+  return std::char_traits<char>::find(text, kSize, '\0') != nullptr;
+}
+
+// A structure of the caller, which the driver fills: it finds `Struct::struct_size` set and may
+// write no further.
+template <class Struct>
+struct Given {
+  Struct value{};
+  unsigned char behind[64];
+
+  Given() {
+    value.struct_size = sizeof value;
+    for (unsigned char& byte : behind) byte = 0x5a;
+  }
+  bool is_intact() const {
+    for (const unsigned char byte : behind) {
+      if (byte != 0x5a) return false;
+    }
+    return true;
+  }
+  // As much as the caller knows.
+  void copy_to(Struct* target) const {
+    const uint32_t known_bytes = target->struct_size;
+    std::char_traits<char>::copy(reinterpret_cast<char*>(target),
+                                 reinterpret_cast<const char*>(&value),
+                                 std::min<size_t>(known_bytes, sizeof value));
+    target->struct_size = known_bytes;
+  }
+};
+
+// Puts functions made of the required ones where the driver has none.
+void complete(bringup_driver& driver);
+// Puts the checks of the capability groups into the checked table.
+void check_groups(const bringup_driver& driver, bringup_driver& table);
+// What answers once the driver was shut down.
+bringup_driver stopped(const bringup_driver& driver);
+
+}  // namespace bringup::driver

@@ -1,0 +1,189 @@
+// Checks of the functions behind capability bits.
+#include <cstring>
+
+#include "driver/call.h"
+#include "driver/functions.h"
+
+namespace bringup::driver {
+namespace {
+
+// --- LIFECYCLE
+
+int32_t init() {
+  const Call call("init");
+  return known("init", real().init());
+}
+
+int32_t shutdown() {
+  const Call call("shutdown");
+  const auto function = real().shutdown;
+  state().real.store(state().stopped.load());  // before: nobody calls the driver while it ends
+  return known("shutdown", function());
+}
+
+// --- ERROR_DETAIL. No Call: it tells of the former one.
+
+int32_t error_detail(bringup_error_detail* detail) {
+  if (words()[0] != '\0') {
+    Given<bringup_error_detail> own;
+    own.value = kept_detail();
+    own.copy_to(detail);
+    return BRINGUP_OK;
+  }
+  Given<bringup_error_detail> given;
+  given.value.device = -1;
+  const int32_t status = known("error_detail", real().error_detail(&given.value));
+  if (status != BRINGUP_OK) return status;
+  if (!given.is_intact()) {
+    return broken("error_detail", "wrote behind the structure that it was given");
+  }
+  if (!ends(given.value.kernel)) return broken("error_detail", "gave a kernel without an end");
+  if (!ends(given.value.text)) return broken("error_detail", "gave a text without an end");
+  given.copy_to(detail);
+  return BRINGUP_OK;
+}
+
+// --- TIMED_WAITS. A time that is over is no failure.
+
+int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds) {
+  const Call call("stream_wait_for", device, stream);
+  const int32_t status = real().stream_wait_for(device, stream, nanoseconds);
+  return status == BRINGUP_TIMEOUT ? status : known("stream_wait_for", status);
+}
+
+int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
+  const Call call("event_wait_for");
+  const int32_t status = real().event_wait_for(event, nanoseconds);
+  return status == BRINGUP_TIMEOUT ? status : known("event_wait_for", status);
+}
+
+// --- RESET, HOST_MEMORY, POINTERS
+
+int32_t device_reset(int32_t device) {
+  const Call call("device_reset", device);
+  return known("device_reset", real().device_reset(device));
+}
+
+int32_t host_register(void* address, size_t bytes) {
+  const Call call("host_register");
+  return known("host_register", real().host_register(address, bytes));
+}
+
+int32_t host_unregister(void* address) {
+  const Call call("host_unregister");
+  return known("host_unregister", real().host_unregister(address));
+}
+
+int32_t pointer_info(const void* address, bringup_pointer_info* info) {
+  const Call call("pointer_info");
+  Given<bringup_pointer_info> given;
+  given.value.device = -1;
+  const int32_t status = known("pointer_info", real().pointer_info(address, &given.value));
+  if (status != BRINGUP_OK) return status;
+  const bringup_pointer_info& found = given.value;
+  if (!given.is_intact()) {
+    return broken("pointer_info", "wrote behind the structure that it was given");
+  }
+  if (found.kind < BRINGUP_POINTER_UNKNOWN || found.kind > BRINGUP_POINTER_HOST) {
+    return broken("pointer_info",
+                  "gave the kind " + std::to_string(found.kind) + ", which there is not");
+  }
+  const int32_t count = state().device_count.load();
+  if (found.kind == BRINGUP_POINTER_DEVICE && (found.device < 0 || found.device >= count)) {
+    return broken("pointer_info", "gave the device " + std::to_string(found.device) + " of " +
+                                      std::to_string(count));
+  }
+  const auto offset =
+      reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(found.base);
+  if (found.base != nullptr && offset >= found.bytes) {
+    return broken("pointer_info", "gave an allocation that does not hold the address");
+  }
+  given.copy_to(info);
+  return BRINGUP_OK;
+}
+
+// --- COPY_2D, WIDE_FILL, MODULE_DATA
+
+int32_t copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
+                      int32_t src_device, const void* src, size_t src_pitch, size_t width,
+                      size_t height, bringup_stream stream) {
+  const int32_t device = kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device;
+  const Call call("copy_2d_async", device, stream);
+  gave(device, stream);
+  return known("copy_2d_async", real().copy_2d_async(kind, dst_device, dst, dst_pitch, src_device,
+                                                     src, src_pitch, width, height, stream));
+}
+
+int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
+                        bringup_stream stream) {
+  const Call call("fill_wide_async", device, stream);
+  gave(device, stream);
+  return known("fill_wide_async",
+               real().fill_wide_async(device, dst, pattern, size, count, stream));
+}
+
+int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** module) {
+  const Call call("module_load_data", device);
+  *module = nullptr;
+  const int32_t status =
+      known("module_load_data", real().module_load_data(device, data, bytes, module));
+  if (status != BRINGUP_OK || *module != nullptr) return status;
+  return broken("module_load_data", "returned BRINGUP_OK and no module");
+}
+
+// --- LAUNCH_VALUES
+
+int32_t launch_values(int32_t device, bringup_stream stream,
+                      const bringup_launch_values_args* launch) {
+  const Call call("launch_values", device, stream, launch->name);
+  gave(device, stream);
+  return known("launch_values", real().launch_values(device, stream, launch));
+}
+
+int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
+  const Call call("graph_add_values", -1, nullptr, launch->name);
+  return known("graph_add_values", real().graph_add_values(graph, launch));
+}
+
+int32_t graph_update_values(bringup_graph graph, int32_t kernel,
+                            const bringup_launch_values_args* launch) {
+  const Call call("graph_update_values", -1, nullptr, launch->name);
+  return known("graph_update_values", real().graph_update_values(graph, kernel, launch));
+}
+
+// --- PROFILER
+
+int32_t profiler_start(int32_t device) {
+  const Call call("profiler_start", device);
+  return known("profiler_start", real().profiler_start(device));
+}
+
+int32_t profiler_stop(int32_t device) {
+  const Call call("profiler_stop", device);
+  return known("profiler_stop", real().profiler_stop(device));
+}
+
+int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
+                      uint64_t* lost) {
+  const Call call("profiler_read", device);
+  *count = 0;
+  *lost = 0;
+  const int32_t status =
+      known("profiler_read", real().profiler_read(device, records, capacity, count, lost));
+  if (status != BRINGUP_OK || (*count >= 0 && *count <= capacity)) return status;
+  const int32_t said = *count;
+  *count = 0;
+  return broken("profiler_read", "gave " + std::to_string(said) +
+                                     " records where there is room for " +
+                                     std::to_string(capacity));
+}
+
+}  // namespace
+
+void check_groups(const bringup_driver& driver, bringup_driver& table) {
+#define BRINGUP_CHECKED(group, name) table.name = driver.name != nullptr ? &name : nullptr;
+  BRINGUP_DRIVER_GROUPED(BRINGUP_CHECKED)
+#undef BRINGUP_CHECKED
+}
+
+}  // namespace bringup::driver
