@@ -13,7 +13,6 @@
 namespace bringup::sim {
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr size_t kPage = 4096;
 
 size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
@@ -90,14 +89,23 @@ bool DeviceMemory::release(void* address) {
   return true;
 }
 
-bool DeviceMemory::covers(const void* address, size_t bytes) const {
-  if (!contains(address)) return false;
-  const size_t begin = offset_of(address);
+std::optional<std::pair<void*, size_t>> DeviceMemory::allocation_of(const void* address) const {
+  if (!contains(address)) return std::nullopt;
+  const size_t offset = offset_of(address);
   std::lock_guard lock(mutex_);
-  auto allocation = live_.upper_bound(begin);
-  if (allocation == live_.begin()) return false;
+  auto allocation = live_.upper_bound(offset);
+  if (allocation == live_.begin()) return std::nullopt;
   --allocation;
-  return begin + bytes <= allocation->first + allocation->second;
+  const auto [begin, bytes] = *allocation;
+  if (offset >= begin + bytes) return std::nullopt;
+  return std::pair<void*, size_t>{device_base_ + begin, bytes};
+}
+
+bool DeviceMemory::covers(const void* address, size_t bytes) const {
+  const auto allocation = allocation_of(address);
+  if (!allocation) return false;
+  const auto* begin = static_cast<const std::byte*>(address);
+  return begin + bytes <= static_cast<std::byte*>(allocation->first) + allocation->second;
 }
 
 size_t DeviceMemory::free_bytes() const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 namespace bringup::sim {
 
@@ -14,6 +15,8 @@ namespace bringup::sim {
 // are one mapping.
 class DeviceMemory {
  public:
+  static constexpr size_t kAlignment = 256;
+
   DeviceMemory(size_t capacity, bool isolated);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -28,6 +31,8 @@ class DeviceMemory {
     const auto* byte = static_cast<const std::byte*>(address);
     return byte >= device_base_ && byte < device_base_ + capacity_;
   }
+  // The live allocation that holds an address: where it begins, and its bytes.
+  std::optional<std::pair<void*, size_t>> allocation_of(const void* address) const;
   // True when the whole range lies in one live allocation.
   bool covers(const void* address, size_t bytes) const;
 

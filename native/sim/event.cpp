@@ -50,14 +50,33 @@ void Event::complete(uint64_t version) {
   waiting_room().changed.notify_all();
 }
 
-void Event::wait(uint64_t version) const {
+void Event::wait(uint64_t version, const std::atomic<bool>* give_up) const {
   if (done(version)) return;
   WaitingRoom& room = waiting_room();
   room.waiters.fetch_add(1);
   std::unique_lock lock(room.mutex);
-  room.changed.wait(lock, [&] { return room.abandoned || completed_.load() >= version; });
+  room.changed.wait(lock, [&] {
+    return room.abandoned || completed_.load() >= version || (give_up != nullptr && *give_up);
+  });
   lock.unlock();
   room.waiters.fetch_sub(1);
+}
+
+bool Event::wait_until(uint64_t version, std::chrono::steady_clock::time_point deadline) const {
+  if (done(version)) return true;
+  WaitingRoom& room = waiting_room();
+  room.waiters.fetch_add(1);
+  std::unique_lock lock(room.mutex);
+  const bool over = room.changed.wait_until(
+      lock, deadline, [&] { return room.abandoned || completed_.load() >= version; });
+  lock.unlock();
+  room.waiters.fetch_sub(1);
+  return over;
+}
+
+void wake_event_waits() {
+  std::lock_guard lock(waiting_room().mutex);
+  waiting_room().changed.notify_all();
 }
 
 void abandon_event_waits() {

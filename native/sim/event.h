@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -23,8 +24,11 @@ class Event {
   bool done(uint64_t version) const noexcept {
     return completed_.load(std::memory_order_acquire) >= version;
   }
-  // Blocks until `version` is complete, or until the simulator shuts down.
-  void wait(uint64_t version) const;
+  // Blocks until `version` is complete, until the simulator shuts down, or until `give_up` is set
+  // and wake_event_waits() was called.
+  void wait(uint64_t version, const std::atomic<bool>* give_up = nullptr) const;
+  // False when `deadline` comes first.
+  bool wait_until(uint64_t version, std::chrono::steady_clock::time_point deadline) const;
 
   bool timing() const noexcept { return timing_; }
   // Nanoseconds of the last completed record.
@@ -42,5 +46,7 @@ class Event {
 
 // Wakes every wait() for good: the process is ending.
 void abandon_event_waits();
+// Lets every wait() look at its flag.
+void wake_event_waits();
 
 }  // namespace bringup::sim

@@ -45,12 +45,12 @@ LaunchCopies& Graph::changeable_kernels() {
   return *kernels_;
 }
 
-std::optional<std::string> Graph::run(const LaunchCopies& kernels, const Place& place) {
+std::optional<Failure> Graph::run(const LaunchCopies& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {
       if (kernel->number >= kernels.size()) break;  // added after this launch
-      if (auto text = run_launch(kernels[kernel->number]->get(), place)) return text;
+      if (auto failure = run_launch(kernels[kernel->number]->get(), place)) return failure;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

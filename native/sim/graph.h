@@ -28,7 +28,7 @@ class Graph {
   std::shared_ptr<const LaunchCopies> kernels();
   // Runs all nodes; stops at the first kernel that fails and returns what it said. Two runs never
   // overlap.
-  std::optional<std::string> run(const LaunchCopies& kernels, const Place& place);
+  std::optional<Failure> run(const LaunchCopies& kernels, const Place& place);
 
  private:
   struct KernelNode {

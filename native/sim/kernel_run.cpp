@@ -125,8 +125,18 @@ std::string place_text(const bringup_launch& launch, const Place& place) {
          std::to_string(place.device);
 }
 
-std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
-                                      const Place& place) {
+Failure failure_of(const bringup_launch& launch, const Place& place, const std::string& what,
+                   int64_t code = 0, std::string text = {}) {
+  ErrorDetail detail;
+  detail.code = code;
+  detail.device = place.device;
+  detail.stream = place.native_stream;
+  detail.kernel = launch.name != nullptr ? launch.name : "";
+  detail.text = std::move(text);
+  return {place_text(launch, place) + ": " + what, std::move(detail)};
+}
+
+std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, const Place& place) {
   std::string message;
   bringup_ctx ctx{sizeof(bringup_ctx),
                   BRINGUP_KERNEL_ABI,
@@ -143,31 +153,32 @@ std::optional<std::string> run_blocks(const bringup_launch& launch, void** args,
     scratch().rewind();
     const int32_t status = launch.fn(args, launch.nargs, &ctx);
     if (status == 0) continue;
-    std::string text =
-        place_text(launch, place) + ": the kernel returned " + std::to_string(status);
+    std::string text = "the kernel returned " + std::to_string(status);
     if (launch.grid > 1) text += " in block " + std::to_string(block);
     if (!message.empty()) text += ": " + message;
-    return text;
+    return failure_of(launch, place, text, status,
+                      "block " + std::to_string(block) + " of " + std::to_string(launch.grid));
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<std::string> run_launch(const bringup_launch& launch, const Place& place) {
+std::optional<Failure> run_launch(const bringup_launch& launch, const Place& place) {
   const int32_t foreign = foreign_argument(launch, *place.memory);
   if (foreign >= 0) {
-    return place_text(launch, place) + ": argument " + std::to_string(foreign) +
-           " is a tensor outside this device's memory";
+    return failure_of(
+        launch, place,
+        "argument " + std::to_string(foreign) + " is a tensor outside this device's memory");
   }
   try {
     if (!place.memory->isolated()) return run_blocks(launch, launch.args, place);
     WorkerArguments arguments(launch, *place.memory);
     return run_blocks(launch, arguments.data(), place);
   } catch (const std::exception& error) {
-    return place_text(launch, place) + ": the kernel threw: " + error.what();
+    return failure_of(launch, place, std::string("the kernel threw: ") + error.what());
   } catch (...) {
-    return place_text(launch, place) + ": the kernel threw something that is no std::exception";
+    return failure_of(launch, place, "the kernel threw something that is no std::exception");
   }
 }
 

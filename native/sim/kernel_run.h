@@ -8,6 +8,7 @@
 
 #include "bringup/driver.h"
 #include "sim/device_memory.h"
+#include "sim/status.h"
 
 namespace bringup::sim {
 
@@ -37,8 +38,13 @@ struct Place {
   const DeviceMemory* memory = nullptr;
 };
 
-// Runs every block of the grid, one after the other. Returns what went wrong, in words that name
-// the operator and the stream, or nothing.
-std::optional<std::string> run_launch(const bringup_launch& launch, const Place& place);
+// What went wrong in a piece of work, in words that name the operator and the stream.
+struct Failure {
+  std::string text;
+  ErrorDetail detail;
+};
+
+// Runs every block of the grid, one after the other. Returns what went wrong, or nothing.
+std::optional<Failure> run_launch(const bringup_launch& launch, const Place& place);
 
 }  // namespace bringup::sim

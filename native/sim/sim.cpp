@@ -11,30 +11,15 @@
 #include <thread>
 
 #include "bringup/driver.h"
-#include "sim/event.h"
-#include "sim/graph.h"
+#include "sim/entry.h"
+#include "sim/groups.h"
+#include "sim/host_ranges.h"
 #include "sim/simulator.h"
-#include "sim/status.h"
 
 namespace bringup::sim {
 namespace {
 
 constexpr size_t kPinnedAlignment = 4096;
-
-std::shared_ptr<Event>& event_of(bringup_event handle) {
-  return *reinterpret_cast<std::shared_ptr<Event>*>(handle);
-}
-std::shared_ptr<Graph>& graph_of(bringup_graph handle) {
-  return *reinterpret_cast<std::shared_ptr<Graph>*>(handle);
-}
-
-void require(bool condition, const char* text) {
-  if (!condition) throw SimError(BRINGUP_INVALID, text);
-}
-
-void may_wait() {
-  require(!on_worker_thread(), "a host function waited for a stream, which would wait for itself");
-}
 
 // The worker's address of a range that must lie in one allocation of a device.
 std::byte* device_range(const void* address, size_t bytes, const char* role) {
@@ -80,6 +65,12 @@ int32_t device_props(int32_t device, bringup_device_props* props) {
     all.supports_int64 = 1;
     all.host_visible_memory = memory.isolated() ? 0 : 1;
     all.runs_host_code = 1;
+    all.alignment = DeviceMemory::kAlignment;
+    std::memcpy(all.uuid, "bringup-sim-npu", sizeof(all.uuid));
+    all.uuid[sizeof(all.uuid) - 1] = static_cast<uint8_t>(device);
+    std::strncpy(all.driver_version, "1.1", sizeof(all.driver_version) - 1);
+    all.least_priority = kLeastPriority;
+    all.greatest_priority = kGreatestPriority;
     std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
     return BRINGUP_OK;
   });
@@ -150,9 +141,9 @@ int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bring
 
 // --- streams
 
-int32_t stream_create(int32_t device, int32_t, bringup_stream* stream) {
+int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
   return guarded([&] {
-    *stream = Simulator::instance().create_stream(device);
+    *stream = Simulator::instance().create_stream(device, priority);
     return BRINGUP_OK;
   });
 }
@@ -257,11 +248,13 @@ int32_t host_alloc(size_t bytes, void** address) {
     const size_t rounded = (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
     *address = std::aligned_alloc(kPinnedAlignment, rounded);
     if (*address == nullptr) throw std::bad_alloc();
+    host_ranges().add(*address, rounded, false);
     return BRINGUP_OK;
   });
 }
 
 int32_t host_free(void* address) {
+  host_ranges().remove(address, false);
   std::free(address);
   return BRINGUP_OK;
 }
@@ -426,6 +419,17 @@ const bringup_driver kDriver = {
     .graph_add_host_func = graph_add_host_func,
     .graph_launch = graph_launch,
     .graph_update_kernel = graph_update_kernel,
+    .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
+                    BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS,
+    .init = init,
+    .shutdown = shutdown,
+    .error_detail = error_detail,
+    .stream_wait_for = stream_wait_for,
+    .event_wait_for = event_wait_for,
+    .device_reset = device_reset,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
+    .pointer_info = pointer_info,
 };
 
 }  // namespace

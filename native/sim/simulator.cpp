@@ -49,10 +49,15 @@ std::string& last_error_text() {
   return text;
 }
 
+ErrorDetail& last_error_detail() {
+  thread_local ErrorDetail detail;
+  return detail;
+}
+
 Simulator::Simulator(const SimSettings& settings) {
   for (int32_t index = 0; index < kDeviceCount; ++index) {
     auto device = std::make_unique<Device>(settings);
-    device->default_stream = std::make_shared<Stream>(index, 0, device->memory);
+    device->default_stream = std::make_shared<Stream>(index, 0, device->memory, device->turns, 0);
     device->streams.push_back(device->default_stream);
     devices_[static_cast<size_t>(index)] = std::move(device);
   }
@@ -124,10 +129,16 @@ std::shared_ptr<Stream> Simulator::stream(int32_t index, bringup_stream handle) 
   return stream;
 }
 
-bringup_stream Simulator::create_stream(int32_t index) {
+bringup_stream Simulator::create_stream(int32_t index, int32_t priority) {
   Device& owner = device(index);
+  if (priority < kGreatestPriority || priority > kLeastPriority) {
+    throw SimError(BRINGUP_INVALID,
+                   "a stream of priority " + std::to_string(priority) + ": there are those from " +
+                       std::to_string(kGreatestPriority) + " to " + std::to_string(kLeastPriority));
+  }
   std::lock_guard lock(mutex_);
-  auto stream = std::make_shared<Stream>(index, next_stream_number_++, owner.memory);
+  auto stream =
+      std::make_shared<Stream>(index, next_stream_number_++, owner.memory, owner.turns, priority);
   owner.streams.push_back(stream);
   return reinterpret_cast<bringup_stream>(stream.get());
 }
@@ -142,14 +153,21 @@ void Simulator::destroy_stream(bringup_stream handle) {
   stream->raise_failure();
 }
 
+std::vector<std::shared_ptr<Stream>> Simulator::streams_of(int32_t index) {
+  std::lock_guard lock(mutex_);
+  return device(index).streams;
+}
+
+void Simulator::reset(int32_t index) {
+  const auto streams = streams_of(index);
+  for (const auto& stream : streams) stream->begin_reset();
+  wake_event_waits();
+  for (const auto& stream : streams) stream->end_reset();
+}
+
 void Simulator::synchronize(int32_t index) {
-  std::vector<std::shared_ptr<Stream>> streams;
-  {
-    std::lock_guard lock(mutex_);
-    streams = device(index).streams;
-  }
   std::exception_ptr first;  // every stream is waited for, whatever another one did
-  for (auto& stream : streams) {
+  for (const auto& stream : streams_of(index)) {
     try {
       stream->synchronize();
     } catch (const SimError&) {

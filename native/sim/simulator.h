@@ -30,9 +30,11 @@ class Simulator {
   DeviceMemory& memory(int32_t device);
   // The device's default stream for null.
   std::shared_ptr<Stream> stream(int32_t device, bringup_stream handle);
-  bringup_stream create_stream(int32_t device);
+  bringup_stream create_stream(int32_t device, int32_t priority);
   void destroy_stream(bringup_stream handle);
   void synchronize(int32_t device);
+  // Drops pending work of the device and forgets failures. A kernel that runs is waited for.
+  void reset(int32_t device);
   // The device whose memory holds this address; null when none does.
   DeviceMemory* memory_of(const void* address);
 
@@ -43,6 +45,7 @@ class Simulator {
     explicit Device(const SimSettings& settings)
         : memory(settings.memory_bytes, settings.isolated) {}
     DeviceMemory memory;
+    Turns turns;
     std::shared_ptr<Stream> default_stream;
     std::vector<std::shared_ptr<Stream>> streams;
   };
@@ -50,6 +53,7 @@ class Simulator {
   explicit Simulator(const SimSettings& settings);
   static Simulator& start();
   Device& device(int32_t index);
+  std::vector<std::shared_ptr<Stream>> streams_of(int32_t index);
 
   std::array<std::unique_ptr<Device>, kDeviceCount> devices_;
   std::mutex mutex_;  // guards the stream lists

@@ -11,21 +11,34 @@
 
 namespace bringup::sim {
 
+// What error_detail tells beyond the text.
+struct ErrorDetail {
+  int64_t code = 0;  // what a kernel returned
+  int32_t device = -1;
+  void* stream = nullptr;
+  std::string kernel;
+  std::string text;
+};
+
 // A refused call or a failed piece of work.
 class SimError : public std::exception {
  public:
-  SimError(bringup_status status, std::string text) : status_(status), text_(std::move(text)) {}
+  SimError(bringup_status status, std::string text, ErrorDetail detail = {})
+      : status_(status), text_(std::move(text)), detail_(std::move(detail)) {}
 
   bringup_status status() const noexcept { return status_; }
   const char* what() const noexcept override { return text_.c_str(); }
+  const ErrorDetail& detail() const noexcept { return detail_; }
 
  private:
   bringup_status status_;
   std::string text_;
+  ErrorDetail detail_;
 };
 
-// This thread's message for last_error(); kept until its next failure.
+// This thread's message for last_error() and its detail; kept until its next failure.
 std::string& last_error_text();
+ErrorDetail& last_error_detail();
 
 // Runs `body` behind the C border: nothing is thrown over it. `body` returns a bringup_status.
 template <typename Body>
@@ -34,12 +47,15 @@ int32_t guarded(Body&& body) noexcept {
     return body();
   } catch (const SimError& error) {
     last_error_text() = error.what();
+    last_error_detail() = error.detail();
     return error.status();
   } catch (const std::bad_alloc&) {
     last_error_text() = "the simulated NPU ran out of host memory";
+    last_error_detail() = {};
     return BRINGUP_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     last_error_text() = error.what();
+    last_error_detail() = {};
     return BRINGUP_ERROR;
   }
 }

@@ -26,8 +26,9 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 bool on_worker_thread() noexcept { return t_worker; }
 
-Stream::Stream(int32_t device, int number, const DeviceMemory& memory)
-    : place_{device, number, this, &memory} {}
+Stream::Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns,
+               int32_t priority)
+    : place_{device, number, this, &memory}, turns_(turns), priority_(priority) {}
 
 Stream::~Stream() { stop(false); }
 
@@ -38,6 +39,7 @@ void Stream::enqueue(Task task) {
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
     if (!thread_.joinable()) thread_ = std::thread(&Stream::work, this);
     incoming_.push_back(std::move(task));
+    if (!blocked_) set_ready(true);
     submitted_.fetch_add(1, std::memory_order_release);
     wake = std::exchange(sleeping_, false);
   }
@@ -55,24 +57,71 @@ void Stream::record(const std::shared_ptr<Event>& event) {
 }
 
 void Stream::synchronize() {
-  const uint64_t target = submitted_.load(std::memory_order_acquire);
+  wait_for(submitted_.load(std::memory_order_acquire), std::nullopt);
+  raise_failure();
+}
+
+bool Stream::synchronize_until(std::chrono::steady_clock::time_point deadline) {
+  if (!wait_for(submitted_.load(std::memory_order_acquire), deadline)) return false;
+  raise_failure();
+  return true;
+}
+
+bool Stream::wait_for(uint64_t target,
+                      std::optional<std::chrono::steady_clock::time_point> deadline) {
   const auto reached = [&] { return completed_.load(std::memory_order_acquire) >= target; };
   for (int look = 0; look < kLooksBeforeSleep && !reached(); ++look) std::this_thread::yield();
-  if (!reached()) {
-    waiters_.fetch_add(1);
-    std::unique_lock lock(done_mutex_);
-    done_.wait(lock, [&] { return completed_.load() >= target; });
-    lock.unlock();
-    waiters_.fetch_sub(1);
+  if (reached()) return true;
+  waiters_.fetch_add(1);
+  std::unique_lock lock(done_mutex_);
+  const auto is_done = [&] { return completed_.load() >= target; };
+  bool over = true;
+  if (deadline) {
+    over = done_.wait_until(lock, *deadline, is_done);
+  } else {
+    done_.wait(lock, is_done);
   }
-  raise_failure();
+  lock.unlock();
+  waiters_.fetch_sub(1);
+  return over;
+}
+
+void Stream::begin_reset() {
+  resetting_ = true;
+  turns_.wake();
+}
+
+void Stream::end_reset() {
+  wait_for(submitted_.load(std::memory_order_acquire), std::nullopt);
+  resetting_ = false;
+  std::lock_guard lock(failure_mutex_);
+  failed_ = false;
+}
+
+// Only streams that are more urgent than others need to say so. With mutex_ held.
+void Stream::set_ready(bool ready) {
+  if (priority_ >= kLeastPriority || ready == ready_) return;
+  ready_ = ready;
+  if (ready) {
+    turns_.announce(priority_);
+  } else {
+    turns_.withdraw(priority_);
+  }
+}
+
+void Stream::set_blocked(bool blocked) {
+  if (priority_ >= kLeastPriority) return;
+  std::lock_guard lock(mutex_);
+  blocked_ = blocked;
+  set_ready(!blocked);
 }
 
 void Stream::raise_failure() {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(failure_mutex_);
   if (!failed_.exchange(false)) return;
-  throw SimError(BRINGUP_KERNEL_FAILED, std::exchange(failure_, std::string()));
+  Failure failure = std::exchange(failure_, Failure());
+  throw SimError(BRINGUP_KERNEL_FAILED, std::move(failure.text), std::move(failure.detail));
 }
 
 void Stream::stop(bool drain) {
@@ -83,6 +132,7 @@ void Stream::stop(bool drain) {
     ending = std::exchange(thread_, std::thread());
   }
   wake_.notify_one();
+  turns_.wake();
   if (ending.joinable()) ending.join();
 }
 
@@ -93,6 +143,7 @@ void Stream::work() {
     {
       std::unique_lock lock(mutex_);
       sleeping_ = incoming_.empty();
+      if (sleeping_) set_ready(false);
       wake_.wait(lock, [&] { return !incoming_.empty() || draining_ || dropping_; });
       sleeping_ = false;
       if (incoming_.empty()) return;
@@ -116,27 +167,50 @@ void Stream::finish_one() {
 }
 
 void Stream::run(Task& task) {
+  const bool blocks =
+      std::holds_alternative<HostTask>(task) || std::holds_alternative<WaitTask>(task);
+  if (blocks) {
+    set_blocked(true);
+  } else {
+    turns_.await(priority_, dropping_, resetting_);
+  }
+  if (resetting_.load(std::memory_order_relaxed)) {
+    drop(task);
+  } else {
+    perform(task);
+  }
+  if (blocks) set_blocked(false);
+}
+
+void Stream::perform(Task& task) {
   std::visit(Overloaded{
                  [](CopyTask& copy) { std::memmove(copy.dst, copy.src, copy.bytes); },
                  [](FillTask& fill) { std::memset(fill.dst, fill.value, fill.bytes); },
                  [this](OwnedLaunch& launch) {
-                   if (auto text = run_launch(launch.get(), place_)) fail(std::move(*text));
+                   if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));
                  },
                  [](HostTask& host) { host.fn(host.user); },
                  [](RecordTask& record) { record.event->complete(record.version); },
-                 [](WaitTask& wait) { wait.event->wait(wait.version); },
+                 [this](WaitTask& wait) { wait.event->wait(wait.version, &resetting_); },
                  [this](GraphTask& task) {
-                   if (auto text = task.graph->run(*task.kernels, place_)) fail(std::move(*text));
+                   if (auto failure = task.graph->run(*task.kernels, place_)) {
+                     fail(std::move(*failure));
+                   }
                  },
              },
              task);
 }
 
+// Events that were pending are done; nobody shall wait for them.
+void Stream::drop(Task& task) {
+  if (auto* record = std::get_if<RecordTask>(&task)) record->event->complete(record->version);
+}
+
 // The first failure stands: the others mostly follow from it.
-void Stream::fail(std::string text) {
+void Stream::fail(Failure failure) {
   std::lock_guard lock(failure_mutex_);
   if (failed_.load()) return;
-  failure_ = std::move(text);
+  failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "sim/event.h"
 #include "sim/kernel_run.h"
 #include "sim/launch_copy.h"
+#include "sim/turns.h"
 
 namespace bringup::sim {
 
@@ -53,7 +55,7 @@ using Task =
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  Stream(int32_t device, int number, const DeviceMemory& memory);
+  Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, int32_t priority);
   ~Stream();
 
   int32_t device() const noexcept { return place_.device; }
@@ -67,6 +69,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Waits for what was enqueued so far, then throws the first failure since the last call. An
   // atomic check when idle.
   void synchronize();
+  // The same, but false when `deadline` comes first.
+  bool synchronize_until(std::chrono::steady_clock::time_point deadline);
+  // Drops what is queued, waits for what runs, and forgets the failure: begin_reset() for every
+  // stream of a device, as they may wait for each other, then end_reset() for every one.
+  void begin_reset();
+  void end_reset();
   // Throws the first failure so far and forgets it.
   void raise_failure();
   // Ends the worker: after all tasks (drain) or after the one it runs, dropping the others.
@@ -75,17 +83,28 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   void work();
   void run(Task& task);
-  void fail(std::string text);
+  void perform(Task& task);
+  void drop(Task& task);
+  void fail(Failure failure);
   void finish_one();
+  bool wait_for(uint64_t target, std::optional<std::chrono::steady_clock::time_point> deadline);
+  // Whether this stream has work that other streams have to stand back for.
+  void set_ready(bool ready);
+  void set_blocked(bool blocked);
 
   Place place_;
-  std::mutex mutex_;  // guards incoming_, sleeping_, thread_
+  Turns& turns_;
+  const int32_t priority_;
+  std::mutex mutex_;  // guards incoming_, sleeping_, thread_, ready_, blocked_
+  bool ready_ = false;
+  bool blocked_ = false;  // in a wait or a host function
   std::condition_variable wake_;
   std::vector<Task> incoming_;
   bool sleeping_ = false;
   std::thread thread_;
   std::atomic<bool> draining_{false};
-  std::atomic<bool> dropping_{false};
+  std::atomic<bool> dropping_{false};  // for good
+  std::atomic<bool> resetting_{false};
 
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> completed_{0};
@@ -95,7 +114,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
-  std::string failure_;
+  Failure failure_;
 };
 
 // True on a worker thread, where waiting for a stream would wait for itself.

@@ -1,0 +1,18 @@
+// The simulator's functions behind capability bits; driver.h says what they do.
+#pragma once
+
+#include "bringup/driver.h"
+
+namespace bringup::sim {
+
+int32_t init();
+int32_t shutdown();
+int32_t error_detail(bringup_error_detail* detail);
+int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds);
+int32_t event_wait_for(bringup_event event, int64_t nanoseconds);
+int32_t device_reset(int32_t device);
+int32_t host_register(void* address, size_t bytes);
+int32_t host_unregister(void* address);
+int32_t pointer_info(const void* address, bringup_pointer_info* info);
+
+}  // namespace bringup::sim

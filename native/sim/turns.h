@@ -1,0 +1,38 @@
+// Stream priorities of one device: a stream begins no work while a more urgent one has work that
+// could run.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace bringup::sim {
+
+// As in CUDA: lower is more urgent.
+inline constexpr int32_t kGreatestPriority = -2;
+inline constexpr int32_t kLeastPriority = 0;
+
+class Turns {
+ public:
+  // A stream of this priority has work that waits for nothing; or no longer.
+  void announce(int32_t priority);
+  void withdraw(int32_t priority);
+  // Returns when no more urgent stream has such work, or one of the flags is set and wake() was
+  // called. Work that runs already is not interrupted.
+  void await(int32_t priority, const std::atomic<bool>& dropping,
+             const std::atomic<bool>& resetting);
+  // Lets every wait look at its flag.
+  void wake();
+
+ private:
+  bool is_turn(int32_t priority) const;
+
+  std::atomic<int> announced_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int32_t, int> ready_;  // streams, by priority
+};
+
+}  // namespace bringup::sim
