@@ -55,10 +55,6 @@ _UNCALLABLE = {
     "inductor_prims::": "Inductor's own, for kernels that it generates",
     "prims::inductor": "Inductor's own, for kernels that it generates",
 }
-NOT_ON_DEVICES = {
-    "aten::lstm": "the device has no fused cell of an LSTM, and cpu has none to run instead",
-    "aten::gru": "the device has no fused cell of a GRU, and cpu has none to run instead",
-}
 _DRAWS_NOTHING = {"aten::_fused_sdp_choice"}
 
 
@@ -76,9 +72,9 @@ def random_operators() -> list[str]:
     return found
 
 
-def reason_against(name: str, device: str) -> str | None:
-    """Why the operator cannot be called on the device; None if it can."""
-    for start, reason in (_UNCALLABLE | (NOT_ON_DEVICES if device != "cpu" else {})).items():
+def reason_against(name: str) -> str | None:
+    """Why the operator cannot be called on any device; None if it can."""
+    for start, reason in _UNCALLABLE.items():
         if name.startswith(start):
             return reason
     return None
@@ -198,7 +194,7 @@ def _output(name: str, argument: str, device: str) -> Tensor:
 def operator_calls(device: str) -> Iterator[Call]:
     """Every random operator that can be called on the device."""
     for name in random_operators():
-        if reason_against(name, device) is None:
+        if reason_against(name) is None:
             yield operator_call(name, device)
 
 

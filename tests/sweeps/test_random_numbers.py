@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 import torch
 from tests.sweeps.random_calls import (
-    NOT_ON_DEVICES,
     SIZE,
     Call,
     function_calls,
-    operator_call,
     operator_calls,
     random_operators,
     reason_against,
@@ -160,14 +158,9 @@ def _trials(device: str) -> Iterator[Trial]:
 
 
 def test_every_random_operator_is_called_or_has_a_reason(sweep_counts: Counter[str]) -> None:
-    for device in ("cpu", "npu:0"):
-        for name in random_operators():
-            reason = reason_against(name, device)
-            sweep_counts["operators" if reason is None else "left out"] += 1
-            if reason in NOT_ON_DEVICES.values():
-                with pytest.raises(NotImplementedError):
-                    operator_call(name, device).run(None)
-    assert sweep_counts["operators"] > 200
+    for name in random_operators():
+        sweep_counts["operators" if reason_against(name) is None else "left out"] += 1
+    assert sweep_counts["operators"] > 100
 
 
 @pytest.mark.parametrize("device", DEVICES)
