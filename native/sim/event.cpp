@@ -5,6 +5,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "sim/stream.h"
+
 namespace bringup::sim {
 namespace {
 
@@ -40,7 +42,12 @@ std::shared_ptr<Stream> Event::stream() const {
   return stream_.lock();
 }
 
-void Event::complete(uint64_t version) {
+void Event::complete(uint64_t version, std::shared_ptr<StreamFailure> failure) {
+  if (failure != nullptr || failed_.load()) {
+    std::lock_guard lock(waiting_room().mutex);
+    failed_ = failure != nullptr;
+    failure_ = std::move(failure);
+  }
   time_.store(now_ns(), std::memory_order_release);
   uint64_t former = completed_.load(std::memory_order_relaxed);
   while (former < version && !completed_.compare_exchange_weak(former, version)) {
@@ -50,8 +57,19 @@ void Event::complete(uint64_t version) {
   waiting_room().changed.notify_all();
 }
 
+std::shared_ptr<StreamFailure> Event::failure() const {
+  if (!failed_.load()) return nullptr;
+  std::lock_guard lock(waiting_room().mutex);
+  return failure_ != nullptr && !failure_->reported.load() ? failure_ : nullptr;
+}
+
+void Event::demand() const {
+  if (const auto owner = stream()) owner->demand();
+}
+
 void Event::wait(uint64_t version, const std::atomic<bool>* give_up) const {
   if (done(version)) return;
+  demand();
   WaitingRoom& room = waiting_room();
   room.waiters.fetch_add(1);
   std::unique_lock lock(room.mutex);
@@ -64,6 +82,7 @@ void Event::wait(uint64_t version, const std::atomic<bool>* give_up) const {
 
 bool Event::wait_until(uint64_t version, std::chrono::steady_clock::time_point deadline) const {
   if (done(version)) return true;
+  demand();
   WaitingRoom& room = waiting_room();
   room.waiters.fetch_add(1);
   std::unique_lock lock(room.mutex);

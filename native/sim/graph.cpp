@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "sim/faults.h"
 #include "sim/status.h"
 
 namespace bringup::sim {
@@ -45,12 +46,19 @@ LaunchCopies& Graph::changeable_kernels() {
   return *kernels_;
 }
 
+std::optional<Failure> Graph::run_kernel(const bringup_launch& launch, const Place& place) {
+  if (Faults::active()) {
+    if (auto failure = Faults::instance().graph_kernel(launch.name, place)) return failure;
+  }
+  return run_launch(launch, place);
+}
+
 std::optional<Failure> Graph::run(const LaunchCopies& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {
       if (kernel->number >= kernels.size()) break;  // added after this launch
-      if (auto failure = run_launch(kernels[kernel->number]->get(), place)) return failure;
+      if (auto failure = run_kernel(kernels[kernel->number]->get(), place)) return failure;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

@@ -37,6 +37,7 @@ class Graph {
   };
   using Node = std::variant<KernelNode, CopyTask, HostTask>;
 
+  static std::optional<Failure> run_kernel(const bringup_launch& launch, const Place& place);
   LaunchCopies& changeable_kernels();
 
   const int32_t device_;

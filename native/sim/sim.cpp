@@ -12,6 +12,7 @@
 
 #include "bringup/driver.h"
 #include "sim/entry.h"
+#include "sim/faulty_driver.h"
 #include "sim/groups.h"
 #include "sim/host_ranges.h"
 #include "sim/simulator.h"
@@ -167,7 +168,9 @@ int32_t stream_synchronize(int32_t device, bringup_stream stream) {
 
 int32_t stream_query(int32_t device, bringup_stream stream) {
   return guarded([&] {
-    return Simulator::instance().stream(device, stream)->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
+    const auto queue = Simulator::instance().stream(device, stream);
+    queue->demand();
+    return queue->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
   });
 }
 
@@ -201,7 +204,9 @@ int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
   return guarded([&] {
     const std::shared_ptr<Event>& mark = event_of(event);
     auto queue = Simulator::instance().stream(device, stream);
-    if (!mark->done(mark->issued())) queue->enqueue(WaitTask{mark, mark->issued()});
+    if (!mark->done(mark->issued()) || mark->failure() != nullptr) {
+      queue->enqueue(WaitTask{mark, mark->issued()});
+    }
     return BRINGUP_OK;
   });
 }
@@ -210,6 +215,7 @@ int32_t event_query(bringup_event event) {
   return guarded([&] {
     Simulator::instance();
     const Event& mark = *event_of(event);
+    mark.demand();
     return mark.done(mark.issued()) ? BRINGUP_OK : BRINGUP_NOT_READY;
   });
 }
@@ -436,5 +442,6 @@ const bringup_driver kDriver = {
 }  // namespace bringup::sim
 
 BRINGUP_EXPORT const bringup_driver* bringup_driver_get(uint32_t abi_version) {
-  return abi_version == BRINGUP_DRIVER_ABI ? &bringup::sim::kDriver : nullptr;
+  static const bringup_driver table = bringup::sim::with_faults(bringup::sim::kDriver);
+  return abi_version == BRINGUP_DRIVER_ABI ? &table : nullptr;
 }

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "sim/event.h"
+#include "sim/faults.h"
 #include "sim/status.h"
+#include "sim/text.h"
 
 namespace bringup::sim {
 namespace {
@@ -20,18 +22,10 @@ size_t memory_setting() {
   constexpr size_t kDefault = size_t{4} << 30;
   const char* text = std::getenv("BRINGUP_SIM_MEMORY");
   if (text == nullptr || *text == '\0') return kDefault;
-  char* end = nullptr;
-  const unsigned long long number = std::strtoull(text, &end, 10);
-  std::string unit(end);
-  const size_t position = unit.empty() ? 0 : std::string("KMG").find(unit[0]) + 1;
-  const bool known = unit.size() <= 1 && (unit.empty() || position > 0);
-  constexpr unsigned long long kLargest = 1ull << 14;  // in the largest unit: 16 TiB
-  if (end == text || number == 0 || !known || number > (kLargest << 30) >> (10 * position)) {
-    throw SimError(BRINGUP_INVALID,
-                   "BRINGUP_SIM_MEMORY='" + std::string(text) +
-                       "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
-  }
-  return static_cast<size_t>(number) << (10 * position);
+  if (const auto bytes = byte_count(text)) return *bytes;
+  throw SimError(BRINGUP_INVALID,
+                 "BRINGUP_SIM_MEMORY='" + std::string(text) +
+                     "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
 }
 
 bool isolated_setting() {
@@ -40,6 +34,19 @@ bool isolated_setting() {
   if (value.empty() || value == "0") return false;
   if (value == "1") return true;
   throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_ISOLATED='" + value + "': expected 1 or 0");
+}
+
+std::string faults_setting() {
+  const char* text = std::getenv("BRINGUP_SIM_FAULTS");
+  return text != nullptr ? text : "";
+}
+
+FaultPlan read_faults(const std::string& text) {
+  try {
+    return FaultPlan::parse(text, true);
+  } catch (const SimError& error) {
+    throw SimError(BRINGUP_INVALID, std::string("BRINGUP_SIM_FAULTS: ") + error.what());
+  }
 }
 
 }  // namespace
@@ -55,18 +62,20 @@ ErrorDetail& last_error_detail() {
 }
 
 Simulator::Simulator(const SimSettings& settings) {
+  const FaultPlan faults = read_faults(settings.faults);
   for (int32_t index = 0; index < kDeviceCount; ++index) {
     auto device = std::make_unique<Device>(settings);
     device->default_stream = std::make_shared<Stream>(index, 0, device->memory, device->turns, 0);
     device->streams.push_back(device->default_stream);
     devices_[static_cast<size_t>(index)] = std::move(device);
   }
+  if (!settings.faults.empty()) Faults::instance().add(faults);
 }
 
 // Never destroyed: the host may still free memory while static destructors run. At the end of the
 // process the workers are joined and later calls are refused.
 Simulator& Simulator::start() {
-  static auto* simulator = new Simulator({memory_setting(), isolated_setting()});
+  static auto* simulator = new Simulator({memory_setting(), isolated_setting(), faults_setting()});
   static const bool ends = [] {
     pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
     std::atexit([] { start().shut_down(); });
@@ -161,6 +170,7 @@ std::vector<std::shared_ptr<Stream>> Simulator::streams_of(int32_t index) {
 void Simulator::reset(int32_t index) {
   const auto streams = streams_of(index);
   for (const auto& stream : streams) stream->begin_reset();
+  Faults::instance().reset(index);
   wake_event_waits();
   for (const auto& stream : streams) stream->end_reset();
 }
@@ -175,6 +185,13 @@ void Simulator::synchronize(int32_t index) {
     }
   }
   if (first) std::rethrow_exception(first);
+}
+
+void Simulator::wake_streams() {
+  const std::lock_guard lock(mutex_);
+  for (auto& device : devices_) {
+    for (auto& stream : device->streams) stream->wake();
+  }
 }
 
 }  // namespace bringup::sim

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "bringup/driver.h"
@@ -19,6 +20,7 @@ struct SimSettings {
   size_t memory_bytes;  // BRINGUP_SIM_MEMORY: bytes a device, with an optional K, M or G; 4G by
                         // default
   bool isolated;        // BRINGUP_SIM_ISOLATED: 1 makes device memory unreachable for the host
+  std::string faults;   // BRINGUP_SIM_FAULTS: docs/devices/faults.md
 };
 
 class Simulator {
@@ -35,6 +37,8 @@ class Simulator {
   void synchronize(int32_t device);
   // Drops pending work of the device and forgets failures. A kernel that runs is waited for.
   void reset(int32_t device);
+  // Streams look again whether they may put their work off.
+  void wake_streams();
   // The device whose memory holds this address; null when none does.
   DeviceMemory* memory_of(const void* address);
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "sim/faults.h"
 #include "sim/graph.h"
 #include "sim/status.h"
 
@@ -56,6 +57,19 @@ void Stream::record(const std::shared_ptr<Event>& event) {
   }
 }
 
+void Stream::demand() {
+  const uint64_t target = submitted_.load();
+  uint64_t former = demanded_.load();
+  while (former < target && !demanded_.compare_exchange_weak(former, target)) {
+  }
+  if (Faults::late()) wake();
+}
+
+void Stream::wake() {
+  { const std::lock_guard lock(mutex_); }  // the worker sleeps, or has not looked yet
+  wake_.notify_one();
+}
+
 void Stream::synchronize() {
   wait_for(submitted_.load(std::memory_order_acquire), std::nullopt);
   raise_failure();
@@ -69,6 +83,7 @@ bool Stream::synchronize_until(std::chrono::steady_clock::time_point deadline) {
 
 bool Stream::wait_for(uint64_t target,
                       std::optional<std::chrono::steady_clock::time_point> deadline) {
+  demand();
   const auto reached = [&] { return completed_.load(std::memory_order_acquire) >= target; };
   for (int look = 0; look < kLooksBeforeSleep && !reached(); ++look) std::this_thread::yield();
   if (reached()) return true;
@@ -89,6 +104,7 @@ bool Stream::wait_for(uint64_t target,
 void Stream::begin_reset() {
   resetting_ = true;
   turns_.wake();
+  wake();
 }
 
 void Stream::end_reset() {
@@ -96,6 +112,7 @@ void Stream::end_reset() {
   resetting_ = false;
   std::lock_guard lock(failure_mutex_);
   failed_ = false;
+  if (const auto failure = std::exchange(failure_, nullptr)) failure->reported = true;
 }
 
 // Only streams that are more urgent than others need to say so. With mutex_ held.
@@ -120,8 +137,9 @@ void Stream::raise_failure() {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(failure_mutex_);
   if (!failed_.exchange(false)) return;
-  Failure failure = std::exchange(failure_, Failure());
-  throw SimError(BRINGUP_KERNEL_FAILED, std::move(failure.text), std::move(failure.detail));
+  const auto failure = std::exchange(failure_, nullptr);
+  failure->reported = true;
+  throw SimError(BRINGUP_KERNEL_FAILED, failure->what.text, failure->what.detail);
 }
 
 void Stream::stop(bool drain) {
@@ -150,6 +168,7 @@ void Stream::work() {
       batch.swap(incoming_);
     }
     for (Task& task : batch) {
+      wait_for_demand();
       if (!dropping_.load(std::memory_order_relaxed)) run(task);
       // Let go of events, graphs and launches before anybody learns that the task is over.
       { const Task over = std::move(task); }
@@ -157,6 +176,35 @@ void Stream::work() {
     }
     batch.clear();
   }
+}
+
+void Stream::wait_for_demand() {
+  if (!Faults::late()) return;
+  set_blocked(true);  // less urgent streams do not stand back meanwhile
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] {
+      return !Faults::late() || completed_.load() < demanded_.load() || draining_ || dropping_ ||
+             resetting_;
+    });
+  }
+  set_blocked(false);
+}
+
+void Stream::delay(const Task& task) const {
+  using Work = Faults::Work;
+  Work work = Work::kOther;
+  size_t bytes = 0;
+  if (const auto* copy = std::get_if<CopyTask>(&task)) {
+    work = Work::kCopy;
+    bytes = copy->bytes;
+  } else if (const auto* fill = std::get_if<FillTask>(&task)) {
+    work = Work::kCopy;
+    bytes = fill->bytes;
+  } else if (std::holds_alternative<OwnedLaunch>(task) || std::holds_alternative<GraphTask>(task)) {
+    work = Work::kLaunch;
+  }
+  Faults::instance().delay(work, bytes, place_, completed_.load());
 }
 
 void Stream::finish_one() {
@@ -174,7 +222,9 @@ void Stream::run(Task& task) {
   } else {
     turns_.await(priority_, dropping_, resetting_);
   }
-  if (resetting_.load(std::memory_order_relaxed)) {
+  if (Faults::active()) delay(task);
+  if (resetting_.load(std::memory_order_relaxed) ||
+      (Faults::active() && Faults::instance().lost(device()))) {
     drop(task);
   } else {
     perform(task);
@@ -190,13 +240,17 @@ void Stream::perform(Task& task) {
                    if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));
                  },
                  [](HostTask& host) { host.fn(host.user); },
-                 [](RecordTask& record) { record.event->complete(record.version); },
-                 [this](WaitTask& wait) { wait.event->wait(wait.version, &resetting_); },
+                 [this](RecordTask& record) { record.event->complete(record.version, failure()); },
+                 [this](WaitTask& wait) {
+                   wait.event->wait(wait.version, &resetting_);
+                   if (auto failure = wait.event->failure()) fail(std::move(failure));
+                 },
                  [this](GraphTask& task) {
                    if (auto failure = task.graph->run(*task.kernels, place_)) {
                      fail(std::move(*failure));
                    }
                  },
+                 [this](FailTask& task) { fail(std::move(task.failure)); },
              },
              task);
 }
@@ -207,11 +261,17 @@ void Stream::drop(Task& task) {
 }
 
 // The first failure stands: the others mostly follow from it.
-void Stream::fail(Failure failure) {
+void Stream::fail(std::shared_ptr<StreamFailure> failure) {
   std::lock_guard lock(failure_mutex_);
   if (failed_.load()) return;
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
+}
+
+std::shared_ptr<StreamFailure> Stream::failure() {
+  if (!failed_.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
 }
 
 }  // namespace bringup::sim

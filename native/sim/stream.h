@@ -50,8 +50,11 @@ struct GraphTask {
   std::shared_ptr<Graph> graph;
   std::shared_ptr<const LaunchCopies> kernels;
 };
-using Task =
-    std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask, GraphTask>;
+struct FailTask {  // in place of work that shall fail
+  Failure failure;
+};
+using Task = std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask,
+                          GraphTask, FailTask>;
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -59,14 +62,20 @@ class Stream : public std::enable_shared_from_this<Stream> {
   ~Stream();
 
   int32_t device() const noexcept { return place_.device; }
+  int number() const noexcept { return place_.stream_number; }
 
   // Cheap when the worker is busy: a lock and a push. Throws SimError once the stream was stopped.
   void enqueue(Task task);
   void record(const std::shared_ptr<Event>& event);
+  // Somebody wants what was enqueued so far: where streams put work off, it runs now.
+  void demand();
+  // Where streams no longer put work off.
+  void wake();
   bool idle() const noexcept {
     return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_acquire);
   }
-  // Waits for what was enqueued so far, then throws the first failure since the last call. An
+  // Waits for what was enqueued so far, then throws the first failure since the last call, also
+  // that of another stream which this one waited for: its results depend on it. An
   // atomic check when idle.
   void synchronize();
   // The same, but false when `deadline` comes first.
@@ -85,7 +94,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void run(Task& task);
   void perform(Task& task);
   void drop(Task& task);
-  void fail(Failure failure);
+  void wait_for_demand();
+  void delay(const Task& task) const;
+  void fail(std::shared_ptr<StreamFailure> failure);
+  void fail(Failure failure) { fail(std::make_shared<StreamFailure>(std::move(failure))); }
+  std::shared_ptr<StreamFailure> failure();
   void finish_one();
   bool wait_for(uint64_t target, std::optional<std::chrono::steady_clock::time_point> deadline);
   // Whether this stream has work that other streams have to stand back for.
@@ -108,13 +121,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> completed_{0};
+  std::atomic<uint64_t> demanded_{0};
   std::atomic<int> waiters_{0};
   std::mutex done_mutex_;
   std::condition_variable done_;
 
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
-  Failure failure_;
+  std::shared_ptr<StreamFailure> failure_;
 };
 
 // True on a worker thread, where waiting for a stream would wait for itself.
