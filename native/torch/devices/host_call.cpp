@@ -102,7 +102,9 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 at::Tensor alias_of(const at::Tensor& tensor, bool resizable) {
   c10::StorageImpl* storage = storage_of(tensor);
-  void* host = host_address(tensor.device().index(), storage->_mutable_data_ptr_no_checks().get());
+  // data() raises where the content is gone: of a captured graph's result, when another graph has
+  // the memory.
+  void* host = host_address(tensor.device().index(), const_cast<void*>(storage->data()));
   c10::Storage alias = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
       at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)),

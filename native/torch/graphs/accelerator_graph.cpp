@@ -47,8 +47,8 @@ class AcceleratorGraph final : public at::GraphImplInterface {
     graph_.reset();
   }
 
-  void capture_begin(at::MempoolId_t, at::GraphCaptureMode mode) override {
-    call([&] { graph_.attr("capture_begin")(name_of(mode)); });
+  void capture_begin(at::MempoolId_t pool, at::GraphCaptureMode mode) override {
+    call([&] { graph_.attr("capture_begin")(name_of(mode), pool.second); });
   }
   void capture_end() override {
     call([&] { graph_.attr("capture_end")(); });

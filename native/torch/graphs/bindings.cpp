@@ -13,6 +13,7 @@
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/accelerator_graph.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/event_node.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/handler_call.h"
 #include "torch/graphs/recorder.h"
@@ -171,8 +172,9 @@ void bind_graph(nb::module_& module) {
                    [](const Graph& graph) {
                      const Graph::MemoryUse use = graph.memory_use();
                      return nb::make_tuple(use.results, use.intermediates, use.constants,
-                                           use.inputs);
+                                           use.inputs, use.shared);
                    })
+      .def_prop_ro("memory_pool", &Graph::memory_pool)
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
 
   nb::class_<SlotTable>(module, "SlotTable")
@@ -184,20 +186,72 @@ void bind_graph(nb::module_& module) {
       .def("update_slots", &SlotTable::update_slots, nb::arg("values"));
 }
 
+void bind_event(nb::module_& module) {
+  using Action = EventNode::Action;
+  const auto action = [](bool wait) { return wait ? Action::kWait : Action::kRecord; };
+  nb::class_<NamedEvent>(module, "Event")
+      .def(nb::new_([](std::string name, double limit) {
+             const std::chrono::duration<double> seconds(limit);
+             auto event = std::make_shared<NamedEvent>();
+             event->name = std::move(name);
+             event->limit = std::chrono::duration_cast<std::chrono::nanoseconds>(seconds);
+             return event;
+           }),
+           nb::arg("name"), nb::arg("limit"))
+      .def("record", [](NamedEvent& event) { event.event.record(); })
+      .def(
+          "take", [](NamedEvent& event) { event.take("the host"); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("reset", [](NamedEvent& event) { event.event.reset(); })
+      .def_prop_ro("ahead", [](const NamedEvent& event) { return event.event.ahead(); })
+      .def(
+          "enqueue",
+          [action](const std::shared_ptr<NamedEvent>& event, bool wait, int device) {
+            enqueue(event, action(wait), static_cast<c10::DeviceIndex>(device));
+          },
+          nb::arg("wait"), nb::arg("device"))
+      .def(
+          "capture",
+          [action](const std::shared_ptr<NamedEvent>& event, Recorder& recorder, bool wait) {
+            recorder.add_event(event, action(wait));
+          },
+          nb::arg("recorder"), nb::arg("wait"))
+      .def(
+          "capture_reset",
+          [](const NamedEvent& event, Recorder& recorder) { recorder.reset_event(event); },
+          nb::arg("recorder"));
+}
+
+void bind_memory_pool(nb::module_& module) {
+  nb::class_<MemoryPool>(module, "MemoryPool")
+      .def(nb::new_([] { return std::make_shared<MemoryPool>(); }))
+      .def_prop_ro("reserved_bytes", &MemoryPool::reserved_bytes)
+      // (name, bytes, bytes that others use too) of every graph.
+      .def("graphs", [](const MemoryPool& pool) {
+        nb::list rows;
+        for (const auto& graph : pool.graphs()) {
+          rows.append(nb::make_tuple(graph->name(), graph->bytes(), pool.shared_bytes(*graph)));
+        }
+        return rows;
+      });
+}
+
 void bind_recorder(nb::module_& module) {
   nb::class_<Recorder>(module, "Recorder")
       .def(
           "__init__",
           [](Recorder* self, const std::vector<std::string>& updatable,
              const std::vector<std::string>& hooked, std::vector<std::string> not_the_user,
-             nb::callable handle) {
+             nb::callable handle, std::shared_ptr<MemoryPool> memory, const std::string& name) {
+            auto call = [handle = std::move(handle)](const c10::OperatorHandle& op,
+                                                     std::vector<c10::IValue>* stack) {
+              return call_handler(handle, op, stack);
+            };
             new (self) Recorder(as_set(updatable), as_set(hooked), std::move(not_the_user),
-                                [handle = std::move(handle)](const c10::OperatorHandle& op,
-                                                             std::vector<c10::IValue>* stack) {
-                                  return call_handler(handle, op, stack);
-                                });
+                                std::move(call), std::move(memory), name);
           },
-          nb::arg("updatable"), nb::arg("hooked"), nb::arg("not_the_user"), nb::arg("handle"))
+          nb::arg("updatable"), nb::arg("hooked"), nb::arg("not_the_user"), nb::arg("handle"),
+          nb::arg("memory"), nb::arg("name"))
       .def(
           "note_failures",
           [](Recorder& recorder, nb::callable note) {
@@ -249,6 +303,8 @@ void bind_recorder(nb::module_& module) {
 void bind_graphs(nb::module_& module) {
   nb::register_exception_translator(&translate);
   bind_watch(module);
+  bind_event(module);
+  bind_memory_pool(module);
   bind_graph(module);
   bind_recorder(module);
   module.def("host_arguments", &host_arguments, nb::arg("name"), nb::arg("overload"));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "torch/graphs/frozen.h"
+#include "torch/graphs/memory_pool.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/values.h"
 
@@ -14,7 +15,8 @@ constexpr size_t kCopied = size_t{64} << 20;
 // Of memory that this process can read.
 bool has_content(const at::Tensor& tensor) {
   return tensor.has_storage() && !is_subclass(tensor) && tensor.storage().nbytes() > 0 &&
-         tensor.storage().data() != nullptr && (tensor.is_cpu() || tensor.is_privateuseone());
+         !MemoryPool::overwritten(tensor.storage()) && tensor.storage().data() != nullptr &&
+         (tensor.is_cpu() || tensor.is_privateuseone());
 }
 
 }  // namespace

@@ -110,7 +110,11 @@ void DeviceGraph::run_span(void* user) {
   const auto& span = *static_cast<const Span*>(user);
   DeviceGraph& graph = *span.graph;
   const RunLocks::Inside inside;
-  for (size_t i = span.first; i < span.last && !graph.failed_; ++i) {
+  for (size_t i = span.first; i < span.last; ++i) {
+    if (graph.failed_) {
+      graph.nodes_[i]->skip();
+      continue;
+    }
     std::string message;
     try {
       graph.step_(i, graph.validating_.load());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch/graphs/errors.h"
+#include "torch/graphs/event_node.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/values.h"
 
@@ -44,8 +45,9 @@ void Recorder::check_contents() {
 
 std::unique_ptr<Graph> Recorder::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  pool_->seal();
   check_contents();
-  for (Block* block : pool_->live_blocks()) {
+  for (const auto& block : pool_->live_blocks()) {
     if (!block->written && block->origin == Origin::kHostData) add_constant(*block);
   }
   if (nodes_.empty()) {
@@ -62,7 +64,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   const auto trace = [&](const at::Tensor& memory, size_t writer) {
     if (memory.numel() > 0) traces.push_back({memory, copy_of(memory), writer});
   };
-  for (Block* block : pool_->live_blocks()) {
+  for (const auto& block : pool_->live_blocks()) {
     if (!block->written) continue;
     if (block->parts.empty()) trace(bytes_of(alias_storage(*block)), block->writer);
     for (const at::Tensor& part : block->parts) trace(part, block->writer);
@@ -99,6 +101,8 @@ std::unique_ptr<Graph> Recorder::finish() {
                          "Compile with backend=\"bringup\" or \"eager\"");
   }
   put_back();
+  arm_events(graph->nodes());
+  end_use();
   return graph;
 }
 

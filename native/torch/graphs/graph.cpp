@@ -34,17 +34,16 @@ class ReplayDispatch {
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
-const char* const kTwoAtOnce =
-    "two threads replay this graph at once: one may have read the other's inputs, and both write "
-    "the same results. Use graph.run(inputs), which is safe from any thread, or hold a lock around "
-    "writing inputs, replay() and reading results";
-
 const char* const kDisturbed =
     "another thread called replay() while CapturedGraph.run was under way, and may have written the"
     " inputs: use run in every thread";
 
 const char* const kWithinItself =
     "CapturedGraph.run: the graph is in the middle of a run, and cannot run inside of it";
+
+const char* const kWithinPool =
+    "CapturedGraph.run: another graph that has the same memory pool is in the middle of a run, and "
+    "this one cannot run inside of it";
 
 [[noreturn]] void refuse_change(const std::string& change) {
   throw CaptureFailure(
@@ -92,14 +91,14 @@ void Graph::refresh_given() {
 }
 
 void Graph::replay() {
-  begin_use();
+  pool_->begin_use();
   try {
     run_all(false);
   } catch (...) {
-    end_use();
+    pool_->end_use();
     throw;
   }
-  if (end_use()) throw CaptureFailure(kTwoAtOnce);
+  if (const auto refused = pool_->end_use()) throw CaptureFailure(*refused);
 }
 
 std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
@@ -107,11 +106,17 @@ std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputC
                                    const std::function<void()>& before) {
   const auto me = std::this_thread::get_id();
   if (runner_.load() == me) throw CaptureFailure(kWithinItself);
+  MemoryPool& memory = pool_->memory();
+  if (memory.runner.load() == me) throw CaptureFailure(kWithinPool);
   const RunLocks::Held held(run_locks);
-  const auto one_run = RunLocks::lock(run_mutex_);
+  const auto one_run = RunLocks::lock(memory.run_mutex);
   const RunLocks::Inside inside;
   runner_.store(me);
-  const auto over = c10::make_scope_exit([this] { runner_.store(std::thread::id()); });
+  memory.runner.store(me);
+  const auto over = c10::make_scope_exit([&] {
+    memory.runner.store(std::thread::id());
+    runner_.store(std::thread::id());
+  });
   std::vector<at::Tensor> copies;
   begin_run(held);
   try {
@@ -130,38 +135,31 @@ std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputC
 }
 
 void Graph::begin_run(const RunLocks::Held& held) {
-  begin_use();
+  pool_->begin_use();
   try {
     if (device_graph_ == nullptr) return;  // graphs of the device wait where they have its memory
     held.order_after_former(*device_graph_->work());
   } catch (...) {
-    end_use();
+    pool_->end_use();
     throw;
   }
 }
 
-bool Graph::end_run(const RunLocks::Held& held) noexcept {
+std::optional<std::string> Graph::end_run(const RunLocks::Held& held) noexcept {
   if (device_graph_ != nullptr) {
     device_graph_->order_after();
     held.release(device_graph_->work());
   }
-  return end_use();
+  return pool_->end_use();
 }
 
-void Graph::begin_use() {
-  Use found = Use::kNobody;
-  while (!use_.compare_exchange_strong(found, Use::kOne)) {
-    // Reported to the other one too, unless it has just ended.
-    if (found == Use::kOneAndAnotherWasRefused ||
-        use_.compare_exchange_strong(found, Use::kOneAndAnotherWasRefused)) {
-      throw CaptureFailure(kTwoAtOnce);
-    }
-    found = Use::kNobody;
-  }
-}
-
-bool Graph::end_use() noexcept {
-  return use_.exchange(Use::kNobody) == Use::kOneAndAnotherWasRefused;
+// What other graphs of the pool have enqueued comes before.
+void Graph::follow_pool() const {
+  const auto former = pool_->memory().work();
+  const auto* own = device_graph_ == nullptr ? nullptr : device_graph_->work().get();
+  if (former == nullptr || former.get() == own) return;
+  if (own != nullptr && own->device() == former->device()) return former->order_before();
+  check_driver(former->wait(), "waiting for another graph of the memory pool");
 }
 
 bool Graph::writes(const at::Tensor& tensor) const { return any_access(tensor, true); }
@@ -192,6 +190,9 @@ template <class Run>
 void Graph::run_on_host(Run&& run) {
   const auto over = c10::make_scope_exit([this] { replay_.generators.clear(); });
   size_t position = 0;
+  const auto skip_others = c10::make_scope_exit([&] {
+    while (++position < nodes_.size()) nodes_[position]->skip();
+  });
   try {
     for (; position < nodes_.size(); ++position) run(position);
   } catch (c10::Error& error) {
@@ -206,6 +207,8 @@ std::optional<uint64_t> Graph::prepare_launch(bool validating) {
   drop_retired();
   check_inputs();
   take_random_numbers();
+  follow_pool();
+  pool_->about_to_write();
   if (!validating) versions_.bump();
   wait_for_room();
   return stage_for_launch();
@@ -218,6 +221,8 @@ void Graph::run_all(bool validating) {
     update_device();
     note_stream();
     device_graph_->launch(validating, launch);
+    pool_->memory().set_work(device_graph_->work());
+    pool_->wrote();
     // As after the operators themselves: the host may write what they read, and read the results.
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
@@ -229,6 +234,7 @@ void Graph::run_all(bool validating) {
   runtime::HostContext context;
   replay_.context = &context;
   run_on_host([&](size_t position) { run_node(position, validating); });
+  pool_->wrote();
 }
 
 void Graph::run_timed(std::vector<NodeTime>& times) {
@@ -253,7 +259,7 @@ void Graph::run_timed(std::vector<NodeTime>& times) {
 
 std::vector<Graph::NodeTime> Graph::replay_timed() {
   std::vector<NodeTime> times;
-  begin_use();
+  pool_->begin_use();
   try {
     const std::lock_guard lock(mutex_);
     const auto launch = prepare_launch(false);
@@ -265,18 +271,20 @@ std::vector<Graph::NodeTime> Graph::replay_timed() {
     }
     if (launch) latch(*launch);
     run_timed(times);
+    pool_->wrote();
   } catch (...) {
-    end_use();
+    pool_->end_use();
     throw;
   }
-  if (end_use()) throw CaptureFailure(kTwoAtOnce);
+  if (const auto refused = pool_->end_use()) throw CaptureFailure(*refused);
   return times;
 }
 
 Graph::MemoryUse Graph::memory_use() const {
   MemoryUse use{};
-  for (const Block* block : pool_->live_blocks()) use.results += block->capacity;
-  use.intermediates = pool_->reserved_bytes() - use.results;
+  for (const auto& block : pool_->live_blocks()) use.results += block->capacity;
+  use.intermediates = pool_->bytes() - use.results;
+  use.shared = pool_->memory().shared_bytes(*pool_);
   for (const auto& node : nodes_) {
     const auto* constant = dynamic_cast<const ConstantNode*>(node.get());
     if (constant != nullptr) use.constants += constant->content().nbytes();
@@ -425,7 +433,8 @@ bool Graph::has_locked(const Change& value) const {
               next != nullptr ? *next : *nodes_[value.node]->host_value(value.argument));
 }
 
-// A kernel that reads what it writes gives anything.
+// A kernel that reads what it writes gives anything, and so does one that reads what operators
+// before it have in their results' place.
 void Graph::check_overlap(const Change& change) const {
   if (!change.value.isTensor()) return;
   const Node& node = *nodes_[change.node];
@@ -435,6 +444,12 @@ void Graph::check_overlap(const Change& change) const {
                 node.schema()->arguments()[change.argument].name(), "' of ", node.op(),
                 " would be memory that this call writes");
   });
+  const c10::Storage& storage = change.value.toTensor().storage();
+  TORCH_CHECK(!pool_->writes(storage.data(), storage.nbytes()), "argument '",
+              node.schema()->arguments()[change.argument].name(), "' of ", node.op(),
+              " would be memory that the graph itself writes in every replay",
+              owns(change.value.toTensor()) ? "" : " (it shares its pool with the tensor's graph)",
+              ": copy the tensor (clone())");
 }
 
 void Graph::check_replaced() const {

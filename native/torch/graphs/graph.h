@@ -99,23 +99,20 @@ class Graph {
   std::vector<std::vector<Access>> accesses() const;
 
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
-  size_t reserved_bytes() const { return pool_->reserved_bytes(); }
+  size_t reserved_bytes() const { return pool_->bytes(); }
+  const std::shared_ptr<MemoryPool>& memory_pool() const { return pool_->shared_memory(); }
   struct MemoryUse {
     size_t results;  // of tensors of the capture that somebody still has
     size_t intermediates;
     size_t constants;
     size_t inputs;  // from before the capture; the graph keeps it
+    size_t shared;  // of results and intermediates: other graphs of the pool use it too
   };
   MemoryUse memory_use() const;
 
  private:
-  // Who uses the graph's inputs and results.
-  enum class Use : uint8_t { kNobody, kOne, kOneAndAnotherWasRefused };
-
   void begin_run(const RunLocks::Held& held);
-  bool end_run(const RunLocks::Held& held) noexcept;
-  void begin_use();
-  bool end_use() noexcept;
+  std::optional<std::string> end_run(const RunLocks::Held& held) noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
   void check(const std::vector<Change>& changes, const std::vector<HostValue>& as_read) const;
@@ -128,6 +125,7 @@ class Graph {
   void apply(const Change& change);
   void drop_retired();
   void note_stream();
+  void follow_pool() const;
   void wait_for_room();
   StagedChanges& staged_of(size_t node);
   const HostValue* newest(size_t node, size_t argument) const;
@@ -144,9 +142,7 @@ class Graph {
   void run_node(size_t position, bool validating);
 
   std::vector<at::Tensor> run_inputs_;
-  std::mutex run_mutex_;                 // one run() at a time
   std::atomic<std::thread::id> runner_;  // the thread that is in run()
-  std::atomic<Use> use_{Use::kNobody};
   // The order in which they are taken.
   std::mutex mutex_;                 // one replay at a time
   std::mutex update_mutex_;          // one update at a time, and what former_ holds

@@ -60,10 +60,12 @@ class Node {
   virtual void run(Replay& replay) = 0;
   // The first run, right after the capture: may settle how later ones are done.
   virtual void validate(Replay& replay) { run(replay); }
+  // Instead of run(): a node before it has failed.
+  virtual void skip() noexcept {}
   // How the driver starts it; null for a node that runs on the host.
   virtual const bringup_launch* device_launch() const { return nullptr; }
 
-  // "kernel", "operator" or "constant".
+  // "kernel", "operator", "constant" or "event".
   virtual const char* kind() const = 0;
   // How it keeps its results at fixed addresses, in a word; for people.
   virtual const char* method() const = 0;

@@ -44,8 +44,11 @@ Placement::Placement(const at::Tensor& tensor)
 }
 
 std::string_view Placement::difference(const c10::TensorImpl& tensor) const noexcept {
-  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage != storage_.unsafeGetStorageImpl() || storage->data() != address_) {
+  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  // Of a graph's result that another graph has overwritten, data() raises; whoever reads it is
+  // told.
+  if (storage != storage_.unsafeGetStorageImpl() ||
+      storage->_mutable_data_ptr_no_checks().get() != address_) {
     return "has other memory now";
   }
   if (tensor.dtype() != dtype_) return "has another dtype now";

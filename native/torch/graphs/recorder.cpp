@@ -107,13 +107,17 @@ c10::Stream current_stream_of(c10::DeviceIndex device) {
 
 Recorder::Recorder(std::unordered_set<std::string> updatable,
                    std::unordered_set<std::string> hooked, std::vector<std::string> not_the_user,
-                   Handle handle)
-    : updatable_(std::move(updatable)),
+                   Handle handle, std::shared_ptr<MemoryPool> memory, const std::string& name)
+    : pool_(Pool::of(std::move(memory), name)),
+      updatable_(std::move(updatable)),
       hooked_(std::move(hooked)),
       handle_(std::move(handle)),
       lines_(std::move(not_the_user)) {}
 
-Recorder::~Recorder() { stop(); }
+Recorder::~Recorder() {
+  stop();
+  end_use();
+}
 
 Recorder* Recorder::current() noexcept { return t_recorder; }
 
@@ -125,6 +129,17 @@ void Recorder::begin() {
   if (g_capturing.exchange(true)) {
     throw CaptureFailure(
         "another thread captures a graph now: captures run one after the other in a process");
+  }
+  try {
+    pool_->begin_use();
+    uses_pool_ = true;
+    if (const auto former = pool_->memory().work()) {
+      check_driver(former->wait(), "waiting for a graph of the memory pool");
+    }
+  } catch (...) {
+    end_use();
+    g_capturing.store(false);
+    throw;
   }
   install_cpu_allocation_interceptor();
   random_.begin();
@@ -144,6 +159,10 @@ void Recorder::stop() noexcept {
   t_recorder = nullptr;
   active_ = false;
   g_capturing.store(false);
+}
+
+void Recorder::end_use() noexcept {
+  if (std::exchange(uses_pool_, false)) pool_->end_use();  // who was refused wrote nothing
 }
 
 void Recorder::set_paused(bool paused) {
@@ -478,6 +497,13 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
   return node;
 }
 
+void Recorder::add_event(std::shared_ptr<NamedEvent> event, EventNode::Action action) {
+  if (action == EventNode::Action::kWait && !waited_for_.insert(event.get()).second) return;
+  auto node = std::make_unique<EventNode>(scope_, std::move(event), action);
+  node->set_line(lines_.here());
+  nodes_.push_back(std::move(node));
+}
+
 void Recorder::use_device(const OperatorTraits& traits, c10::Device device) {
   if (!device_) device_ = device.index();
   if (*device_ == device.index()) return;
@@ -503,7 +529,7 @@ void Recorder::declare_constant(const at::Tensor& tensor) {
 
 std::vector<std::pair<uintptr_t, size_t>> Recorder::unwritten() const {
   std::vector<std::pair<uintptr_t, size_t>> found;
-  for (const Block* block : pool_->live_blocks()) {
+  for (const auto& block : pool_->live_blocks()) {
     if (block->written || block->origin == Origin::kHostData) continue;
     found.emplace_back(reinterpret_cast<uintptr_t>(block->data), block->bytes);
   }
@@ -532,6 +558,7 @@ void Recorder::put_back() const {
 }
 
 void Recorder::abandon() {
+  const auto over = c10::make_scope_exit([this] { end_use(); });
   const OutsideCapture outside;
   contents_.restore();
   put_back();

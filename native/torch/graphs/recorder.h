@@ -16,6 +16,7 @@
 
 #include "torch/graphs/contents.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/event_node.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_side.h"
 #include "torch/graphs/inputs.h"
@@ -39,8 +40,10 @@ class Recorder {
   // `updatable`: operators with a registered handler, under any of their names; `hooked`: those
   // whose handler takes part in the capture.
   // `not_the_user`: beginnings of the names of files whose code is nobody's to change.
+  // `memory`: what is allocated comes from there; `name` says what is captured, for messages.
   Recorder(std::unordered_set<std::string> updatable, std::unordered_set<std::string> hooked,
-           std::vector<std::string> not_the_user, Handle handle);
+           std::vector<std::string> not_the_user, Handle handle, std::shared_ptr<MemoryPool> memory,
+           const std::string& name);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -111,6 +114,10 @@ class Recorder {
   bool handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
                std::vector<c10::IValue>* stack);
   size_t node_count() const { return nodes_.size(); }
+  // A wait for an event, or a record of it. A second wait for one that was not reset in between
+  // would find the record there.
+  void add_event(std::shared_ptr<NamedEvent> event, EventNode::Action action);
+  void reset_event(const NamedEvent& event) { waited_for_.erase(&event); }
   // One operator, from the dispatcher.
   void record(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               std::vector<c10::IValue>* stack) {
@@ -148,7 +155,10 @@ class Recorder {
   // Everything that the run changed as it was.
   void put_back() const;
 
-  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
+  // Nobody else uses the pool's memory from begin() on.
+  void end_use() noexcept;
+
+  std::shared_ptr<Pool> pool_;
   RecordingInterceptor interceptor_{pool_};
   std::unique_ptr<InterceptorScope> interceptor_scope_;
   std::vector<std::unique_ptr<Node>> nodes_;
@@ -170,6 +180,7 @@ class Recorder {
   StreamOrder streams_;
   std::optional<c10::Stream> last_stream_;  // in which the capture ended
   std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
+  std::unordered_set<const NamedEvent*> waited_for_;
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
   size_t seen_ = 0;
@@ -178,6 +189,7 @@ class Recorder {
   bool accepts_gradients_ = false;
   bool all_updatable_ = false;
   bool active_ = false;
+  bool uses_pool_ = false;
   bool paused_ = false;
 };
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff, GraphMemory
+from bringup.graphs._events import ExternalEvent
 from bringup.graphs._graph import CapturedGraph, UpdateReport
 from bringup.graphs._graphed import make_graphed_callables
 from bringup.graphs._handlers import (
@@ -31,6 +32,7 @@ from bringup.graphs._lint import (
     lint,
 )
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
+from bringup.graphs._pool import GraphPool, graph_pool_handle
 from bringup.graphs._records import DispatchRecord
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 from bringup.graphs._task_groups import (
@@ -49,9 +51,11 @@ __all__ = [
     "DetectedUpdate",
     "DetectedUpdates",
     "DispatchRecord",
+    "ExternalEvent",
     "GraphDiff",
     "GraphMemory",
     "GraphOpHandler",
+    "GraphPool",
     "HostValue",
     "Input",
     "NodeInfo",
@@ -68,6 +72,7 @@ __all__ = [
     "detect_updates",
     "graph_handler_scope",
     "graph_handlers",
+    "graph_pool_handle",
     "graph_task_group_begin",
     "graph_task_group_end",
     "graph_task_update_begin",
@@ -90,8 +95,10 @@ register_npu_graph_handler = register_graph_handler
 
 # And as attributes of torch.npu.
 for _name, _value in {
+    "ExternalEvent": ExternalEvent,
     "NPUGraph": CapturedGraph,
     "graph": capture,
+    "graph_pool_handle": graph_pool_handle,
     "graph_task_group_begin": graph_task_group_begin,
     "graph_task_group_end": graph_task_group_end,
     "graph_task_update_begin": graph_task_update_begin,

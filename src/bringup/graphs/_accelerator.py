@@ -4,29 +4,28 @@ torch asks for it by the device's name.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from types import FrameType
 
 from bringup.graphs._graph import CapturedGraph
+from bringup.graphs._pool import GraphPool, numbered_pool
 
 __all__ = ["AcceleratorGraph"]
 
-_numbers = itertools.count(1)
-
 
 class AcceleratorGraph:
-    """One graph. It has memory of its own, so that its pool is a name alone."""
+    """One graph; torch knows its pool by a number."""
 
     def __init__(self) -> None:
         self._graph = CapturedGraph()
-        self._number = next(_numbers)
+        self._pool = GraphPool()
 
-    def capture_begin(self, mode: str) -> None:
+    def capture_begin(self, mode: str, pool: int) -> None:
         """As `CapturedGraph.capture_begin`; what the code that asked torch can reach is
         remembered.
         """
-        self._graph._begin_block(_frame_outside_torch(), None, capture_error_mode=mode)
+        self._pool = numbered_pool(pool) or self._pool
+        self._graph._begin_block(_frame_outside_torch(), self._pool, capture_error_mode=mode)
 
     def capture_end(self) -> None:
         """As `CapturedGraph.capture_end`, or as `reset` where the `with` block raised: torch ends
@@ -50,8 +49,8 @@ class AcceleratorGraph:
         self._graph.reset()
 
     def pool(self) -> int:
-        """A number that no other graph has."""
-        return self._number
+        """The number of the graph's memory."""
+        return self._pool.number
 
     def debug_dump(self, path: str) -> None:
         """As `CapturedGraph.debug_dump`."""

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._origin import NOT_THE_USER, capture_error
+from bringup.graphs._pool import pool_of
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._records import HandledCalls
 from bringup.graphs._replaced import attribute_replaced
@@ -64,7 +66,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
 
     Args:
         graph: an empty `CapturedGraph`.
-        pool: accepted for programs written for other backends; each graph has memory of its own.
+        pool: memory that graphs share, from `graph_pool_handle()` or `CapturedGraph.pool()`; of its
+            own by default. What a capture in it has freed, the next one uses again: a replay then
+            overwrites results of graphs that were captured later, and reading these raises until
+            their graph is replayed. Replays of one pool come one after the other.
         stream: a `torch.Stream` to run the block in; the current one by default.
         auto_dispatch_capture: accepted for programs written for torch_npu; host arguments can
             always be updated.
@@ -78,7 +83,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             has written what autograd saved.
 
     Raises:
-        TypeError: `graph` is no `CapturedGraph`, or `inputs` holds something that is no tensor.
+        TypeError: `graph` is no `CapturedGraph`, `pool` is no pool, or `inputs` holds something
+            that is no tensor.
         ValueError: `capture_error_mode` is none of the three.
         CaptureError: the block did something that replay could not repeat, and the message says
             what and where. The graph stays empty and can be captured again.
@@ -103,6 +109,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 f"{capture_error_mode!r}"
             )
         self._graph = graph
+        self._pool = pool_of(pool)
         self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
         self._stream = stream
         self._cleanup = ExitStack()
@@ -123,7 +130,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             )
         self._handled = handled = HandledCalls()
         recorder = torch_library("graphs.capture").graphs.Recorder(
-            registered_names(), hooked_names(), NOT_THE_USER, handled.handle
+            registered_names(),
+            hooked_names(),
+            NOT_THE_USER,
+            handled.handle,
+            self._pool._native,
+            f"captured at {Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
         )
         if self._accepts_gradients:
             recorder.accept_gradients()
@@ -187,7 +199,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             watch_modules(recorder.watch, list(scopes.called), held.modules)
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            self._graph._content = Content(native, recorder.watch, self._handled.calls, self._kept)
+            self._graph._content = Content(
+                native, recorder.watch, self._handled.calls, self._kept, self._pool
+            )
             for call in self._kept:
                 call.arm()
             self._graph._unit = unit

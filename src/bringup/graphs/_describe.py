@@ -116,12 +116,14 @@ class GraphMemory:
         intermediates: of all others, which share it in turn.
         constants: data of Python, which each replay puts back.
         inputs: what was there before the capture and is read or written; the graph keeps it alive.
+        shared: of results and intermediates, what other graphs of its pool use too.
     """
 
     results: int
     intermediates: int
     constants: int
     inputs: int
+    shared: int
 
 
 def shown(value: HostValue) -> object:

@@ -29,6 +29,7 @@ from bringup.graphs._describe import (
     value_words,
 )
 from bringup.graphs._handlers import gives_all_arguments, handler_for
+from bringup.graphs._pool import GraphPool
 from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
@@ -65,9 +66,15 @@ class Content:
     """
 
     def __init__(
-        self, native: Any, watch: Any, handled: Sequence[HandledCall], kept: Sequence[Any]
+        self,
+        native: Any,
+        watch: Any,
+        handled: Sequence[HandledCall],
+        kept: Sequence[Any],
+        pool: GraphPool,
     ) -> None:
         self.native = native
+        self.pool = pool
         self.kept = kept  # what nodes use
         self.watch = watch  # also the graph's own; here the garbage collector finds it
         operators = native.operators()
@@ -438,6 +445,14 @@ class CapturedGraph:
         inputs.
         """
         return int(self._captured("memory_bytes").native.reserved_bytes)
+
+    def pool(self) -> GraphPool:
+        """The memory of this graph, for the captures of others that share it.
+
+        Raises:
+            CaptureError: nothing is captured.
+        """
+        return self._captured("pool").pool
 
     def __repr__(self) -> str:
         content = self._content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -16,6 +16,7 @@ from bringup.graphs._capture import capture
 from bringup.graphs._compare import value_text
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._inputs import Placeholders
+from bringup.graphs._pool import pool_of
 
 __all__ = ["make_graphed_callables"]
 
@@ -46,7 +47,8 @@ def make_graphed_callables(
             dtypes, devices and `requires_grad`.
         num_warmup_iters: accepted for programs written for CUDA graphs; a capture needs none.
         allow_unused_input: whether an input or parameter that requires a gradient may have none.
-        pool: accepted for programs written for CUDA graphs; each graph has memory of its own.
+        pool: memory that the graphs of all callables share, as for `graphs.capture`. A backward
+            then has to come before the forward of its callable or of one before it runs again.
 
     Returns:
         The callable, or a tuple of them.
@@ -58,34 +60,54 @@ def make_graphed_callables(
             the run cannot be captured.
         RuntimeError: torch's, where an input has no gradient and `allow_unused_input` is not set.
     """
-    del num_warmup_iters, pool
+    del num_warmup_iters
     if not isinstance(callables, tuple):
-        return _graphed(callables, sample_args, allow_unused_input)
+        return _graphed((callables,), (sample_args,), allow_unused_input, pool)[0]
     if not isinstance(sample_args, tuple) or len(sample_args) != len(callables):
         raise TypeError(
             f"make_graphed_callables: {len(callables)} callables take a tuple of as many tuples of "
             "sample arguments"
         )
+    return _graphed(callables, sample_args, allow_unused_input, pool)
+
+
+def _graphed(
+    callables: tuple[Any, ...], samples: tuple[Any, ...], allow_unused: bool, pool: object | None
+) -> tuple[Any, ...]:
+    """All forwards are captured before the first backward, so that no backward is in the memory of
+    what another one reads.
+    """
+    if pool is not None:
+        pool = pool_of(pool)
+    for function, sample in zip(callables, samples, strict=True):
+        _check(function, sample)
+    forwards = [
+        _captured_forward(function, sample, pool)
+        for function, sample in zip(callables, samples, strict=True)
+    ]
+    calls = [_graphed_call(forward, allow_unused, pool) for forward in reversed(forwards)]
     return tuple(
-        _graphed(function, sample, allow_unused_input)
-        for function, sample in zip(callables, sample_args, strict=True)
+        _in_place_of(function, call)
+        for function, call in zip(callables, reversed(calls), strict=True)
     )
 
 
-def _graphed(function: Any, sample: Any, allow_unused: bool) -> Any:
+def _check(function: Any, sample: Any) -> None:
     if not isinstance(sample, tuple):
         raise TypeError(
             "make_graphed_callables: sample_args is a tuple, one entry for each argument, got "
             f"{type(sample).__name__}"
         )
+    if isinstance(function, torch.nn.Module):
+        _check_module(function)
+    elif not callable(function):
+        raise TypeError(f"make_graphed_callables: {function!r} cannot be called")
+
+
+def _in_place_of(function: Any, call: Callable[..., Any]) -> Any:
     if not isinstance(function, torch.nn.Module):
-        if not callable(function):
-            raise TypeError(f"make_graphed_callables: {function!r} cannot be called")
-        return _captured_call(function, function, sample, (), allow_unused)
-    _check_module(function)
+        return call
     training, eager = function.training, function.forward
-    parameters = tuple(function.parameters())
-    call = _captured_call(type(function).__name__, eager, sample, parameters, allow_unused)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return (call if function.training == training else eager)(*args, **kwargs)
@@ -157,20 +179,39 @@ class _Captured:
         return [next(found) if has else None for has in self.has_gradient]
 
 
-def _captured_call(
-    name: Any, function: Callable[..., Any], sample: Any, parameters: Any, allow_unused: bool
-) -> Callable[..., Any]:
-    what = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
+class _Forward(NamedTuple):
+    """A captured forward, whose backward is captured next."""
+
+    what: str
+    inputs: list[torch.Tensor]
+    parameters: tuple[torch.Tensor, ...]
+    nest: Any
+    graph: CapturedGraph
+    results: list[torch.Tensor]
+    result_nest: Any
+
+
+def _captured_forward(function: Any, sample: Any, pool: object | None) -> _Forward:
+    of_module = isinstance(function, torch.nn.Module)
+    what = type(function).__name__ if of_module else getattr(function, "__qualname__", None)
+    what = repr(function) if what is None else what
     leaves, nest = _pytree.tree_flatten(sample)
     inputs = [_captured_input(what, leaf) for leaf in leaves]
-    forward = CapturedGraph()
+    graph = CapturedGraph()
+    run = function.forward if of_module else function
+    with torch.enable_grad(), capture(graph, pool, inputs=Placeholders(inputs), gradients=True):
+        result = run(*_pytree.tree_unflatten(inputs, nest))
+        results, result_nest = _pytree.tree_flatten(result)
+        graph.outputs = [_result(what, value).detach() for value in results]
+    parameters = tuple(function.parameters()) if of_module else ()
+    return _Forward(what, inputs, parameters, nest, graph, results, result_nest)
+
+
+def _graphed_call(forward: _Forward, allow_unused: bool, pool: object | None) -> Callable[..., Any]:
+    what, inputs, parameters, nest, graph, results, result_nest = forward
     with torch.enable_grad():
-        with capture(forward, inputs=Placeholders(inputs), gradients=True):
-            result = function(*_pytree.tree_unflatten(inputs, nest))
-            results, result_nest = _pytree.tree_flatten(result)
-            forward.outputs = [_result(what, value).detach() for value in results]
-        captured = _capture_backward(what, inputs, parameters, forward, results, allow_unused)
-    del result, results
+        captured = _capture_backward(what, inputs, parameters, graph, results, allow_unused, pool)
+    results.clear()
 
     def call(*args: Any) -> Any:
         given, given_nest = _pytree.tree_flatten(args)
@@ -209,6 +250,7 @@ def _capture_backward(
     forward: CapturedGraph,
     results: list[torch.Tensor],
     allow_unused: bool,
+    pool: object | None,
 ) -> _Captured:
     surface = [*inputs, *parameters]
     wanted = [tensor.requires_grad for tensor in surface]
@@ -220,7 +262,7 @@ def _capture_backward(
     roots = [value for value in results if value.requires_grad]
     gradients = [torch.zeros_like(value) for value in roots]
     backward = CapturedGraph()
-    with capture(backward, inputs=Placeholders(gradients)):
+    with capture(backward, pool, inputs=Placeholders(gradients)):
         found = torch.autograd.grad(
             roots,
             [tensor for tensor in surface if tensor.requires_grad],
