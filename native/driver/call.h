@@ -11,6 +11,7 @@
 #include "bringup/driver.h"
 #include "driver/books.h"
 #include "driver/waits.h"
+#include "driver/work_numbers.h"
 
 namespace bringup::driver {
 
@@ -26,6 +27,7 @@ struct State {
   Handles streams;
   Handles events;
   Handles graphs;
+  WorkNumbers work;
 };
 
 State& state();
@@ -65,6 +67,15 @@ int32_t known(const char* function, int32_t status, bool is_query = false);
 void count_work(int32_t device, bringup_stream stream);
 inline void gave(int32_t device, bringup_stream stream) {
   if (state().counts_work.load(std::memory_order_relaxed)) count_work(device, stream);
+}
+
+// A call that gives a stream one piece of work, of which the driver may keep a record.
+template <class Give>
+int32_t give_work(const char* function, int32_t device, bringup_stream stream, Give give) {
+  gave(device, stream);
+  const auto call = [&] { return known(function, give()); };
+  if (real().profiler_start == nullptr) return call();
+  return state().work.count(device, stream, call);
 }
 
 template <size_t kSize>

@@ -147,15 +147,15 @@ int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_
                    const void* src, size_t bytes, bringup_stream stream) {
   const int32_t device = kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device;
   const Call call("copy_async", device, stream);
-  gave(device, stream);
-  return known("copy_async",
-               real().copy_async(kind, dst_device, dst, src_device, src, bytes, stream));
+  return give_work("copy_async", device, stream, [&] {
+    return real().copy_async(kind, dst_device, dst, src_device, src, bytes, stream);
+  });
 }
 
 int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
   const Call call("fill_async", device, stream);
-  gave(device, stream);
-  return known("fill_async", real().fill_async(device, dst, value, bytes, stream));
+  return give_work("fill_async", device, stream,
+                   [&] { return real().fill_async(device, dst, value, bytes, stream); });
 }
 
 // --- streams and events
@@ -322,8 +322,7 @@ int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
 
 int32_t launch(int32_t device, bringup_stream stream, const bringup_launch* what) {
   const Call call("launch", device, stream, what->name);
-  gave(device, stream);
-  return known("launch", real().launch(device, stream, what));
+  return give_work("launch", device, stream, [&] { return real().launch(device, stream, what); });
 }
 
 int32_t graph_create(int32_t device, bringup_graph* graph) {
@@ -358,8 +357,8 @@ int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* u
 int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
   const int32_t device = state().graphs.device_of(graph).value_or(-1);
   const Call call("graph_launch", device, stream);
-  gave(device, stream);
-  return known("graph_launch", real().graph_launch(graph, stream));
+  return give_work("graph_launch", device, stream,
+                   [&] { return real().graph_launch(graph, stream); });
 }
 
 int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* what) {

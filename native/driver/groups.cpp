@@ -109,17 +109,18 @@ int32_t copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, siz
                       size_t height, bringup_stream stream) {
   const int32_t device = kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device;
   const Call call("copy_2d_async", device, stream);
-  gave(device, stream);
-  return known("copy_2d_async", real().copy_2d_async(kind, dst_device, dst, dst_pitch, src_device,
-                                                     src, src_pitch, width, height, stream));
+  return give_work("copy_2d_async", device, stream, [&] {
+    return real().copy_2d_async(kind, dst_device, dst, dst_pitch, src_device, src, src_pitch, width,
+                                height, stream);
+  });
 }
 
 int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
                         bringup_stream stream) {
   const Call call("fill_wide_async", device, stream);
-  gave(device, stream);
-  return known("fill_wide_async",
-               real().fill_wide_async(device, dst, pattern, size, count, stream));
+  return give_work("fill_wide_async", device, stream, [&] {
+    return real().fill_wide_async(device, dst, pattern, size, count, stream);
+  });
 }
 
 int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** module) {
@@ -155,12 +156,25 @@ int32_t graph_update_values(bringup_graph graph, int32_t kernel,
 
 int32_t profiler_start(int32_t device) {
   const Call call("profiler_start", device);
-  return known("profiler_start", real().profiler_start(device));
+  return state().work.start(device,
+                            [&] { return known("profiler_start", real().profiler_start(device)); });
 }
 
 int32_t profiler_stop(int32_t device) {
   const Call call("profiler_stop", device);
-  return known("profiler_stop", real().profiler_stop(device));
+  return state().work.stop(device,
+                           [&] { return known("profiler_stop", real().profiler_stop(device)); });
+}
+
+// What is wrong with a record of this device; empty: nothing.
+std::string wrong_record(const bringup_record& record, int32_t device) {
+  if (record.kind < BRINGUP_RECORD_KERNEL || record.kind > BRINGUP_RECORD_GRAPH) {
+    return "of kind " + std::to_string(record.kind) + ", which there is not";
+  }
+  if (record.device != device) return "of device " + std::to_string(record.device);
+  if (record.end < record.begin) return "of work that ended before it began";
+  if (!ends(record.name)) return "with a name without an end";
+  return "";
 }
 
 int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
@@ -168,14 +182,21 @@ int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity,
   const Call call("profiler_read", device);
   *count = 0;
   *lost = 0;
+  int32_t given = 0;
   const int32_t status =
-      known("profiler_read", real().profiler_read(device, records, capacity, count, lost));
-  if (status != BRINGUP_OK || (*count >= 0 && *count <= capacity)) return status;
-  const int32_t said = *count;
-  *count = 0;
-  return broken("profiler_read", "gave " + std::to_string(said) +
-                                     " records where there is room for " +
-                                     std::to_string(capacity));
+      known("profiler_read", real().profiler_read(device, records, capacity, &given, lost));
+  if (status != BRINGUP_OK) return status;
+  if (given < 0 || given > capacity) {
+    return broken("profiler_read", "gave " + std::to_string(given) +
+                                       " records where there is room for " +
+                                       std::to_string(capacity));
+  }
+  for (int32_t i = 0; i < given; ++i) {
+    const std::string wrong = wrong_record(records[i], device);
+    if (!wrong.empty()) return broken("profiler_read", "gave a record " + wrong);
+  }
+  *count = given;
+  return BRINGUP_OK;
 }
 
 }  // namespace

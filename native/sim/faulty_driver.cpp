@@ -26,10 +26,13 @@ template <class... Rest>
 int32_t device_of(int32_t device, Rest...) {
   return device;
 }
-template <class... Rest>
 int32_t device_of(bringup_copy_kind kind, int32_t to, void*, int32_t from, const void*, size_t,
                   bringup_stream stream) {
-  return device_of_work(kind == BRINGUP_DEVICE_TO_HOST ? from : to, stream);
+  return device_of_work(kind == BRINGUP_HOST_TO_DEVICE ? to : from, stream);
+}
+int32_t device_of(bringup_copy_kind kind, int32_t to, void*, size_t, int32_t from, const void*,
+                  size_t, size_t, size_t, bringup_stream stream) {
+  return device_of_work(kind == BRINGUP_HOST_TO_DEVICE ? to : from, stream);
 }
 int32_t device_of(bringup_event, int32_t device, bringup_stream) { return device; }
 template <class... Rest>
@@ -81,28 +84,43 @@ std::string failed_in_stream(const std::string& what, const Stream& stream) {
          std::to_string(stream.device()) + ": injected failure";
 }
 
-void enqueue_failure(const std::string& what, int32_t device, bringup_stream stream,
-                     const char* operator_name = "") {
+void enqueue_failure(bringup_record_kind kind, const std::string& what, int32_t device,
+                     bringup_stream stream, const char* operator_name = "") {
   const auto queue = Simulator::instance().stream(device, stream);
   ErrorDetail detail{0, queue->device(), stream, operator_name, "injected failure"};
-  queue->enqueue(FailTask{{failed_in_stream(what, *queue), std::move(detail)}});
+  queue->enqueue(FailTask{{failed_in_stream(what, *queue), std::move(detail)}, kind});
 }
 
 void fail_later(int32_t device, bringup_stream stream, const bringup_launch* launch) {
   const OwnedLaunch owned(*launch);
-  enqueue_failure("operator '" + std::string(operator_of(launch)) + "'", device, stream,
-                  operator_of(launch));
+  enqueue_failure(BRINGUP_RECORD_KERNEL, "operator '" + std::string(operator_of(launch)) + "'",
+                  device, stream, operator_of(launch));
 }
 void fail_later(bringup_copy_kind kind, int32_t to, void* target, int32_t from, const void* source,
                 size_t bytes, bringup_stream stream) {
-  enqueue_failure("a copy of " + std::to_string(bytes) + " bytes",
+  enqueue_failure(BRINGUP_RECORD_COPY, "a copy of " + std::to_string(bytes) + " bytes",
                   device_of(kind, to, target, from, source, bytes, stream), stream);
 }
+void fail_later(bringup_copy_kind kind, int32_t to, void* target, size_t target_pitch, int32_t from,
+                const void* source, size_t source_pitch, size_t width, size_t height,
+                bringup_stream stream) {
+  enqueue_failure(
+      BRINGUP_RECORD_COPY,
+      "a copy of " + std::to_string(height) + " rows of " + std::to_string(width) + " bytes",
+      device_of(kind, to, target, target_pitch, from, source, source_pitch, width, height, stream),
+      stream);
+}
 void fail_later(int32_t device, void*, uint8_t, size_t bytes, bringup_stream stream) {
-  enqueue_failure("a fill of " + std::to_string(bytes) + " bytes", device, stream);
+  enqueue_failure(BRINGUP_RECORD_FILL, "a fill of " + std::to_string(bytes) + " bytes", device,
+                  stream);
+}
+void fail_later(int32_t device, void*, const void*, uint32_t size, size_t count,
+                bringup_stream stream) {
+  enqueue_failure(BRINGUP_RECORD_FILL, "a fill of " + std::to_string(size * count) + " bytes",
+                  device, stream);
 }
 void fail_later(bringup_graph graph, bringup_stream stream) {
-  enqueue_failure("a graph", graph_of(graph)->device(), stream);
+  enqueue_failure(BRINGUP_RECORD_GRAPH, "a graph", graph_of(graph)->device(), stream);
 }
 template <class... Arguments>
 void fail_later(Arguments...) {

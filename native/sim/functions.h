@@ -23,6 +23,8 @@
   X(mem_info)                \
   X(copy_async)              \
   X(fill_async)              \
+  X(copy_2d_async)           \
+  X(fill_wide_async)         \
   X(stream_create)           \
   X(stream_synchronize)      \
   X(stream_wait_for)         \
@@ -40,6 +42,7 @@
   X(host_func)               \
   X(pointer_info)            \
   X(module_load)             \
+  X(module_load_data)        \
   X(get_function)            \
   X(launch)                  \
   X(graph_create)            \
@@ -47,7 +50,10 @@
   X(graph_add_copy)          \
   X(graph_add_host_func)     \
   X(graph_launch)            \
-  X(graph_update_kernel)
+  X(graph_update_kernel)     \
+  X(profiler_start)          \
+  X(profiler_stop)           \
+  X(profiler_read)
 
 namespace bringup::sim {
 
@@ -81,7 +87,8 @@ inline constexpr bool is_release(Function function) {
 // Work in a stream: it can be refused at once, or fail when the device comes to it.
 inline constexpr bool can_fail_later(Function function) {
   return function == Function::launch || function == Function::copy_async ||
-         function == Function::fill_async || function == Function::graph_launch ||
+         function == Function::fill_async || function == Function::copy_2d_async ||
+         function == Function::fill_wide_async || function == Function::graph_launch ||
          function == Function::graph_kernel;
 }
 

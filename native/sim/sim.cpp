@@ -2,8 +2,11 @@
 // simulator.
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -41,6 +44,13 @@ CopyTask copy_task(bringup_copy_kind kind, void* dst, const void* src, size_t by
   if (kind != BRINGUP_DEVICE_TO_HOST) task.dst = device_range(dst, bytes, "the target of a copy");
   if (kind != BRINGUP_HOST_TO_DEVICE) task.src = device_range(src, bytes, "the source of a copy");
   return task;
+}
+
+// The stream that a copy is given to: of the source, when it is on a device.
+std::shared_ptr<Stream> copy_stream(bringup_copy_kind kind, int32_t dst_device, int32_t src_device,
+                                    bringup_stream stream) {
+  const int32_t device = kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device;
+  return Simulator::instance().stream(device, stream);
 }
 
 // --- device
@@ -121,12 +131,29 @@ int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
 int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
                    const void* src, size_t bytes, bringup_stream stream) {
   return guarded([&] {
-    const int32_t device = kind == BRINGUP_DEVICE_TO_HOST ? src_device : dst_device;
-    auto queue = Simulator::instance().stream(stream != nullptr && kind == BRINGUP_DEVICE_TO_DEVICE
-                                                  ? reinterpret_cast<Stream*>(stream)->device()
-                                                  : device,
-                                              stream);
-    queue->enqueue(copy_task(kind, dst, src, bytes));
+    copy_stream(kind, dst_device, src_device, stream)->enqueue(copy_task(kind, dst, src, bytes));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
+                      int32_t src_device, const void* src, size_t src_pitch, size_t width,
+                      size_t height, bringup_stream stream) {
+  return guarded([&] {
+    require(dst_pitch >= width && src_pitch >= width, "a copy of rows that overlap each other");
+    if (width == 0 || height == 0) return BRINGUP_OK;
+    const auto span = [&](size_t pitch) { return (height - 1) * pitch + width; };
+    auto queue = copy_stream(kind, dst_device, src_device, stream);
+    const CopyTask to = copy_task(kind, dst, src, width);
+    RowCopyTask task{static_cast<std::byte*>(to.dst),
+                     dst_pitch,
+                     static_cast<const std::byte*>(to.src),
+                     src_pitch,
+                     width,
+                     height};
+    if (kind != BRINGUP_DEVICE_TO_HOST) device_range(dst, span(dst_pitch), "the target of a copy");
+    if (kind != BRINGUP_HOST_TO_DEVICE) device_range(src, span(src_pitch), "the source of a copy");
+    queue->enqueue(task);
     return BRINGUP_OK;
   });
 }
@@ -136,6 +163,23 @@ int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bring
     if (bytes == 0) return BRINGUP_OK;
     auto queue = Simulator::instance().stream(device, stream);
     queue->enqueue(FillTask{device_range(dst, bytes, "the target of a fill"), value, bytes});
+    return BRINGUP_OK;
+  });
+}
+
+int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
+                        bringup_stream stream) {
+  return guarded([&] {
+    require(size <= 16 && std::has_single_bit(size),
+            "a fill with a pattern of another size than "
+            "1, 2, 4, 8 or 16 bytes");
+    require(reinterpret_cast<uintptr_t>(dst) % size == 0,
+            "a fill of memory that is not aligned to the pattern");
+    if (count == 0) return BRINGUP_OK;
+    auto queue = Simulator::instance().stream(device, stream);
+    WideFillTask task{device_range(dst, size * count, "the target of a fill"), {}, size, count};
+    std::memcpy(task.pattern.data(), pattern, size);
+    queue->enqueue(task);
     return BRINGUP_OK;
   });
 }
@@ -296,6 +340,36 @@ int32_t module_load(int32_t device, const char* library, void** module) {
   });
 }
 
+// A path that leads to the open file and that no other module of the process has: dlopen takes two
+// equal ones for one library. So the number of the module is written into it.
+std::string path_of(int file, uint64_t number) {
+  std::string path = "/proc/self/fd";
+  for (; number != 0; number /= 2) path += number % 2 != 0 ? "//." : "/.";
+  return path + "/" + std::to_string(file);
+}
+
+int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** module) {
+  return guarded([&] {
+    static std::atomic<uint64_t> modules{1};
+    Simulator::instance().memory(device);
+    const int file = memfd_create("bringup-kernel", MFD_CLOEXEC);
+    require(file >= 0, "no memory file for a module");
+    const auto* next = static_cast<const char*>(data);
+    size_t left = bytes;
+    while (left > 0) {
+      const ssize_t written = write(file, next, left);
+      if (written < 0) break;
+      next += written;
+      left -= static_cast<size_t>(written);
+    }
+    *module = left == 0 ? dlopen(path_of(file, modules++).c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+    const char* reason = left == 0 ? dlerror() : "the module does not fit into memory";
+    close(file);
+    if (*module != nullptr) return BRINGUP_OK;
+    throw SimError(BRINGUP_INVALID, reason != nullptr ? reason : "cannot load a module");
+  });
+}
+
 int32_t module_unload(void* module) {
   return guarded([&] { return dlclose(module) == 0 ? BRINGUP_OK : BRINGUP_INVALID; });
 }
@@ -384,6 +458,30 @@ int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_l
   });
 }
 
+// --- profiler
+
+int32_t profiler_start(int32_t device) {
+  return guarded([&] {
+    Simulator::instance().work_log(device).start();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t profiler_stop(int32_t device) {
+  return guarded([&] {
+    Simulator::instance().work_log(device).stop();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
+                      uint64_t* lost) {
+  return guarded([&] {
+    *count = Simulator::instance().work_log(device).read(records, capacity, *lost);
+    return BRINGUP_OK;
+  });
+}
+
 const bringup_driver kDriver = {
     .struct_size = sizeof(bringup_driver),
     .abi_version = BRINGUP_DRIVER_ABI,
@@ -426,7 +524,9 @@ const bringup_driver kDriver = {
     .graph_launch = graph_launch,
     .graph_update_kernel = graph_update_kernel,
     .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
-                    BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS,
+                    BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
+                    BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
+                    BRINGUP_HAS_PROFILER,
     .init = init,
     .shutdown = shutdown,
     .error_detail = error_detail,
@@ -436,6 +536,12 @@ const bringup_driver kDriver = {
     .host_register = host_register,
     .host_unregister = host_unregister,
     .pointer_info = pointer_info,
+    .copy_2d_async = copy_2d_async,
+    .fill_wide_async = fill_wide_async,
+    .module_load_data = module_load_data,
+    .profiler_start = profiler_start,
+    .profiler_stop = profiler_stop,
+    .profiler_read = profiler_read,
 };
 
 }  // namespace

@@ -49,6 +49,17 @@ FaultPlan read_faults(const std::string& text) {
   }
 }
 
+size_t records_setting() {
+  constexpr uint64_t kDefault = uint64_t{1} << 20;
+  constexpr uint64_t kMost = uint64_t{1} << 30;
+  const char* text = std::getenv("BRINGUP_SIM_RECORDS");
+  if (text == nullptr || *text == '\0') return kDefault;
+  const auto number = whole_number(text);
+  if (number && *number <= kMost) return *number;
+  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_RECORDS='" + std::string(text) +
+                                      "': expected a number from 0 to " + std::to_string(kMost));
+}
+
 }  // namespace
 
 std::string& last_error_text() {
@@ -65,7 +76,8 @@ Simulator::Simulator(const SimSettings& settings) {
   const FaultPlan faults = read_faults(settings.faults);
   for (int32_t index = 0; index < kDeviceCount; ++index) {
     auto device = std::make_unique<Device>(settings);
-    device->default_stream = std::make_shared<Stream>(index, 0, device->memory, device->turns, 0);
+    device->default_stream =
+        std::make_shared<Stream>(index, 0, device->memory, device->turns, device->log, 0);
     device->streams.push_back(device->default_stream);
     devices_[static_cast<size_t>(index)] = std::move(device);
   }
@@ -75,7 +87,8 @@ Simulator::Simulator(const SimSettings& settings) {
 // Never destroyed: the host may still free memory while static destructors run. At the end of the
 // process the workers are joined and later calls are refused.
 Simulator& Simulator::start() {
-  static auto* simulator = new Simulator({memory_setting(), isolated_setting(), faults_setting()});
+  static auto* simulator =
+      new Simulator({memory_setting(), isolated_setting(), faults_setting(), records_setting()});
   static const bool ends = [] {
     pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
     std::atexit([] { start().shut_down(); });
@@ -119,6 +132,7 @@ Simulator::Device& Simulator::device(int32_t index) {
 }
 
 DeviceMemory& Simulator::memory(int32_t index) { return device(index).memory; }
+WorkLog& Simulator::work_log(int32_t index) { return device(index).log; }
 
 DeviceMemory* Simulator::memory_of(const void* address) {
   for (auto& device : devices_) {
@@ -146,8 +160,8 @@ bringup_stream Simulator::create_stream(int32_t index, int32_t priority) {
                        std::to_string(kGreatestPriority) + " to " + std::to_string(kLeastPriority));
   }
   std::lock_guard lock(mutex_);
-  auto stream =
-      std::make_shared<Stream>(index, next_stream_number_++, owner.memory, owner.turns, priority);
+  auto stream = std::make_shared<Stream>(index, next_stream_number_++, owner.memory, owner.turns,
+                                         owner.log, priority);
   owner.streams.push_back(stream);
   return reinterpret_cast<bringup_stream>(stream.get());
 }

@@ -21,6 +21,7 @@ struct SimSettings {
                         // default
   bool isolated;        // BRINGUP_SIM_ISOLATED: 1 makes device memory unreachable for the host
   std::string faults;   // BRINGUP_SIM_FAULTS: docs/devices/faults.md
+  size_t records;       // BRINGUP_SIM_RECORDS: that a device keeps for the profiler
 };
 
 class Simulator {
@@ -30,6 +31,7 @@ class Simulator {
   static Simulator& instance();
 
   DeviceMemory& memory(int32_t device);
+  WorkLog& work_log(int32_t device);
   // The device's default stream for null.
   std::shared_ptr<Stream> stream(int32_t device, bringup_stream handle);
   bringup_stream create_stream(int32_t device, int32_t priority);
@@ -47,9 +49,10 @@ class Simulator {
  private:
   struct Device {
     explicit Device(const SimSettings& settings)
-        : memory(settings.memory_bytes, settings.isolated) {}
+        : memory(settings.memory_bytes, settings.isolated), log(settings.records) {}
     DeviceMemory memory;
     Turns turns;
+    WorkLog log;
     std::shared_ptr<Stream> default_stream;
     std::vector<std::shared_ptr<Stream>> streams;
   };

@@ -1,5 +1,6 @@
 #include "sim/stream.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -23,13 +24,59 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
+void copy_rows(const RowCopyTask& copy) {
+  for (size_t row = 0; row < copy.height; ++row) {
+    std::memmove(copy.dst + row * copy.dst_pitch, copy.src + row * copy.src_pitch, copy.width);
+  }
+}
+
+// Doubles what is filled: a few large copies instead of `count` small ones.
+void fill_wide(const WideFillTask& fill) {
+  const size_t bytes = fill.size * fill.count;
+  std::memcpy(fill.dst, fill.pattern.data(), fill.size);
+  for (size_t done = fill.size; done < bytes; done *= 2) {
+    std::memcpy(fill.dst + done, fill.dst, std::min(done, bytes - done));
+  }
+}
+
+bringup_record record_of(bringup_record_kind kind, size_t bytes, const char* name = nullptr) {
+  bringup_record record{};
+  record.kind = kind;
+  record.bytes = bytes;
+  if (name != nullptr) std::strncpy(record.name, name, sizeof record.name - 1);
+  return record;
+}
+
+// What a record tells of a task; none for what is no work of the device.
+std::optional<bringup_record> describe_work(const Task& task) {
+  using Record = std::optional<bringup_record>;
+  return std::visit(
+      Overloaded{
+          [](const CopyTask& copy) -> Record { return record_of(BRINGUP_RECORD_COPY, copy.bytes); },
+          [](const RowCopyTask& copy) -> Record {
+            return record_of(BRINGUP_RECORD_COPY, copy.width * copy.height);
+          },
+          [](const FillTask& fill) -> Record { return record_of(BRINGUP_RECORD_FILL, fill.bytes); },
+          [](const WideFillTask& fill) -> Record {
+            return record_of(BRINGUP_RECORD_FILL, fill.size * fill.count);
+          },
+          [](const OwnedLaunch& launch) -> Record {
+            return record_of(BRINGUP_RECORD_KERNEL, 0, launch.get().name);
+          },
+          [](const GraphTask&) -> Record { return record_of(BRINGUP_RECORD_GRAPH, 0); },
+          [](const FailTask& failed) -> Record { return record_of(failed.kind, 0); },
+          [](const auto&) -> Record { return std::nullopt; },
+      },
+      task);
+}
+
 }  // namespace
 
 bool on_worker_thread() noexcept { return t_worker; }
 
-Stream::Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns,
+Stream::Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, WorkLog& log,
                int32_t priority)
-    : place_{device, number, this, &memory}, turns_(turns), priority_(priority) {}
+    : place_{device, number, this, &memory}, turns_(turns), log_(log), priority_(priority) {}
 
 Stream::~Stream() { stop(false); }
 
@@ -39,12 +86,20 @@ void Stream::enqueue(Task task) {
     std::lock_guard lock(mutex_);
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
     if (!thread_.joinable()) thread_ = std::thread(&Stream::work, this);
-    incoming_.push_back(std::move(task));
+    const WorkNumber number = next_number(task);
+    incoming_.push_back({std::move(task), number});
     if (!blocked_) set_ready(true);
     submitted_.fetch_add(1, std::memory_order_release);
     wake = std::exchange(sleeping_, false);
   }
   if (wake) wake_.notify_one();
+}
+
+WorkNumber Stream::next_number(const Task& task) {
+  const uint64_t recording = log_.recording();
+  if (recording == 0 || !describe_work(task)) return {};
+  if (numbered_.recording != recording) numbered_ = {recording, 0};
+  return {recording, numbered_.number++};
 }
 
 void Stream::record(const std::shared_ptr<Event>& event) {
@@ -156,7 +211,7 @@ void Stream::stop(bool drain) {
 
 void Stream::work() {
   t_worker = true;
-  std::vector<Task> batch;
+  std::vector<Queued> batch;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -167,11 +222,11 @@ void Stream::work() {
       if (incoming_.empty()) return;
       batch.swap(incoming_);
     }
-    for (Task& task : batch) {
+    for (Queued& queued : batch) {
       wait_for_demand();
-      if (!dropping_.load(std::memory_order_relaxed)) run(task);
+      if (!dropping_.load(std::memory_order_relaxed)) run(queued);
       // Let go of events, graphs and launches before anybody learns that the task is over.
-      { const Task over = std::move(task); }
+      { const Task over = std::move(queued.task); }
       finish_one();
     }
     batch.clear();
@@ -201,6 +256,12 @@ void Stream::delay(const Task& task) const {
   } else if (const auto* fill = std::get_if<FillTask>(&task)) {
     work = Work::kCopy;
     bytes = fill->bytes;
+  } else if (const auto* rows = std::get_if<RowCopyTask>(&task)) {
+    work = Work::kCopy;
+    bytes = rows->width * rows->height;
+  } else if (const auto* wide = std::get_if<WideFillTask>(&task)) {
+    work = Work::kCopy;
+    bytes = wide->size * wide->count;
   } else if (std::holds_alternative<OwnedLaunch>(task) || std::holds_alternative<GraphTask>(task)) {
     work = Work::kLaunch;
   }
@@ -214,7 +275,8 @@ void Stream::finish_one() {
   done_.notify_all();
 }
 
-void Stream::run(Task& task) {
+void Stream::run(Queued& queued) {
+  Task& task = queued.task;
   const bool blocks =
       std::holds_alternative<HostTask>(task) || std::holds_alternative<WaitTask>(task);
   if (blocks) {
@@ -226,15 +288,30 @@ void Stream::run(Task& task) {
   if (resetting_.load(std::memory_order_relaxed) ||
       (Faults::active() && Faults::instance().lost(device()))) {
     drop(task);
+  } else if (queued.number.recording != 0) {
+    note(queued);
   } else {
     perform(task);
   }
   if (blocks) set_blocked(false);
 }
 
+void Stream::note(Queued& queued) {
+  bringup_record record = *describe_work(queued.task);
+  record.device = place_.device;
+  record.stream = place_.stream_number == 0 ? nullptr : reinterpret_cast<bringup_stream>(this);
+  record.number = queued.number.number;
+  record.begin = wall_time_ns();
+  perform(queued.task);
+  record.end = std::max(record.begin, wall_time_ns());  // the clock may be set back
+  log_.add(queued.number.recording, record);
+}
+
 void Stream::perform(Task& task) {
   std::visit(Overloaded{
                  [](CopyTask& copy) { std::memmove(copy.dst, copy.src, copy.bytes); },
+                 [](RowCopyTask& copy) { copy_rows(copy); },
+                 [](WideFillTask& fill) { fill_wide(fill); },
                  [](FillTask& fill) { std::memset(fill.dst, fill.value, fill.bytes); },
                  [this](OwnedLaunch& launch) {
                    if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));

@@ -2,6 +2,7 @@
 // the first task.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -18,6 +19,7 @@
 #include "sim/kernel_run.h"
 #include "sim/launch_copy.h"
 #include "sim/turns.h"
+#include "sim/work_log.h"
 
 namespace bringup::sim {
 
@@ -29,10 +31,24 @@ struct CopyTask {
   const void* src;
   size_t bytes;
 };
+struct RowCopyTask {
+  std::byte* dst;
+  size_t dst_pitch;
+  const std::byte* src;
+  size_t src_pitch;
+  size_t width;
+  size_t height;
+};
 struct FillTask {
   void* dst;
   uint8_t value;
   size_t bytes;
+};
+struct WideFillTask {
+  std::byte* dst;
+  std::array<std::byte, 16> pattern;
+  uint32_t size;
+  size_t count;
 };
 struct HostTask {
   void (*fn)(void* user);
@@ -52,13 +68,15 @@ struct GraphTask {
 };
 struct FailTask {  // in place of work that shall fail
   Failure failure;
+  bringup_record_kind kind;  // of that work
 };
-using Task = std::variant<CopyTask, FillTask, OwnedLaunch, HostTask, RecordTask, WaitTask,
-                          GraphTask, FailTask>;
+using Task = std::variant<CopyTask, RowCopyTask, FillTask, WideFillTask, OwnedLaunch, HostTask,
+                          RecordTask, WaitTask, GraphTask, FailTask>;
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, int32_t priority);
+  Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, WorkLog& log,
+         int32_t priority);
   ~Stream();
 
   int32_t device() const noexcept { return place_.device; }
@@ -90,8 +108,17 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void stop(bool drain);
 
  private:
+  // A task, and its number while the device's work is recorded.
+  struct Queued {
+    Task task;
+    WorkNumber number;
+  };
+
   void work();
-  void run(Task& task);
+  WorkNumber next_number(const Task& task);
+  void run(Queued& queued);
+  // Performs it, and notes when.
+  void note(Queued& queued);
   void perform(Task& task);
   void drop(Task& task);
   void wait_for_demand();
@@ -107,12 +134,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Place place_;
   Turns& turns_;
+  WorkLog& log_;
   const int32_t priority_;
-  std::mutex mutex_;  // guards incoming_, sleeping_, thread_, ready_, blocked_
+  std::mutex mutex_;  // guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_
   bool ready_ = false;
   bool blocked_ = false;  // in a wait or a host function
   std::condition_variable wake_;
-  std::vector<Task> incoming_;
+  std::vector<Queued> incoming_;
+  WorkNumber numbered_;  // the next number, of the last recording
   bool sleeping_ = false;
   std::thread thread_;
   std::atomic<bool> draining_{false};

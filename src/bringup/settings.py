@@ -313,7 +313,7 @@ _OPS_POOL = Setting(
     lambda: True,
     _settings.switch,
 )
-# The simulated NPU's library reads these two itself, once, when it is loaded.
+# The simulated NPU's library reads these itself, once, when it is loaded.
 _SIM_MEMORY = Setting(
     "BRINGUP_SIM_MEMORY",
     "memory of each simulated device: bytes, or a number with K, M or G (read by the driver)",
@@ -327,6 +327,14 @@ _SIM_ISOLATED = Setting(
     "0",
     lambda: False,
     _settings.switch,
+)
+_SIM_RECORDS = Setting(
+    "BRINGUP_SIM_RECORDS",
+    "how many records of its work a simulated device keeps for the profiler; further ones are lost "
+    "and counted (read by the driver)",
+    "1048576",
+    lambda: 1_048_576,
+    _settings.number,
 )
 
 ALL: tuple[Setting[object], ...] = (
@@ -365,6 +373,7 @@ ALL: tuple[Setting[object], ...] = (
     _OPS_POOL,
     _SIM_MEMORY,
     _SIM_ISOLATED,
+    _SIM_RECORDS,
 )  # type: ignore[assignment]
 
 

@@ -1,10 +1,12 @@
 // Drivers that lie, one way each, and the sentence that each lie gets; limits for waits.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "check.h"
 #include "driver/checked.h"
 #include "driver/waits.h"
+#include "driver/work_numbers.h"
 
 namespace {
 
@@ -27,6 +30,8 @@ struct Answers {
   double milliseconds = 1;
   const char* words = "the driver's own words";
   std::function<void(bringup_device_props*)> props;
+  std::vector<bringup_record> records;
+  int32_t record_count = -1;  // to say another number than there is
   std::atomic<bool> pending{false};
   std::atomic<int> hang_milliseconds{0};
 };
@@ -118,6 +123,25 @@ bringup_driver lying() {
     *graph = static_cast<bringup_graph>(answers().handle);
     return answers().status;
   };
+  table.capabilities = BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL;
+  table.copy_2d_async = [](bringup_copy_kind, int32_t, void*, size_t, int32_t, const void*, size_t,
+                           size_t, size_t, bringup_stream) { return answers().status; };
+  table.fill_wide_async = [](int32_t, void*, const void*, uint32_t, size_t, bringup_stream) {
+    return answers().status;
+  };
+  table.capabilities |= BRINGUP_HAS_MODULE_DATA | BRINGUP_HAS_PROFILER;
+  table.module_load_data = [](int32_t, const void*, size_t, void** module) { return give(module); };
+  table.profiler_start = [](int32_t) { return answers().status; };
+  table.profiler_stop = [](int32_t) { return answers().status; };
+  table.profiler_read = [](int32_t, bringup_record* records, int32_t capacity, int32_t* count,
+                           uint64_t* lost) {
+    const auto& all = answers().records;
+    *count = std::min(capacity, static_cast<int32_t>(all.size()));
+    std::copy_n(all.begin(), *count, records);
+    if (answers().record_count >= 0) *count = answers().record_count;
+    *lost = 3;
+    return answers().status;
+  };
   table.graph_destroy = [](bringup_graph) { return answers().status; };
   table.graph_launch = [](bringup_graph, bringup_stream) { return answers().status; };
   return table;
@@ -138,6 +162,8 @@ void reset() {
   all.milliseconds = 1;
   all.words = "the driver's own words";
   all.props = nullptr;
+  all.records.clear();
+  all.record_count = -1;
   all.pending = false;
   all.hang_milliseconds = 0;
 }
@@ -207,6 +233,8 @@ TEST(handles_that_are_none_or_somebody_else_s) {
          "graph_create returned BRINGUP_OK and no handle");
   expect(refused([&] { return table().module_load(0, "x", &module); }),
          "module_load returned BRINGUP_OK and no module");
+  expect(refused([&] { return table().module_load_data(0, "x", 1, &module); }),
+         "module_load_data returned BRINGUP_OK and no module");
   expect(refused([&] { return table().get_function(module, "f", &fn); }),
          "get_function returned BRINGUP_OK and no function");
   answers().handle = at(0x80);
@@ -282,6 +310,13 @@ TEST(statuses) {
       {"host_func", [] { return table().host_func(0, nullptr, nullptr, nullptr); }},
       {"module_unload", [] { return table().module_unload(nullptr); }},
       {"graph_launch", [] { return table().graph_launch(nullptr, nullptr); }},
+      {"copy_2d_async",
+       [] {
+         return table().copy_2d_async(BRINGUP_HOST_TO_DEVICE, 0, nullptr, 1, 0, nullptr, 1, 1, 1,
+                                      nullptr);
+       }},
+      {"fill_wide_async",
+       [] { return table().fill_wide_async(0, nullptr, nullptr, 8, 1, nullptr); }},
   };
   for (const auto& [name, call] : no_queries) {
     expect(refused(call),
@@ -321,6 +356,105 @@ TEST(addresses_of_the_host_and_times) {
          "host_alloc returned BRINGUP_OK and no address");
   expect(refused([&] { return table().host_view(0, at(0x40), &address); }),
          "host_view returned BRINGUP_OK and no address");
+}
+
+TEST(records_that_cannot_be) {
+  reset();
+  bringup_record good{};
+  good.kind = BRINGUP_RECORD_KERNEL;
+  good.begin = 5;
+  good.end = 5;
+  std::vector<bringup_record> records(2);
+  int32_t count = 0;
+  uint64_t lost = 0;
+  const auto read = [&] { return table().profiler_read(0, records.data(), 2, &count, &lost); };
+  answers().records = {good};
+  CHECK(read() == BRINGUP_OK);
+  CHECK_EQ(count, 1);
+  CHECK_EQ(lost, 3u);
+  for (const int32_t wrong : {3, 1000}) {
+    answers().record_count = wrong;
+    expect(refused(read),
+           "profiler_read gave " + std::to_string(wrong) + " records where there is room for 2");
+    CHECK_EQ(count, 0);
+  }
+  answers().record_count = -1;
+  const auto refused_with = [&](const std::function<void(bringup_record&)>& lie) {
+    answers().records = {good, good};
+    lie(answers().records[1]);
+    return refused(read);
+  };
+  expect(refused_with([](bringup_record& record) { record.kind = 0; }),
+         "profiler_read gave a record of kind 0, which there is not");
+  expect(refused_with([](bringup_record& record) { record.kind = 5; }),
+         "profiler_read gave a record of kind 5, which there is not");
+  expect(refused_with([](bringup_record& record) { record.device = 1; }),
+         "profiler_read gave a record of device 1");
+  expect(refused_with([](bringup_record& record) { record.end = 4; }),
+         "profiler_read gave a record of work that ended before it began");
+  expect(refused_with(
+             [](bringup_record& record) { std::memset(record.name, 'x', sizeof record.name); }),
+         "profiler_read gave a record with a name without an end");
+  CHECK_EQ(count, 0);
+}
+
+int32_t give_fill(int32_t device, bringup_stream stream) {
+  return table().fill_async(device, nullptr, 0, 1, stream);
+}
+
+TEST(work_is_numbered_for_each_stream_while_its_device_records) {
+  reset();
+  const auto number = [](int32_t device, bringup_stream stream) {
+    driver::forget_last_work();
+    give_fill(device, stream);
+    const auto work = driver::last_work();
+    CHECK(!work || (work->device == device && work->stream == stream));
+    return work ? static_cast<int>(work->number) : -1;
+  };
+  CHECK_EQ(number(0, nullptr), -1);
+  CHECK(table().profiler_start(0) == BRINGUP_OK);
+  CHECK_EQ(number(0, nullptr), 0);
+  CHECK_EQ(number(0, nullptr), 1);
+  CHECK_EQ(number(0, stream_at(0x900)), 0);
+  CHECK_EQ(number(1, nullptr), -1);  // another device
+  answers().status = BRINGUP_INVALID;
+  CHECK_EQ(number(0, nullptr), -1);  // what is refused has no number
+  answers().status = BRINGUP_OK;
+  CHECK_EQ(number(0, nullptr), 2);
+  table().copy_async(BRINGUP_HOST_TO_DEVICE, 0, nullptr, 1, nullptr, 1, nullptr);
+  table().copy_async(BRINGUP_DEVICE_TO_DEVICE, 1, nullptr, 0, nullptr, 1, nullptr);
+  table().fill_wide_async(0, nullptr, nullptr, 8, 1, nullptr);
+  CHECK_EQ(number(0, nullptr), 6);
+  CHECK(table().profiler_stop(0) == BRINGUP_OK);
+  CHECK_EQ(number(0, nullptr), -1);
+  CHECK(table().profiler_start(0) == BRINGUP_OK);
+  CHECK_EQ(number(0, nullptr), 0);  // counted anew
+  table().profiler_stop(0);
+}
+
+TEST(threads_that_give_work_to_one_stream_get_different_numbers) {
+  reset();
+  table().profiler_start(0);
+  constexpr size_t kEach = 500;
+  std::vector<std::vector<uint64_t>> numbers(4);
+  std::vector<std::jthread> threads;
+  for (auto& own : numbers) {
+    threads.emplace_back([&own] {
+      for (size_t i = 0; i < kEach; ++i) {
+        give_fill(0, nullptr);
+        own.push_back(driver::last_work()->number);
+      }
+    });
+  }
+  threads.clear();
+  table().profiler_stop(0);
+  std::set<uint64_t> all;
+  for (const auto& own : numbers) {
+    CHECK(std::is_sorted(own.begin(), own.end()));
+    all.insert(own.begin(), own.end());
+  }
+  CHECK_EQ(all.size(), 4 * kEach);
+  CHECK_EQ(*all.rbegin(), 4 * kEach - 1);
 }
 
 TEST(what_a_driver_has_not_is_not_there_and_what_it_has_goes_through) {

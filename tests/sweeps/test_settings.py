@@ -57,6 +57,7 @@ WRONG = {
     "BRINGUP_OPS_POOL": ["banana", "2"],
     "BRINGUP_SIM_MEMORY": ["banana", "-1", "2T"],
     "BRINGUP_SIM_ISOLATED": ["banana", "2"],
+    "BRINGUP_SIM_RECORDS": ["banana", "-1", "1.5"],
 }
 CASES = [(name, text) for name in NAMES for text in WRONG.get(name, ["banana"])]
 
