@@ -12,12 +12,14 @@ import os
 import sys
 from pathlib import Path
 
-from bringup import _settings
+from bringup import _settings, _trace_settings
 from bringup._settings import NativeChoice, Setting, size
+from bringup._trace_settings import DriverTrace, driver_trace, driver_trace_environment
 from bringup.errors import SettingError
 
 __all__ = [
     "ALL",
+    "DriverTrace",
     "NativeChoice",
     "Setting",
     "cache_dir",
@@ -29,6 +31,8 @@ __all__ = [
     "check",
     "driver",
     "driver_path",
+    "driver_trace",
+    "driver_trace_environment",
     "engine",
     "freeze",
     "inherited",
@@ -354,6 +358,9 @@ ALL: tuple[Setting[object], ...] = (
     _FALLBACK,
     _WAIT_TIMEOUT,
     _WAIT_ABORT,
+    _trace_settings.FILE,
+    _trace_settings.PAYLOAD,
+    _trace_settings.LIMIT,
     _PASS_PATH,
     _ASCEND_PASS_PATH,
     _PASS_LIBRARY,

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Generator.h>
 
+#include "driver/traced.h"
 #include "driver/waits.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
@@ -61,6 +62,9 @@ void bind_devices(nb::module_& module) {
   module.def("install_driver", &install_driver, Release());
   module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
   module.def("set_wait_limit", &driver::set_wait_limit, nb::arg("seconds"), nb::arg("abort"));
+  module.def("set_driver_trace", &set_driver_trace, nb::arg("path"), nb::arg("payload"),
+             nb::arg("limit"));
+  module.def("driver_trace_path", &driver::trace_path);
   module.def("in_forked_child", &in_forked_child);
   module.def("device_count", [] { return driver_facts().device_count; });
   module.def(

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "driver/checked.h"
+#include "driver/traced.h"
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
@@ -32,6 +33,7 @@ struct Loaded {
 };
 
 std::mutex g_mutex;
+driver::TraceOptions g_trace;  // guarded by g_mutex
 Loaded* g_opened = nullptr;  // guarded by g_mutex until it is published in g_active
 std::atomic<const Loaded*> g_active{nullptr};
 std::atomic<bool> g_forked{false};
@@ -124,6 +126,8 @@ bringup_driver read_table(const std::string& path, const runtime::Library& libra
   bringup_driver table{};
   std::memcpy(&table, given, std::min<size_t>(given->struct_size, sizeof(table)));
   check_required(path, table);
+  // Below the checks: a trace has what the driver said, not what the checks made of it.
+  if (!g_trace.path.empty()) table = driver::traced(table, path, g_trace);
   return driver::checked(table);
 }
 
@@ -175,6 +179,11 @@ void require_free_backend() {
 }
 
 }  // namespace
+
+void set_driver_trace(const std::string& path, bool payload, uint64_t limit) {
+  std::lock_guard lock(g_mutex);
+  g_trace = {path, payload, limit};
+}
 
 DriverFacts open_driver(const std::string& path) {
   std::lock_guard lock(g_mutex);

@@ -34,6 +34,9 @@ struct DriverFacts {
   std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
 };
 
+// The trace that the driver which is opened next gets; an empty path: none. `limit` 0: any size.
+void set_driver_trace(const std::string& path, bool payload, uint64_t limit);
+
 // Opens and checks a driver without making it active. Throws std::runtime_error that says what is
 // wrong with it.
 DriverFacts open_driver(const std::string& path);

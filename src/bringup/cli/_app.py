@@ -18,6 +18,7 @@ from bringup.cli import (
     _config,
     _demo_command,
     _doctor,
+    _driver_command,
     _new_command,
     _passes_command,
     _prebuild_command,
@@ -45,6 +46,11 @@ new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=T
 new.command("kernel")(_new_command.kernel)
 new.command("pass")(_new_command.pass_)
 app.add_typer(new)
+
+driver = typer.Typer(name="driver", help="What a driver does.", no_args_is_help=True)
+driver.command("trace")(_driver_command.trace)
+driver.command("replay")(_driver_command.replay)
+app.add_typer(driver)
 
 graph_passes = typer.Typer(name="passes", help="Graph passes.", no_args_is_help=True)
 graph_passes.command("list")(_passes_command.list_)

@@ -6,6 +6,8 @@ here claims PrivateUse1 before that. `installed_drivers` says which drivers have
 
 An operator without a kernel on the device runs on the host: `set_fallback_policy` and
 `fallback_policy` say which may, `fallback_report` what it cost.
+
+`replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ from bringup.devices._fallback import (
     fallback_report,
     set_fallback_policy,
 )
-from bringup.devices._load import DriverInfo, load_driver, loaded
+from bringup.devices._load import DriverInfo, device_name_problem, load_driver, loaded
 from bringup.devices._registry import register_module_attribute
+from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 
 __all__ = [
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",
     "FallbackRow",
+    "ReplayDifference",
+    "ReplayReport",
+    "device_name_problem",
     "driver_library",
     "fallback_policy",
     "fallback_report",
@@ -34,5 +40,6 @@ __all__ = [
     "load_driver",
     "loaded",
     "register_module_attribute",
+    "replay_trace",
     "set_fallback_policy",
 ]

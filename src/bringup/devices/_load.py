@@ -21,7 +21,7 @@ from bringup.devices import _fallback
 from bringup.devices._drivers import driver_library
 from bringup.errors import DriverError
 
-__all__ = ["DriverInfo", "load_driver", "loaded"]
+__all__ = ["DriverInfo", "device_name_problem", "load_driver", "loaded"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AUTOGRAD_OBJECT = "context"  # what torch.autograd.graph calls the object it keeps for a backward
@@ -82,6 +82,7 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
         return _same_or_refuse(_loaded, path, name)
     _require_free_backend()
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
+    _set_trace(native)
     try:
         facts = native.open_driver(str(path))
     except RuntimeError as error:
@@ -96,6 +97,13 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     _install(native, info.device_name)
     _loaded = info
     return info
+
+
+def _set_trace(native: ModuleType) -> None:
+    """Traces the driver that is opened next, if the settings say so."""
+    asked = settings.driver_trace()
+    if asked is not None:
+        native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
 
 
 def _same_or_refuse(info: DriverInfo, path: Path, name: str | None) -> DriverInfo:
@@ -124,28 +132,27 @@ def _require_free_backend() -> None:
         )
 
 
-def _checked_name(name: str, path: Path) -> str:
+def device_name_problem(name: str) -> str:
+    """Why torch cannot call a device `name`, or "". Imports torch."""
     torch = importlib.import_module("torch")
-    where = f"the driver {path} cannot be device {name!r}"
     if _NAME.fullmatch(name) is None:
-        raise DriverError(
-            f"{where}: expected lower case letters, digits and underscores, beginning with a letter"
-        )
+        return "expected lower case letters, digits and underscores, beginning with a letter"
     if name.startswith(("cpu", "cuda")):
-        raise DriverError(
-            f"{where}: torch cannot load tensors of a device whose name starts with 'cpu' or 'cuda'"
-        )
+        return "torch cannot load tensors of a device whose name starts with 'cpu' or 'cuda'"
     if hasattr(torch, name):
-        raise DriverError(
-            f"{where}: torch.{name} already exists, choose another with load_driver(..., name=...)"
-        )
+        return f"torch.{name} already exists, choose another"
     try:
         torch.device(name)
     except RuntimeError:
-        return name
-    raise DriverError(
-        f"{where}: torch has a device of that name, choose another with load_driver(..., name=...)"
-    )
+        return ""
+    return "torch has a device of that name, choose another"
+
+
+def _checked_name(name: str, path: Path) -> str:
+    if problem := device_name_problem(name):
+        how = " with load_driver(..., name=...)" if problem.endswith("another") else ""
+        raise DriverError(f"the driver {path} cannot be device {name!r}: {problem}{how}")
+    return name
 
 
 def _install(native: ModuleType, name: str) -> None:

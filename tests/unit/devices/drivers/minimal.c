@@ -87,6 +87,15 @@ static int32_t copy_async(bringup_copy_kind kind, int32_t to, void* dst, int32_t
   sleep(2);
 #endif
   memmove(dst, src, bytes);
+  if (kind == BRINGUP_DEVICE_TO_HOST) {
+#ifdef LIE_BYTE
+    ((unsigned char*)dst)[bytes - 1] ^= 1;
+#elif defined(LIE_CRASH)
+    abort();
+#elif defined(LIE_FOREVER)
+    for (;;) pause();
+#endif
+  }
 #ifdef LIE_STATUS
   return 57;
 #else
