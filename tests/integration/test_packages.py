@@ -131,3 +131,26 @@ def test_a_new_package_passes_its_tests_unedited_and_is_found_once_installed(
     assert (site / "my_first" / "kernels.bundle").is_file() == (kind == "kernel")
     program = LOADED.format(system=system, one=one)
     assert run("-c", program, folder=tmp_path, PYTHONPATH=str(site)).strip() == names
+
+
+def test_a_new_driver_is_built_passes_its_tests_unedited_and_is_found_once_installed(
+    tmp_path: Path,
+) -> None:
+    assert cli.main(["new", "driver", "my_board", "--into", str(tmp_path)]) == 0
+    package = tmp_path / "my_board"
+    for step in (["-S", ".", "-B", "build", "-G", "Ninja"], ["--build", "build"]):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        tool = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        assert tool is not None
+        environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        made = subprocess.run(
+            [tool, *step], cwd=package, env=environment, capture_output=True, text=True, check=False
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        assert "warning" not in made.stdout
+    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", folder=package)
+    assert "passed" in said
+    site = install(package, tmp_path / "site")
+    program = "from bringup import devices; print(devices.load_driver('my_board').path)"
+    found = run("-c", program, folder=tmp_path, PYTHONPATH=str(site)).strip()
+    assert found == str(site / "my_board" / "libmy_board.so")

@@ -45,6 +45,7 @@ app.command("config")(_config.config)
 new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)
 new.command("kernel")(_new_command.kernel)
 new.command("pass")(_new_command.pass_)
+new.command("driver")(_new_command.driver)
 app.add_typer(new)
 
 driver = typer.Typer(name="driver", help="What a driver does.", no_args_is_help=True)

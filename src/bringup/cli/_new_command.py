@@ -1,8 +1,9 @@
-"""`bringup new kernel|pass NAME`: a package to start from, whose tests pass as it is written."""
+"""`bringup new kernel|pass|driver NAME`: a package whose tests pass as it is written."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import keyword
 import re
 import shutil
@@ -15,9 +16,9 @@ import typer
 
 from bringup.cli._needs import JsonFile, console_for, say, write_results
 
-__all__ = ["kernel", "pass_", "write_package"]
+__all__ = ["driver", "kernel", "pass_", "write_package"]
 
-Kind = Literal["kernel", "pass"]
+Kind = Literal["kernel", "pass", "driver"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".tmpl"
@@ -47,6 +48,15 @@ def pass_(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
     _report(write_package("pass", name, into), name, json_file)
 
 
+def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
+    """Write a package with the driver of a device: C, its build, tests, a day's plan.
+
+    Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
+    """
+    build = "cmake -S . -B build && cmake --build build && "
+    _report(write_package("driver", name, into), name, json_file, build)
+
+
 def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
     """Writes the package `into/name`, whole or not at all, and returns its files.
 
@@ -55,7 +65,10 @@ def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
         FileExistsError: there is something of that name already.
         OSError: it cannot be written.
     """
-    if problem := _name_problem(name) or _clash(kind, name):
+    problem = _name_problem(name) or _clash(kind, name)
+    if kind == "driver":
+        problem = problem or _device_problem(name)
+    if problem:
         raise typer.BadParameter(f"{name!r}: {problem}", param_hint="NAME")
     if not into.is_dir():
         raise typer.BadParameter(f"{into} is no folder: make it first", param_hint="--into")
@@ -100,6 +113,15 @@ def _clash(kind: Kind, name: str) -> str:
     return "is a name that the package's own files use for something else; choose another"
 
 
+def _device_problem(name: str) -> str:
+    """Why torch cannot have a device of this name, or "": without torch nobody can say."""
+    if importlib.util.find_spec("torch") is None:
+        return ""
+    from bringup import devices
+
+    return devices.device_name_problem(name)
+
+
 def _words(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
@@ -112,11 +134,11 @@ def filled(text: str, name: str) -> str:
     )
 
 
-def _report(files: list[Path], name: str, json_file: Path | None) -> None:
+def _report(files: list[Path], name: str, json_file: Path | None, build: str = "") -> None:
     folder = next(parent for parent in files[0].parents if parent.name == name)
     for file in files:
         say(json_file, str(file))
-    say(json_file, f"\nNext: cd {folder} && python -m pytest")
+    say(json_file, f"\nNext: cd {folder} && {build}python -m pytest")
     names = [file.relative_to(folder).as_posix() for file in files]
     results = {"package": str(folder.resolve()), "files": names}
     write_results(json_file, results, console_for(json_file))

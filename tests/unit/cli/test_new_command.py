@@ -13,7 +13,7 @@ from bringup import cli
 from bringup.cli import _new_command
 
 
-@pytest.mark.parametrize("kind", ["kernel", "pass"])
+@pytest.mark.parametrize("kind", ["kernel", "pass", "driver"])
 def test_all_files_of_the_package_are_written_without_placeholders(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -24,13 +24,18 @@ def test_all_files_of_the_package_are_written_without_placeholders(
     written = [path for path in package.rglob("*") if path.is_file()]
     assert sorted(said["files"]) == sorted(p.relative_to(package).as_posix() for p in written)
     expected = ["README.md", "pyproject.toml", "src/my_first/__init__.py"]
-    expected += ["tests/test_my_first.py", "benchmarks/bench_my_first.py"]
+    expected += ["tests/test_my_first.py"]
+    expected += (
+        ["driver.c", ".github/workflows/ci.yml"]
+        if kind == "driver"
+        else ["benchmarks/bench_my_first.py"]
+    )
     assert set(expected) <= set(said["files"])
     for path in written:
         assert "@name@" not in path.read_text()
         assert "@Name@" not in path.read_text()
     pyproject = (package / "pyproject.toml").read_text()
-    group = "ops" if kind == "kernel" else "passes"
+    group = {"kernel": "ops", "pass": "passes", "driver": "drivers"}[kind]
     assert f'[project.entry-points."bringup.{group}"]\nmy_first = "my_first"' in pyproject
     assert 'name = "my-first"' in pyproject
 
@@ -86,3 +91,24 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(_new_command, "filled", fails)
     assert cli.main(["new", "kernel", "mine", "--into", str(tmp_path)]) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cuda_like", "torch cannot load tensors of a device whose name starts with"),
+        ("softmax", "torch.softmax already exists"),
+        ("vulkan", "torch has a device of that name"),
+    ],
+)
+def test_a_name_that_no_device_can_have_exits_2_for_a_driver(
+    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "driver", name, "--into", str(tmp_path)]) == 2
+    assert reason in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_is_less_than_300_lines_of_c(tmp_path: Path) -> None:
+    assert cli.main(["new", "driver", "mine", "--into", str(tmp_path)]) == 0
+    assert len((tmp_path / "mine" / "driver.c").read_text().splitlines()) < 300
