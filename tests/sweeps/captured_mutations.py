@@ -485,6 +485,42 @@ class AutocastAroundCapture(Mutation):
             assert _equal(got, program.left_by(program.expected))
 
 
+class AnotherGraphOfThePool(Mutation):
+    """Graphs of other models share the program's memory: they replay in turn, and their results are
+    what they were, or raise.
+    """
+
+    kinds = (Kind.MODEL, Kind.FROZEN)
+
+    def apply(self, program: Program, random: Random) -> None:
+        if len(program.neighbours) < 3:
+            model, x = draw_model(random), torch.randn(random.choice([1, ROWS, 9]), WIDTH)
+            tokens = torch.zeros(len(x), dtype=torch.int64)
+            graph = graphs.CapturedGraph()
+            with graphs.capture(graph, pool=program.pool):
+                y = model(tokens, x)
+            program.neighbours.append((graph, y, model))
+        graph, y, _ = random.choice(program.neighbours)
+        graph.replay()
+        kept = y.clone()
+        program.left_by(program.replay)
+        now = _content(y)
+        assert now is None or torch.equal(now, kept)
+        for other, result, _ in program.neighbours if now is None else ():
+            other.replay()
+            assert _content(result) is not None
+
+
+def _content(result: torch.Tensor) -> torch.Tensor | None:
+    """None where another graph has overwritten it."""
+    try:
+        return result.clone()
+    except RuntimeError as error:
+        if "has overwritten it" not in str(error):
+            raise
+        return None
+
+
 class UpdateSlot(Mutation):
     kinds = (Kind.MODEL, Kind.FROZEN)
 

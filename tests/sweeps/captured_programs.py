@@ -266,6 +266,8 @@ class Program:
         self.extras = [torch.randn(WIDTH)]
         self.graph: graphs.CapturedGraph = graphs.CapturedGraph()
         self.output: Tensor = torch.empty(0)
+        self.pool = graphs.graph_pool_handle()
+        self.neighbours: list[Any] = []  # other graphs in it, their results and models
 
     def run(self, *inputs: Tensor) -> Tensor:
         """One call of what is captured, as the user's code makes it."""
@@ -281,7 +283,7 @@ class Program:
             self.output = self.run()
             return
         self.graph = graphs.CapturedGraph()
-        with graphs.capture(self.graph, inputs=(self.tokens, self.x)):
+        with graphs.capture(self.graph, self.pool, inputs=(self.tokens, self.x)):
             self.output = self.graph.outputs = self.run()
 
     def replay(self) -> Tensor:

@@ -344,9 +344,8 @@ void Graph::latch(uint64_t launch) {
 
 void Graph::apply(const Change& change) {
   Node& node = *nodes_[change.node];
-  if (change.value.isTensor()) {
-    retired_.push_back(node.arguments()[change.argument].toTensor());
-  }
+  for_each_tensor(node.arguments()[change.argument],
+                  [&](const at::Tensor& tensor) { retired_.push_back(tensor); });
   node.set_host_value(change.argument, change.value);
 }
 
@@ -425,8 +424,8 @@ bool Graph::has(const std::vector<Change>& values) const {
 }
 
 bool Graph::has_locked(const Change& value) const {
-  if (value.value.isTensor()) {
-    return same_elements(value.value.toTensor(), *inputs_.slot(value.node, value.argument));
+  if (const c10::IValue* slot = inputs_.slot(value.node, value.argument)) {
+    return same(value.value, *slot);
   }
   const HostValue* next = newest(value.node, value.argument);
   return same(value.value,
@@ -436,20 +435,21 @@ bool Graph::has_locked(const Change& value) const {
 // A kernel that reads what it writes gives anything, and so does one that reads what operators
 // before it have in their results' place.
 void Graph::check_overlap(const Change& change) const {
-  if (!change.value.isTensor()) return;
   const Node& node = *nodes_[change.node];
-  const std::lock_guard values(values_mutex_);
-  node.visit_accesses([&](const at::Tensor& tensor, bool writes) {
-    TORCH_CHECK(!writes || !overlap(tensor, change.value.toTensor()), "argument '",
-                node.schema()->arguments()[change.argument].name(), "' of ", node.op(),
-                " would be memory that this call writes");
+  const auto which = [&] {
+    return "argument '" + node.schema()->arguments()[change.argument].name() + "' of " + node.op();
+  };
+  for_each_tensor(change.value, [&](const at::Tensor& given) {
+    const std::lock_guard values(values_mutex_);
+    node.visit_accesses([&](const at::Tensor& tensor, bool writes) {
+      TORCH_CHECK(!writes || !overlap(tensor, given), which(),
+                  " would be memory that this call writes");
+    });
+    TORCH_CHECK(!pool_->writes(given.storage().data(), given.storage().nbytes()), which(),
+                " would be memory that the graph itself writes in every replay",
+                owns(given) ? "" : " (it shares its pool with the tensor's graph)",
+                ": copy the tensor (clone())");
   });
-  const c10::Storage& storage = change.value.toTensor().storage();
-  TORCH_CHECK(!pool_->writes(storage.data(), storage.nbytes()), "argument '",
-              node.schema()->arguments()[change.argument].name(), "' of ", node.op(),
-              " would be memory that the graph itself writes in every replay",
-              owns(change.value.toTensor()) ? "" : " (it shares its pool with the tensor's graph)",
-              ": copy the tensor (clone())");
 }
 
 void Graph::check_replaced() const {
@@ -465,25 +465,27 @@ void Graph::check_replaced() const {
 // A tensor as the node has it: without its history, and on a driver's device as the host sees it
 // where the node runs there.
 HostValue Graph::as_node_reads(size_t node, const HostValue& value) const {
-  if (!value.isTensor()) return value;
-  at::Tensor own = shallow_copy(value.toTensor());
   const bool on_host = device_graph_ != nullptr && nodes_[node]->device_launch() == nullptr;
-  return on_host ? HostSide().view(own) : std::move(own);
+  return map_tensors(value, [&](const at::Tensor& tensor) {
+    const at::Tensor own = shallow_copy(tensor);
+    return on_host ? HostSide().view(own) : own;
+  });
 }
 
 // With values_mutex_.
 void Graph::stage(Change change, HostValue as_read) {
-  if (change.value.isTensor()) {
+  if (inputs_.slot(change.node, change.argument) != nullptr) {
     const auto& node = *nodes_[change.node];
-    for (at::Tensor& unused : inputs_.replace(change.node, change.argument,
-                                              shallow_copy(change.value.toTensor()), node.op())) {
+    HostValue own = map_tensors(change.value, [](const at::Tensor& t) { return shallow_copy(t); });
+    for (at::Tensor& unused :
+         inputs_.replace(change.node, change.argument, std::move(own), node.op())) {
       replaced_.push_back(unused.storage());
       retired_.push_back(std::move(unused));
     }
   }
   change.value = std::move(as_read);
-  HostValue former = staged_of(change.node).put(std::move(change));
-  if (former.isTensor()) retired_.push_back(std::move(former).toTensor());
+  const HostValue former = staged_of(change.node).put(std::move(change));
+  for_each_tensor(former, [&](const at::Tensor& tensor) { retired_.push_back(tensor); });
 }
 
 void Graph::forget_replaced() {
@@ -536,7 +538,7 @@ void Graph::restore_slots() {
 
 std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
   const std::lock_guard values(values_mutex_);
-  if (const at::Tensor* tensor = inputs_.slot(node, argument)) return HostValue(*tensor);
+  if (const HostValue* slot = inputs_.slot(node, argument)) return *slot;
   if (const HostValue* next = newest(node, argument)) return *next;
   return nodes_.at(node)->host_value(argument);
 }

@@ -95,6 +95,12 @@ class Graph {
   // The value of an argument that the next replay will see; see Node::host_value.
   std::optional<HostValue> host_value(size_t node, size_t argument) const;
 
+  // That its nodes work on.
+  c10::Device device() const {
+    return device_graph_ == nullptr ? c10::Device(c10::kCPU)
+                                    : c10::Device(c10::kPrivateUse1, device_graph_->device());
+  }
+
   // What every node reads and writes, in replay order.
   std::vector<std::vector<Access>> accesses() const;
 

@@ -15,10 +15,22 @@ void Inputs::use(const at::Tensor& tensor, const std::string& user) {
   ++memories_[known->second].uses;
 }
 
-void Inputs::add_slot(size_t node, size_t argument, at::Tensor tensor) {
-  const void* storage = tensor.storage().data();
-  const void* address = address_of(tensor);
-  slots_.push_back({node, argument, std::move(tensor), storage, address});
+void Inputs::add_slot(size_t node, size_t argument, c10::IValue value) {
+  Slot slot{node, argument, std::move(value), {}};
+  for_each_tensor(slot.value, [&](const at::Tensor& tensor) {
+    slot.captured.emplace_back(tensor.storage().data(), address_of(tensor));
+  });
+  slots_.push_back(std::move(slot));
+}
+
+bool Inputs::is_replaced(const Slot& slot) {
+  size_t same = 0;
+  size_t count = 0;
+  for_each_tensor(slot.value, [&](const at::Tensor& tensor) {
+    same += count < slot.captured.size() && address_of(tensor) == slot.captured[count].second;
+    ++count;
+  });
+  return same != slot.captured.size() || count != slot.captured.size();
 }
 
 Inputs::Slot* Inputs::find(size_t node, size_t argument) {
@@ -29,21 +41,23 @@ Inputs::Slot* Inputs::find(size_t node, size_t argument) {
   return there ? &*found : nullptr;
 }
 
-const at::Tensor* Inputs::slot(size_t node, size_t argument) const {
+const c10::IValue* Inputs::slot(size_t node, size_t argument) const {
   const Slot* found = const_cast<Inputs*>(this)->find(node, argument);
-  return found == nullptr ? nullptr : &found->tensor;
+  return found == nullptr ? nullptr : &found->value;
 }
 
-c10::SmallVector<at::Tensor, 2> Inputs::replace(size_t node, size_t argument,
-                                                const at::Tensor& tensor, const std::string& user) {
+c10::SmallVector<at::Tensor, 2> Inputs::replace(size_t node, size_t argument, c10::IValue value,
+                                                const std::string& user) {
   Slot& slot = *find(node, argument);
-  const auto is_replaced = [&] { return address_of(slot.tensor) != slot.captured; };
   c10::SmallVector<at::Tensor, 2> unused;
-  replaced_ -= is_replaced();
-  use(tensor, user);
-  if (auto memory = release(slot.tensor.storage())) unused.push_back(std::move(*memory));
-  unused.push_back(std::exchange(slot.tensor, tensor));
-  replaced_ += is_replaced();
+  replaced_ -= is_replaced(slot);
+  for_each_tensor(value, [&](const at::Tensor& tensor) { use(tensor, user); });
+  for_each_tensor(slot.value, [&](const at::Tensor& tensor) {
+    if (auto memory = release(tensor.storage())) unused.push_back(std::move(*memory));
+    unused.push_back(tensor);
+  });
+  slot.value = std::move(value);
+  replaced_ += is_replaced(slot);
   return unused;
 }
 
@@ -65,7 +79,8 @@ std::optional<at::Tensor> Inputs::release(const c10::Storage& storage) {
 bool Inputs::is_replaced(const c10::Storage& storage) const {
   if (replaced_ == 0) return false;
   return std::ranges::any_of(slots_, [&](const Slot& slot) {
-    return slot.captured_storage == storage.data() && address_of(slot.tensor) != slot.captured;
+    const auto of_storage = [&](const auto& tensor) { return tensor.first == storage.data(); };
+    return std::ranges::any_of(slot.captured, of_storage) && is_replaced(slot);
   });
 }
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace bringup::torch_ext::graphs {
@@ -17,14 +19,14 @@ class Inputs {
  public:
   // A node of operator `user` reads or writes the tensor. Its storage is kept alive.
   void use(const at::Tensor& tensor, const std::string& user);
-  // A node only reads `tensor`, by this argument: another one may take its place. In the order of
-  // nodes and arguments.
-  void add_slot(size_t node, size_t argument, at::Tensor tensor);
+  // A node only reads `value`, a tensor, a list of tensors or None, by this argument: others may
+  // take their place. In the order of nodes and arguments.
+  void add_slot(size_t node, size_t argument, c10::IValue value);
 
-  // What the argument is now, or null where it is no such tensor.
-  const at::Tensor* slot(size_t node, size_t argument) const;
-  // The argument is `tensor` from now on; returns what nobody here needs any more.
-  c10::SmallVector<at::Tensor, 2> replace(size_t node, size_t argument, const at::Tensor& tensor,
+  // What the argument is now, or null where it is no such value.
+  const c10::IValue* slot(size_t node, size_t argument) const;
+  // The argument is `value` from now on; returns what nobody here needs any more.
+  c10::SmallVector<at::Tensor, 2> replace(size_t node, size_t argument, c10::IValue value,
                                           const std::string& user);
   // Whether a node that read this storage at the capture reads another one now.
   bool is_replaced(const c10::Storage& storage) const;
@@ -50,12 +52,12 @@ class Inputs {
   struct Slot {
     size_t node;
     size_t argument;
-    at::Tensor tensor;
-    // At the capture; compared only.
-    const void* captured_storage;
-    const void* captured;
+    c10::IValue value;
+    // Of each tensor at the capture, its storage and where it begins; compared only.
+    c10::SmallVector<std::pair<const void*, const void*>, 1> captured;
   };
 
+  static bool is_replaced(const Slot& slot);
   Slot* find(size_t node, size_t argument);
   std::optional<at::Tensor> release(const c10::Storage& storage);
 

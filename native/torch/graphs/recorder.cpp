@@ -14,6 +14,7 @@
 #include "torch/graphs/errors.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
+#include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -386,20 +387,26 @@ std::vector<c10::IValue> Recorder::fixed_arguments(
     const OperatorTraits& traits, const std::vector<c10::IValue>& args,
     const std::vector<OperatorNode::Output>& outputs) {
   const bool updatable = traits.kernel != nullptr || traits.updatable || all_updatable_;
+  const auto exchangeable = [&](const at::Tensor& tensor) {
+    const bool given_back = std::ranges::any_of(outputs, [&](const OperatorNode::Output& output) {
+      return output.fixed && output.tensor.storage().is_alias_of(tensor.storage());
+    });
+    return !given_back && tensor.storage().nbytes() > 0 && predates(tensor);
+  };
   std::vector<c10::IValue> held;
   for (size_t i = 0; i < args.size(); ++i) {
     held.push_back(
         map_tensors(args[i], [&](const at::Tensor& tensor) { return fixed(traits, tensor); }));
-    if (!updatable || !held[i].isTensor() || !held[i].toTensor().defined()) continue;
+    if (!updatable) continue;
     const c10::Argument& argument = traits.schema->arguments()[i];
-    if (writes(argument) || writes_undeclared(*traits.schema, argument)) continue;
-    const at::Tensor& tensor = held[i].toTensor();
-    const c10::Storage& storage = tensor.storage();
-    const bool given_back = std::ranges::any_of(outputs, [&](const OperatorNode::Output& output) {
-      return output.fixed && output.tensor.storage().is_alias_of(storage);
-    });
-    if (given_back || storage.nbytes() == 0 || !predates(args[i].toTensor())) continue;
-    inputs_.add_slot(nodes_.size(), i, tensor);
+    const auto type = SlotType::of(argument);
+    if (!type || !type->is_tensor() || writes(argument) ||
+        writes_undeclared(*traits.schema, argument)) {
+      continue;
+    }
+    bool all = !held[i].isTensor() || held[i].toTensor().defined();
+    for_each_tensor(args[i], [&](const at::Tensor& tensor) { all &= exchangeable(tensor); });
+    if (all) inputs_.add_slot(nodes_.size(), i, held[i]);
   }
   return held;
 }

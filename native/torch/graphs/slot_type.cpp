@@ -115,8 +115,8 @@ std::optional<SlotType> SlotType::of(const c10::Argument& argument) {
     type = list->getElementType();
   }
   const auto kind = kind_of(type->kind());
-  const bool known =
-      kind && (!is_list || *kind == Kind::kInt || *kind == Kind::kFloat || *kind == Kind::kBool);
+  const bool known = kind && (!is_list || *kind == Kind::kInt || *kind == Kind::kFloat ||
+                              *kind == Kind::kBool || *kind == Kind::kTensor);
   return known ? std::optional(SlotType(*kind, is_list, is_optional)) : std::nullopt;
 }
 
@@ -141,14 +141,13 @@ const char* SlotType::word() const {
 }
 
 std::string SlotType::name() const {
-  if (is_tensor()) return word();  // None is no memory that could be put in its place
   return std::string(word()) + (is_list_ ? "[]" : "") + (optional_ ? "?" : "");
 }
 
 std::string SlotType::words() const {
-  if (is_tensor()) return "a tensor";
   const std::string article = is_list_ ? "a list of " : kind_ == Kind::kInt ? "an " : "a ";
-  return article + word() + (optional_ ? " or None" : "");
+  const std::string what = is_tensor() && !is_list_ ? "tensor" : is_tensor() ? "tensors" : word();
+  return article + what + (optional_ ? " or None" : "");
 }
 
 std::optional<HostValue> SlotType::element(nb::handle value) const {
@@ -180,8 +179,10 @@ std::optional<HostValue> SlotType::element(nb::handle value) const {
 }
 
 std::optional<HostValue> SlotType::from_python(nb::handle value) const {
-  if (value.is_none()) return optional_ && !is_tensor() ? std::optional(HostValue()) : std::nullopt;
+  if (value.is_none()) return optional_ ? std::optional(HostValue()) : std::nullopt;
   if (!is_list_) return element(value);
+  // A tensor has tolist(), and is no list of tensors.
+  if (is_tensor() && THPVariable_Check(value.ptr())) return std::nullopt;
   const nb::object sequence = as_sequence(value);
   if (!sequence.is_valid()) return std::nullopt;
   std::vector<HostValue> elements;
@@ -192,6 +193,7 @@ std::optional<HostValue> SlotType::from_python(nb::handle value) const {
     if (!converted) return std::nullopt;
     elements.push_back(std::move(*converted));
   }
+  if (kind_ == Kind::kTensor) return HostValue(typed<at::Tensor>(elements));
   if (kind_ == Kind::kInt) return HostValue(typed<int64_t>(elements));
   if (kind_ == Kind::kFloat) return HostValue(typed<double>(elements));
   return HostValue(typed<bool>(elements));

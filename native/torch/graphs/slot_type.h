@@ -13,13 +13,14 @@ namespace bringup::torch_ext::graphs {
 
 class SlotType {
  public:
-  // None for an argument that no update writes: a generator, a device, a list of tensors, ...
+  // None for an argument that no update writes: a generator, a device, ...
   static std::optional<SlotType> of(const c10::Argument& argument);
 
   // "int", "float?", "bool[]", "dtype", "number"
   std::string name() const;
   // "an int", "a list of bool or None"
   std::string words() const;
+  // Also a list of tensors.
   bool is_tensor() const { return kind_ == Kind::kTensor; }
 
   // The value for the dispatcher, or nothing when it is no such value. Lists come from lists,

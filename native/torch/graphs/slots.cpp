@@ -81,8 +81,35 @@ const std::vector<size_t>& SlotTable::slots_of(nb::handle key) {
 void SlotTable::add(size_t node, size_t argument, nb::str name, bool variable_length) {
   const c10::Argument& declared = graph_->nodes().at(node)->schema()->arguments().at(argument);
   const HostValue captured = *graph_->host_value(node, argument);
-  slots_.push_back({node, argument, nb::make_tuple(name), *SlotType::of(declared),
-                    variable_length ? std::nullopt : length(captured)});
+  const SlotType type = *SlotType::of(declared);
+  Slot slot{node, argument, nb::make_tuple(name), type,
+            variable_length && !type.is_tensor() ? std::nullopt : length(captured)};
+  for_each_tensor(captured, [&](const at::Tensor& t) { slot.layouts.push_back(layout_of(t)); });
+  slots_.push_back(std::move(slot));
+}
+
+// Tensors are laid out as the captured ones. In the place of a captured None comes what the call
+// itself accepts, dense and on the graph's device.
+void SlotTable::check_layouts(const Slot& slot, const HostValue& wanted) const {
+  size_t number = 0;
+  for_each_tensor(wanted, [&](const at::Tensor& given) {
+    const bool known = number < slot.layouts.size();
+    std::string difference =
+        known ? layout_difference(slot.layouts[number], given)
+              : layout_difference(given, given);  // whether it has memory of its own
+    if (!known && difference.empty() && !given.is_contiguous()) {
+      difference = "it is not contiguous";
+    }
+    if (!known && difference.empty() && given.device() != graph_->device()) {
+      difference = "it is on " + given.device().str() + ", not on " + graph_->device().str();
+    }
+    const std::string which =
+        slot.length ? ", number " + std::to_string(number) + " of the list" : "";
+    ++number;
+    if (difference.empty()) return;
+    refuse("slot '" + name_of(slot) + "' takes a tensor laid out as the captured one" + which +
+           ": " + difference + ". Nothing was changed");
+  });
 }
 
 void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
@@ -92,20 +119,13 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
     refuse("slot '" + name_of(slot) + "' takes " + slot.type.words() + ", got " +
            value_text(value) + ". Nothing was changed");
   }
-  if (wanted->isTensor()) {
-    const auto captured = graph_->host_value(slot.node, slot.argument)->toTensor();
-    const std::string difference = layout_difference(captured, wanted->toTensor());
-    if (!difference.empty()) {
-      refuse("slot '" + name_of(slot) + "' takes a tensor laid out as the captured one: " +
-             difference + ". Nothing was changed");
-    }
-  }
   const auto given = length(*wanted);
   if (given && slot.length && *given != *slot.length) {
     refuse("slot '" + name_of(slot) + "' takes " + std::to_string(*slot.length) +
            " values, as captured, got " + std::to_string(*given) + ": " + value_text(value) +
            ". Nothing was changed");
   }
+  check_layouts(slot, *wanted);
   for (const Change& earlier : staged.values) {
     if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
     if (same(earlier.value, *wanted)) return;
@@ -134,9 +154,8 @@ nb::object SlotTable::commit(Staged& staged) {
       refuse_with_current();
     }
   }
-  if (std::ranges::any_of(changes, [](const Change& change) { return change.value.isTensor(); })) {
-    graph_->forget_replaced();
-  }
+  const auto of_tensors = [&](size_t index) { return slots_[index].type.is_tensor(); };
+  if (!changes.empty() && std::ranges::any_of(staged.slots, of_tensors)) graph_->forget_replaced();
   // As the named tuple's own constructor does it, which would cost as much as the update.
   auto* type = reinterpret_cast<PyTypeObject*>(report_.ptr());
   nb::object report = nb::steal(type->tp_alloc(type, 3));

@@ -21,7 +21,8 @@ struct Slot {
   size_t argument;
   nanobind::tuple name;  // alone in a tuple, as most reports want it
   SlotType type;
-  std::optional<size_t> length;  // that a list must have
+  std::optional<size_t> length;          // that a list must have
+  std::vector<at::Tensor> layouts = {};  // of captured tensors; none where None was captured
 };
 
 class SlotTable {
@@ -45,6 +46,7 @@ class SlotTable {
 
   const std::vector<size_t>& slots_of(nanobind::handle key);
   void stage(Staged& staged, size_t slot, nanobind::handle value) const;
+  void check_layouts(const Slot& slot, const HostValue& wanted) const;
   nanobind::object commit(Staged& staged);
   nanobind::object names_of(c10::ArrayRef<size_t> slots) const;
 

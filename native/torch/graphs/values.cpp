@@ -5,7 +5,9 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 
+#include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "torch/graphs/placement.h"
 
@@ -72,6 +74,21 @@ std::string layout_difference(const at::Tensor& wanted, const at::Tensor& given)
     return "its conjugation or negation is not computed yet: call resolve_conj().resolve_neg()";
   }
   return {};
+}
+
+bool same_tensors(const c10::IValue& left, const c10::IValue& right) {
+  const auto lefts = left.toListRef();
+  const auto rights = right.toListRef();
+  return std::ranges::equal(lefts, rights, [](const c10::IValue& a, const c10::IValue& b) {
+    return same_elements(a.toTensor(), b.toTensor());
+  });
+}
+
+at::Tensor layout_of(const at::Tensor& tensor) {
+  at::DataPtr none(nullptr, tensor.device());
+  return shallow_copy(
+      tensor, c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+                  c10::StorageImpl::use_byte_size_t(), 0, std::move(none), nullptr, false)));
 }
 
 at::Tensor shallow_copy(const at::Tensor& tensor) {

@@ -48,12 +48,16 @@ bool same_elements(const at::Tensor& left, const at::Tensor& right);
 // Whether an element of one may lie in the bytes from the other's first to its last element.
 bool overlap(const at::Tensor& left, const at::Tensor& right);
 
+// Whether two lists of tensors have the same elements, as above.
+bool same_tensors(const c10::IValue& left, const c10::IValue& right);
+
 // Whether two values of one type are equal; tensors are when they are the same memory. Their own ==
 // is made for anything and asks for everything first.
 inline bool same(const c10::IValue& left, const c10::IValue& right) {
   if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
   if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
   if (left.isTensor() && right.isTensor()) return same_elements(left.toTensor(), right.toTensor());
+  if (left.isTensorList() && right.isTensorList()) return same_tensors(left, right);
   return left.tagKind() == right.tagKind() && left == right;
 }
 
@@ -66,6 +70,9 @@ std::string describe(const at::Tensor& tensor);
 // The first thing in which the layout of `given` differs from that of `wanted`, in words; empty
 // when it has the same dtype, device, shape, strides and lazy bits.
 std::string layout_difference(const at::Tensor& wanted, const at::Tensor& given);
+
+// The layout of `tensor` alone, over no memory: for layout_difference.
+at::Tensor layout_of(const at::Tensor& tensor);
 
 // A second tensor object over `storage` with the sizes, strides and flags of `tensor`. No autograd
 // history.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import json
 import os
 import sys
@@ -81,6 +82,7 @@ class Content:
         self._held = [hold(op) for op in operators]  # nodes have handles
         self._handled = handled
         self._naming = threading.Lock()
+        self.updating = threading.RLock()  # of records, which read what they write
         if handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
             self._name_slots()
 
@@ -105,6 +107,7 @@ class Content:
                     native.host_values(node),
                     node in in_groups or native.is_kernel(node),
                     of_node.get(node),
+                    functools.partial(_values_by_name, native, node),
                 )
                 for node, op, scope in native.updatable()
             ]
@@ -291,11 +294,9 @@ class CapturedGraph:
         if values is not None:
             return content.table.update(_as_dict(values))  # type: ignore[no-any-return]
         assert cpu_update_input is not None
-        pairs, staged = _by_record(content.records, cpu_update_input)
-        report = content.table.update_slots(pairs)
-        for record, after in staged:
-            record.record = after
-        return report  # type: ignore[no-any-return]
+        with content.updating:
+            pairs = _by_record(content.records, cpu_update_input)
+            return content.table.update_slots(pairs)  # type: ignore[no-any-return]
 
     def refresh(self) -> None:
         """Reads again what the graph took as given, and takes it as it is for given.
@@ -340,7 +341,7 @@ class CapturedGraph:
         now. For reading; `update` writes.
         """
         records = self._captured("dispatch_records").records
-        return tuple(one.record.staged() for one in records if isinstance(one, HandledRecord))
+        return tuple(one.record() for one in records if isinstance(one, HandledRecord))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
@@ -485,8 +486,8 @@ def _as_dict(values: Any) -> dict[str, HostValue]:
 
 def _by_record(
     records: Sequence[Record | HandledRecord], inputs: Sequence[Mapping[str, Any]]
-) -> tuple[list[tuple[int, Any]], list[tuple[HandledRecord, DispatchRecord]]]:
-    """torch_npu's list of dicts as (slot, value) pairs, and what handled records are then."""
+) -> list[tuple[int, Any]]:
+    """torch_npu's list of dicts as (slot, value) pairs."""
     if not isinstance(inputs, (list, tuple)) or not all(
         isinstance(entry, Mapping) for entry in inputs
     ):
@@ -506,13 +507,11 @@ def _by_record(
             f"{_listed(records)}. Give one dict for all or one for each. Nothing was changed"
         )
     pairs: list[tuple[int, Any]] = []
-    staged: list[tuple[HandledRecord, DispatchRecord]] = []
     taken: set[str] = set()
     for number, record in enumerate(records):
         entry = inputs[0 if shared else number]
         if isinstance(record, HandledRecord):
-            after, found, keys = record.stage(entry)
-            staged.append((record, after))
+            found, keys = record.stage(entry)
         else:
             keys = entry.keys() & record.slots.keys()
             found = [(record.slots[key], entry[key]) for key in entry if key in keys]
@@ -529,7 +528,11 @@ def _by_record(
             raise UpdateError(
                 f"no record takes '{key}'; records: {_listed(records)}. Nothing was changed"
             )
-    return pairs, staged
+    return pairs
+
+
+def _values_by_name(native: Any, node: int) -> dict[str, HostValue]:
+    return {name: value for _, name, _, value in native.host_values(node)}
 
 
 def _listed(records: Sequence[Record | HandledRecord]) -> str:

@@ -20,10 +20,17 @@ class TensorRef:
         self.shape, self.stride = tensor.shape, tensor.stride()
         self.dtype, self.device = tensor.dtype, tensor.device
         self._reference = weakref.ref(tensor)
+        self._memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
 
     def get(self) -> torch.Tensor | None:
         """The tensor, as long as somebody else has it."""
         return self._reference()
+
+    def is_(self, tensor: torch.Tensor) -> bool:
+        """Whether it is this memory, seen in the same way."""
+        memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
+        seen = (tensor.shape, tensor.stride(), tensor.dtype)
+        return memory == self._memory and seen == (self.shape, self.stride, self.dtype)
 
     def __repr__(self) -> str:
         return f"TensorRef({self.dtype}, {list(self.shape)}, {self.device})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -195,35 +195,54 @@ class _Watched(Mapping[str, Any]):
 
 @dataclass
 class HandledRecord:
-    """A handled call for updates.
+    """A handled call for updates. What the graph has now is the values of its slots: an update of
+    them by name is one of the record too.
 
     Attributes:
-        record: what the graph has now.
+        captured: what was called.
         handler: whose `update_args` it is.
         slots: the slot of every argument that has one, by its name in the schema.
+        values: gives the value of every argument that has a slot, by its name.
     """
 
-    record: DispatchRecord
+    captured: DispatchRecord
     handler: type[GraphOpHandler]
     slots: dict[str, int]
+    values: Callable[[], Mapping[str, Any]]
+    given: dict[str, Any] = field(default_factory=dict)  # tensors of the last update, by reference
 
     @property
     def op(self) -> str:
         """The operator's name."""
-        return _full_name(self.record.op_cache_entry)
+        return _full_name(self.captured.op_cache_entry)
 
-    def stage(
-        self, given: Mapping[str, Any]
-    ) -> tuple[DispatchRecord, list[tuple[int, Any]], set[str]]:
-        """The record as `given` makes it, the slots to write with their values, and the keys that
-        it took.
+    def record(self) -> DispatchRecord:
+        """The call with the values that the next replay will see."""
+        now, values = self.captured.staged(), self.values()
+        for index, argument in enumerate(now.op_cache_entry._schema.arguments):
+            name = argument.name
+            if name not in self.slots:
+                continue
+            former = now.kwargs[name] if argument.kwarg_only else now.args[index]
+            value = _now((self.given.get(name), former), values[name])
+            if argument.kwarg_only:
+                now.kwargs[name] = value
+            else:
+                now.args[index] = value
+        return now
+
+    def stage(self, given: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], set[str]]:
+        """The slots to write with their values, as `given` makes them, and the keys that it took.
+
+        The caller makes sure that nobody updates the graph until these are written.
         """
-        staged, watched = self.record.staged(), _Watched(given)
+        record = self.record()
+        staged, watched = record.staged(), _Watched(given)
         for name in staged.kwargs.keys() & given.keys():
             staged.kwargs[name] = watched[name]
         self.handler.update_args(staged, watched)
-        before, after = self.record.named(), staged.named()
-        if len(staged.args) != len(self.record.args) or after.keys() != before.keys():
+        before, after = record.named(), staged.named()
+        if len(staged.args) != len(record.args) or after.keys() != before.keys():
             raise UpdateError(
                 f"{self.handler.__name__}.update_args changed which arguments {self.op} has."
                 " Nothing was changed"
@@ -239,10 +258,24 @@ class HandledRecord:
                     " changed"
                 )
             pairs.append((self.slots[name], value))
-        staged.args = [_kept(value) for value in staged.args]
-        staged.kwargs = {name: _kept(value) for name, value in staged.kwargs.items()}
-        return staged, pairs, watched.read
+            if isinstance(value, torch.Tensor):
+                self.given[name] = TensorRef(value)
+        return pairs, watched.read
 
 
-def _kept(value: Any) -> Any:
-    return TensorRef(value) if isinstance(value, torch.Tensor) else value
+def _now(known: Sequence[Any], value: Any) -> Any:
+    """A slot's value in a record. Of a tensor the reference that is known, which leads to the
+    user's object; lists in the type that was captured.
+    """
+    if isinstance(value, torch.Tensor):
+        for ref in known:
+            if isinstance(ref, TensorRef) and ref.is_(value):
+                return ref
+        return TensorRef(value)
+    captured = known[-1]
+    if not isinstance(value, list):
+        return value
+    if any(isinstance(item, torch.Tensor) for item in value):
+        refs = captured if isinstance(captured, (list, tuple)) else ()
+        value = [_now(refs or (None,), item) for item in value]
+    return tuple(value) if isinstance(captured, tuple) else value

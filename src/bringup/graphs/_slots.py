@@ -7,7 +7,7 @@ written natively.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -40,6 +40,7 @@ HostValue: TypeAlias = (
     | list[float]
     | list[bool]
     | torch.Tensor
+    | list[torch.Tensor]
     | None
 )
 
@@ -51,7 +52,8 @@ class Slot:
     Attributes:
         name: `<scope>.<operator>.<ordinal>.<argument>`.
         type: the schema's, `"int"`, `"float?"` (None is a value too), `"bool[]"`, `"str"`,
-            `"number"` (int, float, complex or bool), `"dtype"` or `"Tensor"`.
+            `"number"` (int, float, complex or bool), `"dtype"`, `"Tensor"`, `"Tensor?"` or
+            `"Tensor[]"`.
         value: the value now; of a tensor, its memory without autograd history.
         op: the operator, `"mylib::attention"`.
     """
@@ -94,6 +96,7 @@ class UpdatableCall:
         values: (index, argument, type, value) of its host arguments.
         all_arguments: whether each of them is a slot, or only what a handler declares.
         handled: what a handler that took part recorded of the call.
+        now: gives the host arguments by name, with the values that the next replay will see.
     """
 
     node: int
@@ -102,6 +105,7 @@ class UpdatableCall:
     values: Sequence[tuple[int, str, str, HostValue]]
     all_arguments: bool
     handled: tuple[DispatchRecord, type[GraphOpHandler]] | None = None
+    now: Callable[[], Mapping[str, HostValue]] = dict
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def name_slots(
                 record[argument] = len(places)
             places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, key in free))
         if call.handled is not None:
-            records.append(HandledRecord(*call.handled, named))
+            records.append(HandledRecord(*call.handled, named, call.now))
         elif record:
             records.append(Record(call.op, record))
     return places, records
@@ -174,7 +178,8 @@ def keyword_only_of(op: str) -> frozenset[str]:
 def _is_tensor(op: str, place: int | str) -> bool:
     arguments = _schema_of(op).arguments
     return any(
-        str(argument.type) in ("Tensor", "Optional[Tensor]") and argument.alias_info is None
+        str(argument.type) in ("Tensor", "Optional[Tensor]", "List[Tensor]")
+        and argument.alias_info is None
         for index, argument in enumerate(arguments)
         if place in (index, argument.name)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -291,3 +292,41 @@ def test_a_spec_that_names_no_argument_is_refused_when_it_is_registered(
     with pytest.raises(ValueError, match=words):
         graphs.register_graph_handler("aten::cumsum.default")(Wrong)
     assert "aten::cumsum.default" not in graphs.graph_handlers
+
+
+def test_an_update_by_name_is_one_of_the_record_too(handlers: None) -> None:
+    graphs.register_graph_handler("aten::roll")(Rolled)
+    x, graph = torch.arange(4.0), graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y = torch.roll(x, (1,), (0,))
+    graph.update({"roll.shifts": [2]})
+    assert graph.dispatch_records[0].args[1] == [2]
+    graph.update([{"more": 1}])  # to what the graph has now
+    assert graph.slots["roll.0.shifts"].value == [3]
+    graph.replay()
+    assert torch.equal(y, torch.roll(x, 3))
+
+
+class Rolled(graphs.GraphOpHandler):
+    @classmethod
+    def update_args(cls, dispatch_record: Any, update_input: Any) -> None:
+        if "more" in update_input:
+            dispatch_record.args[1] = [dispatch_record.args[1][0] + update_input["more"]]
+
+
+def test_list_updates_of_several_threads_are_those_of_their_records(handlers: None) -> None:
+    graphs.register_graph_handler("aten::roll")(Rolled)
+    x, graph = torch.arange(4.0), graphs.CapturedGraph()
+    with graphs.capture(graph):
+        torch.roll(x, (0,), (0,))
+
+    def add() -> None:
+        for _ in range(200):
+            graph.update([{"more": 1}])
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert graph.dispatch_records[0].args[1] == graph.slots["roll.0.shifts"].value == [800]
