@@ -1,66 +1,26 @@
-// The caching allocator. Small requests are cut from segments in size classes, large ones are
-// driver allocations of their own. A freed block waits in the free list of its device and *stream*:
-// the next owner of a block works in the same stream, so it comes after all work of the former
-// owner, without any waiting. A block that another stream used (record_stream) waits until the
-// events recorded there at its end are over.
+// torch's allocator of device memory, over the blocks of native/driver: errors in words, statistics
+// in torch's form, the profiler, the allocation interceptor.
 #include "torch/devices/allocator.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/llvmMathExtras.h>
 
+#include <algorithm>
 #include <array>
-#include <map>
+#include <cstdio>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <vector>
 
+#include "driver/device_memory.h"
+#include "driver/waits.h"
 #include "torch/common/allocation.h"
 
 namespace bringup::torch_ext {
 namespace {
 
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::CachingAllocator::StatType;
 using c10::CachingDeviceAllocator::DeviceStats;
-
-constexpr size_t kSmallestClass = 512;
-constexpr size_t kLargestSmall = size_t{64} << 10;
-constexpr size_t kSegmentBytes = size_t{64} << 10;
-constexpr size_t kBlocksPerSegment = 16;
-constexpr size_t kMiddle = size_t{1} << 20;  // statistics call what is below "small"
-constexpr size_t kLargeStep = size_t{2} << 20;
-
-struct Segment;
-
-struct Block {
-  Segment* segment = nullptr;
-  void* address = nullptr;
-  size_t bytes = 0;
-  size_t requested = 0;
-  std::vector<c10::Stream> used_by;  // other streams, given by record_stream
-  int pending_events = 0;
-};
-
-// One driver allocation, cut into blocks of one size.
-struct Segment {
-  c10::DeviceIndex device = 0;
-  c10::StreamId stream = 0;
-  void* address = nullptr;
-  size_t bytes = 0;
-  std::vector<Block> blocks;
-  size_t free_blocks = 0;
-};
-
-// Sizes are rounded to four steps per power of two: at most a quarter is lost, and few different
-// sizes exist.
-size_t class_bytes(size_t bytes) {
-  if (bytes <= kSmallestClass) return kSmallestClass;
-  if (bytes > kMiddle) return (bytes + kLargeStep - 1) / kLargeStep * kLargeStep;
-  const size_t step = size_t{1} << (c10::llvm::Log2_64(bytes - 1) - 2);
-  return (bytes + step - 1) / step * step;
-}
+using driver::Block;
+using driver::DeviceMemory;
+using driver::DeviceMemoryStats;
 
 std::string readable(size_t bytes) {
   constexpr std::array<const char*, 4> kUnits = {"bytes", "KiB", "MiB", "GiB"};
@@ -75,288 +35,126 @@ std::string readable(size_t bytes) {
   return text.data();
 }
 
-struct FreeListKey {
-  c10::StreamId stream;
-  size_t bytes;
-  bool operator==(const FreeListKey&) const = default;
-};
-struct FreeListHash {
-  size_t operator()(const FreeListKey& key) const {
-    return std::hash<uint64_t>()(static_cast<uint64_t>(key.stream) * 0x9e3779b97f4a7c15u ^
-                                 key.bytes);
-  }
-};
+std::unique_ptr<DeviceMemory> new_device_memory(c10::DeviceIndex device) {
+  // A share of the device may wait for other streams; more is a sign that their events never end.
+  constexpr size_t kShare = 8;
+  constexpr size_t kLeast = size_t{64} << 20;
+  const bringup_device_props props = device_props(device);
+  driver::HostWaits waits{
+      [](int32_t index) { return wait_for_device(static_cast<c10::DeviceIndex>(index)); },
+      [](const std::function<void()>& wait) { wait_without_gil(wait); }};
+  return std::make_unique<DeviceMemory>(*active_driver(), device, props.alignment,
+                                        std::max<size_t>(props.total_memory / kShare, kLeast),
+                                        std::move(waits));
+}
 
-class DeviceCache {
- public:
-  explicit DeviceCache(c10::DeviceIndex device) : device_(device) {}
-
-  Block* allocate(size_t requested, c10::StreamId stream) {
-    const size_t bytes = class_bytes(requested);
-    {
-      std::lock_guard lock(mutex_);
-      if (!waiting_.empty()) collect_finished();
-      if (Block* block = pop(stream, bytes)) return hand_out(block, requested);
-    }
-    auto segment = make_segment(stream, bytes, requested);  // without the lock: others keep hitting
-    std::lock_guard lock(mutex_);
-    Block* block = adopt(std::move(segment));
-    return hand_out(block, requested);
-  }
-
-  void free(Block* block) {
-    std::lock_guard lock(mutex_);
-    count_request(block, &Stat::decrease);
-    report_to_profiler(block, -1);
-    for (const c10::Stream& stream : block->used_by) {
-      ++block->pending_events;
-      waiting_.push_back({mark(stream), block});
-    }
-    block->used_by.clear();
-    if (block->pending_events == 0) push(block);
-  }
-
-  void record(Block* block, const c10::Stream& stream) {
-    std::lock_guard lock(mutex_);
-    if (stream.id() == block->segment->stream) return;
-    for (const c10::Stream& known : block->used_by) {
-      if (known == stream) return;
-    }
-    block->used_by.push_back(stream);
-  }
-
-  // Gives every segment without a live block back to the driver, after the work that may still
-  // touch it.
-  void empty() {
-    check_driver(wait_for_device(device_), "waiting for a device");
-    std::lock_guard lock(mutex_);
-    ++stats_.num_sync_all_streams;
-    collect_finished();
-    std::erase_if(segments_, [&](auto& entry) {
-      Segment& segment = *entry.second;
-      if (segment.free_blocks != segment.blocks.size()) return false;
-      std::erase_if(free_[{segment.stream, segment.blocks.front().bytes}],
-                    [&](const Block* block) { return block->segment == &segment; });
-      count_segment(segment, &Stat::decrease);
-      check_driver(active_driver()->mem_free(device_, segment.address), "freeing device memory");
-      ++stats_.num_device_free;
-      return true;
-    });
-  }
-
-  DeviceStats stats() {
-    std::lock_guard lock(mutex_);
-    return stats_;
-  }
-
-  void reset_peak_stats() {
-    std::lock_guard lock(mutex_);
-    for_each_stat([](Stat& stat) { stat.reset_peak(); });
-  }
-  void reset_accumulated_stats() {
-    std::lock_guard lock(mutex_);
-    for_each_stat([](Stat& stat) { stat.reset_accumulated(); });
-    stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
-    stats_.num_device_alloc = stats_.num_device_free = 0;
-  }
-
-  bool holds(const void* address) {
-    std::lock_guard lock(mutex_);
-    auto segment = segments_.upper_bound(address);
-    if (segment == segments_.begin()) return false;
-    --segment;
-    const auto* begin = static_cast<const std::byte*>(segment->first);
-    return static_cast<const std::byte*>(address) < begin + segment->second->bytes;
-  }
-
- private:
-  struct Waiting {
-    bringup_event event;
-    Block* block;
-  };
-  using Change = void (Stat::*)(size_t);
-
-  template <typename Visit>
-  void for_each_stat(Visit visit) {
-    for (StatArray* stats :
-         {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.allocated_bytes,
-          &stats_.reserved_bytes, &stats_.active_bytes, &stats_.requested_bytes}) {
-      for (Stat& stat : *stats) visit(stat);
-    }
-  }
-
-  static void change(StatArray& stats, size_t block_bytes, size_t amount, Change by) {
-    const auto pool = block_bytes < kMiddle ? StatType::SMALL_POOL : StatType::LARGE_POOL;
-    (stats[static_cast<size_t>(StatType::AGGREGATE)].*by)(amount);
-    (stats[static_cast<size_t>(pool)].*by)(amount);
-  }
-  void count_request(const Block* block, Change by) {
-    change(stats_.allocation, block->bytes, 1, by);
-    change(stats_.allocated_bytes, block->bytes, block->bytes, by);
-    change(stats_.requested_bytes, block->bytes, block->requested, by);
-  }
-  // For profile(profile_memory=True): `sign` is 1 where a tensor takes a block, -1 where it ends.
-  void report_to_profiler(const Block* block, int64_t sign) {
-    if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
-    const auto current = [](const StatArray& stats) {
-      return static_cast<size_t>(stats[static_cast<size_t>(StatType::AGGREGATE)].current);
-    };
-    c10::reportMemoryUsageToProfiler(
-        block->address, sign * static_cast<int64_t>(block->bytes), current(stats_.allocated_bytes),
-        current(stats_.reserved_bytes), c10::Device(kDriverDevice, device_));
-  }
-  void count_active(const Block* block, Change by) {
-    change(stats_.active, block->bytes, 1, by);
-    change(stats_.active_bytes, block->bytes, block->bytes, by);
-  }
-  void count_segment(const Segment& segment, Change by) {
-    change(stats_.segment, segment.blocks.front().bytes, 1, by);
-    change(stats_.reserved_bytes, segment.blocks.front().bytes, segment.bytes, by);
-  }
-
-  Block* pop(c10::StreamId stream, size_t bytes) {
-    const auto list = free_.find({stream, bytes});
-    if (list == free_.end() || list->second.empty()) return nullptr;
-    Block* block = list->second.back();
-    list->second.pop_back();
-    return block;
-  }
-
-  void push(Block* block) {
-    count_active(block, &Stat::decrease);
-    ++block->segment->free_blocks;
-    free_[{block->segment->stream, block->bytes}].push_back(block);
-  }
-
-  Block* hand_out(Block* block, size_t requested) {
-    --block->segment->free_blocks;
-    block->requested = requested;
-    count_request(block, &Stat::increase);
-    count_active(block, &Stat::increase);
-    report_to_profiler(block, 1);
-    return block;
-  }
-
-  // A mark at the end of `stream`; null when the driver cannot give one.
-  bringup_event mark(const c10::Stream& stream) {
-    const bringup_driver& driver = *active_driver();
-    bringup_event event = nullptr;
-    if (!idle_events_.empty()) {
-      event = idle_events_.back();
-      idle_events_.pop_back();
-    } else if (driver.event_create(device_, 0, &event) != BRINGUP_OK) {
-      return nullptr;
-    }
-    if (driver.event_record(event, device_, native_stream(stream)) == BRINGUP_OK) return event;
-    idle_events_.push_back(event);
-    return nullptr;
-  }
-
-  // Blocks whose marks are over become free. One without a mark is never used again: nobody can say
-  // when it is free.
-  void collect_finished() {
-    std::erase_if(waiting_, [&](const Waiting& waiting) {
-      if (waiting.event == nullptr ||
-          active_driver()->event_query(waiting.event) == BRINGUP_NOT_READY) {
-        return false;
-      }
-      idle_events_.push_back(waiting.event);
-      if (--waiting.block->pending_events == 0) push(waiting.block);
-      return true;
-    });
-  }
-
-  std::unique_ptr<Segment> make_segment(c10::StreamId stream, size_t block_bytes,
-                                        size_t requested) {
-    const size_t blocks =
-        block_bytes <= kLargestSmall ? std::max(kBlocksPerSegment, kSegmentBytes / block_bytes) : 1;
-    auto segment = std::make_unique<Segment>();
-    segment->device = device_;
-    segment->stream = stream;
-    segment->bytes = block_bytes * blocks;
-    segment->blocks.resize(blocks);
-    segment->address = driver_allocate(segment->bytes, requested);
-    for (size_t i = 0; i < blocks; ++i) {
-      Block& block = segment->blocks[i];
-      block.segment = segment.get();
-      block.address = static_cast<std::byte*>(segment->address) + i * block_bytes;
-      block.bytes = block_bytes;
-    }
-    return segment;
-  }
-
-  // Puts a new segment under management and returns its first block, taken out.
-  Block* adopt(std::unique_ptr<Segment> segment) {
-    ++stats_.num_device_alloc;
-    count_segment(*segment, &Stat::increase);
-    segment->free_blocks = segment->blocks.size();
-    auto& list = free_[{segment->stream, segment->blocks.front().bytes}];
-    for (size_t i = segment->blocks.size(); i-- > 1;) list.push_back(&segment->blocks[i]);
-    Block* first = &segment->blocks.front();
-    segments_.emplace(segment->address, std::move(segment));
-    return first;
-  }
-
-  // From the driver; once more after giving back everything that is unused.
-  void* driver_allocate(size_t bytes, size_t requested) {
-    void* address = nullptr;
-    int32_t status = active_driver()->mem_alloc(device_, bytes, &address);
-    if (status == BRINGUP_OUT_OF_MEMORY) {
-      empty();
-      status = active_driver()->mem_alloc(device_, bytes, &address);
-      std::lock_guard lock(mutex_);
-      ++stats_.num_alloc_retries;
-      if (status == BRINGUP_OUT_OF_MEMORY) raise_out_of_memory(requested);
-    }
-    check_driver(status, "allocating device memory");
-    return address;
-  }
-
-  [[noreturn]] void raise_out_of_memory(size_t requested) {
-    ++stats_.num_ooms;
-    size_t free_bytes = 0;
-    size_t total = 0;
-    check_driver(active_driver()->mem_info(device_, &free_bytes, &total), "asking for free memory");
-    const auto current = [](const StatArray& stats) {
-      return static_cast<size_t>(stats[static_cast<size_t>(StatType::AGGREGATE)].current);
-    };
-    const size_t allocated = current(stats_.allocated_bytes);
-    const size_t reserved = current(stats_.reserved_bytes);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, driver_facts().device_name,
-                     " out of memory. Tried to allocate ", readable(requested), ". Device ",
-                     static_cast<int>(device_), " has a total capacity of ", readable(total),
-                     " of which ", readable(free_bytes), " is free. Tensors of this process hold ",
-                     readable(allocated), "; ", readable(reserved - allocated),
-                     " is reserved by the allocator but unused.");
-  }
-
-  const c10::DeviceIndex device_;
-  std::mutex mutex_;
-  std::unordered_map<FreeListKey, std::vector<Block*>, FreeListHash> free_;
-  std::map<const void*, std::unique_ptr<Segment>> segments_;
-  std::vector<Waiting> waiting_;
-  std::vector<bringup_event> idle_events_;
-  DeviceStats stats_;
-};
-
-// One cache a device; never destroyed, because tensors may be freed until the very end of the
+// One for each device; never destroyed, because tensors may be freed until the very end of the
 // process.
-DeviceCache& cache_of(c10::DeviceIndex device) {
-  static auto* caches = [] {
-    auto* all = new std::vector<std::unique_ptr<DeviceCache>>;
+DeviceMemory& memory_of(c10::DeviceIndex device) {
+  static auto* all = [] {
+    auto* made = new std::vector<std::unique_ptr<DeviceMemory>>;
     for (int32_t index = 0; index < driver_facts().device_count; ++index) {
-      all->push_back(std::make_unique<DeviceCache>(static_cast<c10::DeviceIndex>(index)));
+      made->push_back(new_device_memory(static_cast<c10::DeviceIndex>(index)));
     }
-    return all;
+    return made;
   }();
-  return *(*caches)[static_cast<size_t>(device)];
+  return *(*all)[static_cast<size_t>(device)];
+}
+
+c10::DeviceIndex device_of(const Block* block) {
+  return static_cast<c10::DeviceIndex>(block->segment->device);
+}
+
+// For profile(profile_memory=True): `bytes` is positive where a tensor takes a block, negative
+// where it ends.
+void report_to_profiler(void* address, int64_t bytes, c10::DeviceIndex device) {
+  const DeviceMemoryStats stats = memory_of(device).stats();
+  c10::reportMemoryUsageToProfiler(
+      address, bytes, static_cast<size_t>(stats.allocated_bytes[0].current),
+      static_cast<size_t>(stats.reserved_bytes[0].current), c10::Device(kDriverDevice, device));
 }
 
 void free_block(void* context) {
   // A forked child owns none of the device's memory: its parent does.
   if (context == nullptr || in_forked_child()) return;
   auto* block = static_cast<Block*>(context);
-  cache_of(block->segment->device).free(block);
+  const c10::DeviceIndex device = device_of(block);
+  void* address = block->address;
+  const auto bytes = static_cast<int64_t>(block->bytes);
+  memory_of(device).free(block);
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report_to_profiler(address, -bytes, device);
+}
+
+[[noreturn]] void raise_out_of_memory(size_t requested, c10::DeviceIndex device) {
+  const DeviceMemory& memory = memory_of(device);
+  const DeviceMemoryStats stats = memory.stats();
+  size_t free_bytes = 0;
+  size_t total = 0;
+  const bool known = active_driver()->mem_info(device, &free_bytes, &total) == BRINGUP_OK;
+  const auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
+  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  const std::string capacity = known ? " has a total capacity of " + readable(total) +
+                                           " of which " + readable(free_bytes) + " is free."
+                                     : " cannot say how much memory it has.";
+  const std::string pending = memory.pending_bytes() == 0 ? ""
+                                                          : " " + readable(memory.pending_bytes()) +
+                                                                " of it waits for other streams.";
+  TORCH_CHECK_WITH(OutOfMemoryError, false, driver_facts().device_name,
+                   " out of memory. Tried to allocate ", readable(requested), ". Device ",
+                   static_cast<int>(device), capacity, " Tensors of this process hold ",
+                   readable(allocated), "; ", readable(reserved - allocated),
+                   " is reserved by the allocator but unused.", pending,
+                   " The largest free block has ", readable(memory.largest_free_block()), ".");
+}
+
+[[noreturn]] void raise_allocation_failure(int32_t status, size_t requested,
+                                           c10::DeviceIndex device) {
+  if (status == BRINGUP_OUT_OF_MEMORY) raise_out_of_memory(requested, device);
+  const DeviceMemory& memory = memory_of(device);
+  TORCH_CHECK(status != BRINGUP_TIMEOUT, "no memory is allocated on device '",
+              driver_facts().device_name, ":", static_cast<int>(device),
+              "': ", readable(memory.pending_bytes()),
+              " of freed memory wait for other streams that used them (record_stream), and their "
+              "events have not ended after ",
+              static_cast<double>(driver::wait_limit().count()) / 1e9,
+              " s (BRINGUP_WAIT_TIMEOUT); at most ", readable(memory.pending_limit()), " may wait");
+  check_driver(status, "allocating device memory");
+  TORCH_CHECK(false, "allocating device memory failed without a status");
+}
+
+// torch's form of the statistics.
+c10::CachingAllocator::StatArray torch_stats(const driver::MemoryStats& stats) {
+  using c10::CachingAllocator::StatType;
+  c10::CachingAllocator::StatArray result;
+  constexpr std::array<StatType, 3> kOrder = {StatType::AGGREGATE, StatType::SMALL_POOL,
+                                              StatType::LARGE_POOL};
+  for (size_t i = 0; i < kOrder.size(); ++i) {
+    c10::CachingAllocator::Stat& stat = result[static_cast<size_t>(kOrder[i])];
+    stat.current = stats[i].current;
+    stat.peak = stats[i].peak;
+    stat.allocated = stats[i].allocated;
+    stat.freed = stats[i].freed;
+  }
+  return result;
+}
+
+DeviceStats torch_stats(const DeviceMemoryStats& stats) {
+  DeviceStats result;
+  result.allocation = torch_stats(stats.allocation);
+  result.allocated_bytes = torch_stats(stats.allocated_bytes);
+  result.requested_bytes = torch_stats(stats.requested_bytes);
+  result.active = torch_stats(stats.active);
+  result.active_bytes = torch_stats(stats.active_bytes);
+  result.segment = torch_stats(stats.segment);
+  result.reserved_bytes = torch_stats(stats.reserved_bytes);
+  result.inactive_split = torch_stats(stats.inactive_split);
+  result.inactive_split_bytes = torch_stats(stats.inactive_split_bytes);
+  result.num_alloc_retries = stats.retries;
+  result.num_ooms = stats.failures;
+  result.num_sync_all_streams = stats.device_waits;
+  result.num_device_alloc = stats.driver_allocations;
+  result.num_device_free = stats.driver_frees;
+  return result;
 }
 
 // The memory behind a request that no interceptor wants; an interceptor gets it as its `base`.
@@ -390,22 +188,23 @@ class DriverAllocator final : public c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {
     for (int32_t device = 0; device < driver_facts().device_count; ++device) {
-      cache_of(static_cast<c10::DeviceIndex>(device)).empty();
+      check_driver(memory_of(static_cast<c10::DeviceIndex>(device)).empty(),
+                   "giving unused device memory back");
     }
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     if (data.get_deleter() != &free_block || data.get_context() == nullptr) return;
     auto* block = static_cast<Block*>(data.get_context());
-    cache_of(block->segment->device).record(block, stream);
+    memory_of(device_of(block)).record(block, {stream.device_index(), stream.id()});
   }
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    return cache_of(checked_device(device)).stats();
+    return torch_stats(memory_of(checked_device(device)).stats());
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    cache_of(checked_device(device)).reset_accumulated_stats();
+    memory_of(checked_device(device)).reset_sums();
   }
   void resetPeakStats(c10::DeviceIndex device) override {
-    cache_of(checked_device(device)).reset_peak_stats();
+    memory_of(checked_device(device)).reset_peaks();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     size_t free_bytes = 0;
@@ -430,7 +229,12 @@ at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   if (bytes == 0) return {nullptr, nullptr, &free_block, where};
   TORCH_CHECK(!in_forked_child(), "device '", driver_facts().device_name,
               "' cannot be used in a forked process: start the process with the 'spawn' method");
-  Block* block = cache_of(device).allocate(bytes, current_stream(device).id());
+  Block* block = nullptr;
+  const int32_t status = memory_of(device).allocate(bytes, current_stream(device).id(), &block);
+  if (C10_UNLIKELY(status != BRINGUP_OK)) raise_allocation_failure(status, bytes, device);
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report_to_profiler(block->address, static_cast<int64_t>(block->bytes), device);
+  }
   return {block->address, block, &free_block, where};
 }
 
@@ -442,11 +246,15 @@ at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device) {
 
 c10::DeviceIndex device_of_address(const void* address) {
   for (int32_t device = 0; device < driver_facts().device_count; ++device) {
-    if (cache_of(static_cast<c10::DeviceIndex>(device)).holds(address)) {
+    if (memory_of(static_cast<c10::DeviceIndex>(device)).holds(address)) {
       return static_cast<c10::DeviceIndex>(device);
     }
   }
   TORCH_CHECK(false, "no device '", driver_facts().device_name, "' holds the address ", address);
+}
+
+std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device) {
+  return memory_of(checked_device(device)).snapshot();
 }
 
 void register_allocator() { c10::SetAllocator(kDriverDevice, &driver_allocator()); }

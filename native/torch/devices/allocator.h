@@ -3,6 +3,9 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <vector>
+
+#include "driver/device_memory.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -20,5 +23,8 @@ at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device);
 
 // The device that holds an address; raises when none does.
 c10::DeviceIndex device_of_address(const void* address);
+
+// The segments of a device with their blocks, by address.
+std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device);
 
 }  // namespace bringup::torch_ext

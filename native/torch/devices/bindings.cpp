@@ -6,6 +6,7 @@
 
 #include "driver/traced.h"
 #include "driver/waits.h"
+#include "torch/devices/allocator.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/state.h"
@@ -51,6 +52,62 @@ std::pair<int32_t, std::string> synchronize_device(c10::DeviceIndex device) {
   return {status, driver_error_text(status)};
 }
 
+const char* state_name(driver::BlockState state) {
+  switch (state) {
+    case driver::BlockState::kLive:
+      return "active_allocated";
+    case driver::BlockState::kPending:
+      return "active_pending_free";
+    default:
+      return "inactive";
+  }
+}
+
+// In the form of torch.cuda.memory_snapshot().
+nb::dict segment_dict(const driver::SegmentSnapshot& segment, c10::DeviceIndex device) {
+  size_t allocated = 0;
+  size_t active = 0;
+  size_t requested = 0;
+  nb::list blocks;
+  for (const driver::BlockSnapshot& block : segment.blocks) {
+    if (block.state == driver::BlockState::kLive) allocated += block.bytes;
+    if (block.state != driver::BlockState::kFree) active += block.bytes;
+    requested += block.requested;
+    nb::dict dict;
+    dict["address"] = reinterpret_cast<uintptr_t>(block.address);
+    dict["size"] = block.bytes;
+    dict["requested_size"] = block.requested;
+    dict["state"] = state_name(block.state);
+    dict["frames"] = nb::list();
+    blocks.append(dict);
+  }
+  nb::dict dict;
+  dict["device"] = static_cast<int>(device);
+  dict["address"] = reinterpret_cast<uintptr_t>(segment.address);
+  dict["total_size"] = segment.bytes;
+  dict["allocated_size"] = allocated;
+  dict["active_size"] = active;
+  dict["requested_size"] = requested;
+  dict["stream"] = segment.stream;
+  dict["segment_type"] = segment.kind == driver::PoolKind::kSmall ? "small" : "large";
+  dict["segment_pool_id"] = nb::make_tuple(0, 0);
+  dict["is_expandable"] = false;
+  dict["frames"] = nb::list();
+  dict["blocks"] = blocks;
+  return dict;
+}
+
+nb::list memory_snapshot() {
+  nb::list segments;
+  for (int32_t index = 0; index < driver_facts().device_count; ++index) {
+    const auto device = static_cast<c10::DeviceIndex>(index);
+    for (const driver::SegmentSnapshot& segment : device_memory_snapshot(device)) {
+      segments.append(segment_dict(segment, device));
+    }
+  }
+  return segments;
+}
+
 }  // namespace
 
 void bind_devices(nb::module_& module) {
@@ -74,6 +131,7 @@ void bind_devices(nb::module_& module) {
       },
       nb::arg("device"));
   module.def("device_props", &props_dict, nb::arg("device"));
+  module.def("memory_snapshot", &memory_snapshot);
   module.def("synchronize", &synchronize_device, nb::arg("device"));
   nb::enum_<FallbackAction>(module, "FallbackAction")
       .value("allow", FallbackAction::kAllow)

@@ -2,9 +2,12 @@
 // linear ranges.
 #include "torch/devices/copies.h"
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/host_call.h"
@@ -145,7 +148,23 @@ at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& targ
   return copy_from(source, target, false);
 }
 
-at::Scalar local_scalar_dense(const at::Tensor& tensor) { return copy_to_host(tensor).item(); }
+// Where the host sees device memory, one element is read there once the stream has come to its end.
+at::Scalar local_scalar_dense(const at::Tensor& tensor) {
+  if (!driver_facts().host_visible) return copy_to_host(tensor).item();
+  const c10::DeviceIndex device = tensor.device().index();
+  synchronize_current_stream(device);
+  void* host = nullptr;
+  check_driver(active_driver()->host_view(device, tensor.const_data_ptr(), &host),
+               "asking for a host view");
+  return AT_DISPATCH_V2(tensor.scalar_type(), "_local_scalar_dense", AT_WRAP([&] {
+                          scalar_t value;
+                          std::memcpy(&value, host, sizeof value);
+                          return at::Scalar(value);
+                        }),
+                        AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                        AT_EXPAND(AT_FLOAT8_TYPES), at::kComplexHalf, at::kHalf, at::kBool,
+                        at::kBFloat16);
+}
 
 }  // namespace
 

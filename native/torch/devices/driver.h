@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <string>
 
 #include "bringup/driver.h"
@@ -37,6 +38,8 @@ at::Tensor host_alias(const at::Tensor& device_tensor);
 int32_t wait_for_device(c10::DeviceIndex device) noexcept;
 int32_t wait_for_stream(c10::DeviceIndex device, bringup_stream stream) noexcept;
 int32_t wait_for_event(bringup_event event) noexcept;
+// The same for what the kit itself waits for.
+void wait_without_gil(const std::function<void()>& wait);
 
 // Waits for the current stream of `device` and raises what failed in it.
 void synchronize_current_stream(c10::DeviceIndex device);

@@ -103,6 +103,10 @@ int32_t wait_for_event(bringup_event event) noexcept {
   return without_gil([&] { return active_driver()->event_synchronize(event); });
 }
 
+void wait_without_gil(const std::function<void()>& wait) {
+  without_gil([&] { return wait(), BRINGUP_OK; });
+}
+
 void synchronize_current_stream(c10::DeviceIndex device) {
   device = checked_device(device);
   check_driver(wait_for_stream(device, native_stream(current_stream(device))),

@@ -298,6 +298,17 @@ class DeviceModule(ModuleType):
             self.memory_stats(index), f"{self._name}:{index}", free, total
         )
 
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        """The allocator's segments of all devices, in the form of `torch.cuda.memory_snapshot`.
+
+        Returns:
+            For each segment a dict with `device`, `address`, `stream`, `segment_type` ("small" or
+            "large"), `total_size`, `allocated_size`, `active_size` and `requested_size` in bytes,
+            and `blocks`: address, size, requested_size and state ("active_allocated",
+            "active_pending_free" while another stream may use it, or "inactive"), by address.
+        """
+        return list(self._native.memory_snapshot())
+
     def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
         """Makes the present the new peak."""
         torch.accelerator.reset_peak_memory_stats(self._index(device))

@@ -35,6 +35,7 @@ _MEMORY = (
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "reset_accumulated_memory_stats",
@@ -42,8 +43,10 @@ _MEMORY = (
 )
 _ROWS = (
     ("in tensors", "allocated_bytes.all"),
-    ("held by the allocator", "reserved_bytes.all"),
     ("asked for", "requested_bytes.all"),
+    ("and for other streams", "active_bytes.all"),
+    ("held by the allocator", "reserved_bytes.all"),
+    ("free parts of segments", "inactive_split_bytes.all"),
 )
 _KINDS = ("current", "peak", "allocated", "freed")
 
@@ -52,7 +55,8 @@ def add_submodules(module: ModuleType, device: str) -> None:
     """Gives the device module its submodules, importable under `torch.<device>`."""
     _add(module, "amp", _amp(device))
     _add(module, "random", {name: getattr(module, name) for name in _RANDOM})
-    _add(module, "memory", {name: getattr(module, name) for name in _MEMORY})
+    memory = {name: getattr(module, name) for name in _MEMORY}
+    _add(module, "memory", {**memory, "_snapshot": functools.partial(_snapshot, module)})
     _add(module, "_utils", {"_get_device_index": functools.partial(_device_index, module)})
 
 
@@ -109,6 +113,15 @@ def _device_index(
     if index is None and not optional:
         raise ValueError(f"expected a device with an index, got {device!r}")
     return int(module._index(device))
+
+
+def _snapshot(module: Any, device: int | str | torch.device | None = None) -> dict[str, Any]:
+    """As `torch.cuda.memory._snapshot`: what `torch.cuda._memory_viz` reads. No history is kept."""
+    segments = module.memory_snapshot()
+    if device is not None:
+        index = _device_index(module, device, optional=True)
+        segments = [segment for segment in segments if segment["device"] == index]
+    return {"segments": segments, "device_traces": [[] for _ in range(module.device_count())]}
 
 
 def memory_summary(stats: dict[str, Any], device: str, free: int, total: int) -> str:

@@ -130,7 +130,7 @@ static int32_t stream_synchronize(int32_t device, bringup_stream stream) {
 static int32_t stream_query(int32_t device, bringup_stream stream) {
   (void)device;
   (void)stream;
-#ifdef LIE_PENDING
+#if defined(LIE_PENDING) || defined(LIE_EVENT)
   return BRINGUP_NOT_READY;
 #else
   return BRINGUP_OK;
@@ -154,7 +154,11 @@ static int32_t event_in_stream(bringup_event event, int32_t device, bringup_stre
 }
 static int32_t event_ready(bringup_event event) {
   (void)event;
+#ifdef LIE_EVENT
+  return BRINGUP_NOT_READY;
+#else
   return BRINGUP_OK;
+#endif
 }
 static int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
   (void)start;
