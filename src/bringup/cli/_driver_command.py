@@ -71,7 +71,7 @@ def replay(
     """
     if timeout <= 0:
         raise typer.BadParameter("expected more than 0 seconds", param_hint="--timeout")
-    report = devices.replay_trace(file, devices.driver_library(driver), timeout)
+    report = devices.replay_trace(file, driver, timeout)
     found = report.difference
     say(json_file, f"{report.made} of {report.calls} calls made on {report.library}")
     say(json_file, f"{report.compared_copies} copies to the host compared")

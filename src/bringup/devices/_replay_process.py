@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bringup.devices._drivers import driver_library
 from bringup.devices._replay import PROGRESS
 from bringup.devices._trace import Call, Trace, read_trace
 from bringup.errors import DriverError
@@ -72,20 +73,22 @@ class ReplayReport:
     difference: ReplayDifference | None
 
 
-def replay_trace(file: Path, library: Path, timeout: float = 30.0) -> ReplayReport:
+def replay_trace(file: str | Path, driver: str | Path, timeout: float = 30.0) -> ReplayReport:
     """Makes the calls of a trace on a driver, and compares what it answers.
 
     Args:
         file: a trace, which `BRINGUP_DRIVER_TRACE` wrote.
-        library: the driver's shared library; it need not be the one that was traced.
+        driver: the library of a driver, or its name as `load_driver` takes it; it need not be the
+            one that was traced.
         timeout: seconds that one call may take.
 
     Returns:
         What was found: a difference, a crash and a call that does not return are results.
 
     Raises:
-        DriverError: the trace cannot be read, or the library is no driver.
+        DriverError: the trace cannot be read, or there is no such driver.
     """
+    file, library = Path(file), driver_library(driver)
     trace = read_trace(file)
     with tempfile.TemporaryDirectory(prefix="bringup-replay-") as folder:
         result, progress = Path(folder, "result"), Path(folder, "progress")
