@@ -155,7 +155,7 @@ def _numbers(value: Any) -> Any:
     """Addresses, which are written as text, as integers; bytes of text as they were."""
     if isinstance(value, dict):
         return {
-            name: _decoded(part) if name in _TEXTS else _numbers(part)
+            name: _decoded(part) if name in _TEXTS and isinstance(part, str) else _numbers(part)
             for name, part in value.items()
         }
     if isinstance(value, list):
