@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +185,30 @@ def switches(text: str) -> dict[str, bool]:
     return states
 
 
+def default_cache_dir() -> Path:
+    """What platformdirs says, which takes longer to import than a kernel to find and load: it is
+    asked only where the answer is not the plain one of Linux.
+    """
+    xdg, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
+    if sys.platform == "linux" and xdg.startswith("/"):
+        return Path(xdg, "bringup")
+    if sys.platform == "linux" and not xdg and home.startswith("/"):
+        return Path(home, ".cache", "bringup")
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
+
+
+FLOAT64_POLICIES = ("error", "warn", "cpu")
 FALLBACK_ACTIONS = ("allow", "warn", "forbid")
 OPERATOR_NAME = re.compile(r"\w+::\w+(\.\w+)?")
+
+
+def float64_policy(text: str) -> str:
+    """One of error, warn and cpu."""
+    if text.strip() not in FLOAT64_POLICIES:
+        raise ValueError(f"expected error, warn or cpu, got {text!r}")
+    return text.strip()
 
 
 def fallback_policy(text: str) -> tuple[str, dict[str, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 from pathlib import Path
 
 from bringup import _settings, _trace_settings
@@ -29,6 +28,7 @@ __all__ = [
     "cache_remote_timeout",
     "capture",
     "check",
+    "downcast_float64",
     "driver",
     "driver_path",
     "driver_trace",
@@ -61,25 +61,11 @@ __all__ = [
 ]
 
 
-def _default_cache_dir() -> Path:
-    """What platformdirs says, which takes longer to import than a kernel to find and load: it is
-    asked only where the answer is not the plain one of Linux.
-    """
-    xdg, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
-    if sys.platform == "linux" and xdg.startswith("/"):
-        return Path(xdg, "bringup")
-    if sys.platform == "linux" and not xdg and home.startswith("/"):
-        return Path(home, ".cache", "bringup")
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
-
-
 _CACHE_DIR = Setting(
     "BRINGUP_CACHE_DIR",
     "folder of the kernel cache",
     "the user's cache folder, e.g. ~/.cache/bringup",
-    _default_cache_dir,
+    _settings.default_cache_dir,
     _settings.path,
 )
 _CACHE_MAX_BYTES = Setting(
@@ -176,6 +162,13 @@ _FALLBACK = Setting(
     "allow",
     lambda: ("allow", {}),
     _settings.fallback_policy,
+)
+_DOWNCAST_FLOAT64 = Setting(
+    "BRINGUP_DOWNCAST_FLOAT64",
+    "float64 on a device without it: error, warn (it is float32 there) or cpu (it stays there)",
+    "error",
+    lambda: "error",
+    _settings.float64_policy,
 )
 _WAIT_TIMEOUT = Setting(
     "BRINGUP_WAIT_TIMEOUT",
@@ -356,6 +349,7 @@ ALL: tuple[Setting[object], ...] = (
     _JIT_AUTOTUNE,
     _DRIVER,
     _FALLBACK,
+    _DOWNCAST_FLOAT64,
     _WAIT_TIMEOUT,
     _WAIT_ABORT,
     _trace_settings.FILE,
@@ -454,6 +448,11 @@ def driver() -> str:
 def fallback() -> tuple[str, dict[str, str]]:
     """What may run on the host (`BRINGUP_FALLBACK`): for all operators, and exceptions."""
     return _FALLBACK.get()
+
+
+def downcast_float64() -> str:
+    """What becomes of float64 on a device without it (`BRINGUP_DOWNCAST_FLOAT64`)."""
+    return _DOWNCAST_FLOAT64.get()
 
 
 def wait_timeout() -> float:

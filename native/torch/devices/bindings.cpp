@@ -7,6 +7,7 @@
 #include "driver/traced.h"
 #include "driver/waits.h"
 #include "torch/devices/allocator.h"
+#include "torch/devices/dtypes.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/state.h"
@@ -133,6 +134,11 @@ void bind_devices(nb::module_& module) {
   module.def("device_props", &props_dict, nb::arg("device"));
   module.def("memory_snapshot", &memory_snapshot);
   module.def("synchronize", &synchronize_device, nb::arg("device"));
+  nb::enum_<Float64Policy>(module, "Float64Policy")
+      .value("error", Float64Policy::kError)
+      .value("warn", Float64Policy::kWarn)
+      .value("cpu", Float64Policy::kCpu);
+  module.def("set_float64_policy", &set_float64_policy, nb::arg("policy"));
   nb::enum_<FallbackAction>(module, "FallbackAction")
       .value("allow", FallbackAction::kAllow)
       .value("warn", FallbackAction::kWarn)

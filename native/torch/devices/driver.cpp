@@ -19,6 +19,7 @@
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
+#include "torch/devices/layouts.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -213,6 +214,7 @@ bool install_driver() {
   register_guard();
   register_hooks();
   register_operators();
+  register_layouts();
   register_copies();
   register_fallback();
   register_autocast();

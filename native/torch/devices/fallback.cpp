@@ -154,13 +154,18 @@ void adopt_value(HostCall& call, c10::IValue& value) {
   }
 }
 
+// The keys of the CPU's kernel: sparse where an argument is.
+template <c10::DispatchKey host_key>
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  constexpr c10::DispatchKeySet kHostKeys = kCpuKeys | c10::DispatchKeySet(host_key);
+  constexpr bool sparse = host_key == c10::DispatchKey::SparseCPU;
   const c10::FunctionSchema& schema = op.schema();
   const bool aten = schema.name().starts_with("aten::");
   const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(op);
   const OperatorPlan& plan = aten ? kept_plan(op) : fresh;
-  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
-                              "operator '", op.operator_name(), "' has no kernel for device '",
+  TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host_key), "operator '",
+                              op.operator_name(), "' has no kernel for ",
+                              sparse ? "sparse tensors of " : "", "device '",
                               driver_facts().device_name, "', and none for 'cpu' to fall back on");
 
   FallbackCall counted(*plan.record);
@@ -181,9 +186,9 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   if (C10_UNLIKELY(plan.random.draws_inside())) {
     DeviceDraws draws(random_state(default_generator(device.index()), device.index()));
     const DrawScope scope(draws);
-    op.redispatchBoxed(kCpuKeys, stack);
+    op.redispatchBoxed(kHostKeys, stack);
   } else {
-    op.redispatchBoxed(kCpuKeys, stack);
+    op.redispatchBoxed(kHostKeys, stack);
   }
   if (plan.mutates) call.write_back();
   try {
@@ -201,34 +206,39 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
 // Operators with a CPU kernel and a composite one: without a kernel of its own the device would get
 // the composite one, which is a detour (structured operators), or slower and less exact
 // (layer_norm).
-void register_instead_of_composites(torch::Library& library) {
+template <c10::DispatchKey host_key>
+void register_instead_of_composites(torch::Library& library, c10::DispatchKey key) {
   using c10::DispatchKey;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op.has_value() || !op->hasKernelForDispatchKey(DispatchKey::CPU)) continue;
-    if (op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
+    if (!op.has_value() || !op->hasKernelForDispatchKey(host_key)) continue;
+    if (op->hasKernelForDispatchKey(key)) continue;
     if (!op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) &&
         !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
         !op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
       continue;
     }
     const std::string full = c10::toString(name);
-    library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    library.impl(full.c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
   }
+}
+
+template <c10::DispatchKey host_key>
+void fall_back_to(c10::DispatchKey key) {
+  auto* everything = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
+  auto* aten = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  register_instead_of_composites<host_key>(*aten, key);
 }
 
 }  // namespace
 
 void register_fallback() {
-  using c10::DispatchKey;
   register_host_random();
-  static auto* everything =
-      new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1,
-                                         __FILE__, __LINE__);
-  register_instead_of_composites(*aten);
+  fall_back_to<c10::DispatchKey::CPU>(c10::DispatchKey::PrivateUse1);
+  fall_back_to<c10::DispatchKey::SparseCPU>(c10::DispatchKey::SparsePrivateUse1);
 }
 
 }  // namespace bringup::torch_ext

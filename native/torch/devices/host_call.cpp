@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
+#include "torch/devices/dtypes.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -77,9 +79,19 @@ void* host_address(c10::DeviceIndex device, void* address) {
   return host;
 }
 
+// Strides are those of a new tensor of these sizes; a dimension of one element may have others.
+bool has_default_strides(const c10::TensorImpl& tensor) {
+  int64_t expected = 1;
+  for (int64_t i = tensor.dim(); i-- > 0;) {
+    if (tensor.strides()[static_cast<size_t>(i)] != expected) return false;
+    expected *= std::max<int64_t>(tensor.sizes()[static_cast<size_t>(i)], 1);
+  }
+  return true;
+}
+
 void copy_geometry(const c10::TensorImpl& from, const at::Tensor& to) {
   c10::TensorImpl* target = to.unsafeGetTensorImpl();
-  if (from.is_contiguous()) {
+  if (has_default_strides(from)) {
     target->set_sizes_contiguous(from.sizes());
   } else {
     target->set_sizes_and_strides(from.sizes(), from.strides());
@@ -148,6 +160,7 @@ HostCall::HostCall(c10::DeviceIndex device, Mode mode)
 
 at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
   if (!tensor.defined() || tensor.device().type() != kDriverDevice) return tensor;
+  if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) return sparse_stand_in(tensor, written);
   const size_t last = std::min(pairs_.size(), kSearched);
   for (size_t i = 0; i < last; ++i) {
     if (pairs_[i].original.is_same(tensor)) {
@@ -230,7 +243,13 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   for (const Pair& pair : pairs_) {
     if (pair.host.is_same(result)) return pair.original;
   }
-  check_dtype(result.scalar_type(), device_);
+  const Placement place = torch_ext::place(result.scalar_type(), device_);
+  if (C10_UNLIKELY(place.on_host)) {
+    const InterceptorScope outside(former_interceptor_);  // the device's memory may end before it
+    return result.clone();
+  }
+  if (C10_UNLIKELY(place.dtype != result.scalar_type())) return adopt(result.to(place.dtype));
+  if (C10_UNLIKELY(result.layout() != c10::kStrided)) return adopt_sparse(result);
   if (!result.has_storage()) return copy_to_device(result);
   c10::StorageImpl* storage = storage_of(result);
   for (const Pair& pair : pairs_) {
@@ -263,6 +282,9 @@ void HostCall::write_back() {
     } else {
       write_copy_back(pair);
     }
+  }
+  for (const Pair& pair : sparse_pairs_) {
+    if (pair.written) write_sparse_back(pair);
   }
 }
 

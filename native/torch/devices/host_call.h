@@ -91,11 +91,17 @@ class HostCall final : AllocationInterceptor {
   void write_copy_back(const Pair& pair);
   at::Tensor copy_to_device(const at::Tensor& tensor);
 
+  // Tensors of layout sparse_coo are two dense ones (host_sparse.cpp).
+  at::Tensor sparse_stand_in(const at::Tensor& tensor, bool written);
+  void write_sparse_back(const Pair& pair);
+  at::Tensor adopt_sparse(const at::Tensor& result);
+
   const c10::DeviceIndex device_;
   const Mode mode_;
   uint64_t bytes_to_host_ = 0;
   uint64_t bytes_to_device_ = 0;
   c10::SmallVector<Pair, 4> pairs_;
+  c10::SmallVector<Pair, 1> sparse_pairs_;
   c10::SmallVector<Redirected, 4> redirected_;
   AllocationInterceptor* const former_interceptor_;
   const InterceptorScope scope_;

@@ -20,6 +20,7 @@
 
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
+#include "torch/devices/dtypes.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/state.h"
@@ -29,33 +30,51 @@ namespace {
 
 using at::Tensor;
 
-// What a tensor of the current device cannot be.
-void check_factory(std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
-                   std::optional<bool> pin_memory) {
+// What a tensor of the current device cannot be; in which dtype it is made, and where.
+Placement check_factory(std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
+                        std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false),
               "only CPU tensors can be pinned, not tensors of device '", driver_facts().device_name,
               "'");
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "device '",
               driver_facts().device_name, "' has strided tensors only, not layout ", *layout);
-  check_dtype(c10::dtype_or_default(dtype), current_device());
+  return place(c10::dtype_or_default(dtype), current_device());
+}
+
+bool has_elements(c10::IntArrayRef size) {
+  return std::find(size.begin(), size.end(), 0) == size.end();
+}
+
+// A tensor without elements is what torch.load and others give a storage to, whose bytes are those
+// of the dtype that was asked for.
+void check_narrowed(const Placement& place, std::optional<at::ScalarType> dtype,
+                    c10::IntArrayRef size) {
+  const c10::ScalarType asked = c10::dtype_or_default(dtype);
+  if (C10_UNLIKELY(place.dtype != asked && !has_elements(size))) {
+    refuse_dtype(asked, current_device());
+  }
 }
 
 Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
              std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
   const c10::DeviceGuard guard(c10::device_or_default(device));
-  check_factory(dtype, layout, pin_memory);
-  return at::detail::empty_generic(size, &device_allocator(), kDriverKeys,
-                                   c10::dtype_or_default(dtype), memory_format);
+  const Placement place = check_factory(dtype, layout, pin_memory);
+  check_narrowed(place, dtype, size);
+  if (C10_UNLIKELY(place.on_host)) return at::empty(size, place.dtype, memory_format);
+  return at::detail::empty_generic(size, &device_allocator(), kDriverKeys, place.dtype,
+                                   memory_format);
 }
 
 Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                      std::optional<at::ScalarType> dtype, std::optional<c10::Layout> layout,
                      std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   const c10::DeviceGuard guard(c10::device_or_default(device));
-  check_factory(dtype, layout, pin_memory);
+  const Placement place = check_factory(dtype, layout, pin_memory);
+  check_narrowed(place, dtype, size);
+  if (C10_UNLIKELY(place.on_host)) return at::empty_strided(size, stride, place.dtype);
   return at::detail::empty_strided_generic(size, stride, &device_allocator(), kDriverKeys,
-                                           c10::dtype_or_default(dtype));
+                                           place.dtype);
 }
 
 // A tensor of zeros without memory, which autograd uses for gradients that are known to be zero.
@@ -63,11 +82,12 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
                    std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                    std::optional<bool> pin_memory) {
   const c10::DeviceGuard guard(c10::device_or_default(device));
-  check_factory(dtype, layout, pin_memory);
+  const Placement place = check_factory(dtype, layout, pin_memory);
+  if (C10_UNLIKELY(place.on_host)) return at::_efficientzerotensor(size, place.dtype);
   at::native::ZeroTensorAllocator nothing(c10::Device(kDriverDevice, current_device()));
   Tensor zeros =
       at::detail::empty_generic(size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor),
-                                c10::dtype_or_default(dtype), std::nullopt);
+                                place.dtype, std::nullopt);
   zeros.storage().unsafeGetStorageImpl()->set_allocator(&device_allocator());
   return zeros;
 }
@@ -75,10 +95,6 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
 Tensor view_dtype(const Tensor& self, at::ScalarType dtype) {
   check_dtype(dtype, self.device().index());
   return at::native::view_dtype(self, dtype);
-}
-
-bool has_elements(c10::IntArrayRef size) {
-  return std::find(size.begin(), size.end(), 0) == size.end();
 }
 
 // Room for `bytes`. torch's own functions for resizing are the host's: where storage has to grow
@@ -182,15 +198,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return results;
 }
 
-// The fallback would make one whose device its quantizer does not know, which ends in torch's
-// internal assertions.
-void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "operator '", op.operator_name(),
-                              "' would make a quantized tensor on device '",
-                              driver_facts().device_name,
-                              "', which has none: quantize on cpu, or keep integers and scales");
-}
-
 }  // namespace
 
 void register_operators() {
@@ -211,12 +218,6 @@ void register_operators() {
   library->impl("record_stream", &record_stream);
   library->impl("convolution_overrideable", &convolution);
   library->impl("convolution_backward_overrideable", &convolution_backward);
-  for (const char* name :
-       {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
-        "quantize_per_tensor_dynamic", "quantize_per_channel", "_empty_affine_quantized",
-        "_empty_per_channel_affine_quantized", "empty_quantized"}) {
-    library->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
-  }
 }
 
 }  // namespace bringup::torch_ext

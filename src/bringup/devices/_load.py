@@ -13,15 +13,18 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, cast
 
 from bringup import _autoload, _native, settings
 from bringup._after_import import after_import
+from bringup._settings import FLOAT64_POLICIES
 from bringup.devices import _fallback
 from bringup.devices._drivers import driver_library
 from bringup.errors import DriverError
 
-__all__ = ["DriverInfo", "device_name_problem", "load_driver", "loaded"]
+__all__ = ["DriverInfo", "Float64Policy", "device_name_problem", "load_driver", "loaded"]
+
+Float64Policy = Literal["error", "warn", "cpu"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AUTOGRAD_OBJECT = "context"  # what torch.autograd.graph calls the object it keeps for a backward
@@ -38,6 +41,7 @@ class DriverInfo:
         description: what the driver says of itself.
         device_count: number of devices.
         host_visible: whether the host reaches device memory; the fallback copies nothing then.
+        downcast_float64: what becomes of float64 tensors where a device has none.
     """
 
     device_name: str
@@ -45,6 +49,7 @@ class DriverInfo:
     description: str
     device_count: int
     host_visible: bool
+    downcast_float64: Float64Policy
 
 
 _loaded: DriverInfo | None = None
@@ -55,7 +60,12 @@ def loaded() -> DriverInfo | None:
     return _loaded
 
 
-def load_driver(driver: str | Path | None = None, name: str | None = None) -> DriverInfo:
+def load_driver(
+    driver: str | Path | None = None,
+    name: str | None = None,
+    *,
+    downcast_float64: Float64Policy | None = None,
+) -> DriverInfo:
     """Makes a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
 
     One process has one driver: asking again for the loaded one returns what is loaded.
@@ -65,6 +75,11 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
             found on `BRINGUP_DRIVER_PATH`, or that of an entry point in the group
             `bringup.drivers`; None for the setting `BRINGUP_DRIVER`.
         name: what torch shall call the device; None for the name that the driver gives.
+        downcast_float64: what becomes of float64 and complex128 tensors on a device whose driver
+            says that it has none. "error": TypeError. "warn": they are float32 and complex64, with
+            a warning. "cpu": they are on cpu, with a warning. None for the setting
+            `BRINGUP_DOWNCAST_FLOAT64`, which is "error" by default. A device that has float64 keeps
+            it, whatever is said here.
 
     Returns:
         What was loaded.
@@ -72,15 +87,16 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
     Raises:
         DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, the
             device name cannot be used, another driver is loaded, or another package owns
-            PrivateUse1.
+            PrivateUse1, or `downcast_float64` is none of the three.
     """
     global _loaded
     path = driver_library(driver) if driver is not None else _chosen_library()
     with _autoload.paused():  # torch is imported here, and this call says what is loaded
         native = _native.torch_library("devices.load_driver").devices
     if _loaded is not None:
-        return _same_or_refuse(_loaded, path, name)
+        return _same_or_refuse(_loaded, path, name, downcast_float64)
     _require_free_backend()
+    policy = _float64_policy(downcast_float64)
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
     _set_trace(native)
     try:
@@ -93,7 +109,9 @@ def load_driver(driver: str | Path | None = None, name: str | None = None) -> Dr
         description=facts["description"],
         device_count=facts["device_count"],
         host_visible=facts["host_visible"],
+        downcast_float64=policy,
     )
+    native.set_float64_policy(getattr(native.Float64Policy, policy))
     _install(native, info.device_name)
     _loaded = info
     return info
@@ -106,7 +124,16 @@ def _set_trace(native: ModuleType) -> None:
         native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
 
 
-def _same_or_refuse(info: DriverInfo, path: Path, name: str | None) -> DriverInfo:
+def _float64_policy(given: str | None) -> Float64Policy:
+    policy = settings.downcast_float64() if given is None else given
+    if policy not in FLOAT64_POLICIES:
+        raise DriverError(f"downcast_float64={policy!r}: expected 'error', 'warn' or 'cpu'")
+    return cast(Float64Policy, policy)
+
+
+def _same_or_refuse(
+    info: DriverInfo, path: Path, name: str | None, downcast_float64: str | None
+) -> DriverInfo:
     if path != info.path:
         raise DriverError(
             f"the driver {info.path} is already loaded as device {info.device_name!r},"
@@ -116,6 +143,11 @@ def _same_or_refuse(info: DriverInfo, path: Path, name: str | None) -> DriverInf
         raise DriverError(
             f"the driver {path} is already loaded as device {info.device_name!r},"
             f" so it cannot become {name!r}"
+        )
+    if downcast_float64 is not None and downcast_float64 != info.downcast_float64:
+        raise DriverError(
+            f"the driver {path} is already loaded with"
+            f" downcast_float64={info.downcast_float64!r}, so it cannot be {downcast_float64!r}"
         )
     return info
 
@@ -165,9 +197,11 @@ def _install(native: ModuleType, name: str) -> None:
     _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
-    from bringup.devices import _module
+    from bringup.devices import _compile, _module
 
-    torch._register_device_module(name, _module.DeviceModule(name))
+    module = _module.DeviceModule(name)
+    torch._register_device_module(name, module)
+    _compile.register_for_compilers(name, module)
     _native.torch_library("a device").graphs.register_accelerator_graph(name)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _name_dlpack_device(torch, name)

@@ -1,0 +1,108 @@
+#include "torch/devices/layouts.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
+#include <ATen/ops/zero_native.h>
+#include <torch/library.h>
+
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+void refuse_compressed(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "operator '", op.operator_name(), "': device '", driver_facts().device_name,
+      "' has no tensors of compressed sparse layouts (CSR, CSC, BSR, BSC): convert on cpu, with "
+      "tensor.to_sparse(), and use the COO tensor on the device, or keep the tensor on cpu");
+}
+
+void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "operator '", op.operator_name(),
+                              "' would make or read a quantized tensor on device '",
+                              driver_facts().device_name,
+                              "', which has none: quantize on cpu, or keep integers and scales");
+}
+
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "operator '", op.operator_name(), "': device '", driver_facts().device_name,
+      "' has no nested tensors of layout torch.strided: make them with layout=torch.jagged");
+}
+
+template <void (*refuse)(const c10::OperatorHandle&, torch::jit::Stack*)>
+void refuse_everything(c10::DispatchKey key) {
+  auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<refuse>());
+}
+
+// What takes a sparse tensor apart or puts one together: torch's own functions, which ask nothing
+// of the device but dense tensors.
+void register_sparse_structure() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  namespace native = at::native;
+  library->impl("empty.memory_format", &native::empty_sparse_symint);
+  library->impl("empty_like", &native::empty_like_sparse_coo);
+  library->impl("_sparse_coo_tensor_with_dims", &native::new_with_dims_sparse);
+  library->impl("_sparse_coo_tensor_with_dims_and_tensors",
+                &native::new_with_dims_and_tensor_sparse_symint);
+  library->impl("_indices", &native::_indices_sparse);
+  library->impl("_values", &native::_values_sparse);
+  library->impl("indices", &native::indices_sparse);
+  library->impl("values", &native::values_sparse);
+  library->impl("_nnz", &native::_nnz_sparse);
+  library->impl("sparse_dim", &native::sparse_dim_sparse);
+  library->impl("dense_dim", &native::dense_dim_sparse);
+  library->impl("is_coalesced", &native::is_coalesced_sparse);
+  library->impl("_coalesced_", &native::_coalesced_sparse_);
+  library->impl("sparse_resize_", &native::sparse_resize_);
+  library->impl("sparse_resize_and_clear_", &native::sparse_resize_and_clear_);
+  library->impl("zero_", &native::zero_sparse_);
+  library->impl("copy_", &native::copy_sparse_wrapper_);
+  library->impl("copy_sparse_to_sparse_", &native::copy_sparse_);
+}
+
+}  // namespace
+
+void refuse_other_layouts(c10::Layout layout) {
+  if (layout == c10::kStrided || layout == c10::kSparse) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "device '", driver_facts().device_name,
+                              "' has no tensors of layout ", layout,
+                              ": use a COO tensor (tensor.to_sparse()), or keep this one on cpu");
+}
+
+void register_layouts() {
+  register_sparse_structure();
+  refuse_everything<&refuse_compressed>(c10::DispatchKey::SparseCsrPrivateUse1);
+  refuse_everything<&refuse_quantized>(c10::DispatchKey::QuantizedPrivateUse1);
+  refuse_everything<&refuse_nested>(c10::DispatchKey::NestedTensorPrivateUse1);
+  // The fallback would make a tensor whose device its quantizer does not know, which ends in
+  // torch's internal assertions.
+  static auto* dense = new torch::Library(torch::Library::IMPL, "aten",
+                                          c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const char* name :
+       {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
+        "quantize_per_tensor_dynamic", "quantize_per_channel", "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized", "empty_quantized"}) {
+    dense->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
+  }
+}
+
+}  // namespace bringup::torch_ext
