@@ -59,6 +59,33 @@ class StreamContext(AbstractContextManager["torch.Stream | None"]):
             self.stream.__exit__(*error)
 
 
+class ExternalStream(torch.Stream):  # type: ignore[misc]
+    """A stream that other code made with the driver, e.g. a vendor's library: torch's work can be
+    put in it. Whoever made it keeps it alive, and ends it after torch's last use.
+
+    Args:
+        stream_ptr: the driver's handle, as in `stream.native_handle`.
+        device: whose stream it is; None for the current device.
+
+    Raises:
+        DeviceError: `stream_ptr` is 0 (that is `torch.npu.default_stream()`), or there is no such
+            device.
+    """
+
+    def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> ExternalStream:
+        """The stream."""
+        if stream_ptr == 0:
+            raise DeviceError("no stream has the handle 0: the default stream is default_stream()")
+        module: Any = torch.get_device_module(torch._C._get_privateuse1_backend_name())
+        made: ExternalStream = super().__new__(
+            cls,
+            stream_id=stream_ptr,
+            device_index=module._index(device),
+            device_type=int(torch._C._autograd.DeviceType.PrivateUse1),
+        )
+        return made
+
+
 class DeviceModule(ModuleType):
     """The module `torch.<name>` of a loaded driver.
 
@@ -69,6 +96,7 @@ class DeviceModule(ModuleType):
     Stream = torch.Stream
     Event = torch.Event
     StreamContext = StreamContext
+    ExternalStream = ExternalStream
     OutOfMemoryError = torch.OutOfMemoryError
 
     def __init__(self, name: str) -> None:

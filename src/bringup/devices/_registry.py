@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
-__all__ = ["names", "register_module_attribute", "resolve"]
+__all__ = ["GRAPHS", "names", "register_module_attribute", "resolve"]
 
 _factories: dict[str, Callable[[], object]] = {}
+
+GRAPHS = (
+    "NPUGraph",
+    "graph",
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
+    "is_current_stream_capturing",
+    "make_graphed_callables",
+)
+"""What `bringup.graphs` registers when it is imported, which asking for one of them does."""
 
 
 def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
@@ -29,9 +42,11 @@ def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
 
 def resolve(name: str) -> object:
     """The value of a registered attribute; `KeyError` for any other name."""
+    if name in GRAPHS and name not in _factories:
+        importlib.import_module("bringup.graphs")
     return _factories[name]()
 
 
 def names() -> list[str]:
-    """The registered names."""
-    return sorted(_factories)
+    """The names that `resolve` knows."""
+    return sorted({*_factories, *GRAPHS})

@@ -1,4 +1,4 @@
-"""The submodules of `torch.<device>`: amp, memory, random and _utils.
+"""The submodules of `torch.<device>`: amp, graphs, memory, profiler, random and _utils.
 
 The same functions under the names that CUDA's users import them by, e.g.
 `from torch.npu.amp import autocast`.
@@ -13,6 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.profiler
+
+from bringup.devices import _registry
 
 __all__ = ["add_submodules", "memory_summary"]
 
@@ -57,14 +60,56 @@ def add_submodules(module: ModuleType, device: str) -> None:
     _add(module, "random", {name: getattr(module, name) for name in _RANDOM})
     memory = {name: getattr(module, name) for name in _MEMORY}
     _add(module, "memory", {**memory, "_snapshot": functools.partial(_snapshot, module)})
+    _add(module, "profiler", _profiler())
+    _add_module(module, "graphs", _Graphs(f"{module.__name__}.graphs"))
     _add(module, "_utils", {"_get_device_index": functools.partial(_device_index, module)})
 
 
 def _add(module: ModuleType, name: str, members: dict[str, Any]) -> None:
     submodule = ModuleType(f"{module.__name__}.{name}")
     submodule.__dict__.update(members, __all__=sorted(n for n in members if n[0] != "_"))
+    _add_module(module, name, submodule)
+
+
+def _add_module(module: ModuleType, name: str, submodule: ModuleType) -> None:
     setattr(module, name, submodule)
     sys.modules[submodule.__name__] = submodule
+
+
+class _Graphs(ModuleType):
+    """Captured graphs, which `bringup.graphs` brings when one of its names is asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__all__ = list(_registry.GRAPHS)
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _registry.GRAPHS:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return _registry.resolve(name)
+
+
+def _profiler() -> dict[str, Any]:
+    class Profile(torch.profiler.profile):  # type: ignore[misc]
+        """`torch.profiler.profile` of the host and this device, where nothing else is said."""
+
+        def __init__(self, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
+            both = [
+                torch.profiler.ProfilerActivity.CPU,
+                torch.profiler.ProfilerActivity.PrivateUse1,
+            ]
+            super().__init__(activities=both if activities is None else activities, **options)
+
+    Profile.__name__ = Profile.__qualname__ = "profile"
+    names = [
+        "ProfilerAction",
+        "ProfilerActivity",
+        "record_function",
+        "schedule",
+        "supported_activities",
+        "tensorboard_trace_handler",
+    ]
+    return {"profile": Profile, **{name: getattr(torch.profiler, name) for name in names}}
 
 
 def _amp(device: str) -> dict[str, Any]:

@@ -44,12 +44,63 @@ def test_custom_forward_of_the_amp_submodule_is_the_devices() -> None:
         assert Square.apply(torch.ones(2, device="npu").half()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["amp", "random", "memory"])
+@pytest.mark.parametrize("name", ["amp", "random", "memory", "graphs", "profiler"])
 def test_submodule_is_imported_by_name_and_is_the_modules_own(name: str) -> None:
     submodule = importlib.import_module(f"torch.npu.{name}")
     assert submodule is getattr(torch.npu, name)
     for member in submodule.__all__:
-        assert getattr(torch.npu, member, None) == getattr(submodule, member) or name == "amp"
+        own = name in ("amp", "profiler")
+        assert own or getattr(torch.npu, member, None) == getattr(submodule, member)
+
+
+def test_the_profiler_submodule_profiles_host_and_device() -> None:
+    from torch.npu.profiler import ProfilerActivity, profile
+
+    source = torch.ones(1000).pin_memory()
+    with profile() as both:
+        source.to("npu", non_blocking=True).relu()
+        torch.npu.synchronize()
+    assert {"aten::relu", "Memcpy HtoD"} <= {event.name for event in both.events()}
+    with profile(activities=[ProfilerActivity.CPU]) as host:
+        source.to("npu", non_blocking=True)
+        torch.npu.synchronize()
+    assert "Memcpy HtoD" not in {event.name for event in host.events()}
+
+
+def test_graphs_come_with_their_first_name(fresh_python: Callable[..., str]) -> None:
+    code = """
+import sys, torch
+from bringup import devices
+devices.load_driver("sim")
+import torch.npu.graphs
+assert "bringup.graphs" not in sys.modules
+graph = torch.npu.graphs.NPUGraph()
+from bringup import graphs
+assert type(graph) is graphs.CapturedGraph is torch.npu.NPUGraph
+names = torch.npu.graphs.__all__
+assert all(getattr(torch.npu.graphs, n) is getattr(torch.npu, n) for n in names)
+assert set(names) <= set(dir(torch.npu))
+print(hasattr(torch.npu.graphs, "nothing"), hasattr(torch.npu, "nothing"))
+"""
+    assert fresh_python(code) == "False False"
+
+
+def test_a_stream_of_other_code_is_one_of_torchs() -> None:
+    made = torch.Stream("npu:1")  # stands for one that a library made: torch sees its handle only
+    stream = torch.npu.ExternalStream(made.native_handle, device=1)
+    assert isinstance(stream, torch.Stream)
+    assert stream.device == torch.device("npu", 1)
+    assert stream.native_handle == made.native_handle
+    with torch.npu.stream(stream):
+        assert torch.npu.current_stream(1) == made
+        there = torch.arange(1000).pin_memory().to("npu:1", non_blocking=True)
+    made.synchronize()
+    assert stream.query()
+    assert there.cpu().equal(torch.arange(1000))
+    with pytest.raises(RuntimeError, match="default_stream"):
+        torch.npu.ExternalStream(0)
+    with pytest.raises(RuntimeError, match="no device 'npu:9'"):
+        torch.npu.ExternalStream(made.native_handle, device=9)
 
 
 def test_out_of_memory_is_caught_by_the_devices_name() -> None:
