@@ -44,3 +44,12 @@ def test_row_has_a_state_and_names_tests_that_exist(
     for named in tests:
         file, _, test = named.partition("::")
         assert test in _names_in(ROOT / "tests" / file), named
+
+
+def test_the_page_about_pytorchs_reference_backend_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "devices" / "reference-backend.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) > 40
+    for file, test in named:
+        path = file if "/" in file else f"unit/devices/{file}"
+        assert test in _names_in(ROOT / "tests" / path), (file, test)

@@ -1,0 +1,113 @@
+"""OpInfo on the device: every strided sample of torch's own operator tests gives the CPU's results
+and gradients, but for what torch itself does otherwise off the CPU.
+
+float32 runs forward and backward; bfloat16, float16, int64 and complex64 forward. Two modes: the
+host sees device memory (the fallback works on the same bytes), and it does not (the fallback
+copies, and a host that touches device memory is stopped); the second is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.sweeps import device_operators
+from tests.sweeps.support import sized
+
+from bringup import devices
+
+ROOT = Path(__file__).parents[2]
+
+# What differs off the CPU in torch itself: operator, number of the sample and phase; part of the
+# words, and why. A sample that passes may not be listed.
+WANTS_CPU = "torch.tensor_split takes indices that are a tensor only on cpu, on every device"
+DEFECTS = {
+    ("tensor_split", sample, "forward"): ("indices_or_sections to be on cpu", WANTS_CPU)
+    for sample in range(4)
+}
+
+# Of `make test`; `make sweep` runs all operators of all dtypes in both modes.
+STEPS = {"float32": 2, "bfloat16": 12, "float16": 13, "int64": 11, "complex64": 10}
+COPIES_STEP = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def npu() -> devices.DriverInfo:
+    return devices.load_driver("sim")
+
+
+def cases() -> list[Any]:
+    chosen = []
+    for name, step in STEPS.items():
+        dtype = getattr(torch, name)
+        for op in device_operators.operators(dtype)[:: sized(step, 1)]:
+            chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
+    return chosen
+
+
+def unexpected(failures: list[device_operators.Failure]) -> list[device_operators.Failure]:
+    """Those that are not listed."""
+    return [f for f in failures if not is_listed(f)]
+
+
+def is_listed(failure: device_operators.Failure) -> bool:
+    key = (failure.operator, failure.sample, failure.phase)
+    return key in DEFECTS and DEFECTS[key][0] in failure.told
+
+
+def absent(failures: list[device_operators.Failure], operators: set[str]) -> list[Any]:
+    """Listed samples of these operators that passed."""
+    failed = {(f.operator, f.sample, f.phase) for f in failures}
+    return [key for key in DEFECTS if key[0] in operators and key not in failed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "dtype"), cases())
+def test_operator_gives_the_cpus_results_and_gradients(
+    op: Any, dtype: torch.dtype, sweep_counts: Counter[str]
+) -> None:
+    failures = list(device_operators.sweep(op, dtype, sweep_counts))
+    assert unexpected(failures) == []
+    assert absent(failures, {op.full_name}) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", STEPS if sized(0, 1) else ["float32"])
+def test_operators_give_the_cpus_results_where_the_host_sees_no_device_memory(
+    dtype: str, sweep_counts: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.device_operators"]
+    command += ["--dtype", dtype, "--first", "1", "--step", str(sized(COPIES_STEP, 1))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout)
+    assert not told["host_visible"]
+    assert told["counts"]["samples"] > 0
+    sweep_counts.update(told["counts"])
+    failures = [device_operators.Failure(**failure) for failure in told["failures"]]
+    assert unexpected(failures) == []
+    assert absent(failures, set(told["operators"])) == []
+
+
+def test_a_sample_is_moved_as_it_lies_in_memory() -> None:
+    from tests.sweeps.device_samples import Mover
+
+    base = torch.arange(12.0)
+    view, other = base.as_strided((3, 2), (1, 4), 2), base[3:]
+    move = Mover()
+    there, second, again, place = move((view, other, view, "cpu"))
+    assert there is again
+    assert (there.stride(), there.storage_offset()) == ((1, 4), 2)
+    assert there.cpu().equal(view)
+    second.fill_(-1)
+    assert there.cpu()[1, 0] == -1  # they share storage there, too
+    assert place == torch.device("npu")
+    assert move.moved
+    assert not Mover().moved
