@@ -199,6 +199,19 @@ def default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
 
 
+def logger(package: str, levels: dict[str, int]) -> logging.Logger:
+    """The logger `bringup.<package>`, with these levels of loggers; on stderr where there are any
+    and nobody has set up logging.
+    """
+    found = logging.getLogger(f"bringup.{package}")
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    root = logging.getLogger("bringup")
+    if levels and not root.handlers:
+        root.addHandler(logging.StreamHandler())
+    return found
+
+
 FLOAT64_POLICIES = ("error", "warn", "cpu")
 FALLBACK_ACTIONS = ("allow", "warn", "forbid")
 OPERATOR_NAME = re.compile(r"\w+::\w+(\.\w+)?")

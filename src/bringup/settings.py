@@ -544,14 +544,7 @@ def logger(package: str) -> logging.Logger:
     Where `BRINGUP_LOG` is set, what it asks for reaches stderr; otherwise logging is left as the
     application set it up. Raises `SettingError` for a level that does not exist.
     """
-    found = logging.getLogger(f"bringup.{package}")
-    levels = _LOG.get()
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    root = logging.getLogger("bringup")
-    if levels and not root.handlers:
-        root.addHandler(logging.StreamHandler())
-    return found
+    return _settings.logger(package, _LOG.get())
 
 
 def launch_blocking() -> bool:

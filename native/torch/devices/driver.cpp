@@ -35,7 +35,7 @@ struct Loaded {
 
 std::mutex g_mutex;
 driver::TraceOptions g_trace;  // guarded by g_mutex
-Loaded* g_opened = nullptr;  // guarded by g_mutex until it is published in g_active
+Loaded* g_opened = nullptr;    // guarded by g_mutex until it is published in g_active
 std::atomic<const Loaded*> g_active{nullptr};
 std::atomic<bool> g_forked{false};
 

@@ -220,8 +220,7 @@ void register_instead_of_composites(torch::Library& library, c10::DispatchKey ke
       continue;
     }
     const std::string full = c10::toString(name);
-    library.impl(full.c_str(),
-                 torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
+    library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
   }
 }
 

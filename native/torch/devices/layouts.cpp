@@ -55,8 +55,8 @@ void refuse_everything(c10::DispatchKey key) {
 // What takes a sparse tensor apart or puts one together: torch's own functions, which ask nothing
 // of the device but dense tensors.
 void register_sparse_structure() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   namespace native = at::native;
   library->impl("empty.memory_format", &native::empty_sparse_symint);
   library->impl("empty_like", &native::empty_like_sparse_coo);

@@ -85,9 +85,8 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
   const Placement place = check_factory(dtype, layout, pin_memory);
   if (C10_UNLIKELY(place.on_host)) return at::_efficientzerotensor(size, place.dtype);
   at::native::ZeroTensorAllocator nothing(c10::Device(kDriverDevice, current_device()));
-  Tensor zeros =
-      at::detail::empty_generic(size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor),
-                                place.dtype, std::nullopt);
+  Tensor zeros = at::detail::empty_generic(
+      size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor), place.dtype, std::nullopt);
   zeros.storage().unsafeGetStorageImpl()->set_allocator(&device_allocator());
   return zeros;
 }
