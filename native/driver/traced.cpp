@@ -7,7 +7,9 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "driver/functions.h"
@@ -31,8 +33,17 @@ struct Trace {
   const SteadyClock::time_point start = SteadyClock::now();
 };
 
-// Replaced traces are kept: calls of other threads may still be in them.
 std::atomic<Trace*> g_trace{nullptr};
+
+// Replaced traces are kept: calls of other threads may still be in them.
+void keep(std::unique_ptr<Trace> made) {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::unique_ptr<Trace>>;
+  const std::lock_guard lock(mutex);
+  g_trace.store(made.get(), std::memory_order_release);
+  all->push_back(std::move(made));
+}
+
 Trace& trace() { return *g_trace.load(std::memory_order_acquire); }
 
 int64_t since(SteadyClock::time_point begin) {
@@ -407,7 +418,7 @@ bringup_driver traced(const bringup_driver& real, const std::string& library,
   if (Trace* former = g_trace.load(std::memory_order_acquire)) former->file.release();
   auto made = std::make_unique<Trace>(real, options);
   write_header(*made, library);
-  g_trace.store(made.release(), std::memory_order_release);
+  keep(std::move(made));
   bringup_driver table = real;
 #define BRINGUP_TRACED(function)                        \
   if (real.function != nullptr) {                       \

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -245,6 +246,31 @@ TEST(what_was_written_before_a_kill_is_there) {
   waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
   CHECK(content(folder.file()) == "{\"first\":1}\n");
+}
+
+TEST(lines_of_several_threads_do_not_mix) {
+  const Folder folder;
+  const bringup_driver table = traced_sim(folder, true);
+  sim_test::Memory memory(4096);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&table, &memory, i] {
+      const sim_test::Stream stream;
+      const sim_test::Event event;
+      std::vector<char> host(64, static_cast<char>(i));
+      for (int round = 0; round < 50; ++round) {
+        table.copy_async(BRINGUP_HOST_TO_DEVICE, 0, static_cast<char*>(memory.get()) + 64 * i, 0,
+                         host.data(), host.size(), stream.get());
+        table.event_record(event.get(), 0, stream.get());
+        table.event_synchronize(event.get());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto all = lines(folder.file());
+  CHECK_EQ(all.size(), 1 + 2 * 4 * 50 * 3);
+  for (const std::string& line : all) CHECK(line.front() == '{' && line.back() == '}');
+  CHECK_EQ(content(folder.file() + ".payload").size(), 4 * 64);
 }
 
 TEST(a_forked_child_writes_nothing) {
