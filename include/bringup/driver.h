@@ -47,7 +47,9 @@ typedef enum bringup_status {
   BRINGUP_DEVICE_LOST = 5,
   BRINGUP_KERNEL_FAILED =
       6, /* asynchronous: reported once, by the next synchronisation of that stream, of an event
-            recorded in it or of its device; last_error() names the operator and the stream */
+            recorded in it or of its device; last_error() names the operator and the stream. Until
+            it is reported it is also a failure of every stream that waits for such an event, since
+            what that stream computes depends on it */
   BRINGUP_ERROR = 7,
   BRINGUP_TIMEOUT = 8 /* stream_wait_for and event_wait_for only: the time is over */
 } bringup_status;

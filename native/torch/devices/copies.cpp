@@ -49,19 +49,38 @@ void copy_in_stream(bringup_copy_kind kind, End to, End from, size_t bytes,
                "copying memory");
 }
 
+// The host's side of a copy may end only when the copy did. Where the wait for it fails the copy
+// may still run: the memory stays then, for good if nothing tells of the end.
+void wait_for_copy(c10::DeviceIndex device, const c10::Stream& stream, const at::Storage& host) {
+  const int32_t status = wait_for_stream(device, native_stream(stream));
+  if (status != BRINGUP_OK && status != BRINGUP_KERNEL_FAILED) {
+    const std::string text = driver_failure_text(status, "waiting for a copy");
+    const int32_t device_status = wait_for_device(device);
+    if (device_status == BRINGUP_KERNEL_FAILED) {
+      report_host_failure(device, driver_error_text(device_status));
+    } else if (device_status != BRINGUP_OK) {
+      new at::Storage(host);  // on purpose never deleted
+    }
+    TORCH_CHECK(false, text);
+  }
+  check_driver(status, "waiting for a copy");
+  raise_host_failure(device);
+}
+
 // Host to device or back in the current stream. Pinned memory is left to the stream with
 // non_blocking; ordinary memory may be gone when this returns, so it is waited for.
 void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIndex device,
-                     void* host_address, size_t bytes, const at::Storage* pinned_owner) {
+                     void* host_address, size_t bytes, const at::Storage& host,
+                     bool left_to_stream) {
   const c10::Stream stream = current_stream(device);
   const End on_device{device, device_address};
   const End on_host{0, host_address};
   const bool up = kind == BRINGUP_HOST_TO_DEVICE;
   copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, bytes, stream);
-  if (pinned_owner != nullptr) {
-    host_allocator().record_event(host_address, pinned_owner->data_ptr().get_context(), stream);
+  if (left_to_stream) {
+    host_allocator().record_event(host_address, host.data_ptr().get_context(), stream);
   } else {
-    synchronize_current_stream(device);
+    wait_for_copy(device, stream, host);
   }
 }
 
@@ -92,8 +111,8 @@ void copy_linear(const at::Tensor& source, const at::Tensor& target, bool non_bl
   const at::Tensor& device = up ? target : source;
   const bool left_to_stream = non_blocking && is_pinned_address(host.data_ptr());
   copy_host_range(up ? BRINGUP_HOST_TO_DEVICE : BRINGUP_DEVICE_TO_HOST, device.data_ptr(),
-                  device.device().index(), host.data_ptr(), source.nbytes(),
-                  left_to_stream ? &host.storage() : nullptr);
+                  device.device().index(), host.data_ptr(), source.nbytes(), host.storage(),
+                  left_to_stream);
 }
 
 // The host's copy_ over aliases: any layout, any dtype, nothing staged.
@@ -125,7 +144,7 @@ void copy_through_staging(const at::Tensor& source, const at::Tensor& target) {
   if (staged.is_neg() != target.is_neg()) staged._set_neg(target.is_neg());
   staged.copy_(values);
   copy_host_range(BRINGUP_HOST_TO_DEVICE, target.data_ptr(), target.device().index(),
-                  staged.data_ptr(), span_bytes(target), nullptr);
+                  staged.data_ptr(), span_bytes(target), staged.storage(), false);
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
@@ -176,7 +195,8 @@ at::Tensor copy_to_host(const at::Tensor& device_tensor) {
     at::Tensor buffer = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
     host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer.storage());
     copy_host_range(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(),
-                    device_tensor.device().index(), buffer.data_ptr(), bytes, nullptr);
+                    device_tensor.device().index(), buffer.data_ptr(), bytes, buffer.storage(),
+                    false);
   }
   if (device_tensor.is_conj()) host._set_conj(true);
   if (device_tensor.is_neg()) host._set_neg(true);

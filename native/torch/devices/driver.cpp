@@ -244,13 +244,17 @@ bool in_forked_child() noexcept { return g_forked.load(std::memory_order_relaxed
 
 std::string driver_error_text(int32_t status) { return error_text_of(*active_driver(), status); }
 
+std::string driver_failure_text(int32_t status, const char* what) {
+  std::string text = driver_error_text(status);
+  if (status == BRINGUP_KERNEL_FAILED) return text;  // it says which operator, which matters
+  return std::string(what) + " failed on device '" + driver_facts().device_name + "': " + text;
+}
+
 void check_driver(int32_t status, const char* what) {
   if (C10_LIKELY(status == BRINGUP_OK)) return;
-  const std::string text = driver_error_text(status);
-  TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, what, ": ", text);
-  TORCH_CHECK(status != BRINGUP_KERNEL_FAILED,
-              text);  // the text says which operator, which is what matters
-  TORCH_CHECK(false, what, " failed on device '", driver_facts().device_name, "': ", text);
+  const std::string text = driver_failure_text(status, what);
+  TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, text);
+  TORCH_CHECK(false, text);
 }
 
 namespace {

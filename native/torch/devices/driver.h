@@ -22,6 +22,9 @@ const bringup_driver* active_driver() noexcept;
 // BRINGUP_OK: nothing.
 void check_driver(int32_t status, const char* what);
 
+// The message of that error.
+std::string driver_failure_text(int32_t status, const char* what);
+
 // The driver's own message for its last failure on this thread; without any, what the status means.
 std::string driver_error_text(int32_t status);
 

@@ -12,23 +12,45 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// An event that is destroyed with its owner.
+// An event that is destroyed with its owner; or, without one, what is known of the work instead.
 class OwnedEvent {
  public:
-  explicit OwnedEvent(bringup_event event) : event_(event) {}
-  OwnedEvent(OwnedEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  explicit OwnedEvent(bringup_event event, bool over = false) : event_(event), over_(over) {}
+  OwnedEvent(OwnedEvent&& other) noexcept
+      : event_(std::exchange(other.event_, nullptr)), over_(other.over_) {}
   OwnedEvent& operator=(OwnedEvent&& other) noexcept {
     std::swap(event_, other.event_);
+    std::swap(over_, other.over_);
     return *this;
   }
   ~OwnedEvent() {
     if (event_ != nullptr && !in_forked_child()) active_driver()->event_destroy(event_);
   }
   bringup_event get() const noexcept { return event_; }
+  // An event that cannot be asked is not over: nobody knows.
+  bool over() const noexcept {
+    return event_ != nullptr ? active_driver()->event_query(event_) == BRINGUP_OK : over_;
+  }
 
  private:
   bringup_event event_;
+  bool over_;
 };
+
+// The end of what was given to a stream so far. Called where memory is freed, so it raises nothing:
+// a driver that gives no event is waited for, and where that fails too it is never over.
+OwnedEvent end_of(const c10::Stream& stream) noexcept {
+  const bringup_driver& driver = *active_driver();
+  const c10::DeviceIndex device = stream.device_index();
+  bringup_event event = nullptr;
+  if (driver.event_create(device, 0, &event) == BRINGUP_OK) {
+    OwnedEvent owned(event);
+    if (driver.event_record(event, device, native_stream(stream)) == BRINGUP_OK) return owned;
+  }
+  const int32_t status = wait_for_stream(device, native_stream(stream));
+  if (status == BRINGUP_KERNEL_FAILED) report_host_failure(device, driver_error_text(status));
+  return OwnedEvent(nullptr, status == BRINGUP_OK || status == BRINGUP_KERNEL_FAILED);
+}
 
 // Every pinned range, for "is this address pinned?".
 struct PinnedRanges {
@@ -71,16 +93,9 @@ struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent>
   }
 
   void record_stream(std::optional<std::vector<OwnedEvent>>& events, c10::Stream stream) override {
-    bringup_event event = nullptr;
-    check_driver(active_driver()->event_create(stream.device_index(), 0, &event),
-                 "creating an event");
-    events->emplace_back(event);
-    check_driver(active_driver()->event_record(event, stream.device_index(), native_stream(stream)),
-                 "recording an event");
+    events->push_back(end_of(stream));
   }
-  bool query_event(OwnedEvent& event) override {
-    return active_driver()->event_query(event.get()) != BRINGUP_NOT_READY;
-  }
+  bool query_event(OwnedEvent& event) override { return event.over(); }
   c10::Stream get_current_stream() const override { return current_stream(current_device()); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 };

@@ -37,7 +37,9 @@ class TimedEvent {
   // Waits. What failed in the stream stays to be raised by the next synchronisation.
   void wait() const noexcept {
     const int32_t status = wait_for_event(event_);
-    if (status != BRINGUP_OK) report_host_failure(device_, driver_error_text(status));
+    if (status != BRINGUP_OK) {
+      report_host_failure(device_, driver_failure_text(status, "waiting for a timed event"));
+    }
   }
   // The time from this event to a later one; both are over.
   int32_t nanoseconds_to(const TimedEvent& later, int64_t& nanoseconds) const noexcept {

@@ -152,7 +152,12 @@ void DeviceGraph::launch(bool validating, std::optional<uint64_t> number) {
     check_driver(driver.graph_launch(graph_, current_driver_stream(device())),
                  "launching a captured graph");
   }
-  work_->extend();
+  try {
+    work_->extend();
+  } catch (...) {
+    wait_for_everything();  // it was launched, and its event does not tell of it
+    throw;
+  }
 }
 
 void DeviceGraph::order_after() noexcept {
@@ -171,7 +176,13 @@ void DeviceGraph::wait() noexcept {
   const int32_t status = work_->wait();
   if (status == BRINGUP_OK) return;
   // The driver may report a failure only once, and no caller can be given it here.
-  report_host_failure(device(), driver_error_text(status));
+  report_host_failure(device(), driver_failure_text(status, "waiting for a captured graph"));
+  if (status != BRINGUP_KERNEL_FAILED) wait_for_everything();
+}
+
+void DeviceGraph::wait_for_everything() noexcept {
+  const int32_t status = wait_for_device(device());
+  if (status == BRINGUP_KERNEL_FAILED) report_host_failure(device(), driver_error_text(status));
 }
 
 }  // namespace bringup::torch_ext::graphs

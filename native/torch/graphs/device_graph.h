@@ -83,6 +83,8 @@ class DeviceGraph {
     size_t last;
   };
 
+  // Where the event of its launches cannot tell: what runs must not lose the graph under it.
+  void wait_for_everything() noexcept;
   void build(const std::vector<std::unique_ptr<Node>>& nodes);
   void add_span(size_t first, size_t last);
   struct Numbered {
