@@ -333,6 +333,15 @@ _SIM_RECORDS = Setting(
     lambda: 1_048_576,
     _settings.number,
 )
+_SIM_FAULTS = Setting(
+    "BRINGUP_SIM_FAULTS",
+    "what fails on the simulated NPU, KEY=VALUE separated by commas, such as "
+    "oom_after=10,copy_latency_us=200; the keys are those of devices.sim.faults, and hidden_dtypes "
+    "(read by the driver)",
+    "none",
+    lambda: "",
+    str,
+)
 
 ALL: tuple[Setting[object], ...] = (
     _CACHE_DIR,
@@ -375,6 +384,7 @@ ALL: tuple[Setting[object], ...] = (
     _SIM_MEMORY,
     _SIM_ISOLATED,
     _SIM_RECORDS,
+    _SIM_FAULTS,
 )  # type: ignore[assignment]
 
 

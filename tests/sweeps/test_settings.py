@@ -62,6 +62,7 @@ WRONG = {
     "BRINGUP_SIM_MEMORY": ["banana", "-1", "2T"],
     "BRINGUP_SIM_ISOLATED": ["banana", "2"],
     "BRINGUP_SIM_RECORDS": ["banana", "-1", "1.5"],
+    "BRINGUP_SIM_FAULTS": [],
 }
 CASES = [(name, text) for name in NAMES for text in WRONG.get(name, ["banana"])]
 

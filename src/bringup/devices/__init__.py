@@ -8,10 +8,12 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 `fallback_policy` say which may, `fallback_report` what it cost.
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
+`sim.faults` makes the simulated NPU fail, for tests of what a program does then.
 """
 
 from __future__ import annotations
 
+from bringup.devices import sim
 from bringup.devices._drivers import driver_library, installed_drivers
 from bringup.devices._fallback import (
     FallbackAction,
@@ -42,4 +44,5 @@ __all__ = [
     "register_module_attribute",
     "replay_trace",
     "set_fallback_policy",
+    "sim",
 ]

@@ -291,7 +291,12 @@ def _drain(native: ModuleType, name: str) -> None:
     """Waits while Python still runs: host functions may need it, and failures must be told."""
     if native.in_forked_child():
         return
-    _await_autograd_release(native, name)
+    try:
+        _await_autograd_release(native, name)
+    except RuntimeError as error:  # of a device that is lost, say: nothing is to be waited for
+        warnings.warn(
+            f"device {name!r} failed while the process ended: {error}", RuntimeWarning, stacklevel=1
+        )
     for device in range(native.device_count()):
         status, message = native.synchronize(device)
         if status != 0:

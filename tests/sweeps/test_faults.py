@@ -1,0 +1,55 @@
+"""Every call that whole programs make of the driver fails once: each run raises an error that names
+what failed, or its results are right, and afterwards everything is as it was and works.
+
+`fault_programs.py` has the programs. Each sweep is a process of its own: a crash or a call that
+hangs is one failed test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from tests.sweeps.fault_programs import FAULTS, PROGRAMS
+from tests.sweeps.support import FULL, sized
+
+PROGRAM = "tests.sweeps.fault_programs"
+STEP = sized(7, 1)
+MODES = {"visible": {}, "isolated": {"BRINGUP_SIM_ISOLATED": "1"}}
+# What a fixed slice leaves out: the kinds of faults differ little where memory is copied.
+CASES = [
+    (program, fault, mode)
+    for program in PROGRAMS
+    for fault in FAULTS
+    for mode in MODES
+    if FULL or mode == "visible" or fault == "refused"
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "fault", "mode"), CASES)
+def test_each_call_that_fails_is_an_error_or_harmless_and_the_device_recovers(
+    program: str, fault: str, mode: str, sweep_counts: Counter[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", PROGRAM, program, fault, str(STEP)],
+        env={
+            **os.environ,
+            **MODES[mode],
+            "BRINGUP_WAIT_TIMEOUT": "20",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    sweep_counts.update(found["counts"])
+    assert not found["problems"], "\n".join(found["problems"])
+    assert found["counts"]["runs"] > 0

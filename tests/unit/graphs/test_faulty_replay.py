@@ -1,0 +1,200 @@
+"""The device fails while captured graphs are updated and replayed: a replay that raises left its
+results as they were or as they would be, and the next ones are right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+from torch import Tensor
+
+from bringup import devices, graphs, jit, ops
+
+DIGIT = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<double, 1> x(args[0]), out(args[2]);
+  const int64_t n = *static_cast<int64_t*>(args[1]);
+  for (int64_t i = 0; i < x.size(0); ++i) out(i) = x(i) * 10 + n;
+  return 0;
+}
+"""
+STEPS = 20_000
+CALLS = (
+    "graph_launch",
+    "graph_update_kernel",
+    "host_func",
+    "event_wait",
+    "event_record",
+    "event_synchronize",
+    "stream_synchronize",
+    "copy_async",
+)
+
+
+@pytest.fixture(scope="module")
+def digit(kernel_cache: object) -> Iterator[ops.KernelOperator]:
+    """10 x + n, as device code."""
+    devices.load_driver("sim")
+    operator = ops.kernel_op(
+        "graphs_faulty_test::digit(Tensor x, int n) -> Tensor",
+        source=jit.Source(text=DIGIT, name="digit.cpp"),
+        outputs=ops.empty_like("x"),
+        kind="device",
+    )
+    yield operator
+    operator.undefine()
+
+
+@pytest.fixture
+def on_host(handlers: None) -> Callable[..., Tensor]:
+    """10 x + n, as operators that the device runs on the host."""
+
+    @graphs.register_graph_handler("aten::add.Tensor")
+    class Add(graphs.GraphOpHandler):
+        UPDATE_SPECS = {"aten::add.Tensor": [("kwarg", "alpha", "n")]}  # noqa: RUF012
+
+    return lambda x, n: torch.add(x * 10, torch.ones_like(x), alpha=n)
+
+
+def counting(operator: Callable[..., Tensor]) -> tuple[graphs.CapturedGraph, Tensor]:
+    """A graph that appends the digit n to `total`."""
+    total = torch.zeros(1, dtype=torch.float64, device="npu")
+    graph, _ = captured(lambda: total.copy_(operator(total, 0)))
+    return graph, total
+
+
+def raised_by(call: Callable[[], object]) -> str:
+    """The text of the injected failure that the call raised, or ""."""
+    try:
+        call()
+    except RuntimeError as error:
+        text = str(error)
+        if "injected" not in text:
+            raise
+        return text
+    return ""
+
+
+def replay_and_wait(graph: graphs.CapturedGraph) -> None:
+    graph.replay()
+    torch.npu.current_stream().synchronize()
+
+
+@pytest.mark.parametrize("kind", ["kernel", "operator"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_steps_of_update_and_replay_with_faults_are_exact(
+    kind: str, seed: int, digit: ops.KernelOperator, on_host: Callable[..., Tensor]
+) -> None:
+    """The oracle is arithmetic: a replay appends its digit, or it raised and appended nothing."""
+    graph, total = counting(digit if kind == "kernel" else on_host)
+    numbers = random.Random(seed)
+    value, n, raised = 0, 0, 0
+    for step in range(STEPS):
+        fault = numbers.random()
+        if fault < 0.02:
+            call = numbers.choice(CALLS)
+            settings = {"fail": call, "fail_after": numbers.randrange(2)}
+        elif fault < 0.03:
+            settings = {"fail": ("graph_launch", "graph_kernel"), "fail_async": True}
+        else:
+            settings = None
+        if numbers.random() < 0.9:
+            n = numbers.randrange(10)
+            graph.update({"**.n": n})
+        if settings is None:
+            graph.replay()
+            value = value * 10 + n
+        else:
+            with devices.sim.faults(**settings):
+                failed = bool(raised_by(lambda: replay_and_wait(graph)))
+            raised_by(torch.npu.synchronize)
+            now = total.cpu().item()
+            assert now == value * 10 + n or (failed and now == value), (step, settings)
+            value = int(now)
+            raised += failed
+        if step % 8 == 7 or value >= 10**14:
+            assert total.cpu().item() == value, step
+            total.zero_()
+            value = 0
+    assert raised > STEPS // 200
+
+
+def test_an_update_is_kept_when_the_launch_after_it_is_refused(digit: ops.KernelOperator) -> None:
+    graph, total = counting(digit)
+    graph.update({"**.n": 4})
+    for call in ("graph_update_kernel", "graph_launch"):
+        with (
+            devices.sim.faults(fail=call),
+            pytest.raises(RuntimeError, match=f"injected failure of {call}"),
+        ):
+            graph.replay()
+    assert total.cpu().item() == 0
+    graph.replay()
+    assert total.cpu().item() == 4
+
+
+def test_a_kernel_that_fails_within_a_replay_is_named_by_the_next_wait(
+    digit: ops.KernelOperator,
+) -> None:
+    graph, total = counting(digit)
+    with devices.sim.faults(fail="graph_kernel", operator="graphs_faulty_test::digit"):
+        graph.replay()
+        with pytest.raises(RuntimeError, match="operator 'graphs_faulty_test::digit' failed in"):
+            torch.npu.synchronize()
+    graph.replay()
+    assert total.cpu().item() == 0
+
+
+@pytest.mark.parametrize("call", ["graph_create", "graph_add_kernel", "graph_add_host_func"])
+def test_a_capture_that_the_driver_refuses_leaves_no_trace(
+    call: str, digit: ops.KernelOperator
+) -> None:
+    total = torch.zeros(1, dtype=torch.float64, device="npu")
+    with (
+        devices.sim.faults(fail=call),
+        pytest.raises(RuntimeError, match=f"injected failure of {call}"),
+    ):
+        captured(lambda: total.copy_(digit(total, 3)))
+    assert total.cpu().item() == 0
+    graph, _ = captured(lambda: total.copy_(digit(total, 3)))
+    graph.replay()
+    assert total.cpu().item() == 3
+
+
+def test_a_graph_whose_wait_fails_ends_after_its_launches(digit: ops.KernelOperator) -> None:
+    graph, total = counting(digit)
+    with devices.sim.faults(launch_latency_us=20_000):
+        graph.replay()
+        with devices.sim.faults(fail="event_synchronize") as injected:
+            graph.reset()
+            del graph
+        assert injected.count == 1
+    with pytest.raises(RuntimeError, match="injected failure of event_synchronize"):
+        torch.npu.synchronize()
+    assert total.cpu().item() == 0
+
+
+def test_a_run_that_fails_can_be_repeated(digit: ops.KernelOperator) -> None:
+    graph, x = graphs.CapturedGraph(), torch.zeros(1, dtype=torch.float64, device="npu")
+    three, four = torch.full_like(x, 3), torch.full_like(x, 4)
+    with graphs.capture(graph, inputs=x):
+        graph.outputs = digit(x, 1)
+    with devices.sim.faults() as seen:
+        assert graph.run(three, slots={"**.n": 2}).cpu().item() == 32
+    raised = 0
+    results = []
+    for number in range(seen.calls):
+        with devices.sim.faults(fail="any", fail_after=number):
+            failed = raised_by(
+                lambda: results.append(graph.run(three, slots={"**.n": 2}).cpu().item())
+            )
+        raised += bool(failed)
+        raised_by(torch.npu.synchronize)
+        assert graph.run(four, slots={"**.n": 1}).cpu().item() == 41
+    assert raised
+    assert set(results) == {32}
