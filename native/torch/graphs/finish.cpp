@@ -101,6 +101,7 @@ std::unique_ptr<Graph> Recorder::finish() {
                          "Compile with backend=\"bringup\" or \"eager\"");
   }
   put_back();
+  pool_->seal();  // with what nodes on the host learned to need in the first replay
   arm_events(graph->nodes());
   end_use();
   return graph;

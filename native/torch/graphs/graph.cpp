@@ -397,7 +397,7 @@ void Graph::check_inputs() const {
               ") has other memory now, it was resized or swapped: capture again");
 }
 
-void Graph::check(const std::vector<Change>& changes, const std::vector<HostValue>& as_read) const {
+void Graph::check(const Changes& changes, const std::vector<HostValue>& as_read) const {
   for (const Change& first : changes) {
     const auto same_node = [&](const Change& change) { return change.node == first.node; };
     if (&*std::ranges::find_if(changes, same_node) != &first) continue;
@@ -418,7 +418,7 @@ std::vector<c10::IValue> Graph::next_arguments(size_t node) const {
   return arguments;
 }
 
-bool Graph::has(const std::vector<Change>& values) const {
+bool Graph::has(const Changes& values) const {
   const std::lock_guard lock(values_mutex_);
   return std::ranges::all_of(values, [&](const Change& value) { return has_locked(value); });
 }
@@ -498,13 +498,14 @@ void Graph::forget_replaced() {
   for (const c10::Storage& storage : replaced) watch_->forget(storage);
 }
 
-void Graph::write(std::vector<Change>& changes) {
+void Graph::write(Changes& changes) {
   // A replay that has not launched yet may read what a former update has exchanged: it drops that.
   if (std::unique_lock idle(mutex_, std::try_to_lock); idle) drop_retired();
   const std::lock_guard update(update_mutex_);
   {
     const std::lock_guard values(values_mutex_);
-    std::erase_if(changes, [&](const Change& change) { return has_locked(change); });
+    const auto had = [&](const Change& change) { return has_locked(change); };
+    changes.erase(std::remove_if(changes.begin(), changes.end(), had), changes.end());
   }
   std::vector<HostValue> as_read;
   for (const Change& change : changes) {

@@ -85,11 +85,11 @@ class Graph {
   // Writes all changes, or raises what a changed call would raise and writes none; drops those that
   // change nothing. The next replay sees them, those under way do not; it waits for none of them.
   // Without the GIL.
-  void write(std::vector<Change>& changes);
+  void write(Changes& changes);
   // After write(), with the GIL: captured tensors that no node reads any more are not watched.
   void forget_replaced();
   // Whether the next replay will see all these values anyhow.
-  bool has(const std::vector<Change>& values) const;
+  bool has(const Changes& values) const;
   // Whether an argument is these tensors: the same memory, seen in the same way.
   bool takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const;
   // The value of an argument that the next replay will see; see Node::host_value.
@@ -121,7 +121,7 @@ class Graph {
   std::optional<std::string> end_run(const RunLocks::Held& held) noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
-  void check(const std::vector<Change>& changes, const std::vector<HostValue>& as_read) const;
+  void check(const Changes& changes, const std::vector<HostValue>& as_read) const;
   std::vector<c10::IValue> next_arguments(size_t node) const;
   bool has_locked(const Change& value) const;
   void check_overlap(const Change& change) const;

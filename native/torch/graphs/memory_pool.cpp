@@ -3,6 +3,8 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
 
 #include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"
@@ -85,113 +87,104 @@ size_t MemoryPool::join(std::weak_ptr<Pool> pool, const std::string& name) {
   return members_.size() - 1;
 }
 
-MemoryPool::BySize::iterator MemoryPool::find_free(size_t bytes, c10::Device device,
-                                                   const c10::Allocator& base) const {
-  const auto found = by_size_.lower_bound({&base, device.index(), bytes, nullptr});
-  if (found == by_size_.end()) return found;
-  const auto& [from, index, capacity, data] = *found;
-  const bool fits = from == &base && index == device.index() &&
-                    (members_.size() > 1 || within_slack(capacity, bytes));
-  return fits ? found : by_size_.end();
-}
-
-std::pair<char*, MemoryPool::Range> MemoryPool::cut(BySize::iterator found, size_t bytes) {
-  char* data = std::get<3>(*found);
-  const auto place = free_.find(data);
-  Range range = place->second;
-  erase_free(place);
-  const size_t step = alignment_of(range.segment->memory.device());
-  const size_t used = (bytes + step - 1) / step * step;
-  if (members_.size() > 1 && range.bytes >= used + step) {
-    add_free(data + used, {range.bytes - used, range.segment});
-    range.bytes = used;
+// The smallest range that is large enough, or as much of it as is needed.
+std::optional<MemoryPool::Range> MemoryPool::cut_free(size_t bytes, c10::Device device,
+                                                      const c10::Allocator& base) {
+  const bool is_first = members_.size() == 1;
+  auto best = free_.end();
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    const bool fits = range->bytes >= bytes && (!is_first || within_slack(range->bytes, bytes)) &&
+                      range->segment->from == &base && range->segment->memory.device() == device;
+    if (fits && (best == free_.end() || range->bytes < best->bytes)) best = range;
   }
-  return {data, range};
+  if (best == free_.end()) return std::nullopt;
+  Range range = *best;
+  const size_t step = alignment_of(device);
+  const size_t used = (bytes + step - 1) / step * step;
+  if (!is_first && range.bytes >= used + step) {
+    *best = {range.data + used, range.bytes - used, range.segment};
+    range.bytes = used;
+  } else {
+    *best = free_.back();
+    free_.pop_back();
+  }
+  return range;
 }
 
-std::pair<char*, MemoryPool::Range> MemoryPool::fresh(size_t bytes, c10::Device device,
-                                                      c10::Allocator& base) {
+MemoryPool::Range MemoryPool::fresh(size_t bytes, c10::Device device, c10::Allocator& base) {
   const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
   auto segment = std::make_unique<Segment>(Segment{base.allocate(bytes), bytes, &base});
   auto* data = static_cast<char*>(segment->memory.get());
-  const Range range{bytes, segment.get()};
+  const Range range{data, bytes, segment.get()};
   segments_.push_back(std::move(segment));
   const std::lock_guard lock(pool_registry().mutex);
   pool_registry().segments.emplace(data, data + bytes);
-  return {data, range};
+  return range;
 }
 
-void MemoryPool::add_free(char* data, Range range) {
-  free_.emplace(data, range);
-  by_size_.emplace(range.segment->from, range.segment->memory.device().index(), range.bytes, data);
-}
-
-void MemoryPool::erase_free(std::map<char*, Range>::iterator place) {
-  const Range& range = place->second;
-  by_size_.erase(
-      {range.segment->from, range.segment->memory.device().index(), range.bytes, place->first});
-  free_.erase(place);
+// Neighbours become one again, where ranges are cut.
+void MemoryPool::add_free(Range range) {
+  for (size_t i = 0; members_.size() > 1 && i < free_.size();) {
+    const Range& other = free_[i];
+    const bool before = other.data + other.bytes == range.data;
+    const bool behind = range.data + range.bytes == other.data;
+    if (other.segment != range.segment || !(before || behind)) {
+      ++i;
+      continue;
+    }
+    range = {before ? other.data : range.data, range.bytes + other.bytes, range.segment};
+    free_[i] = free_.back();
+    free_.pop_back();
+  }
+  free_.push_back(range);
 }
 
 Block& MemoryPool::take(size_t bytes, c10::Device device, c10::Allocator& base,
                         std::shared_ptr<Pool> holder, Origin origin) {
   auto block = std::make_shared<Block>();
   const std::lock_guard lock(mutex_);
-  const auto found = find_free(bytes, device, base);
-  const auto [data, range] =
-      found == by_size_.end() ? fresh(bytes, device, base) : cut(found, bytes);
-  block->data = data;
+  const auto found = cut_free(bytes, device, base);
+  const Range range = found ? *found : fresh(bytes, device, base);
+  block->data = range.data;
   block->capacity = range.bytes;
   block->bytes = bytes;
   block->device = range.segment->memory.device();
+  block->place = live_.size();
   block->holder = std::move(holder);
   block->origin = origin;
   ++changes_;
-  Block& taken =
-      *live_.emplace(data, std::pair(std::move(block), range.segment)).first->second.first;
+  live_.push_back({std::move(block), range.segment});
   const std::lock_guard registered(pool_registry().mutex);
-  pool_registry().blocks.emplace(data, &taken);
+  Block& taken = *live_.back().block;
+  pool_registry().blocks.emplace(range.data, &taken);
   return taken;
 }
 
-void MemoryPool::give_back(Block& block) {
-  std::shared_ptr<Block> dying;  // after the lock, and the pool with it
+Block* MemoryPool::take_registered(const void* address) {
+  const std::lock_guard registered(pool_registry().mutex);
+  const auto found = pool_registry().blocks.find(address);
+  if (found == pool_registry().blocks.end()) return nullptr;
+  Block* block = found->second;
+  pool_registry().blocks.erase(found);
+  return block;
+}
+
+void MemoryPool::give_back(const Block& block) {
+  Live dying;  // after the lock, and the pool with it
   const std::lock_guard lock(mutex_);
-  const auto found = live_.find(block.data);
-  dying = std::move(found->second.first);
-  Range range{block.capacity, found->second.second};
-  char* data = block.data;
-  live_.erase(found);
+  const size_t place = block.place;
+  dying = std::exchange(live_[place], std::move(live_.back()));
+  live_.pop_back();
+  if (place < live_.size()) live_[place].block->place = place;
   ++changes_;
-  {
-    const std::lock_guard registered(pool_registry().mutex);
-    pool_registry().blocks.erase(data);
-  }
-  if (members_.size() > 1) {  // else blocks stay as they were made
-    auto next = free_.lower_bound(data);
-    if (next != free_.end() && next->first == data + range.bytes &&
-        next->second.segment == range.segment) {
-      range.bytes += next->second.bytes;
-      erase_free(next);
-      next = free_.lower_bound(data);
-    }
-    if (next != free_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second.bytes == data && before->second.segment == range.segment) {
-        data = before->first;
-        range.bytes += before->second.bytes;
-        erase_free(before);
-      }
-    }
-  }
-  add_free(data, range);
+  add_free({dying.block->data, dying.block->capacity, dying.segment});
 }
 
 std::vector<std::shared_ptr<Block>> MemoryPool::live_blocks(const Pool& pool) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Block>> live;
-  for (const auto& [data, entry] : live_) {
-    if (entry.first->holder.get() == &pool) live.push_back(entry.first);
+  for (const auto& [block, segment] : live_) {
+    if (block->holder.get() == &pool) live.push_back(block);
   }
   std::ranges::sort(live, {}, [](const auto& block) { return block->data; });
   return live;
@@ -210,7 +203,7 @@ bool MemoryPool::overwritten(const c10::Storage& storage) {
 }
 
 void MemoryPool::delete_address(void* address) {
-  Block& block = *pool_registry().find(address);
+  const Block& block = *take_registered(address);
   const std::shared_ptr<MemoryPool> memory = block.holder->shared_memory();
   memory->give_back(block);
 }
@@ -258,8 +251,8 @@ void MemoryPool::take_over(const Pool& writer) {
   const std::lock_guard lock(mutex_);
   const std::pair now(writer.number(), changes_);
   if (members_.size() == 1 || taken_over_ == now) return;
-  for (const auto& [data, entry] : live_) {
-    Block& block = *entry.first;
+  for (const auto& [living, segment] : live_) {
+    Block& block = *living;
     Pool& owner = *block.holder;
     if (&owner == &writer || block.overwritten || !block.storage ||
         !writer.writes(block.data, block.bytes)) {
@@ -282,8 +275,8 @@ void MemoryPool::take_over(const Pool& writer) {
 void MemoryPool::restore(const Pool& writer) noexcept {
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;
   const std::lock_guard lock(mutex_);
-  for (const auto& [data, entry] : live_) {
-    Block& block = *entry.first;
+  for (const auto& [living, segment] : live_) {
+    Block& block = *living;
     if (block.holder.get() != &writer || !block.overwritten) continue;
     block.overwritten = false;
     if (auto storage = block.storage->lock()) {

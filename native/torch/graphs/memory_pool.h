@@ -6,15 +6,11 @@
 #include <c10/core/Storage.h>
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +33,7 @@ struct Block {
   size_t capacity = 0;
   size_t bytes = 0;  // of the storage
   c10::Device device{c10::kCPU};
+  size_t place = 0;              // among the pool's living blocks
   std::shared_ptr<Pool> holder;  // the capture that handed it out; kept alive
   Origin origin = Origin::kUnseen;
   bool written = false;           // a node fills it on every replay
@@ -107,24 +104,26 @@ class MemoryPool {
     c10::Allocator* from;
   };
   struct Range {
+    char* data;
     size_t bytes;
     const Segment* segment;
   };
-  using BySize = std::set<std::tuple<const c10::Allocator*, c10::DeviceIndex, size_t, char*>>;
+  struct Live {
+    std::shared_ptr<Block> block;
+    const Segment* segment;
+  };
 
-  BySize::iterator find_free(size_t bytes, c10::Device device, const c10::Allocator& base) const;
-  std::pair<char*, Range> cut(BySize::iterator found, size_t bytes);
-  std::pair<char*, Range> fresh(size_t bytes, c10::Device device, c10::Allocator& base);
-  void add_free(char* data, Range range);
-  void erase_free(std::map<char*, Range>::iterator place);
-  void give_back(Block& block);
+  std::optional<Range> cut_free(size_t bytes, c10::Device device, const c10::Allocator& base);
+  Range fresh(size_t bytes, c10::Device device, c10::Allocator& base);
+  void add_free(Range range);
+  static Block* take_registered(const void* address);
+  void give_back(const Block& block);
   std::string at_once(size_t user, size_t refused) const;
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::map<char*, Range> free_;
-  BySize by_size_;
-  std::unordered_map<const char*, std::pair<std::shared_ptr<Block>, const Segment*>> live_;
+  std::vector<Range> free_;
+  std::vector<Live> live_;  // a block knows its place
   std::vector<std::pair<std::weak_ptr<Pool>, std::string>> members_;
   size_t changes_ = 0;  // of live_
   // Of the last replay: nothing is to be done when the same graph replays again.
@@ -145,7 +144,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // Blocks that a storage has now.
   std::vector<std::shared_ptr<Block>> live_blocks() const { return memory_->live_blocks(*this); }
 
-  // The capture is over: nothing is allocated any more.
+  // The run is over: what is allocated from here on is what replays use, and no tensor's. To be
+  // called again after that.
   void seal();
   // After it: what the graph writes, and how much that is.
   const Spans& spans() const { return spans_; }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 
 #include <functional>
 #include <memory>
@@ -44,6 +45,8 @@ struct Change {
   size_t argument;
   HostValue value;
 };
+
+using Changes = c10::SmallVector<Change, 4>;
 
 // Of an operator, and kept for as long as a node needs it: the dispatcher's own goes with the
 // operator's definition.

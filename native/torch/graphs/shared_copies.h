@@ -17,9 +17,9 @@ class SharedCopies {
  public:
   // A shallow copy of `tensor` over `storage`. Nobody may change its sizes.
   at::Tensor of(const at::Tensor& tensor, const c10::Storage& storage) {
+    // Of one storage there are few: what else differs, alike() sees.
     const size_t hash =
-        c10::get_hash(storage.unsafeGetStorageImpl(), tensor.storage_offset(), tensor.sizes().vec(),
-                      tensor.strides().vec(), tensor.dtype().id());
+        c10::get_hash(storage.unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel());
     const auto [first, last] = copies_.equal_range(hash);
     for (auto known = first; known != last; ++known) {
       if (alike(known->second, tensor, storage)) return known->second;

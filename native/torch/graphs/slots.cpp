@@ -43,7 +43,7 @@ std::optional<size_t> length(const HostValue& value) {
 }  // namespace
 
 struct SlotTable::Staged {
-  std::vector<Change> values;
+  Changes values;
   c10::SmallVector<size_t, 8> slots;  // of the values
 };
 
@@ -136,7 +136,7 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
 }
 
 nb::object SlotTable::commit(Staged& staged) {
-  std::vector<Change>& changes = staged.values;
+  Changes& changes = staged.values;
   double microseconds = 0;
   if (graph_->has(changes)) {
     changes.clear();
@@ -171,7 +171,8 @@ nb::object SlotTable::commit(Staged& staged) {
   }
   PyTuple_SET_ITEM(report.ptr(), 0, names_of(changed).release().ptr());
   PyTuple_SET_ITEM(report.ptr(), 1, names_of(unchanged).release().ptr());
-  PyTuple_SET_ITEM(report.ptr(), 2, nb::float_(microseconds).release().ptr());
+  nb::object spent = microseconds == 0 ? nothing_ : nb::object(nb::float_(microseconds));
+  PyTuple_SET_ITEM(report.ptr(), 2, spent.release().ptr());
   return report;
 }
 

@@ -53,6 +53,7 @@ class SlotTable {
   std::shared_ptr<Graph> graph_;
   nanobind::callable resolve_;
   nanobind::type_object report_;
+  nanobind::object nothing_ = nanobind::float_(0.0);  // microseconds of what changes nothing
   std::vector<Slot> slots_;
   nanobind::dict known_;                    // key -> position in groups_
   std::deque<std::vector<size_t>> groups_;  // never move: a conversion may add one

@@ -142,6 +142,7 @@ class CapturedGraph:
 
     def __init__(self) -> None:
         self._content: Content | None = None
+        self._write: Any = None  # what updates of named slots call, once they are named
         self._unit: RunUnit | None = None  # from the beginning of the capture
         self._block: Any = None  # between capture_begin and capture_end
 
@@ -282,8 +283,9 @@ class CapturedGraph:
                 was changed.
             CaptureError: nothing is captured.
         """
-        if type(values) is dict and cpu_update_input is None and self._content is not None:
-            return self._content.table.update(values)  # type: ignore[no-any-return]
+        write = self._write
+        if write is not None and type(values) is dict and cpu_update_input is None:
+            return write(values)  # type: ignore[no-any-return]
         content = self._captured("update")
         if isinstance(values, (list, tuple)) and cpu_update_input is None:
             values, cpu_update_input = None, values
@@ -292,6 +294,7 @@ class CapturedGraph:
                 "update takes either named slots or cpu_update_input. Nothing was changed"
             )
         if values is not None:
+            self._write = content.table.update
             return content.table.update(_as_dict(values))  # type: ignore[no-any-return]
         assert cpu_update_input is not None
         with content.updating:
@@ -321,7 +324,7 @@ class CapturedGraph:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(CaptureError, CaptureError("reset() was called"), None)
-        self._content = None
+        self._content = self._write = None
         self._unit = None
 
     @property
