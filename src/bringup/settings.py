@@ -31,6 +31,7 @@ __all__ = [
     "downcast_float64",
     "driver",
     "driver_path",
+    "driver_probe",
     "driver_trace",
     "driver_trace_environment",
     "engine",
@@ -58,6 +59,7 @@ __all__ = [
     "prepend_pass_path",
     "size",
     "table",
+    "without",
 ]
 
 
@@ -154,6 +156,13 @@ _DRIVER = Setting(
     "sim",
     lambda: "sim",
     str,
+)
+_DRIVER_PROBE = Setting(
+    "BRINGUP_DRIVER_PROBE",
+    "0: a driver that is not known yet is loaded without a short test of it in another process",
+    "1",
+    lambda: True,
+    _settings.switch,
 )
 _FALLBACK = Setting(
     "BRINGUP_FALLBACK",
@@ -357,6 +366,7 @@ ALL: tuple[Setting[object], ...] = (
     _JIT_PROGRESS,
     _JIT_AUTOTUNE,
     _DRIVER,
+    _DRIVER_PROBE,
     _FALLBACK,
     _DOWNCAST_FLOAT64,
     _WAIT_TIMEOUT,
@@ -453,6 +463,11 @@ def jit_autotune() -> bool:
 def driver() -> str:
     """The driver to load by default (`BRINGUP_DRIVER`): a name or a path."""
     return _DRIVER.get()
+
+
+def driver_probe() -> bool:
+    """Whether unknown drivers are tested before they are loaded (`BRINGUP_DRIVER_PROBE`)."""
+    return _DRIVER_PROBE.get()
 
 
 def fallback() -> tuple[str, dict[str, str]]:
@@ -575,6 +590,11 @@ def ops_pool() -> bool:
 def inherited(*names: str) -> dict[str, str]:
     """Those of these system variables that are set, for a program that is started."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def without(*names: str) -> dict[str, str]:
+    """The environment but for these variables, for a program that is started."""
+    return {name: text for name, text in os.environ.items() if name not in names}
 
 
 def _problem(setting: Setting[object]) -> str:

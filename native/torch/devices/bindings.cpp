@@ -24,6 +24,7 @@ nb::dict facts_dict(const DriverFacts& facts) {
   dict["path"] = facts.path;
   dict["device_name"] = facts.device_name;
   dict["description"] = facts.description;
+  dict["driver_version"] = facts.driver_version;
   dict["device_count"] = facts.device_count;
   dict["host_visible"] = facts.host_visible;
   return dict;

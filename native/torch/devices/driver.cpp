@@ -162,6 +162,7 @@ DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
     must(table.device_props(device, &props), "device_props");
     facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
     facts.runs_host_code = facts.runs_host_code && props.runs_host_code != 0;
+    if (device == 0) facts.driver_version = props.driver_version;
     facts.absent_dtypes[static_cast<size_t>(device)] = absent_dtypes(props);
   }
   return facts;

@@ -28,6 +28,7 @@ struct DriverFacts {
   std::string path;
   std::string device_name;
   std::string description;
+  std::string driver_version;  // of its first device, or ""
   int32_t device_count = 0;
   bool host_visible = false;    // every device lets the host read and write its memory
   bool runs_host_code = false;  // every device runs kernels that were built for the host

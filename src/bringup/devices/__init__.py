@@ -9,11 +9,19 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
+`check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
 """
 
 from __future__ import annotations
 
 from bringup.devices import sim
+from bringup.devices._driver_check import (
+    CheckResult,
+    DriverCheck,
+    KnownCheck,
+    check_driver,
+    list_checks,
+)
 from bringup.devices._drivers import driver_library, installed_drivers
 from bringup.devices._fallback import (
     FallbackAction,
@@ -28,17 +36,22 @@ from bringup.devices._registry import register_module_attribute
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 
 __all__ = [
+    "CheckResult",
+    "DriverCheck",
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",
     "FallbackRow",
+    "KnownCheck",
     "ReplayDifference",
     "ReplayReport",
+    "check_driver",
     "device_name_problem",
     "driver_library",
     "fallback_policy",
     "fallback_report",
     "installed_drivers",
+    "list_checks",
     "load_driver",
     "loaded",
     "register_module_attribute",

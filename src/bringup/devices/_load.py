@@ -20,6 +20,7 @@ from bringup._after_import import after_import
 from bringup._settings import FLOAT64_POLICIES
 from bringup.devices import _fallback
 from bringup.devices._drivers import driver_library
+from bringup.devices._probe import require_probed, require_version
 from bringup.errors import DriverError
 
 __all__ = ["DriverInfo", "Float64Policy", "device_name_problem", "load_driver", "loaded"]
@@ -85,7 +86,8 @@ def load_driver(
         What was loaded.
 
     Raises:
-        DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, the
+        DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, as
+            far as a short test in another process sees (`BRINGUP_DRIVER_PROBE`) and at once; the
             device name cannot be used, another driver is loaded, or another package owns
             PrivateUse1, or `downcast_float64` is none of the three.
     """
@@ -99,10 +101,12 @@ def load_driver(
     policy = _float64_policy(downcast_float64)
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
     _set_trace(native)
+    probed_version = require_probed(path)
     try:
         facts = native.open_driver(str(path))
     except RuntimeError as error:
         raise DriverError(f"{error}") from None
+    require_version(path, probed_version, facts["driver_version"])
     info = DriverInfo(
         device_name=_checked_name(facts["device_name"] if name is None else name, path),
         path=path,

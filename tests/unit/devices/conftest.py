@@ -21,14 +21,17 @@ def npu() -> devices.DriverInfo:
 
 @pytest.fixture(scope="session")
 def build_driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Builds drivers/minimal.c with these macros defined, and returns the library's path."""
+    """Builds a driver of drivers/, minimal.c if nothing is said, with these macros defined, and
+    returns the library's path. SIM is the path of the simulator.
+    """
     folder = tmp_path_factory.mktemp("drivers")
     compiler = shutil.which("cc") or "gcc"
-    source = Path(__file__).parent / "drivers" / "minimal.c"
 
-    def build(*macros: str) -> Path:
-        library = folder / f"lib{'_'.join(macros) or 'minimal'}.so".replace("=", "")
-        command = [compiler, "-shared", "-fPIC", f"-I{_native.include_dir()}", str(source)]
+    def build(*macros: str, source: str = "minimal") -> Path:
+        library = folder / f"lib{'_'.join((source, *macros))}.so".replace("=", "")
+        file = Path(__file__).parent / "drivers" / f"{source}.c"
+        command = [compiler, "-shared", "-fPIC", f"-I{_native.include_dir()}", str(file)]
+        command.append(f'-DSIM="{_native.sim_driver_path()}"')
         command += [f"-D{macro}" for macro in macros] + ["-o", str(library)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return library

@@ -1,5 +1,6 @@
-"""Drivers that lie: each lie becomes an error with a sentence. What the checks see is tested one by
-one in `native/test_checked_driver.cpp`; here it reaches whoever calls torch.
+"""Drivers that lie to a process that has loaded them: each lie becomes an error with a sentence.
+What the checks see is tested one by one in `native/test_checked_driver.cpp`; here it reaches
+whoever calls torch. Lies that are found before are in test_probe.py, so there is no probe here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
+UNPROBED = {"BRINGUP_DRIVER_PROBE": "0"}
 BROKEN = "the driver breaks the contract of bringup/driver.h: "
 
 
@@ -42,7 +44,7 @@ def test_a_lie_becomes_an_error(
     build_driver: Callable[..., Path],
     fresh_python: Callable[..., str],
 ) -> None:
-    said = fresh_python(CODE, str(build_driver(lie)))
+    said = fresh_python(CODE, str(build_driver(lie)), **UNPROBED)
     assert sentence in said
     assert "on device 'minimal'" in said
 
@@ -56,7 +58,9 @@ def test_an_honest_driver_is_believed(
 def test_a_wait_has_a_limit(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
-    said = fresh_python(CODE, str(build_driver("LIE_PENDING")), BRINGUP_WAIT_TIMEOUT="0.3")
+    said = fresh_python(
+        CODE, str(build_driver("LIE_PENDING")), BRINGUP_WAIT_TIMEOUT="0.3", **UNPROBED
+    )
     assert "has not ended after 0.3 s (BRINGUP_WAIT_TIMEOUT)" in said
 
 
@@ -64,7 +68,8 @@ def test_a_call_that_does_not_return_is_told(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
     code = f"import os; os.dup2(1, 2)\n{CODE}"
-    said = fresh_python(code, str(build_driver("LIE_HANG")), BRINGUP_WAIT_TIMEOUT="0.5")
+    driver = str(build_driver("LIE_HANG"))
+    said = fresh_python(code, driver, BRINGUP_WAIT_TIMEOUT="0.5", **UNPROBED)
     assert "bringup: the driver's copy_async has not returned for 0." in said
     assert said.splitlines()[-1] == "believed"
 
@@ -77,6 +82,24 @@ import os, subprocess, sys
 done = subprocess.run([sys.executable, "-c", os.environ["CODE"], sys.argv[1]], capture_output=True)
 print(done.returncode, b"copy_async has not returned" in done.stderr)
 """
-    limits = {"BRINGUP_WAIT_TIMEOUT": "0.5", "BRINGUP_WAIT_ABORT": "1"}
+    limits = {"BRINGUP_WAIT_TIMEOUT": "0.5", "BRINGUP_WAIT_ABORT": "1", **UNPROBED}
     said = fresh_python(code, str(build_driver("LIE_HANG")), CODE=CODE, **limits)
     assert said == "-6 True"
+
+
+def test_words_that_do_not_end_are_cut(
+    build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+) -> None:
+    code = """
+import sys
+import torch
+from bringup import devices
+devices.load_driver(sys.argv[1])
+try:
+    torch.empty(200_000_000, device="npu")
+except RuntimeError as error:
+    print(error)
+"""
+    said = fresh_python(code, str(build_driver("LIE_WORDS", source="lying")), **UNPROBED)
+    assert "xxx... (the text of last_error() does not end)" in said
+    assert len(said) < 2000

@@ -1,0 +1,185 @@
+// Device graphs: order, launches in flight, new arguments, what is released.
+#include <atomic>
+#include <deque>
+
+#include "driver_check/launches.h"
+#include "driver_check/suite.h"
+
+namespace bringup::driver_check {
+namespace {
+
+constexpr size_t kCount = 2000;
+constexpr size_t kBytes = kCount * sizeof(int32_t);
+
+class Graph {
+ public:
+  explicit Graph(Context& context) : context_(context) {
+    context.must<&D::graph_create>(0, &handle_);
+  }
+  ~Graph() { destroy(); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  operator bringup_graph() const { return handle_; }
+  void destroy() {
+    if (handle_ == nullptr) return;
+    recorded_call(context_.journal(), *find_field("graph_destroy"), context_.table().graph_destroy,
+                  handle_);
+    handle_ = nullptr;
+  }
+  void add_copy(bringup_copy_kind kind, void* dst, const void* src, size_t bytes) {
+    context_.must<&D::graph_add_copy>(handle_, kind, dst, src, bytes);
+  }
+  void launch(bringup_stream stream) { context_.must<&D::graph_launch>(handle_, stream); }
+
+ private:
+  Context& context_;
+  bringup_graph handle_ = nullptr;
+};
+
+void handles(Context& context) {
+  std::deque<Graph> graphs;  // the kit's table sees NULL, and a handle that is given out twice
+  for (int i = 0; i < 4; ++i) graphs.emplace_back(context);
+}
+
+void copies_in_order(Context& context) {
+  const Memory first(context, 0, kBytes);
+  const Memory second(context, 0, kBytes);
+  const Memory third(context, 0, kBytes);
+  Bytes result(kBytes, 0);
+  const Stream stream(context);
+  Graph graph(context);
+  graph.add_copy(BRINGUP_DEVICE_TO_DEVICE, second.data(), first.data(), kBytes);
+  graph.add_copy(BRINGUP_DEVICE_TO_DEVICE, third.data(), second.data(), kBytes);
+  graph.add_copy(BRINGUP_DEVICE_TO_HOST, result.data(), third.data(), kBytes);
+  for (uint64_t round = 0; round < 3; ++round) {
+    const Bytes content = pattern(kBytes, round);
+    context.upload(0, first.data(), content, stream);
+    graph.launch(stream);
+    context.synchronize(0, stream);
+    expect_bytes(result, content,
+                 "graph_launch of three copies, the " + std::to_string(round + 1) + ". time");
+  }
+}
+
+void two_in_flight(Context& context) {
+  const Memory from(context, 0, kBytes);
+  const Memory to(context, 0, kBytes);
+  const Bytes contents[] = {pattern(kBytes, 1), pattern(kBytes, 2)};
+  Bytes results[] = {Bytes(kBytes, 0), Bytes(kBytes, 0)};
+  const Stream stream(context);
+  Graph graph(context);
+  graph.add_copy(BRINGUP_DEVICE_TO_DEVICE, to.data(), from.data(), kBytes);
+  for (size_t i = 0; i < 2; ++i) {
+    context.copy(BRINGUP_HOST_TO_DEVICE, 0, from.data(), contents[i].data(), kBytes, stream);
+    graph.launch(stream);
+    context.copy(BRINGUP_DEVICE_TO_HOST, 0, results[i].data(), to.data(), kBytes, stream);
+  }
+  context.synchronize(0, stream);
+  for (size_t i = 0; i < 2; ++i) {
+    expect_bytes(
+        results[i], contents[i],
+        "graph_launch twice before the former has finished, launch " + std::to_string(i + 1));
+  }
+}
+
+void host_functions(Context& context) {
+  std::atomic<int> runs{0};
+  const Stream stream(context);
+  Graph graph(context);
+  context.must<&D::graph_add_host_func>(
+      graph, +[](void* user) { ++*static_cast<std::atomic<int>*>(user); },
+      static_cast<void*>(&runs));
+  for (int i = 0; i < 5; ++i) graph.launch(stream);
+  context.synchronize(0, stream);
+  expect(runs == 5,
+         "graph_launch five times ran the graph's host function " + std::to_string(runs) + " times",
+         "5", std::to_string(runs));
+}
+
+void kernels(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_accumulate");
+  const Memory out(context, 0, kBytes);
+  const Memory x(context, 0, kBytes);
+  const Bytes values = integers(kCount, 3, 2);
+  const Bytes zero(kBytes, 0);
+  const Accumulate work(fn, out.data(), x.data(), kCount, 4);
+  const Stream stream(context);
+  context.upload(0, x.data(), values, stream);
+  context.upload(0, out.data(), zero, stream);
+  Graph graph(context);
+  context.must<&D::graph_add_kernel>(graph, work.launch());
+  for (int i = 0; i < 3; ++i) graph.launch(stream);
+  expect_bytes(context.download(0, out.data(), kBytes, stream), accumulated(zero, values, 12),
+               "graph_launch of a kernel three times");
+  expect(work.released() == 0, "release was called while the graph lives",
+         "once the graph is destroyed", "before");
+  graph.destroy();
+  context.synchronize(0, stream);
+  expect(work.released() == 1,
+         "after graph_destroy release was called " + std::to_string(work.released()) + " times",
+         "once", std::to_string(work.released()));
+}
+
+// Launches that were made keep their arguments, also those that have not begun.
+void update(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_accumulate");
+  const Memory out(context, 0, kBytes);
+  const Memory x(context, 0, kBytes);
+  const Bytes values = integers(kCount, 3, 2);
+  const Bytes zero(kBytes, 0);
+  Accumulate work(fn, out.data(), x.data(), kCount, 1);
+  const Stream stream(context);
+  context.upload(0, x.data(), values, stream);
+  context.upload(0, out.data(), zero, stream);
+  Graph graph(context);
+  context.must<&D::graph_add_kernel>(graph, work.launch());
+  {
+    Gate gate(context, 0, stream);
+    graph.launch(stream);
+    work.set_factor(10);
+    context.must<&D::graph_update_kernel>(graph, 0, work.launch());
+    graph.launch(stream);
+    work.set_factor(100);  // the driver copied them: this changes nothing
+  }
+  expect_bytes(context.download(0, out.data(), kBytes, stream), accumulated(zero, values, 11),
+               "graph_update_kernel between two launches that have not begun");
+  const int32_t status = context.call<&D::graph_update_kernel>(graph, 7, work.launch());
+  expect(status != BRINGUP_OK,
+         "graph_update_kernel returned BRINGUP_OK for a kernel that the graph does not have",
+         "a failure", "BRINGUP_OK");
+}
+
+}  // namespace
+
+std::vector<Check> graph_checks() {
+  constexpr const char* kCopies = "graph_create graph_destroy graph_launch graph_add_copy";
+  constexpr const char* kKernels =
+      "graph_create graph_destroy graph_launch graph_add_kernel module_load get_function launch";
+  return {
+      {"graphs.handles", "graph_create",
+       "A handle is never NULL and differs from all live ones of its kind.", handles, kCopies},
+      {"graphs.copies_in_order", "graph_launch",
+       "Nodes run in the order they are added; graph_launch runs all of them in the stream.",
+       copies_in_order, kCopies},
+      {"graphs.two_in_flight", "graph_launch",
+       "A graph may be launched again before the former launch has finished; launches of one graph "
+       "never overlap.",
+       two_in_flight, kCopies},
+      {"graphs.host_functions", "graph_add_host_func", "Each launch runs each node once.",
+       host_functions, "graph_create graph_destroy graph_launch graph_add_host_func"},
+      {"graphs.kernels", "graph_add_kernel",
+       "Each launch runs each node once; release is called once the graph is destroyed and its "
+       "last launch is over.",
+       kernels, kKernels},
+      {"graphs.update", "graph_update_kernel",
+       "Later launches run with the new arguments; those made before, also those that have not "
+       "begun, with the former ones.",
+       update,
+       "graph_create graph_destroy graph_launch graph_add_kernel graph_update_kernel module_load "
+       "get_function launch host_func"},
+  };
+}
+
+}  // namespace bringup::driver_check

@@ -1,0 +1,141 @@
+// The profiler's records, and modules from memory.
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "driver_check/launches.h"
+#include "driver_check/suite.h"
+
+namespace bringup::driver_check {
+namespace {
+
+constexpr size_t kBytes = 1 << 16;
+constexpr int64_t kSlack = 50'000'000;  // nanoseconds that the clocks may differ by
+
+int64_t wall_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// All records that there are, read `capacity` at a time.
+std::vector<bringup_record> read_all(Context& context, int32_t capacity) {
+  std::vector<bringup_record> all;
+  while (true) {
+    std::vector<bringup_record> some(static_cast<size_t>(capacity) + 1);
+    for (bringup_record& record : some) record.struct_size = sizeof record;
+    some.back().kind = 12345;  // behind what may be written
+    int32_t count = -1;
+    uint64_t lost = 0;
+    context.must<&D::profiler_read>(0, some.data(), capacity, &count, &lost);
+    expect(count >= 0 && count <= capacity,
+           "profiler_read gave " + std::to_string(count) + " records where there was room for " +
+               std::to_string(capacity),
+           "at most " + std::to_string(capacity), std::to_string(count));
+    expect(some.back().kind == 12345, "profiler_read wrote behind `capacity` records",
+           "nothing there", "a record");
+    expect(lost == 0, "profiler_read lost records of a few copies", "0", std::to_string(lost));
+    if (count == 0) return all;
+    all.insert(all.end(), some.begin(), some.begin() + count);
+  }
+}
+
+void expect_record(const bringup_record& record, int64_t from, int64_t to) {
+  expect(strnlen(record.name, sizeof record.name) < sizeof record.name,
+         "profiler_read: the name of a record does not end", "NUL-terminated text", "no end");
+  const std::string times = std::to_string(record.begin) + " to " + std::to_string(record.end);
+  expect(record.begin <= record.end, "profiler_read: a record ends before it begins",
+         "begin <= end", times);
+  expect(record.begin >= from - kSlack && record.end <= to + kSlack,
+         "profiler_read: a record lies outside of the time of its work",
+         "from " + std::to_string(from) + " to " + std::to_string(to) + " (CLOCK_REALTIME)", times);
+}
+
+void records(Context& context) {
+  const Memory memory(context, 0, kBytes);
+  const Bytes content = pattern(kBytes, 1);
+  const Stream first(context);
+  const Stream second(context);
+  context.must<&D::profiler_start>(0);
+  const int64_t from = wall_clock();
+  for (int i = 0; i < 3; ++i) context.upload(0, memory.data(), content, first);
+  context.download(0, memory.data(), kBytes, second);
+  const int64_t to = wall_clock();
+  context.must<&D::profiler_stop>(0);
+  context.upload(0, memory.data(), content, first);  // behind the stop: no record
+  std::map<bringup_stream, uint64_t> numbers;
+  const std::vector<bringup_record> all = read_all(context, 2);
+  for (const bringup_record& record : all) {
+    expect_record(record, from, to);
+    expect(record.kind == BRINGUP_RECORD_COPY && record.device == 0 && record.bytes == kBytes,
+           "profiler_read: a record is not that of a copy of " + std::to_string(kBytes) + " bytes",
+           "kind " + std::to_string(BRINGUP_RECORD_COPY),
+           "kind " + std::to_string(record.kind) + ", " + std::to_string(record.bytes) + " bytes");
+    uint64_t& number = numbers[record.stream];
+    expect(record.number == number, "profiler_read: the records of a stream are not counted from 0",
+           std::to_string(number), std::to_string(record.number));
+    ++number;
+  }
+  const auto of = [&](bringup_stream stream) { return numbers[stream]; };
+  expect(of(first) == 3 && of(second) == 1,
+         "profiler_read gave " + std::to_string(of(first)) + " and " + std::to_string(of(second)) +
+             " records of two streams with 3 copies and 1",
+         "3 and 1", std::to_string(of(first)) + " and " + std::to_string(of(second)));
+}
+
+std::vector<char> content_of(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void module_data(Context& context) {
+  if (context.props(0).runs_host_code == 0) {
+    throw Skipped{"runs_host_code is 0: there is no compiler here for the device's code"};
+  }
+  if (*context.kernels() == '\0') throw Skipped{"no device code was given (--kernels=FILE)"};
+  constexpr size_t kCount = 100;
+  std::vector<char> data = content_of(context.kernels());
+  void* module = nullptr;
+  context.must<&D::module_load_data>(0, data.data(), data.size(), &module);
+  std::fill(data.begin(), data.end(), '\0');  // the driver copied what it needs
+  bringup_kernel_fn fn = nullptr;
+  context.must<&D::get_function>(module, "check_accumulate", &fn);
+  {
+    const Memory out(context, 0, kCount * sizeof(int32_t));
+    const Memory x(context, 0, kCount * sizeof(int32_t));
+    const Bytes sums = integers(kCount, 5, 1);
+    const Bytes values = integers(kCount, -7, 2);
+    const Stream stream(context);
+    context.upload(0, out.data(), sums, stream);
+    context.upload(0, x.data(), values, stream);
+    const Accumulate work(fn, out.data(), x.data(), kCount, 3);
+    context.must<&D::launch>(0, stream, work.launch());
+    expect_bytes(context.download(0, out.data(), sums.size(), stream), accumulated(sums, values, 3),
+                 "launch of a kernel of module_load_data");
+  }
+  context.must<&D::module_unload>(module);
+  std::vector<char> nonsense(4096, 'x');
+  const int32_t status =
+      context.call<&D::module_load_data>(0, nonsense.data(), nonsense.size(), &module);
+  expect(status != BRINGUP_OK, "module_load_data returned BRINGUP_OK for 4096 bytes of nonsense",
+         "a failure", "BRINGUP_OK");
+}
+
+}  // namespace
+
+std::vector<Check> profiler_checks() {
+  return {
+      {"profiler.records", "profiler_read",
+       "Between start and stop the device keeps a record of each piece of work; profiler_read "
+       "moves "
+       "up to `capacity` of them, oldest first.",
+       records, "profiler_start profiler_stop profiler_read"},
+      {"modules.data", "module_load_data",
+       "module_load from memory, which the driver copies as far as it needs it.", module_data,
+       "module_load_data get_function module_unload launch"},
+  };
+}
+
+}  // namespace bringup::driver_check

@@ -1,0 +1,223 @@
+// bringup-driver-check: loads a driver in processes of its own and finds out whether it keeps what
+// include/bringup/driver.h asks of it. One line of JSON for the driver, one for each check.
+//
+//   bringup-driver-check [--list] [--only=NAMES] [--probe] [--kernels=FILE] [--start-limit=S]
+//                        [--check-limit=S] LIBRARY
+//
+// Exit code 0: the checks were made, whatever they found; 2: they could not be.
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver_check/child.h"
+#include "driver_check/json.h"
+#include "driver_check/parent.h"
+#include "driver_check/suite.h"
+
+namespace bringup::driver_check {
+namespace {
+
+struct Options {
+  std::string library;
+  std::string kernels;
+  std::vector<std::string> only;  // names, groups; empty: all
+  Limits limits;
+  bool list = false;
+  bool probe = false;
+  int child = -1;  // the shared memory of a child
+};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+bool take(const std::string& word, const std::string& option, std::string& value) {
+  if (word.rfind(option + "=", 0) != 0) return false;
+  value = word.substr(option.size() + 1);
+  return true;
+}
+
+Options read(int count, char** words) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    std::string value;
+    if (word == "--list") {
+      options.list = true;
+    } else if (word == "--probe") {
+      options.probe = true;
+    } else if (word == "--child" && i + 1 < count) {
+      options.child = std::atoi(words[++i]);
+    } else if (take(word, "--only", value)) {
+      options.only = split(value);
+    } else if (take(word, "--kernels", value)) {
+      options.kernels = value;
+    } else if (take(word, "--start-limit", value)) {
+      options.limits.start_seconds = std::atof(value.c_str());
+    } else if (take(word, "--check-limit", value)) {
+      options.limits.check_seconds = std::atof(value.c_str());
+    } else if (options.library.empty() && word.rfind("--", 0) != 0) {
+      options.library = word;
+    } else {
+      throw std::runtime_error("'" + word + "' is no option");
+    }
+  }
+  if (options.library.empty() && !options.list) throw std::runtime_error("no library was named");
+  return options;
+}
+
+bool wanted(const Check& check, const std::vector<std::string>& only) {
+  if (only.empty()) return true;
+  const std::string name = check.name;
+  for (const std::string& one : only) {
+    if (name == one || name.rfind(one + ".", 0) == 0 || one == check.function) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> chosen(const Options& options) {
+  if (options.probe) return probe();
+  for (const std::string& one : options.only) {
+    bool known = false;
+    for (const Check& check : suite()) known = known || wanted(check, {one});
+    if (!known) throw std::runtime_error("there is no check, group or function '" + one + "'");
+  }
+  std::vector<std::string> names;
+  for (const Check& check : suite()) {
+    if (wanted(check, options.only)) names.emplace_back(check.name);
+  }
+  return names;
+}
+
+void print_list() {
+  for (const Check& check : suite()) {
+    JsonLine()
+        .add("check", check.name)
+        .add("function", check.function)
+        .add("rule", check.rule)
+        .add("needs", check.needs)
+        .print();
+  }
+}
+
+void print_driver(const Report& report) {
+  const DriverSheet& sheet = report.sheet;
+  std::vector<std::string> capabilities;
+  for (uint64_t bit = 1; bit != 0; bit <<= 1) {
+    if ((sheet.capabilities & bit) != 0) capabilities.emplace_back(capability_name(bit));
+  }
+  std::vector<std::string> libraries;
+  const std::string text = sheet.libraries;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    libraries.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  JsonLine()
+      .add("device_name", std::string(sheet.device_name))
+      .add("description", std::string(sheet.description))
+      .add("arch", std::string(sheet.arch))
+      .add("driver_version", std::string(sheet.driver_version))
+      .add("devices", static_cast<double>(sheet.devices))
+      .add("start_seconds", sheet.start_seconds)
+      .add("capabilities", capabilities)
+      .add("libraries", libraries)
+      .add("failure", report.start_failure)
+      .add("function", report.start_function)
+      .add("calls", report.start_calls)
+      .print();
+}
+
+void print_result(const Result& result) {
+  constexpr const char* kOutcomes[] = {"not run", "running", "pass", "fail", "skipped"};
+  const Check* check = nullptr;
+  for (const Check& one : suite()) {
+    if (one.name == result.check) check = &one;
+  }
+  JsonLine()
+      .add("check", result.check)
+      .add("function", result.function)
+      .add("rule", check != nullptr ? check->rule : "")
+      .add("outcome", kOutcomes[static_cast<size_t>(result.outcome)])
+      .add("reason", result.reason)
+      .add("expected", result.expected)
+      .add("got", result.got)
+      .add("seconds", result.seconds)
+      .add("calls", result.calls)
+      .print();
+}
+
+int run_as_child(const Options& options) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const size_t bytes = SharedMemory::bytes(suite().size());
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, options.child, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("a child without its shared memory");
+  return run_checks(*static_cast<SharedMemory*>(memory), options.library, options.kernels,
+                    options.only);
+}
+
+// All checks of a probe share a process. Otherwise each has its own, so that a crash costs one.
+int run_as_parent(const Options& options) {
+  const std::vector<std::string> names = chosen(options);
+  std::vector<std::vector<std::string>> children;
+  if (options.probe) {
+    children.push_back(names);
+  } else {
+    for (const std::string& name : names) children.push_back({name});
+  }
+  bool told = false;
+  for (const auto& child : children) {
+    const Report report = run_child(options.library, options.kernels, child, options.limits);
+    if (!std::exchange(told, true)) print_driver(report);
+    for (const Result& result : report.results) print_result(result);
+    if (report.start_failure.empty()) continue;
+    if (report.results.empty() && children.size() > 1 && &child != &children.front()) {
+      for (const std::string& name : child) {  // it started before, and now it does not
+        Result result;
+        result.check = name;
+        result.outcome = Outcome::kFail;
+        result.function = report.start_function;
+        result.reason = "the driver did not start: " + report.start_failure;
+        result.calls = report.start_calls;
+        print_result(result);
+      }
+      continue;
+    }
+    break;
+  }
+  return 0;
+}
+
+int run(int count, char** words) {
+  const Options options = read(count, words);
+  if (options.list) {
+    print_list();
+    return 0;
+  }
+  return options.child >= 0 ? run_as_child(options) : run_as_parent(options);
+}
+
+}  // namespace
+}  // namespace bringup::driver_check
+
+int main(int count, char** words) {
+  try {
+    return bringup::driver_check::run(count, words);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bringup-driver-check: %s\n", error.what());
+    return 2;
+  }
+}
