@@ -159,7 +159,8 @@ std::vector<Check> graph_checks() {
       "graph_create graph_destroy graph_launch graph_add_kernel module_load get_function launch";
   return {
       {"graphs.handles", "graph_create",
-       "A handle is never NULL and differs from all live ones of its kind.", handles, kCopies},
+       "A handle is never NULL and differs from all live ones of its kind.", handles,
+       "graph_create graph_destroy"},
       {"graphs.copies_in_order", "graph_launch",
        "Nodes run in the order they are added; graph_launch runs all of them in the stream.",
        copies_in_order, kCopies},

@@ -52,6 +52,7 @@ void Journal::end(Outcome outcome, const std::string& reason) {
 }
 
 CallLine* Journal::call(const char* function, const std::string& text) {
+  if (has_failure()) return &after_failure_;
   const uint32_t number = count_.fetch_add(1);
   CallLine& line = const_cast<CallLine&>(this->line(number));
   line.state = CallLine::kEmpty;
@@ -62,6 +63,7 @@ CallLine* Journal::call(const char* function, const std::string& text) {
 }
 
 void Journal::done(CallLine* line, const std::string& result) {
+  if (line->state == CallLine::kEmpty) return;  // after a failure: nobody's
   const size_t length = strnlen(line->text, sizeof line->text - 1);
   std::snprintf(line->text + length, sizeof line->text - length, "%s", result.c_str());
   line->state = CallLine::kDone;

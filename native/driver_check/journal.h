@@ -67,6 +67,7 @@ class Journal {
   char expected_[512];
   char got_[512];
   CallLine lines_[kFirst + kLast];
+  CallLine after_failure_;  // what goes back then belongs to no sequence
 };
 
 // What a driver says of itself, for whoever asked for the checks.

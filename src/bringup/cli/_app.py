@@ -18,6 +18,7 @@ from bringup.cli import (
     _config,
     _demo_command,
     _doctor,
+    _driver_check_command,
     _driver_command,
     _new_command,
     _passes_command,
@@ -49,6 +50,7 @@ new.command("driver")(_new_command.driver)
 app.add_typer(new)
 
 driver = typer.Typer(name="driver", help="What a driver does.", no_args_is_help=True)
+driver.command("check")(_driver_check_command.check)
 driver.command("trace")(_driver_command.trace)
 driver.command("replay")(_driver_command.replay)
 app.add_typer(driver)

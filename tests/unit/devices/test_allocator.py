@@ -242,5 +242,6 @@ except RuntimeError as error:
 print(module.memory_reserved() <= 200 << 20)
 """
     driver = str(build_driver("LIE_EVENT"))
-    said = fresh_python(code, driver, BRINGUP_WAIT_TIMEOUT="0.2")
+    limits = {"BRINGUP_WAIT_TIMEOUT": "0.2", "BRINGUP_DRIVER_PROBE": "0"}
+    said = fresh_python(code, driver, **limits)
     assert said == "True True\nTrue"

@@ -42,7 +42,7 @@ BROKEN = {
     "BROKEN_FUNCTION": "its required function 'copy_async' is NULL",
     "BROKEN_COUNT=0": "it has no device",
     "BROKEN_COUNT=65": "it has 65 devices, at most 64 are supported",
-    "BROKEN_START": "device_count: device lost (status 5)",
+    "BROKEN_START": "device_count returned BRINGUP_DEVICE_LOST",
 }
 NAMES = {
     "Npu": "expected lower case letters, digits and underscores, beginning with a letter",
