@@ -20,7 +20,7 @@ from bringup.errors import DriverError
 
 __all__ = ["require_probed", "require_version"]
 
-_CHECK_SECONDS = 5.0
+_CHECK_SECONDS = 10.0
 _START_SECONDS = 60.0
 _log = settings.logger("devices")
 

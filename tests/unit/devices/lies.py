@@ -44,7 +44,7 @@ LIES = [
     Lie("COUNT_NONE", "has 0 devices", "it has no device"),
     Lie("COUNT_MANY", "has 65 devices", "it has 65 devices, at most 64 are supported"),
     Lie("COUNT_FAILS", "cannot count", "device_count returned BRINGUP_DEVICE_LOST"),
-    Lie("COUNT_HANGS", "`device_count` hangs", "device_count has not returned after 5 s"),
+    Lie("COUNT_HANGS", "`device_count` hangs", "device_count has not returned after 10 s"),
     Lie("COUNT_CHANGES", "counts 1, then 2", "device_count changes from call to call"),
     Lie("PROPS_NAME", "`name` does not end", "device_props gave a name without an end"),
     Lie("PROPS_ARCH", "`arch` does not end", "device_props gave an arch without an end"),
@@ -152,7 +152,7 @@ LIES = [
     ),
     Lie("COPY_REFUSES", "copies nothing and says so", "copy_async returned BRINGUP_UNSUPPORTED"),
     Lie("COPY_CRASHES", "crashes", "crashed with SIGSEGV in copy_async"),
-    Lie("COPY_HANGS", "hangs", "copy_async has not returned after 5 s"),
+    Lie("COPY_HANGS", "hangs", "copy_async has not returned after 10 s"),
     Lie(
         "COPY_EXITS",
         "ends the process",
