@@ -26,7 +26,7 @@ def test_all_files_of_the_package_are_written_without_placeholders(
     expected = ["README.md", "pyproject.toml", "src/my_first/__init__.py"]
     expected += ["tests/test_my_first.py"]
     expected += (
-        ["driver.c", ".github/workflows/ci.yml"]
+        ["driver.c", "tests/test_contract.py"]
         if kind == "driver"
         else ["benchmarks/bench_my_first.py"]
     )
