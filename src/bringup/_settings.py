@@ -199,6 +199,16 @@ def default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
 
 
+def inherited(*names: str) -> dict[str, str]:
+    """Those of these system variables that are set, for a program that is started."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def without(*names: str) -> dict[str, str]:
+    """The environment but for these variables, for a program that is started."""
+    return {name: text for name, text in os.environ.items() if name not in names}
+
+
 def logger(package: str, levels: dict[str, int]) -> logging.Logger:
     """The logger `bringup.<package>`, with these levels of loggers; on stderr where there are any
     and nobody has set up logging.

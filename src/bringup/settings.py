@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from bringup import _settings, _trace_settings
-from bringup._settings import NativeChoice, Setting, size
+from bringup._settings import NativeChoice, Setting, inherited, size, without
 from bringup._trace_settings import DriverTrace, driver_trace, driver_trace_environment
 from bringup.errors import SettingError
 
@@ -585,16 +585,6 @@ def ops_debug() -> bool:
 def ops_pool() -> bool:
     """Whether kernel operators reuse the memory of small outputs (`BRINGUP_OPS_POOL`)."""
     return _OPS_POOL.get()
-
-
-def inherited(*names: str) -> dict[str, str]:
-    """Those of these system variables that are set, for a program that is started."""
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def without(*names: str) -> dict[str, str]:
-    """The environment but for these variables, for a program that is started."""
-    return {name: text for name, text in os.environ.items() if name not in names}
 
 
 def _problem(setting: Setting[object]) -> str:

@@ -262,6 +262,31 @@ def test_a_schedule_profiles_the_steps_that_it_names() -> None:
     assert seen == [2]
 
 
+# --- collectives
+
+
+def test_a_collective_is_refused_by_the_name_of_the_device(
+    fresh_python: Callable[..., str], tmp_path: Path
+) -> None:
+    code = """
+import sys, torch, torch.distributed as dist
+from bringup import devices
+devices.load_driver("sim")
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+x = torch.ones(2, device="npu")
+try:
+    dist.all_reduce(x)
+except RuntimeError as error:
+    print("npu" in str(error), x.tolist())
+host = torch.ones(2)
+dist.all_reduce(host)
+print(host.tolist())
+dist.destroy_process_group()
+"""
+    told = fresh_python(code, str(tmp_path / "group"))
+    assert told.splitlines() == ["True [1.0, 1.0]", "[1.0, 1.0]"]
+
+
 # --- torch's own way to test devices
 
 
