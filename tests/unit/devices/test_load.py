@@ -169,7 +169,7 @@ def test_missing_driver_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_file_that_is_no_library_is_refused(refusals: dict[str, tuple[Path, str]]) -> None:
     path, text = refusals["text"]
-    assert text.startswith(f"{path}: ")
+    assert text.startswith(f"the driver {path} cannot be used: {path}: ")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
