@@ -232,7 +232,7 @@ typedef struct bringup_record {
   int32_t kind;         /* bringup_record_kind */
   int32_t device;
   bringup_stream stream; /* NULL: the default stream */
-  uint64_t number;       /* work given to this stream since profiler_start, counted from 0 */
+  uint64_t number;       /* of this stream's calls since profiler_start that returned OK, from 0 */
   int64_t begin;         /* nanoseconds of CLOCK_REALTIME */
   int64_t end;
   uint64_t bytes; /* of a copy or a fill */
@@ -391,19 +391,19 @@ typedef struct bringup_driver {
    * as far as it needs it. The kit prefers it to module_load. */
   int32_t (*module_load_data)(int32_t device, const void* data, size_t bytes, void** module);
 
-  /* --- LAUNCH_VALUES. Device code with plain arguments over a grid of blocks of threads. In a
-   * graph `kernel` counts the kernels of graph_add_kernel and graph_add_values together; arguments
-   * are those that were copied last, and the rule of graph_update_kernel holds. */
+  /* --- LAUNCH_VALUES. The kit does not call it yet, and it may change. Device code with plain
+   * arguments over a grid of blocks of threads. `kernel` counts those of graph_add_kernel too;
+   * arguments are those that were copied last, and the rule of graph_update_kernel holds. */
   int32_t (*launch_values)(int32_t device, bringup_stream stream,
                            const bringup_launch_values_args* launch);
   int32_t (*graph_add_values)(bringup_graph graph, const bringup_launch_values_args* launch);
   int32_t (*graph_update_values)(bringup_graph graph, int32_t kernel,
                                  const bringup_launch_values_args* launch);
 
-  /* --- PROFILER. Between start and stop the device keeps a record of each piece of work; records
-   * of work that is not done yet at the stop may be left out. profiler_read moves up to `capacity`
-   * records, oldest first, and says how many in `count`; 0: there are no more. Records that the
-   * device had no room for are counted in `lost` and are gone. */
+  /* --- PROFILER. From start to stop, which come in turn, the device keeps a record of each copy,
+   * fill and launch given through this table, but for work that is unfinished at the stop.
+   * profiler_read moves up to `capacity` records, struct_size bytes apart, oldest first; `count` 0:
+   * no more. `lost`: how many there have been since the start that it had no room for. */
   int32_t (*profiler_start)(int32_t device);
   int32_t (*profiler_stop)(int32_t device);
   int32_t (*profiler_read)(int32_t device, bringup_record* records, int32_t capacity,

@@ -1,17 +1,20 @@
 // _copy_from and its relatives. Layout and dtype are the host's work; the driver only ever copies
-// linear ranges.
+// linear ranges and rows.
 #include "torch/devices/copies.h"
 
 #include <ATen/Dispatch_v2.h>
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cstring>
+#include <optional>
 
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/profiler.h"
+#include "torch/devices/row_layout.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -19,11 +22,11 @@ namespace {
 
 bool on_device(const at::Tensor& tensor) { return tensor.device().type() == kDriverDevice; }
 
-// One linear range describes both: same dtype, sizes and strides without holes, same conjugate and
-// negative bits.
-bool same_linear_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+// What the driver can copy from one to the other as it is: one linear range, or rows.
+std::optional<RowLayout> driver_layout(const at::Tensor& source, const at::Tensor& target) {
+  const auto layout = RowLayout::of(source, target);
+  const bool rows = layout.has_value() && layout->height > 1;
+  return rows && active_driver()->copy_2d_async == nullptr ? std::nullopt : layout;
 }
 
 // Bytes from the first to the last element, with the holes between them.
@@ -41,12 +44,20 @@ struct End {
   void* address;
 };
 
-void copy_in_stream(bringup_copy_kind kind, End to, End from, size_t bytes,
+void copy_in_stream(bringup_copy_kind kind, End to, End from, const RowLayout& rows,
                     const c10::Stream& stream) {
-  const ProfiledWork work(kind, bytes, stream);
-  check_driver(active_driver()->copy_async(kind, to.device, to.address, from.device, from.address,
-                                           bytes, native_stream(stream)),
-               "copying memory");
+  const bringup_driver& driver = *active_driver();
+  const ProfiledWork work(kind, rows.bytes(), stream);
+  if (rows.height == 1) {
+    check_driver(driver.copy_async(kind, to.device, to.address, from.device, from.address,
+                                   rows.width, native_stream(stream)),
+                 "copying memory");
+  } else {
+    check_driver(driver.copy_2d_async(kind, to.device, to.address, rows.target_pitch, from.device,
+                                      from.address, rows.source_pitch, rows.width, rows.height,
+                                      native_stream(stream)),
+                 "copying rows of memory");
+  }
 }
 
 // The host's side of a copy may end only when the copy did. Where the wait for it fails the copy
@@ -70,13 +81,13 @@ void wait_for_copy(c10::DeviceIndex device, const c10::Stream& stream, const at:
 // Host to device or back in the current stream. Pinned memory is left to the stream with
 // non_blocking; ordinary memory may be gone when this returns, so it is waited for.
 void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIndex device,
-                     void* host_address, size_t bytes, const at::Storage& host,
+                     void* host_address, const RowLayout& rows, const at::Storage& host,
                      bool left_to_stream) {
   const c10::Stream stream = current_stream(device);
   const End on_device{device, device_address};
   const End on_host{0, host_address};
   const bool up = kind == BRINGUP_HOST_TO_DEVICE;
-  copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, bytes, stream);
+  copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, rows, stream);
   if (left_to_stream) {
     host_allocator().record_event(host_address, host.data_ptr().get_context(), stream);
   } else {
@@ -86,33 +97,36 @@ void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIn
 
 // Between two devices the copy runs in the source's current stream, ordered after and before the
 // target's work.
-void copy_between_devices(const at::Tensor& source, const at::Tensor& target) {
+void copy_between_devices(const at::Tensor& source, const at::Tensor& target,
+                          const RowLayout& rows) {
   const c10::Stream from = current_stream(source.device().index());
   const c10::Stream to = current_stream(target.device().index());
   c10::Event ready(kDriverDevice);
   ready.record(to);
   ready.block(from);
   copy_in_stream(BRINGUP_DEVICE_TO_DEVICE, {target.device().index(), target.data_ptr()},
-                 {source.device().index(), source.data_ptr()}, source.nbytes(), from);
+                 {source.device().index(), source.data_ptr()}, rows, from);
   c10::Event done(kDriverDevice);
   done.record(from);
   done.block(to);
 }
 
-void copy_linear(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+void copy_by_driver(const at::Tensor& source, const at::Tensor& target, const RowLayout& rows,
+                    bool non_blocking) {
   if (on_device(source) && on_device(target)) {
-    if (source.device() != target.device()) return copy_between_devices(source, target);
+    if (source.device() != target.device()) return copy_between_devices(source, target, rows);
+    at::assert_no_partial_overlap(target, source);
+    if (target.data_ptr() == source.data_ptr()) return;  // the same memory in the same layout
     const c10::DeviceIndex device = target.device().index();
     return copy_in_stream(BRINGUP_DEVICE_TO_DEVICE, {device, target.data_ptr()},
-                          {device, source.data_ptr()}, source.nbytes(), current_stream(device));
+                          {device, source.data_ptr()}, rows, current_stream(device));
   }
   const bool up = on_device(target);
   const at::Tensor& host = up ? source : target;
   const at::Tensor& device = up ? target : source;
   const bool left_to_stream = non_blocking && is_pinned_address(host.data_ptr());
   copy_host_range(up ? BRINGUP_HOST_TO_DEVICE : BRINGUP_DEVICE_TO_HOST, device.data_ptr(),
-                  device.device().index(), host.data_ptr(), source.nbytes(), host.storage(),
-                  left_to_stream);
+                  device.device().index(), host.data_ptr(), rows, host.storage(), left_to_stream);
 }
 
 // The host's copy_ over aliases: any layout, any dtype, nothing staged.
@@ -144,16 +158,18 @@ void copy_through_staging(const at::Tensor& source, const at::Tensor& target) {
   if (staged.is_neg() != target.is_neg()) staged._set_neg(target.is_neg());
   staged.copy_(values);
   copy_host_range(BRINGUP_HOST_TO_DEVICE, target.data_ptr(), target.device().index(),
-                  staged.data_ptr(), span_bytes(target), staged.storage(), false);
+                  staged.data_ptr(), RowLayout::linear(span_bytes(target)), staged.storage(),
+                  false);
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   if (target.numel() == 0 || source.is_same(target)) return target;
   const c10::OptionalDeviceGuard guard(on_device(target) ? target.device() : source.device());
-  const bool linear = same_linear_layout(source, target);
   const bool host_end = !on_device(source) || !on_device(target);
-  if (linear && (!driver_facts().host_visible || !host_end || non_blocking)) {
-    copy_linear(source, target, non_blocking);
+  const bool by_driver = !driver_facts().host_visible || !host_end || non_blocking;
+  const auto rows = by_driver ? driver_layout(source, target) : std::nullopt;
+  if (rows.has_value()) {
+    copy_by_driver(source, target, *rows, non_blocking);
   } else if (driver_facts().host_visible) {
     copy_through_aliases(source, target);
   } else {
@@ -195,8 +211,8 @@ at::Tensor copy_to_host(const at::Tensor& device_tensor) {
     at::Tensor buffer = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
     host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer.storage());
     copy_host_range(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(),
-                    device_tensor.device().index(), buffer.data_ptr(), bytes, buffer.storage(),
-                    false);
+                    device_tensor.device().index(), buffer.data_ptr(), RowLayout::linear(bytes),
+                    buffer.storage(), false);
   }
   if (device_tensor.is_conj()) host._set_conj(true);
   if (device_tensor.is_neg()) host._set_neg(true);

@@ -19,6 +19,7 @@
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
+#include "torch/devices/fill.h"
 #include "torch/devices/layouts.h"
 #include "torch/devices/state.h"
 
@@ -217,6 +218,7 @@ bool install_driver() {
   register_operators();
   register_layouts();
   register_copies();
+  register_fills();
   register_fallback();
   register_autocast();
   register_profiler();

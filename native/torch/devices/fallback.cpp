@@ -1,5 +1,7 @@
 // The fallback: an operator without a kernel of its own runs the CPU kernel. With host-visible
 // memory on zero-copy aliases, else on copies.
+#include "torch/devices/fallback.h"
+
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -233,6 +235,10 @@ void fall_back_to(c10::DispatchKey key) {
 }
 
 }  // namespace
+
+void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  run_on_host<c10::DispatchKey::CPU>(op, keys, stack);
+}
 
 void register_fallback() {
   register_host_random();

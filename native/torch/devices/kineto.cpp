@@ -3,6 +3,7 @@
 #include "torch/devices/profiler.h"
 
 #ifdef USE_KINETO
+#include <c10/util/Exception.h>
 #include <libkineto.h>
 #include <output_base.h>
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
@@ -17,6 +18,18 @@ namespace {
 
 using libkineto::ActivityType;
 
+ActivityType activity_type(ProfiledRow::Kind kind) {
+  switch (kind) {
+    case ProfiledRow::Kind::kCopy:
+      return ActivityType::GPU_MEMCPY;
+    case ProfiledRow::Kind::kFill:
+      return ActivityType::GPU_MEMSET;
+    case ProfiledRow::Kind::kKernel:
+      break;
+  }
+  return ActivityType::CONCURRENT_KERNEL;
+}
+
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
@@ -25,6 +38,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
   void stop() override {
     found_ = stop_recording();
+    warn_of_errors();
     status_ = libkineto::TraceStatus::PROCESSING;
   }
   std::vector<std::string> errors() override { return found_.errors; }
@@ -40,9 +54,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span.name = driver_facts().device_name;
     for (const auto& row : found_.rows) {
-      buffer_->emplace_activity(
-          buffer_->span, row->copy ? ActivityType::GPU_MEMCPY : ActivityType::CONCURRENT_KERNEL,
-          row->name);
+      buffer_->emplace_activity(buffer_->span, activity_type(row->kind), row->name);
       libkineto::GenericTraceActivity& activity = *buffer_->activities.back();
       activity.startTime = row->start_ns;
       activity.endTime = row->end_ns;
@@ -50,7 +62,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       activity.resource = row->stream;
       activity.id = static_cast<int32_t>(row->correlation);
       if (row->correlation != 0) activity.linked = linked(activity.id);
-      if (row->copy) activity.addMetadata("bytes", row->bytes);
+      if (row->kind != ProfiledRow::Kind::kKernel) activity.addMetadata("bytes", row->bytes);
       logger.handleGenericActivity(activity);
     }
   }
@@ -64,6 +76,16 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
+  // Kineto keeps what errors() says to itself.
+  void warn_of_errors() const {
+    constexpr size_t kTold = 3;
+    const auto& errors = found_.errors;
+    for (size_t i = 0; i < errors.size() && i < kTold; ++i) TORCH_WARN("profiler: ", errors[i]);
+    if (errors.size() > kTold) {
+      TORCH_WARN("profiler: ", errors.size() - kTold, " more errors of this kind");
+    }
+  }
+
   ProfiledRows found_;
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
 };
@@ -86,7 +108,7 @@ class Profiler final : public libkineto::IActivityProfiler {
  private:
   const std::string name_ = "bringup driver " + driver_facts().device_name;
   const std::set<ActivityType> activities_ = {ActivityType::CONCURRENT_KERNEL,
-                                              ActivityType::GPU_MEMCPY};
+                                              ActivityType::GPU_MEMCPY, ActivityType::GPU_MEMSET};
 };
 
 }  // namespace

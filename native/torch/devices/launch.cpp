@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -17,12 +19,33 @@
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
+namespace {
+
+// From memory where the driver can: it need not find the file. A file that needs others beside it
+// is only found by its path.
+int32_t load_module(const bringup_driver& driver, c10::DeviceIndex device, const std::string& path,
+                    void** module) {
+  if (driver.module_load_data == nullptr) return driver.module_load(device, path.c_str(), module);
+  std::ifstream file(path, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const bool readable = file.good() && !content.empty();
+  if (!readable) {
+    TORCH_CHECK(driver.module_load != nullptr, "cannot read ", path);
+    return driver.module_load(device, path.c_str(), module);
+  }
+  const int32_t status = driver.module_load_data(device, content.data(), content.size(), module);
+  if (status == BRINGUP_OK || driver.module_load == nullptr) return status;
+  return driver.module_load(device, path.c_str(), module);
+}
+
+}  // namespace
+
 // Device code as a device sees it: its module is loaded once and stays, as long as the process.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
-  if (kernel->library == nullptr || driver.module_load == nullptr ||
-      driver.get_function == nullptr) {
+  const bool loads = driver.module_load != nullptr || driver.module_load_data != nullptr;
+  if (kernel->library == nullptr || !loads || driver.get_function == nullptr) {
     return kernel->run;
   }
   struct Loaded {
@@ -41,7 +64,7 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
   const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
   void* module = nullptr;
   bringup_kernel_fn fn = nullptr;
-  check_driver(driver.module_load(device, kernel->library->path().c_str(), &module), what.c_str());
+  check_driver(load_module(driver, device, kernel->library->path(), &module), what.c_str());
   check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str());
   std::lock_guard lock(mutex);
   return functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn}).first->second.fn;
@@ -134,13 +157,12 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name) {
   device = checked_device(device);
-  {
+  if (launched_by_driver(*kernel)) {
     const ProfiledWork work(operator_name, current_stream(device));
-    if (launched_by_driver(*kernel)) {
-      launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
-    } else {
-      call_host_entry(*kernel, block, device, operator_name);
-    }
+    launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
+  } else {
+    const ProfiledWork work(ProfiledHostEntry{operator_name}, current_stream(device));
+    call_host_entry(*kernel, block, device, operator_name);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

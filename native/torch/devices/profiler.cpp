@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "torch/devices/driver_records.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -67,8 +68,8 @@ thread_local std::vector<uint64_t> t_correlations;
 
 }  // namespace
 
-// The running recording. Device times are relative to an event of which the host time is
-// known, one a device.
+// The running recording. Where the driver keeps no records, device times are relative to an event
+// of which the host time is known, one a device.
 class Recorder {
  public:
   static Recorder& instance() {
@@ -79,11 +80,14 @@ class Recorder {
   void start() {
     ProfiledRows found;
     std::array<Origin, kMaxDevices> origins;  // without the lock: a device is waited for
+    DriverRecords records;
     for (c10::DeviceIndex device = 0; device < driver_facts().device_count; ++device) {
+      records.start(device, found.errors);
       origins[static_cast<size_t>(device)] = origin_of(device, found.errors);
     }
     std::lock_guard lock(mutex_);
     ++recording_;
+    records_ = records;
     found_ = std::move(found);
     streams_.clear();
     origins_ = std::move(origins);
@@ -92,18 +96,29 @@ class Recorder {
 
   ProfiledRows stop() {
     ProfiledRows found;
+    DriverRecords records;
     {
       std::lock_guard lock(mutex_);
+      records = std::exchange(records_, {});
       ProfiledWork::recording_ = false;
       ++recording_;  // rows that have not ended belong to none
       found = std::exchange(found_, {});
     }
-    std::erase_if(found.rows, [&](auto& row) { return !take_times(*row, found.errors); });
+    DriverRecords::Times times = records.stop(found.errors);
+    std::erase_if(found.rows, [&](auto& row) {
+      return row->work ? !times.take(*row, found.errors) : !take_times(*row, found.errors);
+    });
+    times.add_others(found.rows, [this](const driver::WorkNumber& work) {
+      std::lock_guard lock(mutex_);
+      return stream_number(static_cast<c10::DeviceIndex>(work.device),
+                           reinterpret_cast<c10::StreamId>(work.stream));
+    });
     for (Origin& origin : origins_) origin = {};
     return found;
   }
 
-  std::unique_ptr<ProfiledRow> begin(const char* name, const c10::Stream& stream) {
+  // `by_driver`: the work goes through the driver's table, which may keep a record of it.
+  std::unique_ptr<ProfiledRow> begin(const char* name, const c10::Stream& stream, bool by_driver) {
     auto row = std::make_unique<ProfiledRow>();
     row->name = name;
     row->device = stream.device_index();
@@ -111,9 +126,10 @@ class Recorder {
     {
       std::lock_guard lock(mutex_);
       row->recording = recording_;
-      if (stream.id() != 0) {
-        const auto next = static_cast<int32_t>(streams_.size()) + 1;
-        row->stream = streams_.try_emplace({row->device, stream.id()}, next).first->second;
+      row->stream = stream_number(row->device, stream.id());
+      if (by_driver && records_.has(row->device)) {
+        driver::forget_last_work();
+        return row;
       }
     }
     row->start = mark(*row, stream);
@@ -121,8 +137,12 @@ class Recorder {
   }
 
   void end(std::unique_ptr<ProfiledRow> row, const c10::Stream& stream) {
-    row->end = mark(*row, stream);
-    if (row->end == nullptr) return;
+    if (row->start == nullptr) {
+      row->work = driver::last_work();
+    } else {
+      row->end = mark(*row, stream);
+    }
+    if (row->end == nullptr && !row->work) return;  // the driver refused it, or its event
     std::lock_guard lock(mutex_);
     if (row->recording == recording_) found_.rows.push_back(std::move(row));
   }
@@ -148,6 +168,12 @@ class Recorder {
       origin.host_ns = before + (c10::getTime() - before) / 2;
     }
     return origin;
+  }
+
+  int32_t stream_number(c10::DeviceIndex device, c10::StreamId stream) {
+    if (stream == 0) return 0;
+    const auto next = static_cast<int32_t>(streams_.size()) + 1;
+    return streams_.try_emplace({device, stream}, next).first->second;
   }
 
   std::unique_ptr<TimedEvent> mark(const ProfiledRow& row, const c10::Stream& stream) {
@@ -182,11 +208,17 @@ class Recorder {
   ProfiledRows found_;
   std::map<std::pair<c10::DeviceIndex, c10::StreamId>, int32_t> streams_;
   std::array<Origin, kMaxDevices> origins_;
+  DriverRecords records_;
 };
 
 void ProfiledWork::begin(const char* name, const c10::Stream& stream) noexcept {
   stream_ = stream;
-  row_ = Recorder::instance().begin(name, stream);
+  row_ = Recorder::instance().begin(name, stream, /*by_driver=*/true);
+}
+
+void ProfiledWork::begin_host_entry(ProfiledHostEntry entry, const c10::Stream& stream) noexcept {
+  stream_ = stream;
+  row_ = Recorder::instance().begin(entry.name, stream, /*by_driver=*/false);
 }
 
 void ProfiledWork::begin_copy(bringup_copy_kind kind, size_t bytes,
@@ -196,8 +228,15 @@ void ProfiledWork::begin_copy(bringup_copy_kind kind, size_t bytes,
                                          : "Memcpy DtoD",
         stream);
   if (row_ == nullptr) return;
-  row_->copy = true;
+  row_->kind = ProfiledRow::Kind::kCopy;
   row_->bytes = bytes;
+}
+
+void ProfiledWork::begin_fill(ProfiledFill fill, const c10::Stream& stream) noexcept {
+  begin("Memset", stream);
+  if (row_ == nullptr) return;
+  row_->kind = ProfiledRow::Kind::kFill;
+  row_->bytes = fill.bytes;
 }
 
 void ProfiledWork::end() noexcept { Recorder::instance().end(std::move(row_), stream_); }

@@ -1,5 +1,6 @@
-// What torch's profiler gets about a device: the work that its driver was given, with times
-// taken by the driver's own events. How it gets to Kineto is kineto.cpp's.
+// What torch's profiler gets about a device: the work that its driver was given, with the times of
+// the driver's own records, or of its events where it keeps none. How it gets to Kineto is
+// kineto.cpp's.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -8,16 +9,27 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "driver/work_numbers.h"
 #include "torch/devices/driver.h"
 
 namespace bringup::torch_ext {
 
 class TimedEvent;
 
-// A kernel, a copy or a captured graph that the driver ran.
+// A fill, as ProfiledWork is told of it.
+struct ProfiledFill {
+  size_t bytes;
+};
+
+struct ProfiledHostEntry {
+  const char* name;
+};
+
+// A kernel, a copy, a fill or a captured graph that the driver ran.
 struct ProfiledRow {
   ProfiledRow();
   ~ProfiledRow();
@@ -25,13 +37,15 @@ struct ProfiledRow {
   std::string name;
   c10::DeviceIndex device = 0;
   int32_t stream = 0;  // 0 is the default stream; others are numbered as they appear
-  bool copy = false;
-  size_t bytes = 0;          // of a copy
+  enum class Kind : uint8_t { kKernel, kCopy, kFill };
+  Kind kind = Kind::kKernel;
+  size_t bytes = 0;          // of a copy or a fill
   uint64_t correlation = 0;  // the operator that it ran for, as torch numbers them; 0 for none
   int64_t start_ns = 0;      // since the Unix epoch
   int64_t end_ns = 0;
 
-  uint64_t recording = 0;  // which one it belongs to
+  uint64_t recording = 0;                  // which one it belongs to
+  std::optional<driver::WorkNumber> work;  // where the driver keeps records
   std::unique_ptr<TimedEvent> start;
   std::unique_ptr<TimedEvent> end;
 };
@@ -44,8 +58,15 @@ class ProfiledWork {
   ProfiledWork(const char* name, const c10::Stream& stream) noexcept {
     if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin(name, stream);
   }
+  // A host entry, which gives the device work in a way of its own: timed by events.
+  ProfiledWork(ProfiledHostEntry entry, const c10::Stream& stream) noexcept {
+    if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin_host_entry(entry, stream);
+  }
   ProfiledWork(bringup_copy_kind kind, size_t bytes, const c10::Stream& stream) noexcept {
     if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin_copy(kind, bytes, stream);
+  }
+  ProfiledWork(ProfiledFill fill, const c10::Stream& stream) noexcept {
+    if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin_fill(fill, stream);
   }
   ~ProfiledWork() {
     if (C10_UNLIKELY(row_ != nullptr)) end();
@@ -57,7 +78,9 @@ class ProfiledWork {
   friend class Recorder;
 
   void begin(const char* name, const c10::Stream& stream) noexcept;
+  void begin_host_entry(ProfiledHostEntry entry, const c10::Stream& stream) noexcept;
   void begin_copy(bringup_copy_kind kind, size_t bytes, const c10::Stream& stream) noexcept;
+  void begin_fill(ProfiledFill fill, const c10::Stream& stream) noexcept;
   void end() noexcept;
 
   static std::atomic<bool> recording_;

@@ -105,7 +105,7 @@ def faults(
         fail_count: at most so many calls fail.
         fail_status: what a refused call returns; "error".
         fail_async: the call succeeds and its work fails in its stream (launch, copy_async,
-            fill_async, graph_launch, graph_kernel).
+            copy_2d_async, fill_async, fill_wide_async, graph_launch, graph_kernel).
         lost_after: after so many calls the device is lost: all further ones fail, but those that
             give back, until the device is reset.
         lost_event: the recording of this number (1 is the first) is never complete. Whoever waits

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from bringup import devices, jit, ops
+from bringup import _native, devices, jit, ops
 from bringup.errors import KernelError
 
 SCALE = """
@@ -52,6 +53,32 @@ def test_kernel_computes_on_the_device(scale: Scale, npu: devices.DriverInfo) ->
     assert torch.equal(scale(x, 2.0).cpu(), x.cpu() * 2)
     assert torch.equal(scale(x.t(), 2.0).cpu(), x.cpu().t() * 2)
     assert scale(x[:0], 2.0).shape == (0, 3)
+
+
+def test_a_kernel_is_loaded_from_memory(scale: Scale) -> None:
+    x = torch.ones(3, device="npu")
+    assert scale(x, 2.0).tolist() == [2, 2, 2]
+    assert "memfd:bringup-kernel" in Path("/proc/self/maps").read_text()
+
+
+def test_a_kernel_that_needs_a_library_beside_it_is_loaded_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "three.c").write_text("float three(void) { return 3; }")
+    (tmp_path / "kernel.c").write_text(
+        '#include "bringup/kernel.h"\nfloat three(void);\n'
+        "int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {\n"
+        "  ((float*)((DLTensor*)args[1])->data)[0] = three();\n  return 0;\n}\n"
+    )
+    common = ["cc", "-shared", "-fPIC", f"-I{_native.include_dir()}"]
+    beside = ["-o", "libthree.so", "three.c"]
+    kernel = ["-o", "libkernel.so", "kernel.c", "-L.", "-lthree", "-Wl,-rpath,$ORIGIN"]
+    for rest in (beside, kernel):
+        subprocess.run([*common, *rest], check=True, cwd=tmp_path)
+    op = ops.kernel_op(
+        "devices_launch::three(Tensor x) -> Tensor",
+        source=tmp_path / "libkernel.so",
+        outputs=ops.empty_like("x"),
+    )
+    assert op(torch.ones(1, device="npu")).tolist() == [3]
 
 
 def test_kernel_runs_after_the_work_before_it_in_its_stream(

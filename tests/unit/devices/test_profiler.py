@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,32 @@ int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {
   }
   return 0;
 }
+"""
+BUSY = """
+#define _POSIX_C_SOURCE 199309L
+#include <time.h>
+#include "bringup/kernel.h"
+int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {
+  struct timespec begin, now;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  do {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+  } while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < 20000000);
+  return 0;
+}
+"""
+LOSING = """
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from bringup import devices
+devices.load_driver("sim")
+x = torch.zeros(4, device="npu")
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as profiler:
+    for _ in range(8):
+        x.fill_(1)
+    torch.npu.synchronize()
+print(len([e for e in profiler.events() if e.device_type == DeviceType.PrivateUse1]))
 """
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 PROFILERS: dict[str, Callable[[], torch.autograd.profiler.profile]] = {
@@ -129,6 +156,86 @@ def test_a_kernel_is_a_row_of_its_device_and_stream_linked_to_its_operator(
         ("test_profiler::work", 0, 1),
         ("test_profiler::work", 1, 0),
     ]
+
+
+@pytest.fixture(scope="module")
+def busy() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A kernel that keeps its stream busy for 20 ms."""
+    return ops.kernel_op(
+        "test_profiler::busy(Tensor x) -> Tensor",
+        source=jit.Source(text=BUSY, name="busy.c"),
+        outputs=ops.empty_like("x"),
+    )
+
+
+def test_a_row_is_as_long_as_the_device_worked_though_the_call_returned_at_once(
+    x: torch.Tensor, busy: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    busy(x)  # compiled
+    torch.npu.synchronize()
+    with torch.profiler.profile(activities=BOTH) as profile:
+        busy(x)
+        with torch.npu.Stream():
+            busy(x)
+        x.zero_()  # in the first stream, behind 20 ms of work
+        torch.npu.synchronize()
+    found = rows(profile)
+    kernels = [row for row in found if row.name == "test_profiler::busy"]
+    assert len(kernels) == 2
+    assert all(row.time_range.elapsed_us() >= 20_000 for row in kernels)
+    (fill,) = [row for row in found if row.name == "Memset"]
+    first = next(row for row in kernels if row.device_resource_id == 0)
+    assert fill.time_range.start >= first.time_range.end  # without the time that it waited
+    callers = {e.id: e for e in profile.events() if e.device_type == DeviceType.CPU}
+    assert {callers[row.linked_correlation_id].name for row in kernels} == {"test_profiler::busy"}
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [e["args"]["bytes"] for e in trace if e.get("cat") == "gpu_memset"] == [x.nbytes]
+
+
+def test_rows_of_threads_that_share_a_stream_keep_their_own_operators(
+    x: torch.Tensor, work: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    def fill_and_work() -> None:
+        for _ in range(50):
+            work(x)
+            torch.zeros(16, device="npu")
+
+    with torch.profiler.profile(activities=BOTH) as profile:
+        threads = [threading.Thread(target=fill_and_work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.npu.synchronize()
+    found = rows(profile)
+    assert sum(row.name == "test_profiler::work" for row in found) == 200
+    assert sum(row.name == "Memset" for row in found) == 200
+
+
+def test_records_that_the_device_had_no_room_for_are_told(fresh_python: Callable[..., str]) -> None:
+    code = "import os; os.dup2(1, 2)" + LOSING
+    said = fresh_python(code, BRINGUP_SIM_RECORDS="3")
+    assert "profiler: device 0 lost 5 records, for which it had no room" in said
+    assert said.splitlines()[-1] == "3"
+
+
+def test_a_driver_without_records_has_rows_timed_by_events(
+    build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+) -> None:
+    code = """
+import sys
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from bringup import devices
+devices.load_driver(sys.argv[1])
+host = torch.ones(1000)
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as profiler:
+    host.to("minimal")
+print([e.name for e in profiler.events() if e.device_type == DeviceType.PrivateUse1])
+"""
+    assert fresh_python(code, str(build_driver())).splitlines()[-1] == "['Memcpy HtoD']"
 
 
 def test_copies_are_rows_with_their_direction_and_size(x: torch.Tensor, tmp_path: Path) -> None:
