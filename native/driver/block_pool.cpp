@@ -26,12 +26,16 @@ size_t rounded_up(size_t bytes, size_t step) { return (bytes + step - 1) / step 
 // The free blocks of one stream. Small ones lie in a list for each size, with a bit for each list
 // that is not empty: an operator's temporaries cost a few loads.
 struct StreamBlocks {
-  explicit StreamBlocks(int64_t of, size_t sizes)
-      : stream(of), lists(sizes, nullptr), words((sizes + 63) / 64, 0) {}
+  StreamBlocks(int64_t of, size_t sizes)
+      : stream(of),
+        lists(sizes, nullptr),
+        words((sizes + 63) / 64, 0),
+        full((sizes + 4095) / 4096, 0) {}
 
   const int64_t stream;
   std::vector<Block*> lists;
   std::vector<uint64_t> words;
+  std::vector<uint64_t> full;  // a bit for each word that is not 0
   std::set<Block*, BySize> large;
 
   void add(size_t size, Block* block) {
@@ -39,7 +43,8 @@ struct StreamBlocks {
     block->next_free = lists[size];
     if (block->next_free != nullptr) block->next_free->former_free = block;
     lists[size] = block;
-    words[size / 64] |= uint64_t{1} << (size % 64);
+    words[size / 64] |= bit(size);
+    full[size / 4096] |= bit(size / 64);
   }
 
   void remove(size_t size, Block* block) {
@@ -48,24 +53,42 @@ struct StreamBlocks {
       block->former_free->next_free = block->next_free;
     } else {
       lists[size] = block->next_free;
-      if (lists[size] == nullptr) words[size / 64] &= ~(uint64_t{1} << (size % 64));
+      if (lists[size] != nullptr) return;
+      words[size / 64] &= ~bit(size);
+      if (words[size / 64] == 0) full[size / 4096] &= ~bit(size / 64);
     }
   }
 
   Block* smallest_from(size_t size) const {
+    if (size >= lists.size()) return nullptr;
     size_t word = size / 64;
-    if (word >= words.size()) return nullptr;
     uint64_t bits = words[word] & (~uint64_t{0} << (size % 64));
-    while (bits == 0) {
-      if (++word == words.size()) return nullptr;
+    if (bits == 0) {
+      word = next_word(word + 1);
+      if (word == words.size()) return nullptr;
       bits = words[word];
     }
     return lists[word * 64 + static_cast<size_t>(std::countr_zero(bits))];
   }
+
+ private:
+  static uint64_t bit(size_t at) { return uint64_t{1} << (at % 64); }
+
+  // The first word from `from` that is not 0, or words.size().
+  size_t next_word(size_t from) const {
+    size_t group = from / 64;
+    if (group >= full.size()) return words.size();
+    uint64_t bits = full[group] & (~uint64_t{0} << (from % 64));
+    while (bits == 0) {
+      if (++group == full.size()) return words.size();
+      bits = full[group];
+    }
+    return group * 64 + static_cast<size_t>(std::countr_zero(bits));
+  }
 };
 
 BlockPool::BlockPool(int32_t device, size_t granularity)
-    : device_(device), granularity_(granularity) {}
+    : device_(device), granularity_(granularity), shift_(std::countr_zero(granularity)) {}
 
 BlockPool::~BlockPool() = default;
 
@@ -74,7 +97,7 @@ size_t BlockPool::round(size_t requested) const {
   if (requested > std::numeric_limits<size_t>::max() - 2 * std::max(granularity_, kLargeStep)) {
     return 0;
   }
-  return rounded_up(std::max<size_t>(requested, 1), granularity_);
+  return (std::max<size_t>(requested, 1) + granularity_ - 1) >> shift_ << shift_;
 }
 
 size_t BlockPool::segment_bytes(size_t bytes) const {
@@ -102,7 +125,7 @@ Block* BlockPool::find(int64_t stream, size_t bytes) {
     if (best != blocks.large.end()) return *best;
   }
   // A large request that fits into an unused segment of small blocks takes it before new memory.
-  return blocks.smallest_from(bytes / granularity_);
+  return blocks.smallest_from(bytes >> shift_);
 }
 
 bool BlockPool::is_oversized(const Block& block, size_t bytes) const {
@@ -197,7 +220,7 @@ bool BlockPool::holds(const void* address) const {
 void BlockPool::link(Block* block) {
   StreamBlocks& blocks = *block->segment->owner;
   if (block->segment->kind == PoolKind::kSmall) {
-    blocks.add(block->bytes / granularity_, block);
+    blocks.add(block->bytes >> shift_, block);
   } else {
     blocks.large.insert(block);
   }
@@ -206,7 +229,7 @@ void BlockPool::link(Block* block) {
 void BlockPool::unlink(Block* block) {
   StreamBlocks& blocks = *block->segment->owner;
   if (block->segment->kind == PoolKind::kSmall) {
-    blocks.remove(block->bytes / granularity_, block);
+    blocks.remove(block->bytes >> shift_, block);
   } else {
     blocks.large.erase(block);
   }

@@ -111,6 +111,7 @@ class BlockPool {
 
   const int32_t device_;
   const size_t granularity_;
+  const int shift_;  // log2 of it
   std::map<const std::byte*, std::unique_ptr<Segment>> segments_;
   std::unordered_map<int64_t, std::unique_ptr<StreamBlocks>> streams_;
   StreamBlocks* last_used_ = nullptr;

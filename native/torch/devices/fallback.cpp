@@ -178,7 +178,8 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   give_generator(plan.random, arguments, device.index());
   if (plan.device >= 0) arguments[plan.device] = c10::Device(c10::kCPU);
 
-  const c10::DeviceGuard guard(device);
+  const c10::OptionalDeviceGuard guard(device.index() == current_device() ? std::nullopt
+                                                                          : std::optional(device));
   HostCall call(device.index(), plan.keeps_nothing ? host_call_mode() : HostCall::Mode::kCopy);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     c10::IValue& value = arguments[i];

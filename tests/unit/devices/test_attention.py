@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +48,28 @@ def test_sdpa_kernel_chooses() -> None:
         assert FLASH not in taken(*inputs())
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         assert taken(*inputs()) == [FLASH]
+
+
+def test_sdpa_kernel_chooses_where_the_host_does_not_see_the_memory(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = """
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as attention
+from bringup import devices
+assert not devices.load_driver("sim").host_visible
+torch.manual_seed(0)
+here = [torch.randn(2, 4, 8, 16) for _ in range(3)]
+there = [x.to("npu") for x in here]
+flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
+for choice in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
+    devices.fallback_report(reset=True)
+    with sdpa_kernel(choice):
+        same = torch.equal(attention(*there).cpu(), attention(*here))
+    print(same, any(flash in row.operator for row in devices.fallback_report().rows))
+"""
+    assert fresh_python(code, BRINGUP_SIM_ISOLATED="1") == "True True\nTrue False"
 
 
 @pytest.mark.parametrize("causal", [False, True])

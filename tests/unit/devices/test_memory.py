@@ -122,6 +122,27 @@ print(1 - z[0, 0])
     )
 
 
+def test_large_results_are_right_where_they_are_staged_on_the_host(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = """
+import torch
+from bringup import devices
+devices.load_driver("sim")
+here = torch.randn(300_000)
+there = here.to("npu")
+results = [there + number for number in range(24)]  # each reuses staging memory of former ones
+print(all(torch.equal(result.cpu(), here + number) for number, result in enumerate(results)))
+for number in range(8):
+    there.mul_(2).add_(results[number])
+    here.mul_(2).add_(here.new_tensor(results[number].cpu()))
+print(torch.equal(there.cpu(), here))
+parts = [part + 1 for part in there.view(3, -1).unbind()]
+print(torch.equal(torch.stack(parts).cpu(), here.view(3, -1) + 1))
+"""
+    assert fresh_python(code, BRINGUP_SIM_ISOLATED="1") == "True\nTrue\nTrue"
+
+
 def test_process_with_pending_work_and_live_tensors_ends_cleanly(
     fresh_python: Callable[..., str],
 ) -> None:

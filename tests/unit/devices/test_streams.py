@@ -91,6 +91,30 @@ def test_non_blocking_copy_from_pinned_memory_survives_its_source() -> None:
     del kept
 
 
+def test_non_blocking_copy_of_part_of_pinned_memory_survives_its_source() -> None:
+    with torch.npu.stream(torch.npu.Stream()) as stream:
+        kept = keep_busy()
+        part = torch.full((1 << 20,), 3.0).pin_memory()[1 << 19 :]
+        there = part.to("npu", non_blocking=True)
+        del part
+        for value in range(4):  # would reuse the pinned block if it were free
+            torch.full((1 << 20,), float(value)).pin_memory()
+        stream.synchronize()
+        assert bool((there == 3).all())
+    del kept
+
+
+def test_non_blocking_copy_of_ordinary_memory_is_over_when_it_returns() -> None:
+    with torch.npu.stream(torch.npu.Stream()):
+        there = torch.empty(1 << 20, device="npu")
+        kept = keep_busy()
+        source = torch.full((1 << 20,), 3.0)
+        there.copy_(source, non_blocking=True)
+        source.zero_()
+        assert bool((there == 3).all())
+    del kept
+
+
 def test_block_used_by_another_stream_is_not_reused_before_that_stream_is_done() -> None:
     side = torch.npu.Stream()
     torch.npu.empty_cache()

@@ -341,3 +341,38 @@ def test_resize_keeps_what_fits() -> None:
     assert x[:4].cpu().tolist() == [0, 1, 2, 3]
     x.untyped_storage().resize_(0)
     assert x.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int64,
+        torch.uint32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.float8_e4m3fn,
+    ],
+    ids=str,
+)
+def test_item_is_what_the_cpu_gives(dtype: torch.dtype) -> None:
+    values = torch.tensor([0.0, 1.0, 3.0]).to(dtype)
+    there = values.to("npu")
+    for i in range(3):
+        assert there[i].item() == values[i].item()
+        assert type(there[i].item()) is type(values[i].item())
+
+
+def test_item_follows_the_work_of_its_stream_and_conjugates() -> None:
+    with torch.npu.stream(torch.npu.Stream()):
+        there = torch.zeros(1 << 22, device="npu")
+        for _ in range(4):
+            there = there.clone()
+        there.fill_(7)
+        assert there[-1].item() == 7
+    assert torch.tensor([1 + 2j]).to("npu").conj()[0].item() == 1 - 2j
