@@ -269,8 +269,8 @@ typedef struct bringup_driver {
   int32_t (*fill_async)(int32_t device, void* dst, uint8_t value, size_t bytes,
                         bringup_stream stream);
 
-  /* --- streams and events. priority: 0 is normal, lower is more urgent, within the range of the
-   * properties. event_query and stream_query return BRINGUP_NOT_READY while work is pending. An
+  /* --- streams and events. priority: 0 is normal, lower is more urgent, always within the range of
+   * the properties. event_query and stream_query return BRINGUP_NOT_READY while work is pending. An
    * event that was never recorded counts as done; one that is recorded again stands for its last
    * record. A handle is never NULL and differs from all live ones of its kind. What is destroyed
    * has no pending work. */
@@ -287,7 +287,7 @@ typedef struct bringup_driver {
   int32_t (*event_wait)(bringup_event event, int32_t device,
                         bringup_stream stream); /* [required] the stream waits */
   int32_t (*event_query)(bringup_event event);  /* [required] */
-  /* NULL: the kit asks event_query until it is done. */
+  /* NULL: the kit asks event_query until it is done, which then returns a failure in its place. */
   int32_t (*event_synchronize)(bringup_event event);
   /* Both events have timing and are done. NULL: events with timing are refused. */
   int32_t (*event_elapsed)(bringup_event start, bringup_event end, double* milliseconds);
@@ -345,8 +345,8 @@ typedef struct bringup_driver {
 
   /* --- LIFECYCLE. init is called once, before every other function, and may take its time; its
    * failure refuses the driver. shutdown is called once when the process ends in an ordinary way,
-   * after the kit has waited for all work; no call follows it but mem_free, host_free and
-   * the functions that destroy, which return a failure or do nothing. */
+   * after the kit has waited for all work, or when the kit refuses the driver after init; no call
+   * follows it. What was not freed or destroyed by then is the driver's to drop. */
   int32_t (*init)(void);
   int32_t (*shutdown)(void);
 
@@ -361,8 +361,9 @@ typedef struct bringup_driver {
   int32_t (*event_wait_for)(bringup_event event, int64_t nanoseconds);
 
   /* --- RESET. After a failure that the device does not get over by itself (BRINGUP_DEVICE_LOST):
-   * drops all pending work of the device and forgets its failures. Memory, streams, events, modules
-   * and graphs stay valid; what memory holds is undefined. Events that were pending are done. */
+   * drops all pending work of the device and forgets its failures; what runs may be waited for, and
+   * dropped launches are released. Memory, streams, events, modules and graphs stay valid; what
+   * memory holds is undefined. Events that were pending are done. */
   int32_t (*device_reset)(int32_t device);
 
   /* --- HOST_MEMORY. Makes the caller's host memory [address, address + bytes) as good as that of

@@ -63,7 +63,10 @@ std::string detail_text(const bringup_driver& table) {
   bringup_error_detail detail{};
   detail.struct_size = sizeof detail;
   detail.device = -1;
-  if (table.error_detail(&detail) != BRINGUP_OK) return "";
+  if (table.error_detail(&detail) != BRINGUP_OK) {
+    const char* why = table.last_error != nullptr ? table.last_error() : nullptr;
+    return " [no detail: " + std::string(why != nullptr ? why : "error_detail failed") + "]";
+  }
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (detail.code != 0) add("code " + std::to_string(detail.code));
@@ -77,7 +80,10 @@ std::string detail_text(const bringup_driver& table) {
 
 bringup_driver read_table(bringup_driver_get_fn get) {
   if (get == nullptr) throw Refused("it exports no function 'bringup_driver_get'");
-  const bringup_driver* given = get(BRINGUP_DRIVER_ABI);
+  return read_table(get(BRINGUP_DRIVER_ABI));
+}
+
+bringup_driver read_table(const bringup_driver* given) {
   if (given == nullptr) {
     throw Refused("it does not speak driver ABI " + std::to_string(BRINGUP_DRIVER_ABI));
   }
@@ -98,26 +104,41 @@ bringup_driver read_table(bringup_driver_get_fn get) {
   return table;
 }
 
-Description start(const bringup_driver& table, int32_t most_devices) {
-  const auto must = [&](int32_t status, const char* what) {
-    if (status != BRINGUP_OK) throw Refused(std::string(what) + ": " + error_text(table, status));
-  };
-  Description found;
-  found.device_name = read_text(table.device_name, "device_name");
-  found.description = read_text(table.description, "description");
-  if (table.init != nullptr) must(table.init(), "init");
+namespace {
+
+void must(const bringup_driver& table, int32_t status, const char* what) {
+  if (status != BRINGUP_OK) throw Refused(std::string(what) + ": " + error_text(table, status));
+}
+
+std::vector<bringup_device_props> ask_devices(const bringup_driver& table, int32_t most_devices) {
   int32_t count = 0;
-  must(table.device_count(&count), "device_count");
+  must(table, table.device_count(&count), "device_count");
   if (count < 1) throw Refused("it has no device");
   if (count > most_devices) {
     throw Refused("it has " + std::to_string(count) + " devices, at most " +
                   std::to_string(most_devices) + " are supported");
   }
+  std::vector<bringup_device_props> devices(static_cast<size_t>(count));
   for (int32_t device = 0; device < count; ++device) {
-    bringup_device_props props{};
+    bringup_device_props& props = devices[static_cast<size_t>(device)];
     props.struct_size = sizeof props;
-    must(table.device_props(device, &props), "device_props");
-    found.devices.push_back(props);
+    must(table, table.device_props(device, &props), "device_props");
+  }
+  return devices;
+}
+
+}  // namespace
+
+Description start(const bringup_driver& table, int32_t most_devices) {
+  Description found;
+  found.device_name = read_text(table.device_name, "device_name");
+  found.description = read_text(table.description, "description");
+  if (table.init != nullptr) must(table, table.init(), "init");
+  try {
+    found.devices = ask_devices(table, most_devices);
+  } catch (...) {
+    if (table.shutdown != nullptr) table.shutdown();
+    throw;
   }
   return found;
 }

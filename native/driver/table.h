@@ -21,6 +21,7 @@ class Refused : public std::runtime_error {
 // capabilities announce throws Refused. Of the capabilities those remain whose functions are all
 // there; functions of other groups are NULL. `get` NULL: the library exports no such function.
 bringup_driver read_table(bringup_driver_get_fn get);
+bringup_driver read_table(const bringup_driver* given);
 
 // What a driver says of itself and of its devices, and what can be seen in the table.
 struct Description {
@@ -29,8 +30,8 @@ struct Description {
   std::vector<bringup_device_props> devices;
 };
 
-// Asks a table that checked() made; calls init first where the driver has one. Throws Refused with
-// the driver's words.
+// Asks a table that checked() made; calls init first where the driver has one, and shutdown where
+// it is refused afterwards. Throws Refused with the driver's words.
 Description start(const bringup_driver& table, int32_t most_devices);
 
 const char* status_name(int32_t status) noexcept;  // "out of memory"

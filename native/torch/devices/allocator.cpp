@@ -250,6 +250,11 @@ c10::DeviceIndex device_of_address(const void* address) {
       return static_cast<c10::DeviceIndex>(device);
     }
   }
+  // Memory that did not come from here: of a library of the vendor's, wrapped by from_blob.
+  const auto info = driver_pointer_info(address);
+  if (info && info->kind == BRINGUP_POINTER_DEVICE) {
+    return static_cast<c10::DeviceIndex>(info->device);
+  }
   TORCH_CHECK(false, "no device '", driver_facts().device_name, "' holds the address ", address);
 }
 

@@ -4,12 +4,15 @@
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Generator.h>
 
+#include <algorithm>
+
 #include "driver/traced.h"
 #include "driver/waits.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/dtypes.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
+#include "torch/devices/host_allocator.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
 #include "torch/module.h"
@@ -40,7 +43,36 @@ nb::dict props_dict(c10::DeviceIndex device) {
   dict["supports_float64"] = props.supports_float64 != 0;
   dict["supports_int64"] = props.supports_int64 != 0;
   dict["host_visible_memory"] = props.host_visible_memory != 0;
+  dict["dtypes"] = dtype_names(props);
+  dict["alignment"] = std::max<uint32_t>(props.alignment, 64);
+  dict["uuid"] = nb::bytes(reinterpret_cast<const char*>(props.uuid), sizeof props.uuid);
+  dict["driver_version"] = nb::str(props.driver_version);
+  dict["least_priority"] = props.least_priority;
+  dict["greatest_priority"] = props.greatest_priority;
+  dict["max_grid"] = nb::make_tuple(props.max_grid[0], props.max_grid[1], props.max_grid[2]);
+  dict["max_block"] = nb::make_tuple(props.max_block[0], props.max_block[1], props.max_block[2]);
+  dict["max_block_threads"] = props.max_block_threads;
+  dict["max_shared_bytes"] = props.max_shared_bytes;
   return dict;
+}
+
+// A status and the driver's words for it, so that Python can raise the class that fits.
+std::pair<int32_t, std::string> with_text(int32_t status) {
+  return {status, status == BRINGUP_OK ? "" : driver_error_text(status)};
+}
+
+std::pair<int32_t, std::string> reset_with_text(c10::DeviceIndex device) {
+  if (StreamObserver* observer = stream_observer()) observer->on_host_wait("reset_device()");
+  const nb::gil_scoped_release no_gil;
+  return with_text(reset_device(device));
+}
+
+// Kind, device, base, bytes; None where the driver cannot say.
+nb::object pointer_info(uintptr_t address) {
+  const auto info = driver_pointer_info(reinterpret_cast<const void*>(address));
+  if (!info) return nb::none();
+  return nb::make_tuple(info->kind, info->device, reinterpret_cast<uintptr_t>(info->base),
+                        info->bytes);
 }
 
 // The status and the driver's message, so that Python can raise the class that fits.
@@ -118,7 +150,34 @@ void bind_devices(nb::module_& module) {
   module.def(
       "open_driver", [](const std::string& path) { return facts_dict(open_driver(path)); },
       nb::arg("path"));
+  module.def(
+      "open_driver_table",
+      [](uintptr_t table, const std::string& path) {
+        return facts_dict(open_driver_table(table, path));
+      },
+      nb::arg("table"), nb::arg("path"));
+  module.def("close_driver", &close_driver);
   module.def("install_driver", &install_driver, Release());
+  module.def("shut_down_driver", [] {
+    const nb::gil_scoped_release no_gil;
+    return with_text(shut_down_driver());
+  });
+  module.def("reset_device", &reset_with_text, nb::arg("device"));
+  module.def("pointer_info", &pointer_info, nb::arg("address"));
+  module.def(
+      "device_of_address",
+      [](uintptr_t address) { return device_of_address(reinterpret_cast<const void*>(address)); },
+      nb::arg("address"));
+  module.def(
+      "register_host_memory",
+      [](uintptr_t address, size_t bytes) {
+        register_host_memory(reinterpret_cast<void*>(address), bytes);
+      },
+      nb::arg("address"), nb::arg("bytes"));
+  module.def(
+      "unregister_host_memory",
+      [](uintptr_t address) { unregister_host_memory(reinterpret_cast<void*>(address)); },
+      nb::arg("address"));
   module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
   module.def("set_wait_limit", &driver::set_wait_limit, nb::arg("seconds"), nb::arg("abort"));
   module.def("set_driver_trace", &set_driver_trace, nb::arg("path"), nb::arg("payload"),

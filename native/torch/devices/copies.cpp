@@ -89,7 +89,7 @@ void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIn
   const bool up = kind == BRINGUP_HOST_TO_DEVICE;
   copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, rows, stream);
   if (left_to_stream) {
-    host_allocator().record_event(host_address, host.data_ptr().get_context(), stream);
+    record_host_use(host_address, host, stream);
   } else {
     wait_for_copy(device, stream, host);
   }

@@ -11,10 +11,12 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "driver/checked.h"
+#include "driver/table.h"
 #include "driver/traced.h"
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
@@ -40,131 +42,23 @@ Loaded* g_opened = nullptr;    // guarded by g_mutex until it is published in g_
 std::atomic<const Loaded*> g_active{nullptr};
 std::atomic<bool> g_forked{false};
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw std::runtime_error("the driver " + path + " cannot be used: " + why);
-}
-
-template <typename Function>
-void need(const std::string& path, Function function, const char* name) {
-  if (function == nullptr) {
-    refuse(path, "its required function '" + std::string(name) +
-                     "' is NULL (bringup/driver.h says which functions are required)");
-  }
-}
-
-void check_required(const std::string& path, const bringup_driver& table) {
-#define BRINGUP_NEED(name) need(path, table.name, #name)
-  BRINGUP_NEED(device_count);
-  BRINGUP_NEED(device_props);
-  BRINGUP_NEED(device_synchronize);
-  BRINGUP_NEED(mem_alloc);
-  BRINGUP_NEED(mem_free);
-  BRINGUP_NEED(mem_info);
-  BRINGUP_NEED(copy_async);
-  BRINGUP_NEED(fill_async);
-  BRINGUP_NEED(stream_create);
-  BRINGUP_NEED(stream_destroy);
-  BRINGUP_NEED(stream_synchronize);
-  BRINGUP_NEED(stream_query);
-  BRINGUP_NEED(event_create);
-  BRINGUP_NEED(event_destroy);
-  BRINGUP_NEED(event_record);
-  BRINGUP_NEED(event_wait);
-  BRINGUP_NEED(event_query);
-  BRINGUP_NEED(event_synchronize);
-  BRINGUP_NEED(event_elapsed);
-#undef BRINGUP_NEED
-}
-
-const char* status_name(int32_t status) {
-  switch (status) {
-    case BRINGUP_OK:
-      return "ok";
-    case BRINGUP_INVALID:
-      return "invalid argument";
-    case BRINGUP_OUT_OF_MEMORY:
-      return "out of memory";
-    case BRINGUP_NOT_READY:
-      return "not ready";
-    case BRINGUP_UNSUPPORTED:
-      return "unsupported";
-    case BRINGUP_DEVICE_LOST:
-      return "device lost";
-    case BRINGUP_KERNEL_FAILED:
-      return "kernel failed";
-    case BRINGUP_ERROR:
-      return "error";
-    default:
-      return "unknown status";
-  }
-}
-
-std::string error_text_of(const bringup_driver& table, int32_t status) {
-  const char* text = table.last_error != nullptr ? table.last_error() : nullptr;
-  if (text != nullptr && *text != '\0') return text;
-  return std::string(status_name(status)) + " (status " + std::to_string(status) + ")";
-}
-
-// The end of the last field that every version 1 table has: what follows is optional.
-constexpr size_t kSmallestTable =
-    offsetof(bringup_driver, event_elapsed) + sizeof(bringup_driver::event_elapsed);
-
-bringup_driver read_table(const std::string& path, const runtime::Library& library) {
-  const auto get =
-      reinterpret_cast<bringup_driver_get_fn>(library.find_symbol("bringup_driver_get"));
-  if (get == nullptr) refuse(path, "it exports no function 'bringup_driver_get'");
-  const bringup_driver* given = get(BRINGUP_DRIVER_ABI);
-  if (given == nullptr) {
-    refuse(path, "it does not speak driver ABI " + std::to_string(BRINGUP_DRIVER_ABI));
-  }
-  if (given->struct_size < kSmallestTable) {
-    refuse(path, "its function table is too small: " + std::to_string(given->struct_size) +
-                     " bytes, at least " + std::to_string(kSmallestTable) + " are needed");
-  }
-  if (given->abi_version != BRINGUP_DRIVER_ABI) {
-    refuse(path, "it is written for driver ABI " + std::to_string(given->abi_version) +
-                     ", this is driver ABI " + std::to_string(BRINGUP_DRIVER_ABI));
-  }
-  bringup_driver table{};
-  std::memcpy(&table, given, std::min<size_t>(given->struct_size, sizeof(table)));
-  check_required(path, table);
-  // Below the checks: a trace has what the driver said, not what the checks made of it.
-  if (!g_trace.path.empty()) table = driver::traced(table, path, g_trace);
-  return driver::checked(table);
-}
-
-std::string read_text(const std::string& path, const char* text, const char* what) {
-  constexpr size_t kMost = 1024;
-  if (text == nullptr) return "";
-  const size_t length = strnlen(text, kMost);
-  if (length == kMost) refuse(path, std::string("its ") + what + " does not end");
-  return {text, length};
-}
-
-DriverFacts read_facts(const std::string& path, const bringup_driver& table) {
+DriverFacts facts_of(const std::string& path, const bringup_driver& table,
+                     const driver::Description& described) {
   DriverFacts facts;
   facts.path = path;
-  facts.device_name = read_text(path, table.device_name, "device_name");
-  facts.description = read_text(path, table.description, "description");
-  const auto must = [&](int32_t status, const char* what) {
-    if (status != BRINGUP_OK) refuse(path, std::string(what) + ": " + error_text_of(table, status));
-  };
-  must(table.device_count(&facts.device_count), "device_count");
-  if (facts.device_count < 1) refuse(path, "it has no device");
-  if (facts.device_count > kMaxDevices) {
-    refuse(path, "it has " + std::to_string(facts.device_count) + " devices, at most " +
-                     std::to_string(kMaxDevices) + " are supported");
-  }
+  facts.device_name = described.device_name;
+  facts.description = described.description;
+  facts.device_count = static_cast<int32_t>(described.devices.size());
   facts.host_visible = table.host_view != nullptr;
   facts.runs_host_code = table.launch != nullptr;
-  for (int32_t device = 0; device < facts.device_count; ++device) {
-    bringup_device_props props{};
-    props.struct_size = sizeof(props);
-    must(table.device_props(device, &props), "device_props");
+  for (size_t device = 0; device < described.devices.size(); ++device) {
+    const bringup_device_props& props = described.devices[device];
     facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
     facts.runs_host_code = facts.runs_host_code && props.runs_host_code != 0;
     if (device == 0) facts.driver_version = props.driver_version;
-    facts.absent_dtypes[static_cast<size_t>(device)] = absent_dtypes(props);
+    facts.absent_dtypes[device] = absent_dtypes(props);
+    facts.alignment = std::max<size_t>(facts.alignment, props.alignment);
+    facts.priorities[device] = {props.greatest_priority, props.least_priority};
   }
   return facts;
 }
@@ -188,16 +82,77 @@ void set_driver_trace(const std::string& path, bool payload, uint64_t limit) {
   g_trace = {path, payload, limit};
 }
 
-DriverFacts open_driver(const std::string& path) {
+namespace {
+
+// `read` gives the driver's table.
+template <class Read>
+DriverFacts open_and_start(const std::string& path, std::shared_ptr<runtime::Library> library,
+                           Read read) {
   std::lock_guard lock(g_mutex);
-  if (g_active.load() != nullptr) throw std::logic_error("a driver is already installed");
+  if (g_opened != nullptr) throw std::logic_error("a driver is already opened");
   auto opened = std::make_unique<Loaded>();
-  opened->library = runtime::Library::open(path);
-  opened->table = read_table(path, *opened->library);
-  opened->facts = read_facts(path, opened->table);
-  delete g_opened;  // opened before, but refused for its name
+  opened->library = std::move(library);
+  try {
+    bringup_driver table = read();
+    // Below the checks: a trace has what the driver said, not what the checks made of it.
+    if (!g_trace.path.empty()) table = driver::traced(table, path, g_trace);
+    opened->table = driver::checked(table);
+    opened->facts = facts_of(path, opened->table, driver::start(opened->table, kMaxDevices));
+  } catch (const driver::Refused& why) {
+    throw std::runtime_error("the driver " + path + " cannot be used: " + why.what());
+  }
   g_opened = opened.release();
   return g_opened->facts;
+}
+
+}  // namespace
+
+DriverFacts open_driver(const std::string& path) {
+  auto library = runtime::Library::open(path);
+  const auto get =
+      reinterpret_cast<bringup_driver_get_fn>(library->find_symbol("bringup_driver_get"));
+  return open_and_start(path, library, [&] { return driver::read_table(get); });
+}
+
+DriverFacts open_driver_table(uintptr_t table, const std::string& path) {
+  return open_and_start(path, nullptr, [&] {
+    return driver::read_table(reinterpret_cast<const bringup_driver*>(table));
+  });
+}
+
+void close_driver() {
+  std::lock_guard lock(g_mutex);
+  if (g_opened == nullptr || g_active.load() != nullptr) {
+    throw std::logic_error("no driver is opened and not installed");
+  }
+  const std::unique_ptr<Loaded> closed(std::exchange(g_opened, nullptr));
+  if (closed->table.shutdown != nullptr) closed->table.shutdown();
+}
+
+int32_t shut_down_driver() {
+  const auto shutdown = active_driver()->shutdown;
+  return shutdown != nullptr ? shutdown() : BRINGUP_OK;
+}
+
+int32_t reset_device(c10::DeviceIndex device) {
+  const bringup_driver& driver = *active_driver();
+  device = checked_device(device);
+  TORCH_CHECK(driver.device_reset != nullptr, "device '", driver_facts().device_name, ":",
+              static_cast<int>(device),
+              "' cannot be reset: its driver has no device_reset (BRINGUP_HAS_RESET of "
+              "bringup/driver.h). Start the process anew");
+  const int32_t status = driver.device_reset(device);
+  if (status == BRINGUP_OK) take_host_failure(device);
+  return status;
+}
+
+std::optional<bringup_pointer_info> driver_pointer_info(const void* address) {
+  const bringup_driver& driver = *active_driver();
+  if (driver.pointer_info == nullptr) return std::nullopt;
+  bringup_pointer_info info{};
+  info.struct_size = sizeof info;
+  check_driver(driver.pointer_info(address, &info), "asking whose memory an address lies in");
+  return info;
 }
 
 bool install_driver() {
@@ -245,12 +200,19 @@ bringup_device_props device_props(c10::DeviceIndex device) {
 
 bool in_forked_child() noexcept { return g_forked.load(std::memory_order_relaxed); }
 
-std::string driver_error_text(int32_t status) { return error_text_of(*active_driver(), status); }
+std::string driver_error_text(int32_t status) {
+  return driver::error_text(*active_driver(), status);
+}
 
 std::string driver_failure_text(int32_t status, const char* what) {
   std::string text = driver_error_text(status);
   if (status == BRINGUP_KERNEL_FAILED) return text;  // it says which operator, which matters
-  return std::string(what) + " failed on device '" + driver_facts().device_name + "': " + text;
+  const bool resets = status == BRINGUP_DEVICE_LOST && active_driver()->device_reset != nullptr;
+  const char* next = resets ? ". reset_device() of the device's module makes it usable again; what "
+                              "its tensors hold is lost"
+                            : "";
+  return std::string(what) + " failed on device '" + driver_facts().device_name + "': " + text +
+         next;
 }
 
 void check_driver(int32_t status, const char* what) {

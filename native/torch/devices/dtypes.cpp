@@ -5,6 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <initializer_list>
+#include <string>
+#include <utility>
 
 namespace bringup::torch_ext {
 namespace {
@@ -26,31 +29,83 @@ c10::ScalarType half_the_size(c10::ScalarType type) {
                                                 : c10::ScalarType::Float;
 }
 
-const char* closest_supported(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Double:
-      return "torch.float32";
-    case c10::ScalarType::ComplexDouble:
-      return "torch.complex64";
-    default:
-      return "another dtype";
-  }
+// What the device has for it, as nearly the same as may be; no name: nothing like it.
+const char* closest_supported(c10::ScalarType type, DtypeSet absent) {
+  using Type = c10::ScalarType;
+  struct Choice {
+    Type type;
+    const char* name;
+  };
+  const auto first = [&](std::initializer_list<Choice> choices) -> const char* {
+    for (const Choice& choice : choices) {
+      if ((absent & only(choice.type)) == 0) return choice.name;
+    }
+    return nullptr;
+  };
+  constexpr Choice kFloat{Type::Float, "torch.float32"};
+  constexpr Choice kHalf{Type::Half, "torch.float16"};
+  constexpr Choice kBfloat{Type::BFloat16, "torch.bfloat16"};
+  if (c10::isComplexType(type)) return first({{Type::ComplexFloat, "torch.complex64"}});
+  if (c10::isFloatingType(type)) return first({kFloat, kBfloat, kHalf});
+  return first({{Type::Int, "torch.int32"}, {Type::Long, "torch.int64"}});
 }
+
+// Every dtype that the properties have a bit for.
+constexpr std::pair<uint64_t, c10::ScalarType> kDtypes[] = {
+    {BRINGUP_DTYPE_BOOL, c10::ScalarType::Bool},
+    {BRINGUP_DTYPE_UINT8, c10::ScalarType::Byte},
+    {BRINGUP_DTYPE_INT8, c10::ScalarType::Char},
+    {BRINGUP_DTYPE_INT16, c10::ScalarType::Short},
+    {BRINGUP_DTYPE_INT32, c10::ScalarType::Int},
+    {BRINGUP_DTYPE_INT64, c10::ScalarType::Long},
+    {BRINGUP_DTYPE_UINT16, c10::ScalarType::UInt16},
+    {BRINGUP_DTYPE_UINT32, c10::ScalarType::UInt32},
+    {BRINGUP_DTYPE_UINT64, c10::ScalarType::UInt64},
+    {BRINGUP_DTYPE_FLOAT16, c10::ScalarType::Half},
+    {BRINGUP_DTYPE_BFLOAT16, c10::ScalarType::BFloat16},
+    {BRINGUP_DTYPE_FLOAT32, c10::ScalarType::Float},
+    {BRINGUP_DTYPE_FLOAT64, c10::ScalarType::Double},
+    {BRINGUP_DTYPE_COMPLEX32, c10::ScalarType::ComplexHalf},
+    {BRINGUP_DTYPE_COMPLEX64, c10::ScalarType::ComplexFloat},
+    {BRINGUP_DTYPE_COMPLEX128, c10::ScalarType::ComplexDouble},
+    {BRINGUP_DTYPE_FLOAT8_E4M3FN, c10::ScalarType::Float8_e4m3fn},
+    {BRINGUP_DTYPE_FLOAT8_E5M2, c10::ScalarType::Float8_e5m2},
+    {BRINGUP_DTYPE_FLOAT8_E4M3FNUZ, c10::ScalarType::Float8_e4m3fnuz},
+    {BRINGUP_DTYPE_FLOAT8_E5M2FNUZ, c10::ScalarType::Float8_e5m2fnuz},
+    {BRINGUP_DTYPE_FLOAT8_E8M0FNU, c10::ScalarType::Float8_e8m0fnu},
+    {BRINGUP_DTYPE_FLOAT4_E2M1FN_X2, c10::ScalarType::Float4_e2m1fn_x2},
+};
 
 }  // namespace
 
 DtypeSet absent_dtypes(const bringup_device_props& props) noexcept {
   DtypeSet absent = 0;
+  for (const auto& [bit, type] : kDtypes) {
+    if (props.dtypes != 0 && (props.dtypes & bit) == 0) absent |= only(type);
+  }
   if (props.supports_float64 == 0) {
     absent |= only(c10::ScalarType::Double) | only(c10::ScalarType::ComplexDouble);
   }
   return absent;
 }
 
+std::vector<std::string> dtype_names(const bringup_device_props& props) {
+  const DtypeSet absent = absent_dtypes(props);
+  std::vector<std::string> names;
+  for (const auto& [bit, type] : kDtypes) {
+    if ((absent & only(type)) == 0) names.emplace_back(c10::getDtypeNames(type).first);
+  }
+  return names;
+}
+
 void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device) {
   const std::string dtype = dtype_name(type);
   const std::string name = device_name(device);
-  const char* other = closest_supported(type);
+  const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
+  const char* other = closest_supported(type, absent);
+  TORCH_CHECK_TYPE(
+      other != nullptr, "device '", name, "' has no tensors of ", dtype,
+      ", as its driver says, and none of a dtype like it. Leave the tensor on the cpu");
   TORCH_CHECK_TYPE(false, "device '", name, "' has no tensors of ", dtype,
                    ", as its driver says: expected ", other, ", got ", dtype,
                    ". Cast before the tensor gets there, as in tensor.to('", name, "', ", other,
@@ -60,6 +115,10 @@ void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device) {
 void set_float64_policy(Float64Policy policy) noexcept { g_float64_policy = policy; }
 
 Placement place_absent(c10::ScalarType type, c10::DeviceIndex device) {
+  // The policy is about float64: a driver may lack other dtypes too.
+  const bool is_float64 = type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble;
+  const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
+  if (!is_float64 || (absent & only(half_the_size(type))) != 0) refuse_dtype(type, device);
   switch (g_float64_policy.load()) {
     case Float64Policy::kWarn: {
       const c10::ScalarType smaller = half_the_size(type);

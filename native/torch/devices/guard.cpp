@@ -49,10 +49,12 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, {kDriverDevice, checked_device(device.index())});
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool urgent) const override {
-    return pooled_stream(device.index(), urgent);
+    const c10::DeviceIndex index = checked_device(device.index());
+    const PriorityRange& range = driver_facts().priorities[static_cast<size_t>(index)];
+    return pooled_stream(index, urgent ? range.greatest : 0);
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
-    return pooled_stream(device.index(), priority < 0);
+    return pooled_stream(device.index(), priority);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return exchange_current_stream(stream);

@@ -1,5 +1,6 @@
 // torch's hooks for PrivateUse1: device switching from anywhere, generators, pinned memory,
 // resizing.
+#include <ATen/Context.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -73,6 +74,8 @@ void register_hooks() {
   // Never destroyed: torch keeps a plain pointer to it.
   static auto* hooks = new DriverHooks;
   at::RegisterPrivateUse1HooksInterface(hooks);
+  // The driver is loaded, so the device is ready; until torch knows it takes no memory for pinned.
+  at::globalContext().lazyInitDevice(kDriverDevice);
 }
 
 }  // namespace bringup::torch_ext

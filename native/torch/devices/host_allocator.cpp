@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "torch/devices/state.h"
@@ -52,10 +53,26 @@ OwnedEvent end_of(const c10::Stream& stream) noexcept {
   return OwnedEvent(nullptr, status == BRINGUP_OK || status == BRINGUP_KERNEL_FAILED);
 }
 
-// Every pinned range, for "is this address pinned?".
+struct PinnedRange {
+  size_t bytes = 0;
+  bool registered = false;
+  // Of a registered range: what was left to each stream is over when its event is.
+  std::map<std::pair<c10::DeviceIndex, c10::StreamId>, OwnedEvent> uses;
+};
+
+// Every pinned and every registered range, for "is this address pinned?".
 struct PinnedRanges {
   std::mutex mutex;
-  std::map<const std::byte*, size_t> ranges;
+  std::map<const std::byte*, PinnedRange> ranges;
+
+  // The range that holds an address. With the mutex held.
+  std::map<const std::byte*, PinnedRange>::iterator find(const void* address) {
+    const auto* byte = static_cast<const std::byte*>(address);
+    auto range = ranges.upper_bound(byte);
+    if (range == ranges.begin()) return ranges.end();
+    --range;
+    return byte < range->first + range->second.bytes ? range : ranges.end();
+  }
 };
 PinnedRanges& pinned_ranges() {
   static auto* ranges = new PinnedRanges;
@@ -76,7 +93,7 @@ struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent>
                        " pinned bytes");
     }
     std::lock_guard lock(pinned_ranges().mutex);
-    pinned_ranges().ranges.emplace(static_cast<const std::byte*>(*address), bytes);
+    pinned_ranges().ranges[static_cast<const std::byte*>(*address)].bytes = bytes;
   }
 
   void free_block(at::HostBlock<c10::Stream>* block) override {
@@ -118,12 +135,69 @@ at::HostAllocator& host_allocator() { return pinned_allocator(); }
 
 bool is_pinned_address(const void* address) {
   PinnedRanges& pinned = pinned_ranges();
-  const auto* byte = static_cast<const std::byte*>(address);
   std::lock_guard lock(pinned.mutex);
-  auto range = pinned.ranges.upper_bound(byte);
-  if (range == pinned.ranges.begin()) return false;
-  --range;
-  return byte < range->first + range->second;
+  return pinned.find(address) != pinned.ranges.end();
+}
+
+void record_host_use(void* address, const at::Storage& storage, const c10::Stream& stream) {
+  PinnedRanges& pinned = pinned_ranges();
+  {
+    std::lock_guard lock(pinned.mutex);
+    const auto range = pinned.find(address);
+    if (range != pinned.ranges.end() && range->second.registered) {
+      range->second.uses.insert_or_assign({stream.device_index(), stream.id()}, end_of(stream));
+      return;
+    }
+  }
+  host_allocator().record_event(address, storage.data_ptr().get_context(), stream);
+}
+
+void register_host_memory(void* address, size_t bytes) {
+  const bringup_driver& driver = *active_driver();
+  TORCH_CHECK(driver.host_register != nullptr, "host memory cannot be registered with device '",
+              driver_facts().device_name,
+              "': its driver has no host_register (BRINGUP_HAS_HOST_MEMORY of bringup/driver.h). "
+              "tensor.pin_memory() makes a pinned copy");
+  PinnedRanges& pinned = pinned_ranges();
+  const auto* begin = static_cast<const std::byte*>(address);
+  std::lock_guard lock(pinned.mutex);
+  const auto next = pinned.ranges.lower_bound(begin);
+  const bool overlaps = pinned.find(address) != pinned.ranges.end() ||
+                        (next != pinned.ranges.end() && next->first < begin + bytes);
+  TORCH_CHECK(!overlaps, "the ", bytes, " bytes at ", address,
+              " are pinned or registered already, or a part of them is");
+  check_driver(driver.host_register(address, bytes), "registering host memory");
+  PinnedRange& range = pinned.ranges[begin];
+  range.bytes = bytes;
+  range.registered = true;
+}
+
+void unregister_host_memory(void* address) {
+  PinnedRanges& pinned = pinned_ranges();
+  std::unique_lock lock(pinned.mutex);
+  const auto found = pinned.ranges.find(static_cast<const std::byte*>(address));
+  TORCH_CHECK(found != pinned.ranges.end() && found->second.registered,
+              "no registered memory begins at ", address);
+  // No longer pinned for others, but waited for without the lock.
+  auto range = pinned.ranges.extract(found);
+  lock.unlock();
+  int32_t failed = BRINGUP_OK;
+  std::string failure;
+  for (const auto& [where, event] : range.mapped().uses) {
+    const int32_t without_event = event.over() ? BRINGUP_OK : BRINGUP_ERROR;
+    const int32_t status = event.get() != nullptr ? wait_for_event(event.get()) : without_event;
+    if (status == BRINGUP_OK || failed != BRINGUP_OK) continue;
+    failed = status;
+    failure = driver_error_text(status);
+  }
+  if (failed != BRINGUP_OK && failed != BRINGUP_KERNEL_FAILED) {  // a copy may be pending still
+    lock.lock();
+    pinned.ranges.insert(std::move(range));
+    TORCH_CHECK(false, "memory stays registered, as waiting for its copies failed: ", failure);
+  }
+  range.mapped().uses.clear();
+  check_driver(active_driver()->host_unregister(address), "unregistering host memory");
+  TORCH_CHECK(failed == BRINGUP_OK, failure);
 }
 
 void register_host_allocator() { at::setHostAllocator(kDriverDevice, &pinned_allocator()); }

@@ -2,12 +2,23 @@
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Storage.h>
 
 namespace bringup::torch_ext {
 
 at::HostAllocator& host_allocator();
 
-// True when `address` lies in pinned memory.
+// True when `address` lies in pinned or registered memory.
 bool is_pinned_address(const void* address);
+
+// A copy of pinned or registered memory at `address`, of `storage`, was left to `stream`: the
+// memory is not reused, and not unregistered, before it is over.
+void record_host_use(void* address, const at::Storage& storage, const c10::Stream& stream);
+
+// Makes host memory as good as pinned for copies. Raises when the driver cannot, or when a part of
+// the range is pinned or registered already.
+void register_host_memory(void* address, size_t bytes);
+// Waits for the copies that use the range that begins here. Raises when there is none.
+void unregister_host_memory(void* address);
 
 }  // namespace bringup::torch_ext

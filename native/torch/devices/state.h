@@ -8,7 +8,9 @@
 #include <c10/core/Stream.h>
 
 #include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "torch/devices/driver.h"
 
@@ -23,6 +25,12 @@ constexpr int kMaxDevices = 64;
 using DtypeSet = uint64_t;
 static_assert(static_cast<int>(c10::ScalarType::NumOptions) <= 64);
 
+// Stream priorities, as CUDA numbers them: lower is more urgent.
+struct PriorityRange {
+  int32_t greatest = 0;
+  int32_t least = 0;
+};
+
 // Facts about a driver that passed every check of its contract.
 struct DriverFacts {
   std::string path;
@@ -33,6 +41,8 @@ struct DriverFacts {
   bool host_visible = false;    // every device lets the host read and write its memory
   bool runs_host_code = false;  // every device runs kernels that were built for the host
   std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
+  size_t alignment = 64;                              // of what mem_alloc gives, on every device
+  std::array<PriorityRange, kMaxDevices> priorities{};
 };
 
 // The trace that the driver which is opened next gets; an empty path: none. `limit` 0: any size.
@@ -41,9 +51,22 @@ void set_driver_trace(const std::string& path, bool payload, uint64_t limit);
 // Opens and checks a driver without making it active. Throws std::runtime_error that says what is
 // wrong with it.
 DriverFacts open_driver(const std::string& path);
+// The same for a table in memory, which must live as long as the process. `path`: for messages.
+DriverFacts open_driver_table(uintptr_t table, const std::string& path);
+// Gives an opened driver up that shall not be installed.
+void close_driver();
 // Makes the opened driver torch's PrivateUse1 backend: allocator, guard, hooks, operators. Once in
 // a process. True when autograd had started before and just got threads for the devices.
 bool install_driver();
+
+// Ends the installed driver, after which every call of it fails or does nothing.
+int32_t shut_down_driver();
+
+// Drops pending work and failures of a device. Raises when the driver cannot.
+int32_t reset_device(c10::DeviceIndex device);
+
+// What the driver knows of an address, where it says so.
+std::optional<bringup_pointer_info> driver_pointer_info(const void* address);
 
 // The loaded driver's facts; only while active_driver() is not null.
 const DriverFacts& driver_facts() noexcept;
@@ -51,6 +74,8 @@ bringup_device_props device_props(c10::DeviceIndex device);
 
 // The dtypes that a device with these properties lacks.
 DtypeSet absent_dtypes(const bringup_device_props& props) noexcept;
+// torch's names of those that it has.
+std::vector<std::string> dtype_names(const bringup_device_props& props);
 [[noreturn]] void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device);
 // Called for every device tensor that comes to be. TypeError names dtype, device and what to do.
 inline void check_dtype(c10::ScalarType type, c10::DeviceIndex device) {
@@ -66,7 +91,8 @@ c10::DeviceIndex checked_device(c10::DeviceIndex device);  // -1 becomes the cur
 // This thread's current stream; streams come from a pool and live as long as the process.
 c10::Stream current_stream(c10::DeviceIndex device) noexcept;
 c10::Stream exchange_current_stream(c10::Stream stream);
-c10::Stream pooled_stream(c10::DeviceIndex device, bool urgent);
+// A priority beyond the device's range becomes its nearest end, as in CUDA.
+c10::Stream pooled_stream(c10::DeviceIndex device, int32_t priority);
 inline bringup_stream native_stream(const c10::Stream& stream) noexcept {
   return reinterpret_cast<bringup_stream>(stream.id());
 }

@@ -2,8 +2,10 @@
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -23,9 +25,15 @@ struct StreamPool {
   size_t next = 0;
 };
 
-StreamPool& stream_pool(c10::DeviceIndex device, bool urgent) {
-  static auto* pools = new std::array<std::array<StreamPool, 2>, kMaxDevices>;
-  return (*pools)[static_cast<size_t>(device)][urgent ? 1 : 0];
+// One for each priority that was asked for.
+StreamPool& stream_pool(c10::DeviceIndex device, int32_t priority) {
+  struct Pools {
+    std::mutex mutex;
+    std::map<std::pair<c10::DeviceIndex, int32_t>, StreamPool> of;
+  };
+  static auto* pools = new Pools;
+  std::lock_guard lock(pools->mutex);
+  return pools->of[{device, priority}];
 }
 
 struct Current {
@@ -69,14 +77,15 @@ c10::Stream exchange_current_stream(c10::Stream stream) {
   return former;
 }
 
-c10::Stream pooled_stream(c10::DeviceIndex device, bool urgent) {
+c10::Stream pooled_stream(c10::DeviceIndex device, int32_t priority) {
   device = checked_device(device);
-  StreamPool& pool = stream_pool(device, urgent);
+  const PriorityRange& range = driver_facts().priorities[static_cast<size_t>(device)];
+  priority = std::clamp(priority, range.greatest, range.least);
+  StreamPool& pool = stream_pool(device, priority);
   std::lock_guard lock(pool.mutex);
   bringup_stream& stream = pool.streams[pool.next];
   if (stream == nullptr) {
-    check_driver(active_driver()->stream_create(device, urgent ? -1 : 0, &stream),
-                 "creating a stream");
+    check_driver(active_driver()->stream_create(device, priority, &stream), "creating a stream");
   }
   pool.next = (pool.next + 1) % kStreamsPerPool;
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDriverDevice, device),
