@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 # What Python sees of native code: path -> modules.
 _NATIVE = {
     "native/engine": ["bringup.ir._engine", "bringup.passes.engine"],
+    "native/driver": ["bringup.devices"],
     "native/sim": ["bringup.devices"],
     "native/torch/devices": ["bringup.devices"],
     "native/torch/graphs": ["bringup.graphs"],

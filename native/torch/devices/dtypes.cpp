@@ -117,11 +117,11 @@ void set_float64_policy(Float64Policy policy) noexcept { g_float64_policy = poli
 Placement place_absent(c10::ScalarType type, c10::DeviceIndex device) {
   // The policy is about float64: a driver may lack other dtypes too.
   const bool is_float64 = type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble;
-  const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
-  if (!is_float64 || (absent & only(half_the_size(type))) != 0) refuse_dtype(type, device);
+  if (!is_float64) refuse_dtype(type, device);
   switch (g_float64_policy.load()) {
     case Float64Policy::kWarn: {
       const c10::ScalarType smaller = half_the_size(type);
+      check_dtype(smaller, device);
       TORCH_WARN("device '", device_name(device), "' has no tensors of ", dtype_name(type),
                  ", so this one is ", dtype_name(smaller), " (downcast_float64='warn')");
       return {smaller};

@@ -2,7 +2,8 @@
 
 `load_driver` makes a driver torch's PrivateUse1 backend: afterwards `torch.device("npu")` works
 like any other, and `torch.npu` has streams, events, random state and memory statistics. Nothing
-here claims PrivateUse1 before that. `installed_drivers` says which drivers have a name.
+here claims PrivateUse1 before that. `installed_drivers` says which drivers have a name. A driver
+can be written in Python first (`PythonDriver`).
 
 An operator without a kernel on the device runs on the host: `set_fallback_policy` and
 `fallback_policy` say which may, `fallback_report` what it cost.
@@ -32,17 +33,28 @@ from bringup.devices._fallback import (
     set_fallback_policy,
 )
 from bringup.devices._load import DriverInfo, device_name_problem, load_driver, loaded
+from bringup.devices._memory import (
+    PointerInfo,
+    PointerKind,
+    pointer_info,
+    register_host_memory,
+)
+from bringup.devices._python_driver import DeviceProps, PythonDriver
 from bringup.devices._registry import register_module_attribute
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 
 __all__ = [
     "CheckResult",
     "DriverCheck",
+    "DeviceProps",
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",
     "FallbackRow",
     "KnownCheck",
+    "PointerInfo",
+    "PointerKind",
+    "PythonDriver",
     "ReplayDifference",
     "ReplayReport",
     "check_driver",
@@ -54,6 +66,8 @@ __all__ = [
     "list_checks",
     "load_driver",
     "loaded",
+    "pointer_info",
+    "register_host_memory",
     "register_module_attribute",
     "replay_trace",
     "set_fallback_policy",

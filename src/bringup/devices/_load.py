@@ -21,6 +21,7 @@ from bringup._settings import FLOAT64_POLICIES
 from bringup.devices import _fallback
 from bringup.devices._drivers import driver_library
 from bringup.devices._probe import require_probed, require_version
+from bringup.devices._python_driver import PythonDriver
 from bringup.errors import DriverError
 
 __all__ = ["DriverInfo", "Float64Policy", "device_name_problem", "load_driver", "loaded"]
@@ -54,6 +55,7 @@ class DriverInfo:
 
 
 _loaded: DriverInfo | None = None
+_source: Path | PythonDriver | None = None  # what it was loaded from
 
 
 def loaded() -> DriverInfo | None:
@@ -62,7 +64,7 @@ def loaded() -> DriverInfo | None:
 
 
 def load_driver(
-    driver: str | Path | None = None,
+    driver: str | Path | PythonDriver | None = None,
     name: str | None = None,
     *,
     downcast_float64: Float64Policy | None = None,
@@ -74,7 +76,8 @@ def load_driver(
     Args:
         driver: the path of a driver's shared library, or a name: "sim" (the simulated NPU), one
             found on `BRINGUP_DRIVER_PATH`, or that of an entry point in the group
-            `bringup.drivers`; None for the setting `BRINGUP_DRIVER`.
+            `bringup.drivers`; an object of a class made from `PythonDriver`; None for the setting
+            `BRINGUP_DRIVER`.
         name: what torch shall call the device; None for the name that the driver gives.
         downcast_float64: what becomes of float64 and complex128 tensors on a device whose driver
             says that it has none. "error": TypeError. "warn": they are float32 and complex64, with
@@ -91,34 +94,51 @@ def load_driver(
             device name cannot be used, another driver is loaded, or another package owns
             PrivateUse1, or `downcast_float64` is none of the three.
     """
-    global _loaded
-    path = driver_library(driver) if driver is not None else _chosen_library()
+    global _loaded, _source
+    source = driver if isinstance(driver, PythonDriver) else _library(driver)
     with _autoload.paused():  # torch is imported here, and this call says what is loaded
         native = _native.torch_library("devices.load_driver").devices
     if _loaded is not None:
-        return _same_or_refuse(_loaded, path, name, downcast_float64)
+        return _same_or_refuse(_loaded, source, name, downcast_float64)
     _require_free_backend()
     policy = _float64_policy(downcast_float64)
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
     _set_trace(native)
-    probed_version = require_probed(path)
+    info = _open(native, source, name, policy)
+    native.set_float64_policy(getattr(native.Float64Policy, policy))
+    _install(native, info.device_name)
+    _loaded, _source = info, source
+    return info
+
+
+def _open(
+    native: ModuleType, source: Path | PythonDriver, name: str | None, policy: Float64Policy
+) -> DriverInfo:
+    """Opens a driver that is still to be installed; refused, it is closed again."""
+    path = source.path if isinstance(source, PythonDriver) else source
+    probed = "" if isinstance(source, PythonDriver) else require_probed(source)
     try:
-        facts = native.open_driver(str(path))
+        if isinstance(source, PythonDriver):
+            facts = native.open_driver_table(source.table_address(), str(path))
+        else:
+            facts = native.open_driver(str(path))
     except RuntimeError as error:
         raise DriverError(f"{error}") from None
-    require_version(path, probed_version, facts["driver_version"])
-    info = DriverInfo(
-        device_name=_checked_name(facts["device_name"] if name is None else name, path),
+    if not isinstance(source, PythonDriver):
+        require_version(source, probed, facts["driver_version"])
+    try:
+        device_name = _checked_name(facts["device_name"] if name is None else name, path)
+    except DriverError:
+        native.close_driver()
+        raise
+    return DriverInfo(
+        device_name=device_name,
         path=path,
         description=facts["description"],
         device_count=facts["device_count"],
         host_visible=facts["host_visible"],
         downcast_float64=policy,
     )
-    native.set_float64_policy(getattr(native.Float64Policy, policy))
-    _install(native, info.device_name)
-    _loaded = info
-    return info
 
 
 def _set_trace(native: ModuleType) -> None:
@@ -136,9 +156,13 @@ def _float64_policy(given: str | None) -> Float64Policy:
 
 
 def _same_or_refuse(
-    info: DriverInfo, path: Path, name: str | None, downcast_float64: str | None
+    info: DriverInfo,
+    source: Path | PythonDriver,
+    name: str | None,
+    downcast_float64: str | None,
 ) -> DriverInfo:
-    if path != info.path:
+    path = source.path if isinstance(source, PythonDriver) else source
+    if source != _source:
         raise DriverError(
             f"the driver {info.path} is already loaded as device {info.device_name!r},"
             f" so {path} cannot be: torch has one PrivateUse1 device a process"
@@ -292,7 +316,9 @@ def _has_autograd_threads() -> bool:
 
 
 def _drain(native: ModuleType, name: str) -> None:
-    """Waits while Python still runs: host functions may need it, and failures must be told."""
+    """Waits while Python still runs, as host functions may need it and failures must be told, and
+    ends the driver.
+    """
     if native.in_forked_child():
         return
     try:
@@ -310,6 +336,17 @@ def _drain(native: ModuleType, name: str) -> None:
                 RuntimeWarning,
                 stacklevel=1,
             )
+    status, message = native.shut_down_driver()
+    if status != 0:
+        warnings.warn(
+            f"the driver of device '{name}' did not shut down: {message}",
+            RuntimeWarning,
+            stacklevel=1,
+        )
+
+
+def _library(driver: str | Path | None) -> Path:
+    return _chosen_library() if driver is None else driver_library(driver)
 
 
 def _chosen_library() -> Path:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import torch
 
@@ -34,6 +35,16 @@ class DeviceProperties:
         supports_float64: whether kernels may use 64-bit floats.
         supports_int64: whether kernels may use 64-bit integers.
         host_visible_memory: whether the host can read and write its memory.
+        dtypes: that its tensors may have.
+        alignment: of what the driver allocates, in bytes.
+        uuid: the same for this device in every process; None where the driver gives none.
+        driver_version: the driver's own.
+        least_priority: of streams; lower is more urgent. Where both are 0 the device has none.
+        greatest_priority: the most urgent.
+        max_grid: of a launch with plain values, in blocks; 0 is no limit, here and below.
+        max_block: the same in threads.
+        max_block_threads: of one block.
+        max_shared_bytes: of one block.
     """
 
     name: str
@@ -43,6 +54,16 @@ class DeviceProperties:
     supports_float64: bool
     supports_int64: bool
     host_visible_memory: bool
+    dtypes: frozenset[torch.dtype]
+    alignment: int
+    uuid: UUID | None
+    driver_version: str
+    least_priority: int
+    greatest_priority: int
+    max_grid: tuple[int, int, int]
+    max_block: tuple[int, int, int]
+    max_block_threads: int
+    max_shared_bytes: int
 
 
 class StreamContext(AbstractContextManager["torch.Stream | None"]):
@@ -188,7 +209,13 @@ class DeviceModule(ModuleType):
 
     def get_device_properties(self, device: DeviceLike = None) -> DeviceProperties:
         """What the driver says about a device."""
-        return DeviceProperties(**self._native.device_props(self._index(device)))
+        facts = self._native.device_props(self._index(device))
+        dtypes, uuid = facts.pop("dtypes"), facts.pop("uuid")
+        return DeviceProperties(
+            dtypes=frozenset(getattr(torch, name) for name in dtypes),
+            uuid=UUID(bytes=uuid) if any(uuid) else None,
+            **facts,
+        )
 
     def get_device_name(self, device: DeviceLike = None) -> str:
         """The device's name for people."""
@@ -221,6 +248,32 @@ class DeviceModule(ModuleType):
             raise KernelError(message)
         if status != 0:
             raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {message}")
+
+    def reset_device(self, device: DeviceLike = None) -> None:
+        """Makes a device usable again after a failure that it does not get over by itself.
+
+        Pending work is dropped, failures that nobody was told of are forgotten, and events that
+        were pending are done. Tensors, streams, events, generators and captured graphs stay valid;
+        what the device's tensors hold is undefined until it is written anew.
+
+        Raises:
+            DeviceError: the driver cannot reset a device, or the reset failed.
+        """
+        index = self._index(device)
+        try:
+            status, message = self._native.reset_device(index)
+        except RuntimeError as error:
+            raise DeviceError(str(error).split("\n", 1)[0]) from None
+        if status != 0:
+            raise DeviceError(f"resetting device '{self._name}:{index}' failed: {message}")
+
+    def stream_priority_range(self, device: DeviceLike = None) -> tuple[int, int]:
+        """The least and the greatest priority of a stream, as `torch.cuda.Stream.priority_range`.
+
+        `torch.Stream(device, priority=...)` takes a number beyond them as the nearer of the two.
+        """
+        properties = self.get_device_properties(device)
+        return properties.least_priority, properties.greatest_priority
 
     def current_stream(self, device: DeviceLike = None) -> torch.Stream:
         """This thread's current stream of a device."""

@@ -257,6 +257,8 @@ class _DriverHead(ctypes.Structure):
 @cache
 def host_code_driver(path: Path) -> int | None:
     """The function table of the loaded driver at `path` when what it runs is host code."""
+    if not path.is_file():  # a driver in Python
+        return None
     get = ctypes.CDLL(str(path)).bringup_driver_get
     get.restype = ctypes.c_void_p
     address: int | None = get(ctypes.c_uint32(_DRIVER_ABI))

@@ -1,7 +1,9 @@
 /* The smallest driver that works: the required functions only, on ordinary memory, everything
  * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way, with -DNO_FLOAT64
  * the device lacks that dtype, with -DHOST_VISIBLE the host may reach its memory, with -DLIE_<what>
- * it answers what is not so. */
+ * it answers what is not so, with -DTWELVE it has the required functions only, with -DLOSES_DEVICE
+ * the device is lost until it is reset, which -DHAS_RESET makes possible, with -DDTYPES it has few.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,6 +43,16 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
 #ifdef HOST_VISIBLE
   all.host_visible_memory = 1;
 #endif
+#ifdef DTYPES
+  all.dtypes =
+      BRINGUP_DTYPE_BOOL | BRINGUP_DTYPE_INT32 | BRINGUP_DTYPE_INT64 | BRINGUP_DTYPE_FLOAT32;
+#endif
+#ifdef LIE_ALIGNMENT
+  all.alignment = 100;
+#endif
+#ifdef LIE_VERSION
+  memset(all.driver_version, 'x', sizeof(all.driver_version));
+#endif
   memcpy(props, &all, props->struct_size < sizeof(all) ? props->struct_size : sizeof(all));
   return BRINGUP_OK;
 }
@@ -77,6 +89,9 @@ static int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total) {
   *free_bytes = *total = 1 << 20;
   return BRINGUP_OK;
 }
+#ifdef LOSES_DEVICE
+static int lost = 1;
+#endif
 static int32_t copy_async(bringup_copy_kind kind, int32_t to, void* dst, int32_t from,
                           const void* src, size_t bytes, bringup_stream stream) {
   (void)kind;
@@ -85,6 +100,9 @@ static int32_t copy_async(bringup_copy_kind kind, int32_t to, void* dst, int32_t
   (void)stream;
 #ifdef LIE_HANG
   sleep(2);
+#endif
+#ifdef LOSES_DEVICE
+  if (lost) return BRINGUP_DEVICE_LOST;
 #endif
   memmove(dst, src, bytes);
   if (kind == BRINGUP_DEVICE_TO_HOST) {
@@ -174,9 +192,26 @@ static int32_t host_view(int32_t device, const void* address, void** host_addres
 }
 #endif
 
+#ifdef HAS_RESET
+static int32_t device_reset(int32_t device) {
+  (void)device;
+  lost = 0;
+  return BRINGUP_OK;
+}
+#endif
+
 static const bringup_driver driver = {
 #ifdef BROKEN_SIZE
     .struct_size = 24,
+#elif defined(TWELVE)
+    .struct_size = offsetof(bringup_driver, event_synchronize),
+#elif defined(HAS_RESET)
+    .struct_size = sizeof(bringup_driver),
+    .capabilities = BRINGUP_HAS_RESET,
+    .device_reset = device_reset,
+#elif defined(LIE_GROUP)
+    .struct_size = sizeof(bringup_driver),
+    .capabilities = BRINGUP_HAS_RESET,
 #elif defined(HOST_VISIBLE)
     .struct_size = sizeof(bringup_driver),
     .host_view = host_view,
@@ -193,25 +228,27 @@ static const bringup_driver driver = {
     .description = "a driver for tests",
     .device_count = device_count,
     .device_props = device_props,
-    .device_synchronize = device_synchronize,
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
-    .mem_info = mem_info,
 #ifndef BROKEN_FUNCTION
     .copy_async = copy_async,
 #endif
-    .fill_async = fill_async,
     .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
     .stream_synchronize = stream_synchronize,
-    .stream_query = stream_query,
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_in_stream,
     .event_wait = event_in_stream,
     .event_query = event_ready,
+#ifndef TWELVE
+    .device_synchronize = device_synchronize,
+    .mem_info = mem_info,
+    .fill_async = fill_async,
+    .stream_destroy = stream_destroy,
+    .stream_query = stream_query,
     .event_synchronize = event_ready,
     .event_elapsed = event_elapsed,
+#endif
 };
 
 #ifndef BROKEN_SYMBOL
