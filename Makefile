@@ -24,7 +24,7 @@ PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test check build compilers lint native-test \
-	asan asan-python tsan pytest sweep bench format clean
+	asan asan-python tsan pytest driver-abi sweep bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -107,6 +107,10 @@ compilers: $(STAMPS)/venv
 pytest: build compilers
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	--slow-first --durations=50 --durations-min=2
+
+# Prebuilt drivers of older headers, on the kit as it is. `make pytest` has them too.
+driver-abi: build
+	$(BIN)/python -m pytest -q -rs tests/driver_abi
 
 # The fast loop. SINCE=REVISION: what to compare with; SECONDS=90: for how long tests may begin.
 SECONDS ?= 90

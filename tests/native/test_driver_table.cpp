@@ -144,7 +144,7 @@ TEST(each_of_the_twelve_is_named_when_it_is_missing) {
 }
 
 TEST(a_library_without_the_function_another_version_and_a_table_that_is_too_small) {
-  CHECK_THROWS(driver::read_table(nullptr), driver::Refused,
+  CHECK_THROWS(driver::read_table(bringup_driver_get_fn{}), driver::Refused,
                "exports no function 'bringup_driver_get'");
   bringup_driver table = required_only();
   table.abi_version = 7;

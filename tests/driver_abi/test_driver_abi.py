@@ -1,0 +1,147 @@
+"""Drivers that were built with older headers run on the kit as it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "include").is_dir())
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64",
+    reason=f"the prebuilt drivers are for x86-64, this is {platform.machine()}",
+)
+
+TRAIN = """
+import sys
+import torch
+from bringup import devices
+
+info = devices.load_driver(sys.argv[1])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
+x = torch.randn(4, 8)
+
+def train(model, x):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(4):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+import copy
+expected = train(copy.deepcopy(model), x)
+got = train(model.to("board"), x.to("board"))
+torch.testing.assert_close(torch.tensor(got), torch.tensor(expected))
+
+stream, start, end = torch.Stream("board"), *(torch.Event("board", enable_timing=True),) * 2
+with torch.accelerator.stream(stream) if hasattr(torch.accelerator, "stream") else stream:
+    y = torch.full((1000,), 3.0, device="board")
+stream.synchronize()
+assert y.sum().item() == 3000
+properties = torch.board.get_device_properties()
+assert properties.alignment == 64 and properties.uuid is None and properties.driver_version == ""
+assert torch.float8_e5m2 in properties.dtypes and torch.board.stream_priority_range() == (0, 0)
+assert torch.board.mem_get_info()[1] == 2**28
+print(info.description)
+"""
+
+KERNELS = """
+import sys
+import torch
+from bringup import devices, graphs, jit, ops
+
+devices.load_driver(sys.argv[1])
+TEXT = '''#include <bringup/kernel.h>
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+  const bringup::View<float> x(args[0]), out(args[1]);
+  if (x.numel() == 7) return ctx->set_error(ctx, "seven is refused"), 5;
+  for (int64_t i = 0; i < out.numel(); ++i) out.at(i) = x.at(i) * x.at(i);
+  return 0;
+}'''
+square = ops.kernel_op(
+    "old_driver::square(Tensor x) -> Tensor",
+    source=jit.Source(name="square.cpp", text=TEXT),
+    outputs=ops.empty_like("x"),
+    checks=ops.dtype("x", torch.float32),
+)
+x = torch.arange(4.0, device="board")
+assert square(x).tolist() == [0, 1, 4, 9]
+captured = graphs.CapturedGraph()
+with graphs.capture(captured):
+    y = square(x)
+captured.replay()
+assert y.tolist() == [0, 1, 4, 9]
+x.copy_(torch.tensor([5.0, 6.0, 7.0, 8.0]))
+captured.replay()
+assert y.tolist() == [25, 36, 49, 64]
+assert torch.ones(3).pin_memory("board").is_pinned("board")
+try:
+    square(torch.ones(7, device="board"))
+    torch.board.synchronize()
+except Exception as error:
+    assert "seven is refused" in str(error), error
+    print("told")
+"""
+
+
+def run(code: str, library: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(library)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_there_are_older_drivers() -> None:
+    assert "1.0" in VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("librequired.so", "the required functions of ABI {version}"),
+        ("libfull.so", "the optional functions of ABI {version} too"),
+    ],
+)
+def test_a_model_trains_on_an_older_driver(version: str, name: str, says: str) -> None:
+    assert run(TRAIN, HERE / version / name) == says.format(version=version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_driver_launches_kernels_and_graphs(version: str) -> None:
+    assert run(KERNELS, HERE / version / "libfull.so") == "told"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_driver_without_a_required_function_is_refused_in_words(version: str) -> None:
+    library = HERE / version / "librefused.so"
+    code = """
+import sys
+from bringup import devices
+from bringup.errors import DriverError
+try:
+    devices.load_driver(sys.argv[1])
+except DriverError as error:
+    print(error)
+"""
+    assert run(code, library) == (
+        f"the driver {library} cannot be used: its required function 'copy_async' is NULL"
+        " (bringup/driver.h says which functions are required)"
+    )
