@@ -57,8 +57,8 @@ std::string read_text(const char* text, const char* what) {
   return {text, length};
 }
 
-// "code 7, kernel 'x': text", or nothing.
-std::string detail_text(const bringup_driver& table) {
+// What the driver knows beyond its words, or nothing.
+std::string detail_text(const bringup_driver& table, const std::string& words) {
   if (table.error_detail == nullptr) return "";
   bringup_error_detail detail{};
   detail.struct_size = sizeof detail;
@@ -70,8 +70,13 @@ std::string detail_text(const bringup_driver& table) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (detail.code != 0) add("code " + std::to_string(detail.code));
-  if (detail.device >= 0) add("device " + std::to_string(detail.device));
-  if (detail.kernel[0] != '\0') add("in '" + std::string(detail.kernel) + "'");
+  const std::string device = "device " + std::to_string(detail.device);
+  const auto is_new = [&](const std::string& part) {
+    return words.find(part) == std::string::npos;
+  };
+  if (detail.device >= 0 && is_new(device)) add(device);
+  if (detail.kernel[0] != '\0' && is_new(detail.kernel))
+    add("in '" + std::string(detail.kernel) + "'");
   if (detail.text[0] != '\0') add(detail.text);
   return text.empty() ? "" : " [driver's detail: " + text + "]";
 }
@@ -175,7 +180,7 @@ std::string error_text(const bringup_driver& table, int32_t status) {
   if (text.empty()) {
     text = std::string(status_name(status)) + " (status " + std::to_string(status) + ")";
   }
-  return text + detail_text(table);
+  return text + detail_text(table, text);
 }
 
 }  // namespace bringup::driver

@@ -230,6 +230,7 @@ TEST(work_of_a_more_urgent_stream_goes_first) {
 
 TEST(an_urgent_stream_that_waits_for_a_normal_one_lets_it_go_on) {
   Memory memory(64);
+  Memory other(64);
   PriorityStream normal(0);
   PriorityStream urgent(-2);
   Event event;
@@ -238,7 +239,7 @@ TEST(an_urgent_stream_that_waits_for_a_normal_one_lets_it_go_on) {
   CHECK_EQ(driver().event_record(event.get(), 0, normal.stream), BRINGUP_OK);
   CHECK_EQ(driver().event_wait(event.get(), 0, urgent.stream), BRINGUP_OK);
   Launch after(&add_number, memory.get(), 1, 0);
-  Launch later(&add_number, memory.get(), 1, 0);
+  Launch later(&add_number, other.get(), 1, 0);
   CHECK_EQ(driver().launch(0, urgent.stream, &after.launch), BRINGUP_OK);
   CHECK_EQ(driver().launch(0, normal.stream, &later.launch), BRINGUP_OK);
   gate.release();

@@ -57,9 +57,7 @@ def test_the_detail_of_a_failure_is_in_its_message() -> None:
     failing(torch.ones(4, device="npu"))
     with pytest.raises(KernelError) as raised:
         torch.npu.synchronize()
-    assert "[driver's detail: code 507, device 0, in 'contract::refuses', block 0 of 1]" in str(
-        raised.value
-    )
+    assert str(raised.value).endswith("[driver's detail: code 507, block 0 of 1]")
 
 
 def test_a_wait_with_a_limit_is_the_driver_s_own(fresh_python: Callable[..., str]) -> None:

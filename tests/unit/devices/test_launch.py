@@ -157,6 +157,7 @@ except RuntimeError as error:
         assert said == (
             "[2.0, 2.0]\noperator 'demo::scale' failed in stream 0 of device 0:"
             " the kernel returned 3: the factor is negative"
+            " [driver's detail: code 3, block 0 of 1]"
         )
 
 

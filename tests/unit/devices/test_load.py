@@ -177,7 +177,7 @@ def test_bad_setting_of_the_simulator_is_named(
     refusals: dict[str, tuple[Path, str]], setting: str
 ) -> None:
     _, text = refusals[setting]
-    assert f"cannot be used: device_count: {SETTINGS[setting]}" in text
+    assert f"cannot be used: init: {SETTINGS[setting]}" in text
 
 
 @pytest.mark.parametrize(
