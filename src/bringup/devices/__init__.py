@@ -45,8 +45,8 @@ from bringup.devices._replay_process import ReplayDifference, ReplayReport, repl
 
 __all__ = [
     "CheckResult",
-    "DriverCheck",
     "DeviceProps",
+    "DriverCheck",
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",

@@ -108,7 +108,9 @@ for attempt in range(2):
 def test_a_lost_device_says_how_it_comes_back(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
-    first, last = fresh_python(LOST, str(build_driver("LOSES_DEVICE", "HAS_RESET"))).splitlines()
+    first, last = fresh_python(
+        LOST, str(build_driver("LOSES_DEVICE", "HAS_RESET")), BRINGUP_DRIVER_PROBE="0"
+    ).splitlines()
     assert "device lost (status 5)" in first
     assert "reset_device() of the device's module makes it usable again" in first
     assert last == "1000.0"
@@ -117,6 +119,8 @@ def test_a_lost_device_says_how_it_comes_back(
 def test_a_driver_that_cannot_reset_says_so(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
-    said = fresh_python(LOST, str(build_driver("LOSES_DEVICE"))).splitlines()
+    said = fresh_python(
+        LOST, str(build_driver("LOSES_DEVICE")), BRINGUP_DRIVER_PROBE="0"
+    ).splitlines()
     assert "reset_device" not in said[0]
     assert said[1].startswith("DeviceError device 'minimal:0' cannot be reset: its driver has no")
