@@ -34,7 +34,8 @@ int32_t load_module(const bringup_driver& driver, c10::DeviceIndex device, const
     return driver.module_load(device, path.c_str(), module);
   }
   const int32_t status = driver.module_load_data(device, content.data(), content.size(), module);
-  if (status == BRINGUP_OK || driver.module_load == nullptr) return status;
+  const bool refused = status == BRINGUP_INVALID || status == BRINGUP_UNSUPPORTED;
+  if (!refused || driver.module_load == nullptr) return status;
   return driver.module_load(device, path.c_str(), module);
 }
 
