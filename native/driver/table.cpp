@@ -77,7 +77,7 @@ std::string detail_text(const bringup_driver& table, const std::string& words) {
   if (detail.device >= 0 && is_new(device)) add(device);
   if (detail.kernel[0] != '\0' && is_new(detail.kernel))
     add("in '" + std::string(detail.kernel) + "'");
-  if (detail.text[0] != '\0') add(detail.text);
+  if (detail.text[0] != '\0' && is_new(detail.text)) add(detail.text);
   return text.empty() ? "" : " [driver's detail: " + text + "]";
 }
 

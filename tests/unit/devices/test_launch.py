@@ -100,7 +100,7 @@ def test_failure_is_raised_by_synchronize_with_operator_device_and_stream(scale:
         torch.npu.synchronize()
     assert str(raised.value) == (
         "operator 'devices_launch::scale' failed in stream 0 of device 0:"
-        " the kernel returned 3: the factor is negative"
+        " the kernel returned 3: the factor is negative [driver's detail: code 3, block 0 of 1]"
     )
     torch.npu.synchronize()  # told once
 
