@@ -212,6 +212,22 @@ def test_kernels_of_a_file_and_of_memory_are_launched(
     assert report.compared_copies == 1
 
 
+def test_device_code_that_is_another_file_now_is_left_out_and_told(
+    script: Script, kernel: Path
+) -> None:
+    changed = kernel.with_name("changed.so")
+    changed.write_bytes(kernel.read_bytes())
+    load(script, changed, from_memory=False)
+    changed.write_bytes(b"another")
+    fill(script, 1)
+    script.call("launch", device=0, stream=STREAM, launch=launch())
+    report = script.replayed()
+    assert report.difference is None
+    reason = f"a module that cannot be loaded: {changed} is another file now"
+    assert report.left_out[reason] == 2  # module_load, get_function
+    assert report.left_out[f"a launch of {reason}"] == 1
+
+
 def test_a_graph_runs_its_kernels_and_copies(script: Script, kernel: Path) -> None:
     load(script, kernel, from_memory=False)
     fill(script, 1)

@@ -220,23 +220,6 @@ def test_launches_are_made_with_their_arguments(launches: Path) -> None:
     assert report.compared_copies >= 1
 
 
-def test_device_code_that_is_another_file_now_is_left_out_and_told(
-    launches: Path, folder: Path
-) -> None:
-    text = launches.read_text()
-    module = next(c for c in read_trace(launches).calls if c.function == "module_load")
-    other = folder / "other.jsonl"
-    other.write_text(text.replace(module.facts["sha256"], "0" * 64))
-    (folder / "other.jsonl.payload").write_bytes(Path(f"{launches}.payload").read_bytes())
-    report = devices.replay_trace(other, _native.sim_driver_path())
-    reason = f"a module that cannot be loaded: {module.arguments['library']} is another file now"
-    assert report.left_out[reason] == 2  # module_load, get_function
-    assert report.left_out[f"a launch of {reason}"] == 2
-    found = report.difference  # the kernel that failed when the trace was made does not run
-    assert found is not None
-    assert found.expected == "BRINGUP_KERNEL_FAILED"
-
-
 def test_a_last_line_that_is_cut_is_told_and_the_rest_is_read(exact: Path) -> None:
     cut = exact.with_name("cut.jsonl")
     cut.write_bytes(exact.read_bytes()[:-20])
