@@ -149,11 +149,11 @@ class PythonDriver(_SynchronousDriver, ABC):
 
     @abstractmethod
     def mem_alloc(self, device: int, size: int) -> int:
-        """The address of `size` bytes, aligned as the properties say."""
+        """The address of `size` bytes of `device`, aligned as the properties say."""
 
     @abstractmethod
     def mem_free(self, device: int, address: int) -> None:
-        """Takes memory back that no pending work touches."""
+        """Takes back the memory at `address` of `device`, which no pending work touches."""
 
     @abstractmethod
     def copy_async(
@@ -166,7 +166,10 @@ class PythonDriver(_SynchronousDriver, ABC):
         size: int,
         stream: int | None,
     ) -> None:
-        """Copies `size` bytes; kind 1 is host to device, 2 device to host, 3 device to device."""
+        """Copies `size` bytes from `src` of `src_device` to `dst` of `dst_device`, in the order of
+        `stream` (None: the default one). `kind` 1 is host to device, 2 device to host, 3 device to
+        device.
+        """
 
     # --- how it becomes a table
 

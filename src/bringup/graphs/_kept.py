@@ -27,7 +27,7 @@ class TensorRef:
         return self._reference()
 
     def is_(self, tensor: torch.Tensor) -> bool:
-        """Whether it is this memory, seen in the same way."""
+        """Whether `tensor` is this memory, seen in the same way: shape, strides, dtype."""
         memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
         seen = (tensor.shape, tensor.stride(), tensor.dtype)
         return memory == self._memory and seen == (self.shape, self.stride, self.dtype)

@@ -16,6 +16,9 @@ class GraphPool:
     """Memory that graphs take turns in: what a capture has freed, the next capture in the pool
     hands out again. `graph_pool_handle()` and `CapturedGraph.pool()` give one.
 
+    Args:
+        native: the pool of a graph that is there already; None makes a new one.
+
     Attributes:
         number: no other pool of the process has it.
     """
