@@ -54,6 +54,7 @@ int32_t nap(void**, int32_t, const bringup_ctx*) {
 TEST(each_piece_of_work_has_a_record_with_its_number_time_and_name) {
   REQUIRE(few_records);
   const Memory memory(1 << 12);
+  const Memory other(1 << 12);  // of the other stream, which nothing orders with the default one
   std::vector<std::byte> host(1 << 12);
   const Stream stream;
   Launch launch(&nap, memory.get(), 8, 1);
@@ -64,9 +65,9 @@ TEST(each_piece_of_work_has_a_record_with_its_number_time_and_name) {
   driver().host_func(0, nullptr, [](void*) {}, nullptr);  // no work of the device
   REQUIRE(driver().launch(0, nullptr, &launch.launch) == BRINGUP_OK);
   const int64_t pattern = 4;
-  driver().fill_wide_async(0, memory.get(), &pattern, 8, 4, stream.get());
-  driver().copy_async(BRINGUP_DEVICE_TO_HOST, 0, host.data(), 0, memory.get(), 200, stream.get());
-  driver().copy_2d_async(BRINGUP_DEVICE_TO_HOST, 0, host.data(), 64, 0, memory.get(), 64, 16, 5,
+  driver().fill_wide_async(0, other.get(), &pattern, 8, 4, stream.get());
+  driver().copy_async(BRINGUP_DEVICE_TO_HOST, 0, host.data(), 0, other.get(), 200, stream.get());
+  driver().copy_2d_async(BRINGUP_DEVICE_TO_HOST, 0, host.data(), 64, 0, other.get(), 64, 16, 5,
                          stream.get());
   REQUIRE(driver().device_synchronize(0) == BRINGUP_OK);
   const int64_t after = wall_time();
