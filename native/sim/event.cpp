@@ -31,66 +31,57 @@ int64_t now_ns() {
 
 }  // namespace
 
-uint64_t Event::issue(const std::shared_ptr<Stream>& stream) {
-  std::lock_guard lock(waiting_room().mutex);
-  stream_ = stream;
-  return issued_.fetch_add(1, std::memory_order_acq_rel) + 1;
-}
-
-std::shared_ptr<Stream> Event::stream() const {
-  std::lock_guard lock(waiting_room().mutex);
-  return stream_.lock();
-}
-
-void Event::complete(uint64_t version, std::shared_ptr<StreamFailure> failure) {
-  if (failure != nullptr || failed_.load()) {
-    std::lock_guard lock(waiting_room().mutex);
-    failed_ = failure != nullptr;
-    failure_ = std::move(failure);
-  }
-  time_.store(now_ns(), std::memory_order_release);
-  uint64_t former = completed_.load(std::memory_order_relaxed);
-  while (former < version && !completed_.compare_exchange_weak(former, version)) {
-  }
+void EventRecord::complete(std::shared_ptr<StreamFailure> failure) {
+  failure_ = std::move(failure);
+  time_ = now_ns();
+  done_.store(true);
   if (waiting_room().waiters.load() == 0) return;
   std::lock_guard lock(waiting_room().mutex);
   waiting_room().changed.notify_all();
 }
 
-std::shared_ptr<StreamFailure> Event::failure() const {
-  if (!failed_.load()) return nullptr;
-  std::lock_guard lock(waiting_room().mutex);
-  return failure_ != nullptr && !failure_->reported.load() ? failure_ : nullptr;
-}
-
-void Event::demand() const {
+void EventRecord::demand() const {
   if (const auto owner = stream()) owner->demand();
 }
 
-void Event::wait(uint64_t version, const std::atomic<bool>* give_up) const {
-  if (done(version)) return;
+void EventRecord::wait(const std::atomic<bool>* give_up) const {
+  if (done()) return;
   demand();
   WaitingRoom& room = waiting_room();
   room.waiters.fetch_add(1);
   std::unique_lock lock(room.mutex);
-  room.changed.wait(lock, [&] {
-    return room.abandoned || completed_.load() >= version || (give_up != nullptr && *give_up);
-  });
+  room.changed.wait(
+      lock, [&] { return room.abandoned || done_.load() || (give_up != nullptr && *give_up); });
   lock.unlock();
   room.waiters.fetch_sub(1);
 }
 
-bool Event::wait_until(uint64_t version, std::chrono::steady_clock::time_point deadline) const {
-  if (done(version)) return true;
+bool EventRecord::wait_until(std::chrono::steady_clock::time_point deadline) const {
+  if (done()) return true;
   demand();
   WaitingRoom& room = waiting_room();
   room.waiters.fetch_add(1);
   std::unique_lock lock(room.mutex);
-  const bool over = room.changed.wait_until(
-      lock, deadline, [&] { return room.abandoned || completed_.load() >= version; });
+  const bool over =
+      room.changed.wait_until(lock, deadline, [&] { return room.abandoned || done_.load(); });
   lock.unlock();
   room.waiters.fetch_sub(1);
   return over;
+}
+
+std::shared_ptr<StreamFailure> EventRecord::failure() const {
+  return done() && failure_ != nullptr && !failure_->reported.load() ? failure_ : nullptr;
+}
+
+std::shared_ptr<EventRecord> Event::issue(const std::shared_ptr<Stream>& stream) {
+  auto record = std::make_shared<EventRecord>(stream);
+  std::lock_guard lock(mutex_);
+  return last_ = std::move(record);
+}
+
+std::shared_ptr<EventRecord> Event::last() const {
+  std::lock_guard lock(mutex_);
+  return last_;
 }
 
 void wake_event_waits() {

@@ -1,11 +1,11 @@
-// An event: a mark in a stream. Each record is a new version; waiting means waiting for one
-// version.
+// An event: a mark in a stream.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "sim/kernel_run.h"
@@ -21,44 +21,48 @@ struct StreamFailure {
   std::atomic<bool> reported{false};
 };
 
+// One record of an event in a stream. A wait is for the record that was the last one when the wait
+// was given: another record, perhaps in another stream, changes nothing for it.
+class EventRecord {
+ public:
+  explicit EventRecord(std::weak_ptr<Stream> stream) : stream_(std::move(stream)) {}
+
+  // The worker reached it. `failure`: what the stream has not reported yet, or null. Once.
+  void complete(std::shared_ptr<StreamFailure> failure = nullptr);
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  // Somebody wants it: its stream may not put it off.
+  void demand() const;
+  // Blocks until it is complete, until the simulator shuts down, or until `give_up` is set and
+  // wake_event_waits() was called.
+  void wait(const std::atomic<bool>* give_up = nullptr) const;
+  // False when `deadline` comes first.
+  bool wait_until(std::chrono::steady_clock::time_point deadline) const;
+
+  // What failed before it and nobody was told of yet; null: nothing, or it is not complete.
+  std::shared_ptr<StreamFailure> failure() const;
+  int64_t time() const noexcept { return time_; }                    // nanoseconds, once it is done
+  std::shared_ptr<Stream> stream() const { return stream_.lock(); }  // null: it is gone
+
+ private:
+  const std::weak_ptr<Stream> stream_;
+  int64_t time_ = 0;                        // written before done_, read after it
+  std::shared_ptr<StreamFailure> failure_;  // so is this
+  std::atomic<bool> done_{false};
+};
+
 class Event {
  public:
   explicit Event(bool timing) : timing_(timing) {}
 
-  // A record into `stream` was enqueued; returns its version.
-  uint64_t issue(const std::shared_ptr<Stream>& stream);
-  // The worker reached the record. `failure`: what the stream has not reported yet, or null.
-  void complete(uint64_t version, std::shared_ptr<StreamFailure> failure = nullptr);
-
-  uint64_t issued() const noexcept { return issued_.load(std::memory_order_acquire); }
-  bool done(uint64_t version) const noexcept {
-    return completed_.load(std::memory_order_acquire) >= version;
-  }
-  // Somebody wants the last record: its stream may not put it off.
-  void demand() const;
-  // Blocks until `version` is complete, until the simulator shuts down, or until `give_up` is set
-  // and wake_event_waits() was called.
-  void wait(uint64_t version, const std::atomic<bool>* give_up = nullptr) const;
-  // False when `deadline` comes first.
-  bool wait_until(uint64_t version, std::chrono::steady_clock::time_point deadline) const;
-
-  // What failed before the last completed record and nobody was told of yet; null: nothing.
-  std::shared_ptr<StreamFailure> failure() const;
-
+  // A record into `stream` is to be enqueued: it is the last one from now on.
+  std::shared_ptr<EventRecord> issue(const std::shared_ptr<Stream>& stream);
+  std::shared_ptr<EventRecord> last() const;  // null: it was never recorded
   bool timing() const noexcept { return timing_; }
-  // Nanoseconds of the last completed record.
-  int64_t time() const noexcept { return time_.load(std::memory_order_acquire); }
-  // The stream of the last record, if it still exists.
-  std::shared_ptr<Stream> stream() const;
 
  private:
   const bool timing_;
-  std::atomic<uint64_t> issued_{0};
-  std::atomic<uint64_t> completed_{0};
-  std::atomic<int64_t> time_{0};
-  std::weak_ptr<Stream> stream_;
-  std::atomic<bool> failed_{false};
-  std::shared_ptr<StreamFailure> failure_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<EventRecord> last_;
 };
 
 // Wakes every wait() for good: the process is ending.

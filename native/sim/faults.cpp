@@ -32,7 +32,7 @@ std::string injected_text(Function function, const char* operator_name) {
 }
 
 FaultSet::~FaultSet() {
-  for (const LostEvent& lost : lost_events_) lost.event->complete(lost.version);
+  for (const LostEvent& lost : lost_events_) lost.record->complete();
 }
 
 void FaultSet::enter(const DriverCall& call, Verdict& verdict) {
@@ -97,9 +97,9 @@ bool FaultSet::fails(const DriverCall& call) {
   return true;
 }
 
-void FaultSet::keep_lost(std::shared_ptr<Event> event, uint64_t version, int32_t device) {
+void FaultSet::keep_lost(std::shared_ptr<EventRecord> record, int32_t device) {
   const std::lock_guard lock(mutex_);
-  lost_events_.push_back({std::move(event), version, device});
+  lost_events_.push_back({std::move(record), device});
 }
 
 bool FaultSet::lost(int32_t device) const {
@@ -112,7 +112,7 @@ void FaultSet::reset(int32_t device) {
   if (losing_) losses_[device].over = true;
   std::erase_if(lost_events_, [&](const LostEvent& lost) {
     if (lost.device != device) return false;
-    lost.event->complete(lost.version);
+    lost.record->complete();
     return true;
   });
 }

@@ -48,16 +48,15 @@ class FaultSet {
   const FaultPlan& plan() const noexcept { return plan_; }
   // Throws SimError when the call is refused.
   void enter(const DriverCall& call, Verdict& verdict);
-  // `event` at this version is not completed before the set ends or its device is reset.
-  void keep_lost(std::shared_ptr<Event> event, uint64_t version, int32_t device);
+  // `record` is not completed before the set ends or its device is reset.
+  void keep_lost(std::shared_ptr<EventRecord> record, int32_t device);
   bool lost(int32_t device) const;
   void reset(int32_t device);
   std::map<Function, FaultCount> counts() const;
 
  private:
   struct LostEvent {
-    std::shared_ptr<Event> event;
-    uint64_t version;
+    std::shared_ptr<EventRecord> record;
     int32_t device;
   };
   struct Loss {

@@ -37,7 +37,8 @@ int32_t device_of(bringup_copy_kind kind, int32_t to, void*, size_t, int32_t fro
 int32_t device_of(bringup_event, int32_t device, bringup_stream) { return device; }
 template <class... Rest>
 int32_t device_of(bringup_event event, Rest...) {
-  const auto stream = event_of(event)->stream();
+  const auto record = event_of(event)->last();
+  const auto stream = record != nullptr ? record->stream() : nullptr;
   return stream != nullptr ? stream->device() : -1;
 }
 template <class... Rest>
@@ -201,9 +202,8 @@ struct Wrapper<kFunction, kMember, int32_t (*)(Arguments...)> {
 
   static int32_t lose(FaultSet& lost_by, bringup_event handle, int32_t device,
                       bringup_stream stream) {
-    const std::shared_ptr<Event> event = event_of(handle);
     const auto queue = Simulator::instance().stream(device, stream);
-    lost_by.keep_lost(event, event->issue(queue), device);
+    lost_by.keep_lost(event_of(handle)->issue(queue), device);
     return BRINGUP_OK;
   }
 };

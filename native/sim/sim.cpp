@@ -246,10 +246,10 @@ int32_t event_record(bringup_event event, int32_t device, bringup_stream stream)
 
 int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
   return guarded([&] {
-    const std::shared_ptr<Event>& mark = event_of(event);
+    auto record = event_of(event)->last();
     auto queue = Simulator::instance().stream(device, stream);
-    if (!mark->done(mark->issued()) || mark->failure() != nullptr) {
-      queue->enqueue(WaitTask{mark, mark->issued()});
+    if (record != nullptr && (!record->done() || record->failure() != nullptr)) {
+      queue->enqueue(WaitTask{std::move(record)});
     }
     return BRINGUP_OK;
   });
@@ -258,9 +258,10 @@ int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
 int32_t event_query(bringup_event event) {
   return guarded([&] {
     Simulator::instance();
-    const Event& mark = *event_of(event);
-    mark.demand();
-    return mark.done(mark.issued()) ? BRINGUP_OK : BRINGUP_NOT_READY;
+    const auto record = event_of(event)->last();
+    if (record == nullptr) return BRINGUP_OK;
+    record->demand();
+    return record->done() ? BRINGUP_OK : BRINGUP_NOT_READY;
   });
 }
 
@@ -268,9 +269,10 @@ int32_t event_synchronize(bringup_event event) {
   return guarded([&] {
     may_wait();
     Simulator::instance();
-    const std::shared_ptr<Event> mark = event_of(event);
-    mark->wait(mark->issued());
-    if (auto stream = mark->stream()) stream->raise_failure();
+    const auto record = event_of(event)->last();
+    if (record == nullptr) return BRINGUP_OK;
+    record->wait();
+    if (auto stream = record->stream()) stream->raise_failure();
     return BRINGUP_OK;
   });
 }
@@ -278,13 +280,15 @@ int32_t event_synchronize(bringup_event event) {
 int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
   return guarded([&] {
     Simulator::instance();
-    for (const bringup_event handle : {start, end}) {
-      const Event& mark = *event_of(handle);
-      require(mark.timing(), "both events need timing to tell the time between them");
-      require(mark.issued() > 0, "both events must be recorded to tell the time between them");
-      if (!mark.done(mark.issued())) return BRINGUP_NOT_READY;
+    int64_t times[2] = {};
+    for (size_t i = 0; const bringup_event handle : {start, end}) {
+      const auto record = event_of(handle)->last();
+      require(event_of(handle)->timing(), "both events need timing to tell the time between them");
+      require(record != nullptr, "both events must be recorded to tell the time between them");
+      if (!record->done()) return BRINGUP_NOT_READY;
+      times[i++] = record->time();
     }
-    *milliseconds = static_cast<double>(event_of(end)->time() - event_of(start)->time()) / 1e6;
+    *milliseconds = static_cast<double>(times[1] - times[0]) / 1e6;
     return BRINGUP_OK;
   });
 }

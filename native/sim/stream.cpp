@@ -103,11 +103,11 @@ WorkNumber Stream::next_number(const Task& task) {
 }
 
 void Stream::record(const std::shared_ptr<Event>& event) {
-  const uint64_t version = event->issue(shared_from_this());
+  const auto record = event->issue(shared_from_this());
   try {
-    enqueue(RecordTask{event, version});
+    enqueue(RecordTask{record});
   } catch (...) {
-    event->complete(version);  // nobody shall wait for a record that never comes
+    record->complete();  // nobody shall wait for a record that never comes
     throw;
   }
 }
@@ -317,10 +317,10 @@ void Stream::perform(Task& task) {
                    if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));
                  },
                  [](HostTask& host) { host.fn(host.user); },
-                 [this](RecordTask& record) { record.event->complete(record.version, failure()); },
-                 [this](WaitTask& wait) {
-                   wait.event->wait(wait.version, &resetting_);
-                   if (auto failure = wait.event->failure()) fail(std::move(failure));
+                 [this](RecordTask& task) { task.record->complete(failure()); },
+                 [this](WaitTask& task) {
+                   task.record->wait(&resetting_);
+                   if (auto failure = task.record->failure()) fail(std::move(failure));
                  },
                  [this](GraphTask& task) {
                    if (auto failure = task.graph->run(*task.kernels, place_)) {
@@ -334,7 +334,7 @@ void Stream::perform(Task& task) {
 
 // Events that were pending are done; nobody shall wait for them.
 void Stream::drop(Task& task) {
-  if (auto* record = std::get_if<RecordTask>(&task)) record->event->complete(record->version);
+  if (auto* dropped = std::get_if<RecordTask>(&task)) dropped->record->complete();
 }
 
 // The first failure stands: the others mostly follow from it.

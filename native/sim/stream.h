@@ -55,12 +55,10 @@ struct HostTask {
   void* user;
 };
 struct RecordTask {
-  std::shared_ptr<Event> event;
-  uint64_t version;
+  std::shared_ptr<EventRecord> record;
 };
 struct WaitTask {
-  std::shared_ptr<Event> event;
-  uint64_t version;
+  std::shared_ptr<EventRecord> record;
 };
 struct GraphTask {
   std::shared_ptr<Graph> graph;

@@ -132,6 +132,27 @@ TEST(a_stream_waits_for_an_event_of_another) {
   driver().stream_synchronize(0, first.get());
 }
 
+TEST(a_wait_is_for_the_record_that_was_the_last_when_it_was_given) {
+  const Stream first;
+  const Stream second;
+  const Stream third;
+  const Event event;
+  Gate gate;
+  std::atomic<bool> went_on{false};
+  driver().host_func(0, first.get(), Gate::wait, &gate);
+  driver().event_record(event.get(), 0, first.get());
+  driver().event_wait(event.get(), 0, second.get());
+  driver().host_func(
+      0, second.get(), [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &went_on);
+  driver().event_record(event.get(), 0, third.get());  // once more, where nothing is pending
+  CHECK_EQ(driver().event_synchronize(event.get()), BRINGUP_OK);
+  CHECK_EQ(driver().stream_query(0, second.get()), BRINGUP_NOT_READY);
+  CHECK(!went_on.load());
+  gate.release();
+  CHECK_EQ(driver().stream_synchronize(0, second.get()), BRINGUP_OK);
+  CHECK(went_on.load());
+}
+
 TEST(an_event_that_was_never_recorded_is_done) {
   const Event event;
   CHECK_EQ(driver().event_query(event.get()), BRINGUP_OK);

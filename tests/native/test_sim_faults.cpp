@@ -377,6 +377,20 @@ TEST(late_streams_show_that_nobody_waited_for_them) {
   }
 }
 
+TEST(late_streams_run_for_a_wait_whose_event_was_recorded_again) {
+  const Faults faults("reorder=late");
+  const Stream first;
+  const Stream second;
+  const Stream third;
+  const Event event;
+  const Memory memory(64);
+  driver().fill_async(0, memory.get(), 1, 64, first.get());
+  driver().event_record(event.get(), 0, first.get());
+  driver().event_wait(event.get(), 0, second.get());
+  driver().event_record(event.get(), 0, third.get());
+  CHECK_EQ(driver().stream_synchronize(0, second.get()), BRINGUP_OK);
+}
+
 TEST(late_streams_run_on_when_the_fault_ends) {
   const Stream stream;
   std::atomic<bool> ran{false};
