@@ -54,7 +54,9 @@ DriverRecords::Times DriverRecords::stop(std::vector<std::string>& errors) {
   for (c10::DeviceIndex device = 0; device < driver_facts().device_count; ++device) {
     if (!has(device)) continue;
     int32_t status = wait_for_device(device);
-    if (status != BRINGUP_OK) report_host_failure(device, driver_error_text(status));
+    if (status != BRINGUP_OK) {
+      report_host_failure(device, driver_failure_text(status, "waiting for what is recorded"));
+    }
     status = active_driver()->profiler_stop(device);
     if (status != BRINGUP_OK) {
       errors.push_back("ending the records of device " + std::to_string(device) + ": " +

@@ -109,6 +109,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 f"{capture_error_mode!r}"
             )
         self._graph = graph
+        torch_library("graphs.capture")  # said of the capture, not of its pool
         self._pool = pool_of(pool)
         self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
         self._stream = stream
