@@ -47,6 +47,7 @@ def test_work_in_every_way_goes_on_after_a_reset() -> None:
     torch.npu.set_rng_state(state)
     assert torch.rand(5, device="npu").tolist() == before
     kept.fill_(2)  # what it held is undefined, that it is there is not
+    stream.wait_stream(torch.npu.current_stream())
     with stream:
         total = kept.sum()
     stream.synchronize()
