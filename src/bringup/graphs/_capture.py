@@ -109,7 +109,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 f"{capture_error_mode!r}"
             )
         self._graph = graph
-        torch_library("graphs.capture")  # said of the capture, not of its pool
+        self._native = torch_library("graphs.capture").graphs  # before the pool, which wants it too
         self._pool = pool_of(pool)
         self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
         self._stream = stream
@@ -130,7 +130,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
         self._handled = handled = HandledCalls()
-        recorder = torch_library("graphs.capture").graphs.Recorder(
+        recorder = self._native.Recorder(
             registered_names(),
             hooked_names(),
             NOT_THE_USER,
