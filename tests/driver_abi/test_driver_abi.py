@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import training_program
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "include").is_dir())
@@ -18,30 +19,14 @@ pytestmark = pytest.mark.skipif(
     reason=f"the prebuilt drivers are for x86-64, this is {platform.machine()}",
 )
 
-TRAIN = """
-import sys
-import torch
-from bringup import devices
-
+TRAIN = f"""{training_program.TRAIN}
 info = devices.load_driver(sys.argv[1])
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
 x = torch.randn(4, 8)
 
-def train(model, x):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for _ in range(4):
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-import copy
-expected = train(copy.deepcopy(model), x)
-got = train(model.to("board"), x.to("board"))
+expected = train(copy.deepcopy(model), x, 4)
+got = train(model.to("board"), x.to("board"), 4)
 torch.testing.assert_close(torch.tensor(got), torch.tensor(expected))
 
 stream, start, end = torch.Stream("board"), *(torch.Event("board", enable_timing=True),) * 2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.training_program import TRAIN
 
 from bringup import devices, jit, ops
 from bringup.errors import DeviceError, KernelError
@@ -177,28 +178,14 @@ def test_the_device_of_memory_that_another_allocated_is_asked_of_the_driver() ->
 def test_twelve_functions_train_a_model(
     build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
-    code = """
-import copy, sys
-import torch
-from bringup import devices
+    code = f"""{TRAIN}
 devices.load_driver(sys.argv[1])
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 4)
 x = torch.randn(3, 8)
 
-def train(model, x):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for _ in range(3):
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-expected = train(copy.deepcopy(model), x)
-torch.testing.assert_close(train(model.to("minimal"), x.to("minimal")), expected)
+expected = train(copy.deepcopy(model), x, 3)
+torch.testing.assert_close(train(model.to("minimal"), x.to("minimal"), 3), expected)
 stream = torch.Stream("minimal")
 with stream:
     y = torch.ones(1000, device="minimal") * 2

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.training_program import TRAIN
 
 from bringup import _native, devices
 from bringup.devices import _driver_table as table
@@ -46,26 +47,14 @@ class Board(devices.PythonDriver):
 
 
 def test_a_model_trains_on_a_driver_in_python(fresh_python: Callable[..., str]) -> None:
-    code = f"""{BOARD}
-import copy
+    code = f"""{BOARD}{TRAIN}
 info = devices.load_driver(Board())
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2))
 x = torch.randn(4, 8)
 
-def train(model, x):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for _ in range(3):
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-expected = train(copy.deepcopy(model), x)
-torch.testing.assert_close(train(model.to("board"), x.to("board")), expected)
+expected = train(copy.deepcopy(model), x, 3)
+torch.testing.assert_close(train(model.to("board"), x.to("board"), 3), expected)
 stream = torch.Stream("board")
 stream.synchronize()
 assert stream.query() and torch.board.mem_get_info()[1] == 1 << 30
