@@ -285,8 +285,12 @@ void Stream::run(Queued& queued) {
     turns_.await(priority_, dropping_, resetting_);
   }
   if (Faults::active()) delay(task);
-  if (resetting_.load(std::memory_order_relaxed) ||
-      (Faults::active() && Faults::instance().lost(device()))) {
+  if (resetting_.load(std::memory_order_relaxed)) {
+    drop(task);
+  } else if (Faults::active() && Faults::instance().lost(device())) {
+    fail(Failure{"device " + std::to_string(device()) + " was lost before all work of stream " +
+                     std::to_string(number()) + " had run",
+                 {}});
     drop(task);
   } else if (queued.number.recording != 0) {
     note(queued);
@@ -334,7 +338,7 @@ void Stream::perform(Task& task) {
 
 // Events that were pending are done; nobody shall wait for them.
 void Stream::drop(Task& task) {
-  if (auto* dropped = std::get_if<RecordTask>(&task)) dropped->record->complete();
+  if (auto* dropped = std::get_if<RecordTask>(&task)) dropped->record->complete(failure());
 }
 
 // The first failure stands: the others mostly follow from it.

@@ -257,8 +257,9 @@ TEST(a_lost_device_refuses_everything_but_giving_back) {
   void* address = nullptr;
   REQUIRE(driver().mem_alloc(0, 64, &address) == BRINGUP_OK);
   {
-    const Faults faults("lost_after=1,device=0");
+    const Faults faults("lost_after=2,device=0");
     CHECK_EQ(driver().fill_async(0, memory.get(), 1, 64, stream.get()), BRINGUP_OK);
+    CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
     CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_DEVICE_LOST);
     CHECK_EQ(last_error(), "device 0 is lost (injected) until it is reset");
     CHECK_EQ(driver().stream_query(0, stream.get()), BRINGUP_DEVICE_LOST);
@@ -268,6 +269,28 @@ TEST(a_lost_device_refuses_everything_but_giving_back) {
     CHECK_EQ(driver().fill_async(1, elsewhere.get(), 1, 64, nullptr), BRINGUP_OK);
     CHECK_EQ(driver().stream_synchronize(1, nullptr), BRINGUP_OK);
   }
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+}
+
+// A device that comes back without a reset must not look as if the work had been done.
+TEST(work_that_a_lost_device_never_ran_is_reported_when_the_device_is_back) {
+  const Stream stream;
+  const Event event;
+  const Memory memory(64);
+  Gate gate;
+  driver().host_func(0, stream.get(), Gate::wait, &gate);
+  gate.reached.wait(false);
+  driver().fill_async(0, memory.get(), 1, 64, stream.get());
+  driver().event_record(event.get(), 0, stream.get());
+  driver().event_wait(event.get(), 1, nullptr);
+  {
+    const Faults faults("lost_after=0,device=0");
+    CHECK_EQ(allocate(), BRINGUP_DEVICE_LOST);
+    gate.release();
+    CHECK_EQ(driver().stream_synchronize(1, nullptr), BRINGUP_KERNEL_FAILED);  // the event's
+  }
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_KERNEL_FAILED);
+  CHECK(last_error().find("device 0 was lost before all work of stream") == 0);
   CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
 }
 

@@ -403,11 +403,33 @@ def test_memory_of_a_stream_whose_event_is_lost_is_not_reused_before_it_is_over(
 
 def test_a_lost_device_says_so_everywhere_and_gives_its_memory_back() -> None:
     x, stream = torch.ones(4, device="npu"), torch.npu.Stream()
+    torch.npu.synchronize()  # what a lost device has not run, it never runs
     with faults(lost_after=0, device=0):
         for use in (x.clone, x.cpu, lambda: x + 1, torch.npu.synchronize, stream.query):
             with pytest.raises(RuntimeError, match="device 0 is lost"):
                 use()
         assert torch.ones(2, device="npu:1").sum().item() == 2
+    assert x.sum().item() == 4
+
+
+def test_work_that_a_lost_device_never_ran_is_not_taken_for_done() -> None:
+    x, stream, elsewhere = (
+        torch.ones(4, device="npu"),
+        torch.npu.Stream(),
+        torch.npu.Stream("npu:1"),
+    )
+    torch.npu.synchronize()
+    with faults(copy_latency_us=100_000):
+        with torch.npu.stream(stream):
+            x.fill_(2)
+        elsewhere.wait_event(stream.record_event())
+        with faults(lost_after=0, device=0):
+            with pytest.raises(RuntimeError, match="device 0 is lost"):
+                x.clone()
+            with pytest.raises(RuntimeError, match="device 0 was lost before all work"):
+                elsewhere.synchronize()
+    with pytest.raises(RuntimeError, match="device 0 was lost before all work"):
+        stream.synchronize()
     assert x.sum().item() == 4
 
 
