@@ -30,6 +30,7 @@ __all__ = [
     "optional_path",
     "path",
     "paths",
+    "runs_in_ci",
     "seconds",
     "size",
     "switch",
@@ -197,6 +198,11 @@ def default_cache_dir() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("bringup", appauthor=False))
+
+
+def runs_in_ci() -> bool:
+    """Whether `CI` says that this is a machine of continuous integration."""
+    return os.environ.get("CI", "").strip().lower() not in {"", "0", "false"}
 
 
 def inherited(*names: str) -> dict[str, str]:
