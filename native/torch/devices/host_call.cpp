@@ -108,6 +108,16 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, const at:
   return tensor;
 }
 
+// A view belongs to inference mode if and only if what it is a view of does: torch's
+// ADInplaceOrView kernel gives it the version of the original.
+at::Tensor device_view(const at::Tensor& original, const at::Tensor& like) {
+  std::optional<c10::InferenceMode> mode;
+  if (original.is_inference() != c10::InferenceMode::is_enabled()) {
+    mode.emplace(original.is_inference());
+  }
+  return tensor_over(original.storage(), kDriverKeys, like);
+}
+
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
@@ -254,7 +264,7 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   c10::StorageImpl* storage = storage_of(result);
   for (const Pair& pair : pairs_) {
     if (storage_of(pair.host) != storage) continue;
-    at::Tensor view = tensor_over(pair.original.storage(), kDriverKeys, result);
+    at::Tensor view = device_view(pair.original, result);
     if (mode_ == Mode::kCopy) {  // the copy begins at the first element of the original
       const auto skipped = static_cast<size_t>(pair.original.storage_offset()) *
                            pair.original.element_size() / result.element_size();

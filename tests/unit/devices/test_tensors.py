@@ -376,3 +376,23 @@ def test_item_follows_the_work_of_its_stream_and_conjugates() -> None:
         there.fill_(7)
         assert there[-1].item() == 7
     assert torch.tensor([1 + 2j]).to("npu").conj()[0].item() == 1 - 2j
+
+
+@pytest.mark.parametrize("made_in_inference_mode", [False, True])
+@pytest.mark.parametrize("seen_in_inference_mode", [False, True])
+@pytest.mark.parametrize("view", [torch.view_as_complex, lambda x: x.unfold(0, 2, 1)])
+def test_a_view_belongs_to_inference_mode_as_it_does_on_cpu(
+    made_in_inference_mode: bool, seen_in_inference_mode: bool, view: Callable[..., torch.Tensor]
+) -> None:
+    def made(device: str) -> tuple[bool, bool, torch.Tensor]:
+        with torch.inference_mode(made_in_inference_mode):
+            x = torch.arange(6.0, device=device).reshape(3, 2)
+        with torch.inference_mode(seen_in_inference_mode):
+            seen = view(x)
+        x.untyped_storage().fill_(0)
+        return seen.is_inference(), seen._is_view(), seen.cpu()
+
+    here, there = made("cpu"), made("npu")
+    assert there[:2] == here[:2]
+    assert torch.equal(there[2], here[2])
+    assert not there[2].any()
