@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 from rich.console import Console
 
 from bringup import report, settings
 from bringup.cli._checks import Finding, Health, run_checks
 from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, write_results
+from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["doctor"]
 
 
-def doctor(json_file: JsonFile = None) -> None:
-    """Check the installation. Exit code 0: all is there, 1: something is missing."""
+def doctor(
+    op: Annotated[
+        str | None,
+        typer.Option("--op", metavar="NAME", help="Show which kernel is on which dispatch key."),
+    ] = None,
+    driver: Annotated[
+        str | None,
+        typer.Option("--driver", metavar="DRIVER", help="A driver to load first, by name or path."),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Check the installation. Exit code 0: all is there, 1: something is missing.
+
+    With --op: the dispatch table of an operator such as aten::add.Tensor. Exit code 1: there is no
+    such operator.
+    """
+    if op is not None:
+        _load(driver)
+        from bringup.cli._doctor_views import show_operator
+
+        show_operator(op, json_file)
+        return
+    _check(json_file)
+
+
+def _load(driver: str | None) -> None:
+    if driver is None:
+        return
+    require_torch()
+    from bringup import devices
+
+    devices.load_driver(driver)
+
+
+def _check(json_file: Path | None) -> None:
     findings = run_checks()
     healthy = all(finding.health is not Health.MISSING for finding in findings)
     console = console_for(json_file)

@@ -10,12 +10,20 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
+`explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's.
 `check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
 """
 
 from __future__ import annotations
 
 from bringup.devices import sim
+from bringup.devices._dispatch import (
+    DispatchEntry,
+    DispatchTable,
+    KernelKind,
+    Registration,
+    dispatch_table,
+)
 from bringup.devices._driver_check import (
     CheckResult,
     DriverCheck,
@@ -24,6 +32,7 @@ from bringup.devices._driver_check import (
     list_checks,
 )
 from bringup.devices._drivers import driver_library, installed_drivers
+from bringup.devices._explain import CallExplanation, TensorExplanation, explain
 from bringup.devices._fallback import (
     FallbackAction,
     FallbackReport,
@@ -44,22 +53,30 @@ from bringup.devices._registry import register_module_attribute
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 
 __all__ = [
+    "CallExplanation",
     "CheckResult",
     "DeviceProps",
+    "DispatchEntry",
+    "DispatchTable",
     "DriverCheck",
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",
     "FallbackRow",
+    "KernelKind",
     "KnownCheck",
     "PointerInfo",
     "PointerKind",
     "PythonDriver",
+    "Registration",
     "ReplayDifference",
     "ReplayReport",
+    "TensorExplanation",
     "check_driver",
     "device_name_problem",
+    "dispatch_table",
     "driver_library",
+    "explain",
     "fallback_policy",
     "fallback_report",
     "installed_drivers",

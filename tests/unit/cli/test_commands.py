@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -297,7 +298,44 @@ def test_doctor_prints_findings_settings_and_remedies(
     assert "Nothing is missing." in out
 
 
-@pytest.mark.parametrize("command", [["demo", "--quick"], ["try", "module:factory"]])
+def test_doctor_shows_the_dispatch_table_of_an_operator(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    file = tmp_path / "table.json"
+    assert cli.main(["doctor", "--op", "aten::add.Tensor", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "aten::add.Tensor(Tensor self" in out
+    assert re.search(r"CPU +kernel +build/aten/src/ATen/RegisterCPU_0\.cpp:\d+", out)
+    table = json.loads(file.read_text())
+    (cpu,) = [entry for entry in table["entries"] if entry["key"] == "CPU"]
+    assert cpu["kind"] == "kernel"
+    assert cpu["where"] == f"{cpu['file']}:{cpu['line']}"
+    assert len(table["entries"]) > 100
+    assert any(one["key"] == "MkldnnCPU" for one in table["registrations"])
+
+
+def test_doctor_refuses_an_operator_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--op", "aten::nothing_like_it"]) == 1
+    assert "no operator of this name is registered" in capsys.readouterr().err
+
+
+def test_doctor_loads_the_driver_that_it_is_told_to() -> None:
+    command = [sys.executable, "-m", "bringup", "doctor", "--op", "aten::relu", "--json", "-"]
+    asked = subprocess.run([*command, "--driver", "sim"], capture_output=True, check=True)
+    table = json.loads(asked.stdout)
+    kinds = {entry["key"]: entry["kind"] for entry in table["entries"]}
+    assert kinds["PrivateUse1"] == "host fallback"
+    assert table["driver"]["device"] == "npu"
+    without = {key: text for key, text in os.environ.items() if key != "BRINGUP_DRIVER"}
+    plain = subprocess.run(command, env=without, capture_output=True, check=True)
+    assert json.loads(plain.stdout)["driver"] is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["demo", "--quick"], ["try", "module:factory"], ["doctor", "--op", "aten::relu"]],
+)
 def test_command_that_needs_torch_says_how_to_get_it(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,365 @@
+"""Which kernel runs: the dispatch table of an operator, as torch tells it.
+
+Owns what a row of the table means and the keys that a call passes. Nothing is registered or called
+here; torch is imported on the first question. What torch's table says is read from its debug dump,
+which is the only account of it that names where a kernel was registered.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from bringup.errors import DeviceError
+
+__all__ = [
+    "DispatchEntry",
+    "DispatchTable",
+    "KernelKind",
+    "Registration",
+    "call_chain",
+    "dispatch_table",
+    "key_names",
+    "runtime_keys",
+]
+
+
+class KernelKind(Enum):
+    """What is on a dispatch key of an operator."""
+
+    NATIVE = "kernel"  # of this operator, for this key
+    HOST = "host fallback"  # bringup's: the CPU kernel over the device's tensors
+    REFUSAL = "refusal"  # bringup's: an error that says why, such as that of quantized tensors
+    BACKEND_FALLBACK = "backend fallback"  # for every operator without a kernel on this key
+    COMPOSITE_EXPLICIT = "composite explicit"  # made of other operators, autograd apart
+    COMPOSITE_IMPLICIT = "composite implicit"  # made of other operators, which autograd sees
+    AUTOGRAD = "autograd"  # for all autograd keys
+    BATCHING = "batching by decomposition"
+    AMBIGUOUS = "ambiguous"  # an implicit composite and a backend's kernel under AutogradOther
+    FALLTHROUGH = "fallthrough"  # the key is skipped
+    MISSING = "missing"
+
+
+# What torch's table calls them (OperatorEntry::computeDispatchTableEntryWithDebug).
+_KINDS = {
+    "kernel": KernelKind.NATIVE,
+    "default backend kernel": KernelKind.COMPOSITE_EXPLICIT,
+    "math kernel": KernelKind.COMPOSITE_IMPLICIT,
+    "nested kernel": KernelKind.COMPOSITE_IMPLICIT,
+    "autograd kernel": KernelKind.AUTOGRAD,
+    "batched kernel": KernelKind.BATCHING,
+    "backend fallback": KernelKind.BACKEND_FALLBACK,
+    "ambiguous autogradother": KernelKind.AMBIGUOUS,
+}
+_ROW = re.compile(r"(?P<key>\w+): (?P<skip>fallthrough )?(?P<debug>.*) \[(?P<kind>[a-z ]+)\]")
+_PLACE = re.compile(r"registered at (?P<file>.+):(?P<line>\d+)")
+_REGISTRATION = re.compile(
+    r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<debug>.*) :: .* \[(?P<how>.*)\]"
+)
+# What is in front of a path that says enough without it: where somebody built torch or bringup.
+_BUILD_FOLDER = re.compile(r"^/.*?/(?=(?:build/)?aten/src/|torch/csrc/|native/torch/)")
+_PACKAGES = re.compile(r"^/.*?/site-packages/")
+# Where the kit registers kernels that run on the host: all of one file, and two of another.
+_HOST_FILE = "torch/devices/fallback.cpp"
+_HOST_OPERATORS = {
+    "aten::convolution_overrideable",
+    "aten::convolution_backward_overrideable",
+}
+_REFUSALS_FILE = "torch/devices/layouts.cpp"
+_OPERATORS_FILE = "torch/devices/operators.cpp"
+
+# Kernels that end what can be told without running them: they compute, or call other operators
+# from the top, or leave the rest to Python.
+_LAST_KINDS = {
+    KernelKind.COMPOSITE_IMPLICIT,
+    KernelKind.COMPOSITE_EXPLICIT,
+    KernelKind.BATCHING,
+    KernelKind.AMBIGUOUS,
+    KernelKind.REFUSAL,
+    KernelKind.MISSING,
+}
+_LAST_KEYS = {
+    "Python",
+    "PythonDispatcher",
+    "PreDispatch",
+    "Fake",
+    "Functionalize",
+    "FuncTorchDynamicLayerFrontMode",
+    "FuncTorchDynamicLayerBackMode",
+    "FuncTorchBatched",
+    "FuncTorchGradWrapper",
+    "Batched",
+    "BatchedNestedTensor",
+}
+
+
+@dataclass(frozen=True)
+class DispatchEntry:
+    """One row of an operator's table.
+
+    Attributes:
+        key: the dispatch key, e.g. "AutogradPrivateUse1".
+        kind: what is there.
+        file, line: where it was registered: a C++ or Python file as the build that registered it
+            named it; None and 0 where torch does not know.
+        text: torch's row without the key; "" for a missing kernel.
+    """
+
+    key: str
+    kind: KernelKind
+    file: str | None = None
+    line: int = 0
+    text: str = ""
+
+    @property
+    def where(self) -> str:
+        """File and line, or torch's words for the origin; "" for a missing kernel."""
+        if self.file is not None:
+            return f"{self.file}:{self.line}"
+        return self.text.rpartition(" [")[0]
+
+    @property
+    def source(self) -> str:
+        """The same, without the folder in which torch or bringup was built or installed."""
+        return _PACKAGES.sub("", _BUILD_FOLDER.sub("", self.where))
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A kernel that somebody registered for the operator, whether or not a later one hides it.
+
+    Attributes:
+        key: a dispatch key, or an alias such as "CompositeImplicitAutograd".
+        where: file and line, or torch's words.
+        active: False where a later registration for the same key hides it.
+        unboxed: whether it can be called without boxing its arguments.
+    """
+
+    key: str
+    where: str
+    active: bool
+    unboxed: bool
+
+
+@dataclass(frozen=True)
+class DispatchTable:
+    """The dispatch table of one operator.
+
+    Attributes:
+        operator: with its overload, "aten::add.Tensor".
+        schema: in torch's notation; "" for an operator that has kernels and no schema.
+        entries: one for each key of torch, those that are asked first first.
+        registrations: the kernels of this operator itself, in torch's order.
+    """
+
+    operator: str
+    schema: str
+    entries: tuple[DispatchEntry, ...]
+    registrations: tuple[Registration, ...]
+
+    def __getitem__(self, key: str) -> DispatchEntry:
+        """The entry of a key; `KeyError` where torch has no such key."""
+        return self._by_key[key]
+
+    @functools.cached_property
+    def _by_key(self) -> Mapping[str, DispatchEntry]:
+        return {entry.key: entry for entry in self.entries}
+
+    def groups(self) -> Iterator[tuple[str, DispatchEntry]]:
+        """Neighbours of one kind and origin as one: a text for the keys, and the first entry. The
+        keys of PrivateUse1 stay alone, and missing kernels are left out.
+        """
+        run: list[DispatchEntry] = []
+        for entry in self.entries:
+            if run and _groupable(run[-1], entry):
+                run.append(entry)
+                continue
+            if run:
+                yield _keys_text(run), run[0]
+            run = [entry] if entry.kind is not KernelKind.MISSING else []
+        if run:
+            yield _keys_text(run), run[0]
+
+    def __str__(self) -> str:
+        """The table for people, keys with the same kernel together."""
+        lines = [self.schema or self.operator]
+        lines += [f"  {keys:44}{e.kind.value:20}{e.source}" for keys, e in self.groups()]
+        return "\n".join(lines)
+
+
+def _groupable(former: DispatchEntry, entry: DispatchEntry) -> bool:
+    if "PrivateUse1" in former.key or "PrivateUse1" in entry.key:
+        return False
+    return (former.kind, former.where) == (entry.kind, entry.where)
+
+
+def _keys_text(run: list[DispatchEntry]) -> str:
+    return run[0].key if len(run) == 1 else f"{run[0].key} to {run[-1].key} ({len(run)})"
+
+
+def _torch_c() -> Any:
+    return importlib.import_module("torch")._C
+
+
+@functools.cache
+def runtime_keys() -> tuple[str, ...]:
+    """Every dispatch key that a kernel can be on, that which is asked first first."""
+    return (*reversed(_names_in(_torch_c()._dispatch_keyset_full())), "Undefined")
+
+
+def _names_in(key_set: object) -> list[str]:
+    """The names in torch's text of a key set, which is in ascending priority."""
+    inside = str(key_set).partition("(")[2].rpartition(")")[0]
+    return [name for name in inside.split(", ") if name]
+
+
+def key_names(key_set: object) -> tuple[str, ...]:
+    """The keys of torch's `DispatchKeySet`, that which is asked first first."""
+    return tuple(reversed(_names_in(key_set)))
+
+
+def _require_operator(name: str) -> str:
+    """Raises `DeviceError` where no operator has this name and overload; returns the name as
+    torch writes it.
+    """
+    found = name.removesuffix(".default")
+    if _torch_c()._dispatch_dump_table(found):  # a registered operator has rows
+        return found
+    known = _torch_c()._dispatch_get_all_op_names()
+    overloads = [one for one in known if one.partition(".")[0] == found]
+    if overloads:
+        raise DeviceError(
+            f"dispatch table of {name!r}: the operator has the overloads "
+            f"{', '.join(sorted(overloads))}: name one"
+        )
+    near = difflib.get_close_matches(name, known, n=3)
+    like = f"; did you mean {', '.join(near)}?" if near else ""
+    raise DeviceError(
+        f"dispatch table of {name!r}: no operator of this name is registered, expected e.g. "
+        f"'aten::add.Tensor'{like}. Import the package that defines it first"
+    )
+
+
+def dispatch_table(name: str) -> DispatchTable:
+    """The dispatch table of an operator, as it is now.
+
+    Args:
+        name: "aten::add.Tensor"; "aten::linear" or "aten::linear.default" for an overload without
+            a name.
+
+    Raises:
+        DeviceError: no operator has this name, or torch's table has a row that cannot be read.
+    """
+    operator = _require_operator(name)
+    rows = {
+        entry.key: entry
+        for entry in (
+            _entry(operator, row)
+            for row in _torch_c()._dispatch_dump_table(operator).splitlines()
+            if row
+        )
+    }
+    schema, registrations = _registrations(operator)
+    entries = (rows.pop(key, DispatchEntry(key, KernelKind.MISSING)) for key in runtime_keys())
+    table = DispatchTable(operator, schema, tuple(entries), registrations)
+    if rows:
+        raise DeviceError(f"dispatch table of {operator!r}: unknown keys {', '.join(rows)}")
+    return table
+
+
+def _entry(operator: str, row: str) -> DispatchEntry:
+    found = _ROW.fullmatch(row)
+    kind = found and _KINDS.get(found["kind"])
+    if not found or kind is None:
+        raise DeviceError(
+            f"dispatch table of {operator!r}: torch's row {row!r} cannot be read: this torch is "
+            "newer than bringup knows"
+        )
+    place = _PLACE.fullmatch(found["debug"])
+    file, line = (place["file"], int(place["line"])) if place else (None, 0)
+    if found["skip"]:
+        kind = KernelKind.FALLTHROUGH
+    elif file is not None:
+        kind = _kind_of_ours(operator, found["key"], file) or kind
+    text = row.partition(": ")[2]
+    return DispatchEntry(found["key"], kind, file, line, text)
+
+
+def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
+    """What a kernel from the kit's own sources is, where torch's word for it is not enough."""
+    if file.endswith(_HOST_FILE):
+        return KernelKind.HOST
+    if file.endswith(_OPERATORS_FILE) and operator in _HOST_OPERATORS:
+        return KernelKind.HOST
+    if file.endswith(_REFUSALS_FILE) and key != "SparsePrivateUse1":
+        return KernelKind.REFUSAL
+    return None
+
+
+def _registrations(operator: str) -> tuple[str, tuple[Registration, ...]]:
+    """The schema and the kernels of the operator itself, from torch's other dump."""
+    schema, found = "", []
+    for row in _torch_c()._dispatch_dump(operator).splitlines():
+        if row.startswith("schema: "):
+            schema = row.removeprefix("schema: ")
+        elif match := _REGISTRATION.fullmatch(row):
+            place = _PLACE.fullmatch(match["debug"])
+            where = f"{place['file']}:{place['line']}" if place else match["debug"]
+            inactive = match["inactive"] is not None
+            found.append(Registration(match["key"], where, not inactive, "unboxed" in match["how"]))
+    return ("" if schema == "(none)" else schema), tuple(found)
+
+
+def call_chain(
+    table: DispatchTable, key_set: Any, factory_key: str = ""
+) -> tuple[DispatchEntry, ...]:
+    """The kernels that a call passes, outermost first, as far as the table determines them.
+
+    Each kernel above a backend's is taken to call on with the keys below its own, as torch's do. A
+    kernel that computes, decomposes or hands over to Python ends the chain. The host fallback is
+    followed by the CPU's kernel.
+
+    Args:
+        table: of the operator.
+        key_set: torch's `DispatchKeySet` of the call: of its arguments and of the thread.
+        factory_key: what BackendSelect's kernel adds: the key of the device and layout asked for.
+    """
+    torch_c = _torch_c()
+    chain: list[DispatchEntry] = []
+    while True:
+        key = key_set.highestPriorityTypeId()
+        entry = table[torch_c._dispatch_key_name(key)]
+        key_set = key_set.remove(key)  # with those of its functionality for other backends
+        if entry.kind is not KernelKind.FALLTHROUGH:
+            chain.append(entry)
+            if entry.key == "BackendSelect" and factory_key:
+                key = torch_c._dispatch_key_parse(factory_key)
+                key_set |= torch_c.DispatchKeySet(key)
+            elif _ends_chain(entry):
+                return (*chain, *_on_host(table, entry))
+        elif entry.key == "Undefined":
+            return tuple(chain)
+
+
+def _ends_chain(entry: DispatchEntry) -> bool:
+    if entry.kind in _LAST_KINDS or entry.key in _LAST_KEYS:
+        return True
+    return entry.key in _backend_keys()
+
+
+@functools.cache
+def _backend_keys() -> frozenset[str]:
+    keys = runtime_keys()
+    return frozenset(keys[keys.index("BackendSelect") + 1 :])
+
+
+def _on_host(table: DispatchTable, entry: DispatchEntry) -> tuple[DispatchEntry, ...]:
+    if entry.kind is not KernelKind.HOST or table.operator in _HOST_OPERATORS:
+        return ()
+    return (table["SparseCPU" if entry.key.startswith("Sparse") else "CPU"],)
