@@ -21,6 +21,10 @@ def doctor(
         str | None,
         typer.Option("--op", metavar="NAME", help="Show which kernel is on which dispatch key."),
     ] = None,
+    stubs: Annotated[
+        bool,
+        typer.Option("--stubs", help="List what REGISTER_PRIVATEUSE1_DISPATCH can register."),
+    ] = False,
     driver: Annotated[
         str | None,
         typer.Option("--driver", metavar="DRIVER", help="A driver to load first, by name or path."),
@@ -30,8 +34,15 @@ def doctor(
     """Check the installation. Exit code 0: all is there, 1: something is missing.
 
     With --op: the dispatch table of an operator such as aten::add.Tensor. Exit code 1: there is no
-    such operator.
+    such operator. With --stubs: the dispatch stubs of the installed torch, from its headers.
     """
+    if stubs:
+        if op is not None or driver is not None:
+            raise typer.BadParameter("goes with neither --op nor --driver", param_hint="--stubs")
+        from bringup.cli._doctor_views import show_stubs
+
+        show_stubs(json_file)
+        return
     if op is not None:
         _load(driver)
         from bringup.cli._doctor_views import show_operator

@@ -1,4 +1,4 @@
-"""What `bringup doctor` shows beside the checks: an operator's dispatch table."""
+"""What `bringup doctor` shows beside the checks: an operator's dispatch table, torch's stubs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from bringup import devices, report
 from bringup.cli._needs import console_for, require_torch, write_results
 
-__all__ = ["show_operator"]
+__all__ = ["show_operator", "show_stubs"]
 
 
 def show_operator(name: str, json_file: Path | None) -> None:
@@ -53,3 +53,26 @@ def _show_table(
         device = f"PrivateUse1 is {loaded.device_name!r}, driver {loaded.path}"
     shown.notes.append(device)
     report.render(shown, console)
+
+
+def show_stubs(json_file: Path | None) -> None:
+    """Show what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
+
+    Raises:
+        DeviceError: torch's headers are missing or cannot be read.
+    """
+    require_torch()
+    stubs = devices.dispatch_stubs()
+    columns = [report.Column("stub", fixed=True), report.Column("function"), report.Column("")]
+    shown = report.Table("REGISTER_PRIVATEUSE1_DISPATCH(stub, &function)", columns)
+    for header in sorted({stub.header for stub in stubs}):
+        shown.add(header, "", "")
+        for stub in stubs:
+            if stub.header == header:
+                problem = "" if stub.registrable else "not exported"
+                shown.add(f"  {stub.name}", stub.signature, problem)
+    registrable = sum(stub.registrable for stub in stubs)
+    shown.notes.append(f"{registrable} of {len(stubs)} stubs can be registered")
+    console = console_for(json_file)
+    report.render(shown, console)
+    write_results(json_file, {"stubs": stubs}, console)

@@ -10,6 +10,7 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
+`dispatch_stubs` lists what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
 `explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's.
 `check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
 """
@@ -51,12 +52,14 @@ from bringup.devices._memory import (
 from bringup.devices._python_driver import DeviceProps, PythonDriver
 from bringup.devices._registry import register_module_attribute
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
+from bringup.devices._stubs import DispatchStub, dispatch_stubs
 
 __all__ = [
     "CallExplanation",
     "CheckResult",
     "DeviceProps",
     "DispatchEntry",
+    "DispatchStub",
     "DispatchTable",
     "DriverCheck",
     "DriverInfo",
@@ -74,6 +77,7 @@ __all__ = [
     "TensorExplanation",
     "check_driver",
     "device_name_problem",
+    "dispatch_stubs",
     "dispatch_table",
     "driver_library",
     "explain",

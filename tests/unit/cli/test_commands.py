@@ -320,6 +320,25 @@ def test_doctor_refuses_an_operator_that_there_is_not(capsys: pytest.CaptureFixt
     assert "no operator of this name is registered" in capsys.readouterr().err
 
 
+def test_doctor_lists_the_stubs_of_the_installed_torch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["doctor", "--stubs", "--json", "-"]) == 0
+    shown = capsys.readouterr()
+    stubs = {stub["name"]: stub for stub in json.loads(shown.out)["stubs"]}
+    assert stubs["abs_stub"]["registrable"]
+    assert re.search(r"^ATen/native/UnaryOps\.h", shown.err, re.MULTILINE)
+    assert re.search(r"^  mps_convolution_backward_stub .* not", shown.err, re.MULTILINE)
+    can = sum(stub["registrable"] for stub in stubs.values())
+    assert f"{can} of {len(stubs)} stubs can be registered" in shown.err
+
+
+def test_stubs_go_with_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--stubs", "--op", "aten::abs"]) == 2
+    assert cli.main(["doctor", "--stubs", "--driver", "sim"]) == 2
+    assert "neither --op nor --driver" in " ".join(capsys.readouterr().err.split())
+
+
 def test_doctor_loads_the_driver_that_it_is_told_to() -> None:
     command = [sys.executable, "-m", "bringup", "doctor", "--op", "aten::relu", "--json", "-"]
     asked = subprocess.run([*command, "--driver", "sim"], capture_output=True, check=True)
