@@ -1,5 +1,6 @@
 #include "torch/common/torch_private.h"
 
+#include <ATen/native/transformers/attention.h>
 #include <torch/csrc/autograd/engine.h>
 
 namespace bringup::torch_ext {
@@ -50,6 +51,20 @@ struct VersionCounter {
 const void* version_counter(const c10::VariableVersion& version);
 template struct VersionCounter<&c10::VariableVersion::version_counter_>;
 
+// Asking the stub itself links to a function that libtorch has under another signature: its
+// arguments follow macros that only torch's own files are compiled with.
+template <auto Member>
+struct AttentionStub {
+  friend const auto& stub_pointers(
+      const at::native::_fused_sdp_choice_stub_DECLARE_DISPATCH_type& s) {
+    return s.*Member;
+  }
+};
+const auto& stub_pointers(const at::native::_fused_sdp_choice_stub_DECLARE_DISPATCH_type& s);
+template struct AttentionStub<
+    &at::native::DispatchStub<at::native::fused_sdp_choice_fn,
+                              at::native::_fused_sdp_choice_stub_DECLARE_DISPATCH_type>::impl>;
+
 // A derived class may name protected members of its base.
 struct AutogradEngine : torch::autograd::Engine {
   static constexpr auto kQueues = &AutogradEngine::device_ready_queues_;
@@ -81,6 +96,10 @@ c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
   const c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
   const auto backend = ((tensors | tls.included_) - tls.excluded_).getBackendIndex();
   return c10::impl::computeDispatchKeySet(tensors, extractor_backend_keys(extractor)[backend]);
+}
+
+bool has_attention_choice() {
+  return stub_pointers(at::native::_fused_sdp_choice_stub).privateuse1_dispatch_ptr != nullptr;
 }
 
 void require_autograd_devices(c10::DeviceIndex count) {

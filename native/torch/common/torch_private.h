@@ -26,6 +26,9 @@ c10::DispatchKeySet effective_keys(const c10::impl::OperatorEntry& entry,
 // The same for every copy of one version counter, and for no other while a copy exists.
 const void* version_identity(const c10::VariableVersion& version);
 
+// Whether PrivateUse1 has a function that chooses the implementation of attention.
+bool has_attention_choice();
+
 // The autograd engine counts devices once, at its first backward. The first of these raises when it
 // already has threads for fewer than `count` devices, of another backend; the second gives it
 // threads for `count` devices when it started without any. Call that one without the GIL: the

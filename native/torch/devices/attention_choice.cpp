@@ -6,6 +6,7 @@
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice_cpu_dispatch.h>
 
+#include "torch/common/torch_private.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -29,6 +30,7 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 }  // namespace
 
 void register_attention_choice() {
+  if (has_attention_choice()) return;  // a vendor's library came first
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
 }
 

@@ -8,11 +8,13 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "torch/common/out_form.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/host_random.h"
@@ -27,7 +29,8 @@ struct OperatorPlan {
   bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
   bool takes_dtype = false;
-  int device = -1;  // position of this argument, or -1
+  int device = -1;                              // position of this argument, or -1
+  std::optional<c10::OperatorHandle> out_form;  // of a structured operator
   RandomTraits random;
   std::vector<bool> writes;  // for each argument
   FallbackRecord* record = nullptr;
@@ -50,6 +53,9 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    plan.out_form = find_out_form(op);
+  }
   plan.record = &fallback_record(op.operator_name());
   const auto device = c10::OptionalType::create(c10::DeviceObjType::get());
   const auto dtype = c10::OptionalType::create(c10::ScalarTypeType::get());
@@ -156,6 +162,18 @@ void adopt_value(HostCall& call, c10::IValue& value) {
   }
 }
 
+// Whether somebody gave the device a kernel for the out form of this structured operator.
+bool has_own_out_form(const OperatorPlan& plan) {
+  return plan.out_form.has_value() &&
+         plan.out_form->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+}
+
+// torch's composite kernel of a structured operator: it checks the arguments, allocates the result
+// and calls the out form. Reached through the table of a device that has no kernels at all.
+void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse3), stack);
+}
+
 // The keys of the CPU's kernel: sparse where an argument is.
 template <c10::DispatchKey host_key>
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -165,6 +183,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   const bool aten = schema.name().starts_with("aten::");
   const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(op);
   const OperatorPlan& plan = aten ? kept_plan(op) : fresh;
+  if (!sparse && C10_UNLIKELY(has_own_out_form(plan))) return run_composite(op, stack);
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host_key), "operator '",
                               op.operator_name(), "' has no kernel for ",
                               sparse ? "sparse tensors of " : "", "device '",

@@ -2,49 +2,12 @@
 
 #include <c10/core/Scalar.h>
 
-#include <algorithm>
 #include <string>
-#include <unordered_map>
-#include <vector>
+
+#include "torch/common/out_form.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
-
-// Every overload that has out arguments, by operator name. Listing the dispatcher takes a
-// millisecond: done once for what was registered until then, operators of later libraries use
-// allocation replay instead.
-const std::vector<c10::OperatorHandle>& overloads_with_out(const std::string& name) {
-  static const auto index = [] {
-    std::unordered_map<std::string, std::vector<c10::OperatorHandle>> by_name;
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const c10::OperatorName& candidate : dispatcher.getAllOpNames()) {
-      const auto op = dispatcher.findSchema(candidate);
-      if (!op) continue;
-      const auto& arguments = op->schema().arguments();
-      if (!arguments.empty() && arguments.back().is_out()) by_name[candidate.name].push_back(*op);
-    }
-    return by_name;
-  }();
-  static const std::vector<c10::OperatorHandle> none;
-  const auto found = index.find(name);
-  return found == index.end() ? none : found->second;
-}
-
-bool takes_the_same(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
-  const auto& inputs = functional.arguments();
-  const auto& all = out.arguments();
-  if (all.size() != inputs.size() + functional.returns().size()) return false;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (all[i].name() != inputs[i].name() || *all[i].real_type() != *inputs[i].real_type()) {
-      return false;
-    }
-  }
-  return std::all_of(all.begin() + static_cast<ptrdiff_t>(inputs.size()), all.end(),
-                     [](const c10::Argument& argument) {
-                       return argument.is_out() &&
-                              argument.type()->kind() == c10::TypeKind::TensorType;
-                     });
-}
 
 // Whether torch itself registered the operator's cpu kernel: its generated files do.
 bool has_kernel_of_torch(const c10::OperatorHandle& op) {
@@ -62,10 +25,9 @@ std::optional<OutVariant> out_variant_of_relu() {
 
 std::optional<OutVariant> candidate(const c10::OperatorHandle& functional) {
   if (c10::toString(functional.operator_name()) == "aten::relu") return out_variant_of_relu();
-  for (const c10::OperatorHandle& op : overloads_with_out(functional.operator_name().name)) {
-    if (takes_the_same(functional.schema(), op.schema())) return OutVariant{op, {}};
-  }
-  return std::nullopt;
+  if (functional.schema().is_mutable()) return std::nullopt;  // it has nothing to allocate
+  const auto out = find_out_form(functional);
+  return out ? std::optional(OutVariant{*out, {}}) : std::nullopt;
 }
 
 }  // namespace

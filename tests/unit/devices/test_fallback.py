@@ -169,3 +169,29 @@ except NotImplementedError:
     print("refused")
 """
     assert fresh_python(code, BRINGUP_FALLBACK="allow") == "refused"
+
+
+def test_an_out_form_of_a_vendor_serves_all_forms_of_a_structured_operator() -> None:
+    """torch's composite kernels allocate and check; the fallback stands aside."""
+    seen = []
+
+    def subtract(
+        self: torch.Tensor, other: torch.Tensor, *, alpha: int = 1, out: torch.Tensor
+    ) -> torch.Tensor:
+        seen.append(out.shape)
+        return out.fill_(7)
+
+    x, y = torch.ones(3, 1, device="npu"), torch.ones(2, device="npu")
+    with (
+        torch.library._scoped_library("aten", "IMPL") as library,
+        devices.fallback_policy("forbid"),
+    ):
+        library.impl("sub.out", subtract, "PrivateUse1")
+        fresh = x - y
+        z = torch.zeros(2, device="npu")
+        z -= y
+    assert seen == [(3, 2), (2,)]
+    assert fresh.shape == (3, 2)
+    assert (fresh.cpu() == 7).all()
+    assert z.tolist() == [7, 7]
+    assert (x - y).cpu().eq(0).all()  # the fallback again
