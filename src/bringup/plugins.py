@@ -334,14 +334,17 @@ class PluginLoader:
         self._state: dict[str, _Loaded] = {}
         self._loading: set[str] = set()
 
-    def load(self, places: Sequence[str | os.PathLike[str]] = ()) -> PluginReport:
+    def load(
+        self, places: Sequence[str | os.PathLike[str]] = (), *, built_in: bool = True
+    ) -> PluginReport:
         """Brings the package's registry in line with `places`, the path and the entry points.
 
         The path is read again at every call: a file whose content is unchanged stays as it is, a
         changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and
         packages) come first and stay until `unload`. A plugin that raises registers nothing and
         becomes an error in the report; the others load. A plugin may call this itself: it then
-        finds what is loaded already, and not the plugins that are being loaded.
+        finds what is loaded already, and not the plugins that are being loaded. Without
+        `built_in` the package's own plugins stay as they are: not loaded, or loaded before.
         """
         report = PluginReport()
         wanted = self._built_in()
@@ -353,6 +356,8 @@ class PluginLoader:
                 libraries=self._open_library is not None,
             )
             own = {f"{name} = {value}": (name, value) for name, value in wanted.items()}
+            if not built_in:
+                own = {key: entry for key, entry in own.items() if key in self._state}
             self._drop_stale(files, own.keys())
             for key, (name, value) in own.items():
                 self._load(key, _entry_point(name, value, self._groups[0]), report)

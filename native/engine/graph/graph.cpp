@@ -142,6 +142,13 @@ std::vector<NodeId> Graph::sorted_users(NodeId node) const {
   return sorted;
 }
 
+bool Graph::has_users(NodeId node) const {
+  for (uint32_t i = 0; i < output_count(node); ++i) {
+    if (use_count({node, i}) != 0) return true;
+  }
+  return false;
+}
+
 std::vector<ValueId> Graph::inputs() const {
   std::vector<ValueId> found;
   for (const NodeId node : find(Operators::input()->type)) found.push_back({node, 0});

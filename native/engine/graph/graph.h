@@ -117,6 +117,8 @@ class Graph {
   // The same in graph order; of all outputs of a node.
   std::vector<NodeId> sorted_users(ValueId value) const;
   std::vector<NodeId> sorted_users(NodeId node) const;
+  // Whether anything reads an output of the node; constant time, unlike the lists.
+  bool has_users(NodeId node) const;
 
   // All nodes of one type in graph order.
   std::span<const NodeId> find(StringId type) const { return types_.find(type); }

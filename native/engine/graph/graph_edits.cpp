@@ -174,10 +174,9 @@ void Graph::erase(NodeId node) {
   if (node == kOutput) {
     throw EngineError(ErrorCode::kInvalid, "the output node of a graph cannot be erased");
   }
-  const std::vector<NodeId> readers = sorted_users(node);
-  if (!readers.empty()) {
+  if (has_users(node)) {
     throw EngineError(ErrorCode::kInvalid, shown(*this, node) + " cannot be erased: " +
-                                               quoted(name_text(readers.front())) +
+                                               quoted(name_text(sorted_users(node).front())) +
                                                " still reads it; replace its uses first");
   }
   const std::vector<NodeId> later = control_users(node);
@@ -201,7 +200,7 @@ void Graph::erase_dead(std::span<const NodeId> candidates) {
     const NodeId node = agenda.back();
     agenda.pop_back();
     if (!alive(node) || node == kOutput || type(node) == Operators::input()->type) continue;
-    if (!sorted_users(node).empty() || !pure(node)) continue;
+    if (has_users(node) || !pure(node)) continue;
     if (!control_users(node).empty()) {
       held.insert(node);
       continue;

@@ -4,31 +4,33 @@ In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynam
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
 `register_replacement` (a pass from two torch functions), `bisect` (what makes a result wrong),
 `bucket_ladder` (padded lengths with the least padding), `captures` (what captured graphs take),
-`AtenDialect` (what torch's operators are), `onnx` (ONNX models; imported when it is asked for).
+`AtenDialect` (what torch's operators are), `onnx` (ONNX models).
+
+Each is imported when it is asked for: ONNX models need no torch.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
-from bringup import passes
-from bringup.compiler.apply import apply_passes, last_report
-from bringup.compiler.aten import AtenDialect
-from bringup.compiler.backend import announce, dynamo_backend
-from bringup.compiler.bisection import Bisection, Culprit, bisect
-from bringup.compiler.buckets import bucket_for, bucket_ladder
-from bringup.compiler.mining import mine
-from bringup.compiler.options import CompileOptions
-from bringup.compiler.profiling import profiler_range
-from bringup.compiler.replacement import register_replacement
-from bringup.compiler.trace import trace_pattern
+from bringup._lazy import lazily
+from bringup.compiler.announcement import announce
 
+TYPE_CHECKING = False  # `typing` is imported by none of this
 if TYPE_CHECKING:
     from bringup.compiler import onnx as onnx
+    from bringup.compiler.apply import apply_passes
+    from bringup.compiler.aten import AtenDialect
+    from bringup.compiler.backend import dynamo_backend
+    from bringup.compiler.bisection import Bisection, Culprit, bisect
+    from bringup.compiler.buckets import bucket_for, bucket_ladder
     from bringup.compiler.captured import CaptureReport, captures
     from bringup.compiler.inductor import InductorPass, inductor_hooks
+    from bringup.compiler.mining import mine
+    from bringup.compiler.options import CompileOptions
+    from bringup.compiler.replacement import register_replacement
+    from bringup.compiler.runs import last_report
+    from bringup.compiler.trace import trace_pattern
 
 announce()
-passes.profile_with(profiler_range)
 
 __all__ = [
     "AtenDialect",
@@ -50,19 +52,26 @@ __all__ = [
     "trace_pattern",
 ]
 
+_names = lazily(
+    __name__,
+    {
+        "apply": "apply_passes",
+        "aten": "AtenDialect",
+        "backend": "dynamo_backend",
+        "bisection": "Bisection Culprit bisect",
+        "buckets": "bucket_for bucket_ladder",
+        "captured": "CaptureReport captures",
+        "inductor": "InductorPass inductor_hooks",
+        "mining": "mine",
+        "options": "CompileOptions",
+        "replacement": "register_replacement",
+        "runs": "last_report",
+        "trace": "trace_pattern",
+    },
+)
 
-_LATER = {
-    "CaptureReport": "captured",
-    "InductorPass": "inductor",
-    "captures": "captured",
-    "inductor_hooks": "inductor",
-}
 
-
-def __getattr__(name: str) -> Any:
-    """Captures, Inductor and onnx are imported when they are asked for."""
-    if name in _LATER:
-        return getattr(importlib.import_module(f"bringup.compiler.{_LATER[name]}"), name)
+def __getattr__(name: str) -> object:
     if name == "onnx":
         return importlib.import_module("bringup.compiler.onnx")
-    raise AttributeError(f"module 'bringup.compiler' has no attribute {name!r}")
+    return _names(name)

@@ -6,24 +6,23 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import EntryPoint
 from typing import Any, cast
 
 import torch
-from torch._dynamo.backends import registry
 
 from bringup import settings
-from bringup.compiler.apply import load_and_select, rewrite
-from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation, when_compile_is_called
+from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation
 from bringup.compiler.freeze import Weight, placed, weights_of
+from bringup.compiler.graph_modules import rewrite
 from bringup.compiler.inference_graph import InferenceGraph
 from bringup.compiler.inner import BoxedFunction
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.program import run_eagerly
+from bringup.compiler.runs import load_and_select
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
-__all__ = ["announce", "dynamo_backend"]
+__all__ = ["dynamo_backend"]
 
 _LOG = settings.logger("compiler")
 
@@ -165,14 +164,3 @@ def _name_of(module: Any) -> str:
             _, kind = next(iter(stack.values()))
             return f"the graph of {getattr(kind, '__name__', str(kind).rpartition('.')[2])}"
     return "this graph"
-
-
-def announce() -> None:
-    """Make the name "bringup" known to torch.compile also where the package is not installed.
-
-    Only the entry point is announced: torch loads it, and refuses to register a name twice. From
-    then on `torch.compile` checks the options when it is called.
-    """
-    entry = EntryPoint("bringup", "bringup.compiler:dynamo_backend", "torch_dynamo_backends")
-    registry._BACKENDS.setdefault(entry.name, entry)
-    when_compile_is_called(dynamo_backend, CompileOptions.parse)

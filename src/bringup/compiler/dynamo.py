@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
-__all__ = ["NotFrozenError", "owned_in_evaluation", "when_compile_is_called"]
+__all__ = ["NotFrozenError", "owned_in_evaluation"]
 
 
 class NotFrozenError(Exception):
@@ -69,21 +68,3 @@ def _is_module(source: Any, output: Any, known: dict[object, Any]) -> bool:
 def _text(source: Any) -> str:
     name = source.name
     return str(name() if callable(name) else name)
-
-
-def when_compile_is_called(
-    backend: Callable[..., Any], check: Callable[[Mapping[str, object] | None, str | None], object]
-) -> None:
-    """Have `torch.compile(backend=...)` call `check(options, mode)` for this backend at once: torch
-    gives options to a backend only when a graph is compiled.
-    """
-    wrapper: Any = torch._TorchCompileWrapper
-    begin = wrapper.__init__
-
-    @functools.wraps(begin)
-    def begin_checked(self: Any, *arguments: Any, **keywords: Any) -> None:
-        begin(self, *arguments, **keywords)
-        if self.compiler_fn is backend:
-            check(self.kwargs.get("options"), self.kwargs.get("mode"))
-
-    wrapper.__init__ = begin_checked

@@ -17,7 +17,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup._version import __version__
-from bringup.compiler.apply import extend_last_report, load_and_select, rewrite
+from bringup.compiler.graph_modules import rewrite
+from bringup.compiler.runs import extend_last_report, load_and_select
 from bringup.passes import PassDescriptor, PassStage, PluginReport
 
 __all__ = ["HOOKS", "InductorPass", "compile_with_inductor", "inductor_hooks"]

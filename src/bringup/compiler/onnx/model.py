@@ -15,6 +15,7 @@ from google.protobuf import json_format, message, text_format
 from onnx import external_data_helper
 
 from bringup import ir
+from bringup._collector import collector_paused
 from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect
@@ -62,11 +63,12 @@ class OnnxModel:
         dialect = OnnxDialect(
             _versions(proto.opset_import), functions=protos, ir_version=proto.ir_version
         )
-        self.graph: ir.Graph = read_graph(proto.graph, dialect, folder)
-        self._functions = {
-            kind: read_function(item, _function_dialect(item, dialect, protos))
-            for kind, item in protos.items()
-        }
+        with collector_paused():
+            self.graph: ir.Graph = read_graph(proto.graph, dialect, folder)
+            self._functions = {
+                kind: read_function(item, _function_dialect(item, dialect, protos))
+                for kind, item in protos.items()
+            }
 
     @property
     def functions(self) -> Mapping[str, ir.Graph]:
@@ -86,11 +88,12 @@ class OnnxModel:
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(_frame_of(self._proto))
-        proto.graph.CopyFrom(write_graph(self.graph))
-        proto.functions.extend(
-            _written_function(graph, self.graph) for graph in self._functions.values()
-        )
-        _extend_imports(proto, self.graph, proto.graph.node)
+        with collector_paused():
+            proto.graph.CopyFrom(write_graph(self.graph))
+            proto.functions.extend(
+                _written_function(graph, self.graph) for graph in self._functions.values()
+            )
+            _extend_imports(proto, self.graph, proto.graph.node)
         return proto
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -17,7 +17,7 @@ from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect
 from bringup.compiler.onnx.nodes import GRAPH_ORIGIN, ORIGIN, GraphOrigin, Origin
 from bringup.compiler.onnx.operators import Signature
-from bringup.compiler.onnx.types import look_of
+from bringup.compiler.onnx.types import is_unknown, look_of
 from bringup.errors import ModelError, SchemaError
 
 __all__ = ["read_function", "read_graph"]
@@ -37,6 +37,7 @@ class _Scope:
     around: _Scope | None
     values: dict[str, ir.Value] = field(default_factory=dict)
     looks: Mapping[str, Any] = field(default_factory=dict)
+    known: dict[bytes, object] = field(default_factory=dict)  # looks by their types
 
     def define(self, name: str, value: ir.Value) -> None:
         if not name:
@@ -59,7 +60,20 @@ class _Scope:
 
     def look(self, name: str) -> object:
         info = self.looks.get(name)
-        return None if info is None else look_of(info.type)
+        if info is None:
+            return None
+        key = info.type.SerializeToString()
+        look = self.known.get(key)
+        if look is None:
+            look = look_of(info.type)
+            if not _has_unknown_sizes(look):
+                self.known[key] = look
+        return look
+
+
+def _has_unknown_sizes(look: object) -> bool:
+    """Whether values of the same type differ all the same: an unknown size is nobody else's."""
+    return isinstance(look, ir.TensorDesc) and any(map(is_unknown, look.shape))
 
 
 def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Graph:

@@ -78,7 +78,7 @@ def dtype_number(name: str) -> int:
 
 def is_unknown(dim: ir.Dim) -> bool:
     """Whether nothing is known of a size; onnx names such sizes `unk__<number>`."""
-    return str(dim).startswith(("?", "unk__"))
+    return not isinstance(dim, int) and str(dim).startswith(("?", "unk__"))
 
 
 def look_of(proto: Any) -> object:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,10 +52,18 @@ def _open_library(path: Path) -> Callable[[], None]:
 
 
 def _library() -> dict[str, str]:
-    """The passes that bringup ships: `kernels` is above `passes`, so they are a plugin like any."""
-    return (
-        {"library": "bringup.kernels.patterns:register_patterns"} if settings.pass_library() else {}
-    )
+    """The passes that bringup ships: `kernels` is above `passes`, so they are a plugin like any.
+
+    They rewrite graphs of torch, and are left out where it is not installed.
+    """
+    if not settings.pass_library() or not _torch_is_installed():
+        return {}
+    return {"library": "bringup.kernels.patterns:register_patterns"}
+
+
+@functools.cache
+def _torch_is_installed() -> bool:
+    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
 # The loader's own lock is not the registry's: who registers passes never waits for a plugin.
@@ -66,11 +77,13 @@ _loader = plugins.PluginLoader(
 )
 
 
-def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
+def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> PluginReport:
     """Bring the registry in line with the shipped library, the pass path and the entry points.
 
     The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
-    0; its passes run after those of priority 0, so that passes of your own see the graph first.
+    0 or torch is not installed; its passes run after those of priority 0, so that passes of your
+    own see the graph first. Without `library` it is not loaded, which would import torch; where it
+    was loaded before, it stays.
 
     Entry points are those of the groups `bringup.passes` and `ge.passes.plugins`. After
     `clear_registered_passes` every plugin is loaded anew.
@@ -83,7 +96,7 @@ def load_pass_plugins(*places: str | os.PathLike[str]) -> PluginReport:
     """
     if registry.take_cleared():
         _loader.load_again()
-    return _loader.load(places)
+    return _loader.load(places, built_in=library)
 
 
 def unload_pass_plugins(*, keep_libraries: bool = False) -> None:

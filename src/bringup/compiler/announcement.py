@@ -1,0 +1,60 @@
+"""What torch has to know of the compiler: the name of its backend, its options, its passes' ranges.
+
+Nothing here imports torch: it is told once it is imported, and Dynamo's registry once that is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from bringup import passes
+from bringup._after_import import after_import
+
+__all__ = ["announce"]
+
+_BACKEND = "bringup.compiler.backend"
+
+
+def announce() -> None:
+    """Make the name "bringup" known to torch.compile also where the package is not installed."""
+    after_import("torch", _prepare_torch)
+    after_import("torch._dynamo.backends.registry", _register)
+
+
+def _register() -> None:
+    """Only the entry point: torch loads it, and refuses to register a name twice."""
+    from importlib.metadata import EntryPoint
+
+    entry = EntryPoint("bringup", f"{_BACKEND}:dynamo_backend", "torch_dynamo_backends")
+    registry: Any = sys.modules["torch._dynamo.backends.registry"]
+    registry._BACKENDS.setdefault(entry.name, entry)
+
+
+def _prepare_torch() -> None:
+    from bringup.compiler.profiling import profiler_range
+
+    passes.profile_with(profiler_range)
+    _check_options_when_compile_is_called()
+
+
+def _check_options_when_compile_is_called() -> None:
+    """torch gives options to a backend only when a graph is compiled; wrong ones are an error of
+    `torch.compile(backend="bringup", ...)` itself.
+    """
+    import torch
+
+    wrapper: Any = torch._TorchCompileWrapper
+    begin = wrapper.__init__
+
+    @functools.wraps(begin)
+    def begin_checked(self: Any, *arguments: Any, **keywords: Any) -> None:
+        begin(self, *arguments, **keywords)
+        backend = sys.modules.get(_BACKEND)
+        if backend is not None and self.compiler_fn is backend.dynamo_backend:
+            from bringup.compiler.options import CompileOptions
+
+            CompileOptions.parse(self.kwargs.get("options"), self.kwargs.get("mode"))
+
+    wrapper.__init__ = begin_checked

@@ -1,0 +1,59 @@
+"""Running passes over FX graph modules, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from bringup.compiler.mirror import Mirror
+from bringup.compiler.runs import merge, remember, run
+from bringup.passes import PassDescriptor, PassReport, PluginReport
+
+__all__ = ["rewrite"]
+
+
+def rewrite(
+    module: Any,
+    selected: Sequence[PassDescriptor],
+    plugins: PluginReport,
+    *,
+    options: Mapping[str, object],
+    constants: frozenset[str] = frozenset(),
+) -> PassReport:
+    """Run selected passes over an FX graph module, in place; recompile it once if anything changed.
+
+    Graphs inside of it (branches and bodies of higher-order operators) are rewritten first, each
+    as a graph of its own. `constants` names attributes of the module whose data may be folded into
+    the graph.
+    """
+    inner = [_rewrite_one(body, selected, plugins, options) for body in _bodies(module)]
+    report = _rewrite_one(module, selected, plugins, options, constants)
+    for other in inner:
+        merge(report, other)
+    return remember(report)
+
+
+def _bodies(module: Any) -> list[Any]:
+    """The graphs that higher-order operators of a graph call, innermost first, each once."""
+    found: dict[Any, None] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        body = getattr(module, node.target, None)
+        if isinstance(body, fx.GraphModule):
+            found.update(dict.fromkeys([*_bodies(body), body]))
+    return list(found)
+
+
+def _rewrite_one(
+    module: Any,
+    selected: Sequence[PassDescriptor],
+    plugins: PluginReport,
+    options: Mapping[str, object],
+    constants: frozenset[str] = frozenset(),
+) -> PassReport:
+    mirror = Mirror(module, foldable=constants)
+    try:
+        return run(mirror.graph, selected, options, plugins, mirror.commit, bool(constants))
+    finally:
+        mirror.finish()
