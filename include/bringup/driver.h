@@ -20,12 +20,14 @@
  *
  * Error rule: every function returns BRINGUP_OK or another bringup_status; after a failure
  * last_error() (optional) says why, in words, for the calling thread. Nothing is thrown and nothing
- * aborts. Thread rule: every function may be called from any thread. Device numbers run from 0 to
- * device_count - 1. Order rule: work given to one stream runs in the order given; work in different
- * streams may overlap. A NULL stream is the device's default stream. All *_async functions may
- * return before the work is done. Process rule: a child of fork() cannot use the driver: every
- * function that needs the device returns BRINGUP_ERROR and says so. When the process ends, whatever
- * still runs is dropped quietly, and later calls return a failure.
+ * aborts. A call that fails to free or unregister memory leaves it as it was, and the kit tries
+ * again later; a handle that could not be destroyed is not used again, and the kit warns. Thread
+ * rule: every function may be called from any thread. Device numbers run from 0 to device_count
+ * - 1. Order rule: work given to one stream runs in the order given; work in different streams may
+ * overlap. A NULL stream is the device's default stream. All *_async functions may return before
+ * the work is done. Process rule: a child of fork() cannot use the driver: every function that
+ * needs the device returns BRINGUP_ERROR and says so. When the process ends, whatever still runs is
+ * dropped quietly, and later calls return a failure.
  */
 #ifndef BRINGUP_DRIVER_H_
 #define BRINGUP_DRIVER_H_

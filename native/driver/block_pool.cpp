@@ -193,20 +193,24 @@ Block* BlockPool::add_segment(int64_t stream, size_t bytes, void* address, size_
   segment->address = static_cast<std::byte*>(address);
   segment->bytes = segment_bytes;
   segment->owner = &blocks_of(stream);
+  return restore_segment(std::move(segment));
+}
+
+Block* BlockPool::restore_segment(std::unique_ptr<Segment> segment) {
   Block* block = new_block();
   block->segment = segment.get();
   block->address = segment->address;
-  block->bytes = segment_bytes;
+  block->bytes = segment->bytes;
   segment->first = block;
   segments_.emplace(segment->address, std::move(segment));
   link(block);
   return block;
 }
 
-void BlockPool::remove_segment(Segment* segment) {
+std::unique_ptr<Segment> BlockPool::remove_segment(Segment* segment) {
   unlink(segment->first);
   spare_.push_back(segment->first);
-  segments_.erase(segment->address);
+  return std::move(segments_.extract(segment->address).mapped());
 }
 
 bool BlockPool::holds(const void* address) const {

@@ -96,8 +96,9 @@ class BlockPool {
 
   // New memory of the driver: one free block.
   Block* add_segment(int64_t stream, size_t bytes, void* address, size_t segment_bytes);
-  // Forgets a segment whose one block is free.
-  void remove_segment(Segment* segment);
+  // Takes out a segment whose one block is free; restore_segment() puts it in again.
+  std::unique_ptr<Segment> remove_segment(Segment* segment);
+  Block* restore_segment(std::unique_ptr<Segment> segment);
 
   // By address.
   const std::map<const std::byte*, std::unique_ptr<Segment>>& segments() const { return segments_; }

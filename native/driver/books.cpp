@@ -48,9 +48,16 @@ std::optional<std::string> Segments::add(int32_t device, const void* address, si
   return std::nullopt;
 }
 
-void Segments::remove(int32_t device, const void* address) {
+size_t Segments::remove(int32_t device, const void* address) {
   const std::lock_guard lock(mutex_);
-  live_.erase({device, reinterpret_cast<uintptr_t>(address)});
+  const auto removed = live_.extract({device, reinterpret_cast<uintptr_t>(address)});
+  return removed.empty() ? 0 : removed.mapped();
+}
+
+void Segments::restore(int32_t device, const void* address, size_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  live_.emplace(std::pair{device, reinterpret_cast<uintptr_t>(address)}, bytes);
 }
 
 void Segments::set_alignment(int32_t device, uint32_t alignment) {

@@ -18,7 +18,10 @@ class Segments {
  public:
   // Why this memory cannot be what was asked for, or nothing, and it is live then.
   std::optional<std::string> add(int32_t device, const void* address, size_t bytes);
-  void remove(int32_t device, const void* address);
+  // Returns its bytes; 0: it was not live.
+  size_t remove(int32_t device, const void* address);
+  // Memory that was removed is live all the same.
+  void restore(int32_t device, const void* address, size_t bytes);
   // What addresses of a device are multiples of; 64 until it is set.
   void set_alignment(int32_t device, uint32_t alignment);
   size_t live_bytes(int32_t device);

@@ -23,6 +23,7 @@ struct State {
   std::atomic<bool> has_timing{true};                   // the driver has event_elapsed
   std::atomic<bool> counts_work{false};                 // it has no stream_query
   std::atomic<int32_t> device_count{0};
+  std::atomic<bool> ending{false};  // failures of what gives back are expected now
   Segments segments;
   Handles streams;
   Handles events;

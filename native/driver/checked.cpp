@@ -1,5 +1,6 @@
 #include "driver/checked.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "driver/call.h"
 #include "driver/functions.h"
+#include "driver/table.h"
 
 namespace bringup::driver {
 namespace {
@@ -17,6 +19,22 @@ int32_t made(const char* function, Handles& handles, const void* handle, int32_t
   if (handle == nullptr) return broken(function, "returned BRINGUP_OK and no handle");
   if (handles.add(handle, device)) return BRINGUP_OK;
   return broken(function, "gave a handle that is still in use: each has to be its own");
+}
+
+const char* last_error();
+
+// The status of a function that ends a handle. Nobody can be told of a failure by an exception,
+// because destructors call it, so each function warns once.
+int32_t ended(const char* function, int32_t status, std::atomic_flag& warned) {
+  status = known(function, status);
+  if (status == BRINGUP_OK || state().ending || warned.test_and_set()) return status;
+  const std::string text = *last_error() != '\0' ? last_error() : status_name(status);
+  std::fprintf(stderr,
+               "bringup: the driver's %s failed (%s), and the driver keeps what it should have "
+               "given back. This is told once; BRINGUP_DRIVER_TRACE=FILE shows every call\n",
+               function, text.c_str());
+  std::fflush(stderr);
+  return status;
 }
 
 // --- device
@@ -130,8 +148,11 @@ int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
 
 int32_t mem_free(int32_t device, void* address) {
   const Call call("mem_free", device);
-  state().segments.remove(device, address);  // before: another thread may get it right after
-  return known("mem_free", real().mem_free(device, address));
+  // Before the call, because another thread may get the memory right after it.
+  const size_t bytes = state().segments.remove(device, address);
+  const int32_t status = known("mem_free", real().mem_free(device, address));
+  if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
+  return status;
 }
 
 int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
@@ -170,7 +191,8 @@ int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) 
 int32_t stream_destroy(bringup_stream stream) {
   const Call call("stream_destroy", -1, stream);
   state().streams.remove(stream);
-  return known("stream_destroy", real().stream_destroy(stream));
+  static std::atomic_flag warned;
+  return ended("stream_destroy", real().stream_destroy(stream), warned);
 }
 
 int32_t stream_synchronize(int32_t device, bringup_stream stream) {
@@ -202,7 +224,8 @@ int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
 int32_t event_destroy(bringup_event event) {
   const Call call("event_destroy");
   state().events.remove(event);
-  return known("event_destroy", real().event_destroy(event));
+  static std::atomic_flag warned;
+  return ended("event_destroy", real().event_destroy(event), warned);
 }
 
 int32_t event_record(bringup_event event, int32_t device, bringup_stream stream) {
@@ -309,7 +332,8 @@ int32_t module_load(int32_t device, const char* library, void** module) {
 
 int32_t module_unload(void* module) {
   const Call call("module_unload");
-  return known("module_unload", real().module_unload(module));
+  static std::atomic_flag warned;
+  return ended("module_unload", real().module_unload(module), warned);
 }
 
 int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
@@ -335,7 +359,8 @@ int32_t graph_create(int32_t device, bringup_graph* graph) {
 int32_t graph_destroy(bringup_graph graph) {
   const Call call("graph_destroy");
   state().graphs.remove(graph);
-  return known("graph_destroy", real().graph_destroy(graph));
+  static std::atomic_flag warned;
+  return ended("graph_destroy", real().graph_destroy(graph), warned);
 }
 
 int32_t graph_add_kernel(bringup_graph graph, const bringup_launch* what) {
@@ -374,6 +399,8 @@ const bringup_driver* keep(const bringup_driver& table) {
 }
 
 }  // namespace
+
+void end_release_warnings() { state().ending = true; }
 
 bringup_driver checked(const bringup_driver& driver) {
   bringup_driver whole = driver;

@@ -148,7 +148,7 @@ int32_t DeviceMemory::empty() {
 // --- memory that goes back to the driver
 
 // Takes the unused segments that are `chosen` (asked with the lock held) from the pool and frees
-// them, up to the first failure.
+// them, up to the first failure. What the driver does not take back is the pool's again.
 int32_t DeviceMemory::give_back(const std::function<bool(const Segment&)>& chosen) {
   const std::byte* done = nullptr;
   while (true) {
@@ -161,15 +161,18 @@ int32_t DeviceMemory::give_back(const std::function<bool(const Segment&)>& chose
       }
     }
     if (next == pool_.segments().end()) return BRINGUP_OK;
-    Segment* segment = next->second.get();
-    done = segment->address;
+    done = next->first;
+    std::unique_ptr<Segment> segment = pool_.remove_segment(next->second.get());
+    lock.unlock();
+    const int32_t status = driver_.mem_free(device_, segment->address);
+    lock.lock();
+    if (status != BRINGUP_OK) {
+      pool_.restore_segment(std::move(segment));
+      return status;
+    }
     ++stats_.driver_frees;
     change(stats_.segment, segment->kind, -1);
     change(stats_.reserved_bytes, segment->kind, -static_cast<int64_t>(segment->bytes));
-    pool_.remove_segment(segment);
-    lock.unlock();
-    const int32_t status = driver_.mem_free(device_, const_cast<std::byte*>(done));
-    if (status != BRINGUP_OK) return status;
   }
 }
 

@@ -217,6 +217,23 @@ TEST(memory_that_cannot_be_what_was_asked_for) {
   CHECK(allocate(0, 0x80) == BRINGUP_OK);
 }
 
+TEST(memory_that_was_not_freed_is_still_in_use) {
+  reset();
+  answers().address = at(0x40000);
+  CHECK(allocate(0, 0x1000) == BRINGUP_OK);
+  answers().status = BRINGUP_ERROR;
+  CHECK(table().mem_free(0, at(0x40000)) == BRINGUP_ERROR);
+  CHECK(table().mem_free(0, at(0xb0000)) == BRINGUP_ERROR);  // of which nobody knows
+  answers().status = BRINGUP_OK;
+  expect(refused([&] { return allocate(0, 0x80); }),
+         "which overlap the 4096 bytes at 0x40000 that are still in use");
+  answers().address = at(0xb0000);
+  CHECK(allocate(0, 0x80) == BRINGUP_OK);
+  CHECK(table().mem_free(0, at(0x40000)) == BRINGUP_OK);
+  answers().address = at(0x40000);
+  CHECK(allocate(0, 0x80) == BRINGUP_OK);
+}
+
 TEST(handles_that_are_none_or_somebody_else_s) {
   reset();
   answers().handle = nullptr;

@@ -214,16 +214,33 @@ TEST(running_out_is_counted_and_leaves_everything_usable) {
   heap.memory.free(live);
 }
 
-TEST(memory_that_cannot_be_freed_is_told_and_forgotten) {
+TEST(memory_that_the_driver_does_not_take_back_is_kept_and_freed_later) {
   Faulty faulty;
   Heap heap(faulty.table);
   heap.memory.free(heap.take(30 * kMiB));
   heap.memory.free(heap.take(60 * kMiB));
   Faulty::free_failures = 1;
   CHECK_EQ(heap.memory.empty(), BRINGUP_ERROR);
-  CHECK_EQ(heap.memory.stats().segment[0].current, 1);
+  CHECK_EQ(heap.memory.stats().segment[0].current, 2);
+  CHECK_EQ(reserved(heap.memory), 90 * kMiB);
+  CHECK_EQ(heap.memory.stats().driver_frees, 0);
   CHECK_EQ(heap.memory.empty(), BRINGUP_OK);
   CHECK_EQ(reserved(heap.memory), 0);
+  CHECK_EQ(heap.memory.stats().driver_frees, 2);
+}
+
+TEST(memory_that_the_driver_does_not_take_back_is_used_again) {
+  Faulty faulty;
+  Heap heap(faulty.table);
+  Block* first = heap.take(30 * kMiB);
+  const std::byte* address = first->address;
+  heap.memory.free(first);
+  Faulty::free_failures = 1;
+  CHECK_EQ(heap.memory.empty(), BRINGUP_ERROR);
+  Block* again = heap.take(30 * kMiB);
+  CHECK(again->address == address);
+  heap.memory.free(again);
+  CHECK_EQ(heap.memory.stats().inactive_split[0].current, 0);
 }
 
 TEST(events_that_never_end_hold_no_more_than_the_limit) {

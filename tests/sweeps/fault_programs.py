@@ -244,7 +244,7 @@ def mixed_precision() -> Iterable[Tensor]:
 
 
 def memory() -> Iterable[Tensor]:
-    """Blocks of all sizes that come, go and are given back."""
+    """Blocks of all sizes that come, go and are given back; pinned and registered host memory."""
     for _ in range(2):
         blocks = [torch.full((n,), float(n), device="npu") for n in (1, 700, 50_000, 700_000)]
         yield from (block[:3] for block in blocks)
@@ -252,6 +252,11 @@ def memory() -> Iterable[Tensor]:
         torch.npu.empty_cache()
     free, total = torch.npu.mem_get_info()
     assert 0 < free <= total
+    yield torch.arange(3000.0).pin_memory().to("npu", non_blocking=True)
+    torch.npu.synchronize()
+    torch.accelerator.empty_host_cache()
+    with devices.register_host_memory(torch.arange(5000.0)) as host:
+        yield host.to("npu", non_blocking=True)
 
 
 PROGRAMS: dict[str, Callable[[], Iterable[Tensor]]] = {
@@ -271,11 +276,24 @@ PROGRAMS: dict[str, Callable[[], Iterable[Tensor]]] = {
     )
 }
 _WORK = ("launch", "copy_async", "fill_async", "graph_launch", "graph_kernel")
+_RELEASES = (
+    "mem_free",
+    "stream_destroy",
+    "event_destroy",
+    "host_free",
+    "host_unregister",
+    "module_unload",
+    "graph_destroy",
+)
+# "lost_after" None: it is the number of the call, and the device is reset afterwards.
 FAULTS: dict[str, dict[str, Any]] = {
     "refused": {"fail": "any"},
     "failing": {"fail": _WORK, "fail_async": True},
     "out_of_memory": {"fail": ("mem_alloc", "host_alloc"), "fail_status": "out_of_memory"},
     "for_good": {"fail": "any", "fail_every": 1},
+    "not_released": {"fail": _RELEASES},
+    "never_released": {"fail": _RELEASES, "fail_every": 1},
+    "lost": {"lost_after": None},
 }
 
 
@@ -299,6 +317,7 @@ def state() -> dict[str, Any]:
     gc.collect()
     drain()
     torch.npu.empty_cache()
+    torch.accelerator.empty_host_cache()
     found: dict[str, Any] = {"device": torch.npu.current_device()}
     for index in range(torch.npu.device_count()):
         stats = torch.npu.memory_stats(index)
@@ -322,6 +341,7 @@ class Sweep:
     def __init__(self, program: str, fault: str) -> None:
         self.program = PROGRAMS[program]
         self.fault = FAULTS[fault]
+        self.loses_device = "lost_after" in self.fault
         for _ in range(2):  # the first run loads modules and makes plans
             self.expected = run(self.program)
         self.step = run(training)
@@ -331,7 +351,7 @@ class Sweep:
 
     def calls(self) -> int:
         """How many calls may fail in one run."""
-        functions = self.fault["fail"]
+        functions = self.fault.get("fail", "any")
         with devices.sim.faults() as seen:
             run(self.program)
         if functions == "any":
@@ -342,12 +362,15 @@ class Sweep:
         """The run in which call `number` fails."""
         self.counts["runs"] += 1
         error = results = None
-        with devices.sim.faults(**self.fault, fail_after=number) as injected:
+        counted = "lost_after" if self.loses_device else "fail_after"
+        with devices.sim.faults(**{**self.fault, counted: number}) as injected:
             try:
                 results = run(self.program)
             except Exception as raised:
                 error = f"{type(raised).__name__}: {raised}"
                 del raised
+            if self.loses_device and injected.count:
+                self.check_reset(f"call {number}")
         where = {name: one.injected for name, one in injected.functions.items() if one.injected}
         self.judge(f"call {number} {where}", error, results, bool(where))
 
@@ -366,6 +389,16 @@ class Sweep:
             if not same(results or [], self.expected):
                 self.problems.append(f"{where}: a wrong result and no error")
         self.check_recovery(where, error)
+
+    def check_reset(self, where: str) -> None:
+        """Lost devices work again when they are reset."""
+        try:
+            for index in range(torch.npu.device_count()):
+                torch.npu.reset_device(index)
+            if not same(run(training), self.step):
+                self.problems.append(f"{where}: after the reset training gives other numbers")
+        except Exception as raised:
+            self.problems.append(f"{where}: after the reset {type(raised).__name__}: {raised}")
 
     def check_recovery(self, where: str, error: str | None) -> None:
         """The device is as it was, and works."""

@@ -262,6 +262,11 @@ std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex dev
   return memory_of(checked_device(device)).snapshot();
 }
 
-void register_allocator() { c10::SetAllocator(kDriverDevice, &driver_allocator()); }
+void register_allocator() {
+  // Made now: it asks the driver, and who is first to use it may have the GIL, which a driver in
+  // Python needs for its answer to another thread.
+  memory_of(0);
+  c10::SetAllocator(kDriverDevice, &driver_allocator());
+}
 
 }  // namespace bringup::torch_ext

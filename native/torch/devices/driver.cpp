@@ -130,6 +130,7 @@ void close_driver() {
 }
 
 int32_t shut_down_driver() {
+  driver::end_release_warnings();
   const auto shutdown = active_driver()->shutdown;
   return shutdown != nullptr ? shutdown() : BRINGUP_OK;
 }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "torch/devices/state.h"
 
@@ -81,7 +82,17 @@ PinnedRanges& pinned_ranges() {
 
 // torch's caching host allocator over the driver's host memory (ordinary memory without a
 // driver's).
-struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent> {
+class PinnedCache final : public at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent> {
+ public:
+  void empty_cache() override {
+    const std::lock_guard alone(emptying_);
+    for (void* address : take_refused()) give_back(address);
+    CachingHostAllocatorImpl::empty_cache();
+    const std::lock_guard lock(refused_mutex_);
+    TORCH_CHECK(refused_.empty(), refusal_, ". The driver keeps ", refused_.size(),
+                " ranges; emptying the cache again tries them again");
+  }
+
  private:
   void allocate_host_memory(size_t bytes, void** address) override {
     const bringup_driver& driver = *active_driver();
@@ -101,12 +112,25 @@ struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent>
       std::lock_guard lock(pinned_ranges().mutex);
       pinned_ranges().ranges.erase(static_cast<const std::byte*>(block->ptr_));
     }
+    give_back(block->ptr_);
+  }
+
+  // Raises nothing: torch would forget the blocks that it has yet to free, and it also frees where
+  // a tensor ends.
+  void give_back(void* address) {
     const bringup_driver& driver = *active_driver();
-    if (driver.host_alloc != nullptr && driver.host_free != nullptr) {
-      check_driver(driver.host_free(block->ptr_), "freeing pinned host memory");
-    } else {
-      std::free(block->ptr_);
-    }
+    if (driver.host_alloc == nullptr || driver.host_free == nullptr) return std::free(address);
+    const int32_t status = driver.host_free(address);
+    if (status == BRINGUP_OK) return;
+    std::string refusal = driver_failure_text(status, "freeing pinned host memory");
+    const std::lock_guard lock(refused_mutex_);
+    refused_.push_back(address);
+    refusal_ = std::move(refusal);
+  }
+
+  std::vector<void*> take_refused() {
+    const std::lock_guard lock(refused_mutex_);
+    return std::exchange(refused_, {});
   }
 
   void record_stream(std::optional<std::vector<OwnedEvent>>& events, c10::Stream stream) override {
@@ -115,6 +139,11 @@ struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent>
   bool query_event(OwnedEvent& event) override { return event.over(); }
   c10::Stream get_current_stream() const override { return current_stream(current_device()); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
+
+  std::mutex emptying_;
+  std::mutex refused_mutex_;    // for what follows
+  std::vector<void*> refused_;  // what the driver did not take back
+  std::string refusal_;         // and why, the last time
 };
 
 void free_pinned(void* context);
@@ -196,7 +225,14 @@ void unregister_host_memory(void* address) {
     TORCH_CHECK(false, "memory stays registered, as waiting for its copies failed: ", failure);
   }
   range.mapped().uses.clear();
-  check_driver(active_driver()->host_unregister(address), "unregistering host memory");
+  const int32_t status = active_driver()->host_unregister(address);
+  if (status != BRINGUP_OK) {
+    const std::string refusal = driver_failure_text(status, "unregistering host memory");
+    lock.lock();
+    pinned.ranges.insert(std::move(range));
+    TORCH_CHECK(false, refusal, ". The memory stays registered", failure.empty() ? "" : "; ",
+                failure);
+  }
   TORCH_CHECK(failed == BRINGUP_OK, failure);
 }
 

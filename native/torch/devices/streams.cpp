@@ -19,10 +19,28 @@ namespace {
 // destroyed and new ones are handed out round robin from a fixed number, as torch does for CUDA.
 constexpr size_t kStreamsPerPool = 32;
 
-struct StreamPool {
-  std::mutex mutex;
-  std::array<bringup_stream, kStreamsPerPool> streams{};
-  size_t next = 0;
+// Streams are created at their first use, without the lock: a driver in Python needs the GIL for
+// it, which another thread may have that waits for the lock.
+class StreamPool {
+ public:
+  bringup_stream next_stream(c10::DeviceIndex device, int32_t priority) {
+    std::unique_lock lock(mutex_);
+    const size_t place = next_++ % kStreamsPerPool;
+    if (streams_[place] != nullptr) return streams_[place];
+    lock.unlock();
+    bringup_stream created = nullptr;
+    check_driver(active_driver()->stream_create(device, priority, &created), "creating a stream");
+    lock.lock();
+    if (streams_[place] == nullptr) return streams_[place] = created;
+    lock.unlock();  // another thread was faster, and nothing removes a stream
+    active_driver()->stream_destroy(created);
+    return streams_[place];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<bringup_stream, kStreamsPerPool> streams_{};
+  size_t next_ = 0;
 };
 
 // One for each priority that was asked for.
@@ -81,13 +99,7 @@ c10::Stream pooled_stream(c10::DeviceIndex device, int32_t priority) {
   device = checked_device(device);
   const PriorityRange& range = driver_facts().priorities[static_cast<size_t>(device)];
   priority = std::clamp(priority, range.greatest, range.least);
-  StreamPool& pool = stream_pool(device, priority);
-  std::lock_guard lock(pool.mutex);
-  bringup_stream& stream = pool.streams[pool.next];
-  if (stream == nullptr) {
-    check_driver(active_driver()->stream_create(device, priority, &stream), "creating a stream");
-  }
-  pool.next = (pool.next + 1) % kStreamsPerPool;
+  bringup_stream stream = stream_pool(device, priority).next_stream(device, priority);
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDriverDevice, device),
                      static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(stream)));
 }

@@ -15,7 +15,9 @@ DeviceWork::DeviceWork(c10::DeviceIndex device) : device_(device) {
   check_driver(active_driver()->event_create(device, 0, &over_), "creating an event");
 }
 
-DeviceWork::~DeviceWork() { active_driver()->event_destroy(over_); }
+DeviceWork::~DeviceWork() {
+  if (!in_forked_child()) active_driver()->event_destroy(over_);
+}
 
 void DeviceWork::order_before() const {
   check_driver(active_driver()->event_wait(over_, device_, current_driver_stream(device_)),
@@ -53,6 +55,7 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
 }
 
 DeviceGraph::~DeviceGraph() {
+  if (in_forked_child()) return;  // the parent has it
   wait();
   active_driver()->graph_destroy(graph_);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
@@ -60,7 +60,8 @@ def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
     Raises:
         DeviceError: no driver is loaded, or it cannot register memory, or a part of the memory is
-            pinned or registered already.
+            pinned or registered already. At the end of the block: a copy failed, or the driver did
+            not unregister the memory; that stays allocated then, and later calls try again.
         ValueError: the tensor is not on cpu, or it has no memory.
     """
     native = _loaded_native("devices.register_host_memory")
@@ -72,18 +73,37 @@ def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     address, size = storage.data_ptr(), storage.nbytes()
     if size == 0:
         raise ValueError("expected a tensor with memory to register, got one of 0 bytes")
+    _unregister_refused(native)
     try:
         native.register_host_memory(address, size)
     except RuntimeError as error:
         raise DeviceError(_first_line(error)) from None
+    torch = importlib.import_module("torch")
+    memory = torch.empty(0, dtype=torch.uint8).set_(storage)
     try:
         yield tensor
     finally:
-        try:
-            native.unregister_host_memory(address)
-        except RuntimeError as error:
-            raise DeviceError(_first_line(error)) from None
-        del storage  # lived until here
+        _unregister(native, memory)
+
+
+# What is registered still: as long as it is, nothing else may come to lie there.
+_refused: list[torch.Tensor] = []
+
+
+def _unregister(native: ModuleType, memory: torch.Tensor) -> None:
+    try:
+        native.unregister_host_memory(memory.data_ptr())
+    except RuntimeError as error:
+        if memory.is_pinned():
+            _refused.append(memory)
+        raise DeviceError(_first_line(error)) from None
+
+
+def _unregister_refused(native: ModuleType) -> None:
+    again = [_refused.pop() for _ in range(len(_refused))]
+    for memory in again:
+        with suppress(DeviceError):
+            _unregister(native, memory)
 
 
 def pointer_info(address: int) -> PointerInfo:

@@ -6,6 +6,9 @@ Every call of whole programs is made to fail in `tests/sweeps/test_faults.py`.
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -431,6 +434,90 @@ def test_work_that_a_lost_device_never_ran_is_not_taken_for_done() -> None:
     with pytest.raises(RuntimeError, match="device 0 was lost before all work"):
         stream.synchronize()
     assert x.sum().item() == 4
+
+
+# --- what is given back
+
+
+def test_memory_that_the_driver_does_not_take_back_is_freed_later() -> None:
+    torch.npu.empty_cache()
+    free = torch.npu.mem_get_info()[0]
+    x = torch.empty(64 << 20, dtype=torch.uint8, device="npu")
+    reserved = torch.npu.memory_reserved()
+    del x
+    with faults(fail="mem_free") as injected:
+        with pytest.raises(RuntimeError, match="injected failure of mem_free"):
+            torch.npu.empty_cache()
+        assert torch.npu.memory_reserved() == reserved
+        torch.npu.empty_cache()
+    assert injected.functions["mem_free"].injected == 1
+    assert torch.npu.mem_get_info()[0] >= free
+
+
+def test_pinned_memory_that_the_driver_does_not_take_back_is_freed_later() -> None:
+    torch.accelerator.empty_host_cache()
+    pinned = [torch.empty(size).pin_memory() for size in (1 << 10, 1 << 20, 1 << 20)]
+    del pinned
+    with faults(fail="host_free") as injected:
+        with pytest.raises(RuntimeError, match=r"injected failure of host_free.* keeps 1 ranges"):
+            torch.accelerator.empty_host_cache()
+        assert injected.functions["host_free"].calls == 3  # all others are free
+        torch.accelerator.empty_host_cache()
+        assert injected.functions["host_free"].calls == 4
+        torch.accelerator.empty_host_cache()
+    assert injected.functions["host_free"].calls == 4
+
+
+def test_memory_that_stays_registered_stays_allocated_and_is_unregistered_later() -> None:
+    host = torch.ones(1 << 20)
+    address = host.data_ptr()
+    with faults(fail="host_unregister") as injected:
+        with (
+            pytest.raises(DeviceError, match=r"injected failure of host_unregister.*stays reg"),
+            devices.register_host_memory(host),
+        ):
+            pass
+        assert host.is_pinned()
+        del host
+        assert torch.empty(1 << 20).data_ptr() != address
+        with devices.register_host_memory(torch.ones(3)):
+            assert injected.functions["host_unregister"].calls == 2
+    assert devices.pointer_info(address).kind is devices.PointerKind.UNKNOWN
+
+
+DESTROYED = """
+import torch
+from bringup import devices, graphs
+devices.load_driver("sim")
+x = torch.ones(5, device="npu")
+with devices.sim.faults(fail=("event_destroy", "graph_destroy"), fail_every=1) as injected:
+    for _ in range(2):
+        event = torch.npu.Event()
+        event.record()
+        del event
+        graph = graphs.CapturedGraph()
+        with graphs.capture(graph):
+            y = x + 1
+        graph.replay()
+        graph.reset()
+        del graph
+print(y.tolist())
+print(all(one.injected > 1 for name, one in injected.functions.items() if "destroy" in name))
+"""
+
+
+def test_what_cannot_be_destroyed_is_one_warning_a_function() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DESTROYED],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["[2.0, 2.0, 2.0, 2.0, 2.0]", "True"]
+    for function in ("event_destroy", "graph_destroy"):
+        warned = f"the driver's {function} failed (injected failure of {function}), and the driver"
+        assert done.stderr.count(warned) == 1
 
 
 # --- order
