@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bringup.devices._driver_abi import FUNCTIONS
 from bringup.devices._driver_table import (
     ABI,
     DTYPES,
@@ -119,7 +120,8 @@ class PythonDriver(_SynchronousDriver, ABC):
     A subclass gives at least `device_props`, `mem_alloc`, `mem_free` and `copy_async`. Streams and
     events are those of a driver that does all work before it returns; one that does not overrides
     them. The optional functions `device_synchronize`, `mem_info`, `fill_async`,
-    `event_synchronize`, `event_elapsed` and `host_view` exist where a subclass defines them.
+    `event_synchronize`, `event_elapsed` and `host_view` exist where a subclass defines them; it
+    cannot have the other functions, and is refused when it is loaded.
 
     Addresses and handles are integers, the default stream is None. A method says what went wrong by
     an exception: `MemoryError` is BRINGUP_OUT_OF_MEMORY, `NotImplementedError` BRINGUP_UNSUPPORTED,
@@ -183,7 +185,8 @@ class PythonDriver(_SynchronousDriver, ABC):
         """The address of the function table; it and this object live as long as the process.
 
         Raises:
-            DriverError: a subclass's `__init__` did not call this class's.
+            DriverError: a subclass's `__init__` did not call this class's, or it has a function
+                of `bringup/driver.h` that a driver in Python cannot have.
         """
         if not hasattr(self, "_callbacks"):
             raise DriverError(
@@ -195,6 +198,7 @@ class PythonDriver(_SynchronousDriver, ABC):
         return ctypes.addressof(self._table)
 
     def _make_table(self) -> Table:
+        self._refuse_other_functions()
         table = Table(
             struct_size=ctypes.sizeof(Table),
             abi_version=ABI,
@@ -208,6 +212,23 @@ class PythonDriver(_SynchronousDriver, ABC):
                 self._fill(table, name, ctypes.c_int32, self._guarded(adapter, method))
         self._fill(table, "last_error", ctypes.c_void_p, self._last_error)
         return table
+
+    def _refuse_other_functions(self) -> None:
+        """A method that nobody would call is a mistake of its author."""
+        others = [name for name in FUNCTIONS if name not in _ADAPTERS and hasattr(self, name)]
+        if not others:
+            return
+        why = ""
+        if any(name.startswith("profiler_") for name in others):
+            why = (
+                " (records of a profiler are counted under a lock for each stream, for which a"
+                " thread with the GIL could wait while its holder waits for the GIL)"
+            )
+        raise DriverError(
+            f"the driver {self.path} has {', '.join(others)}, which a driver in Python cannot"
+            f" have{why}: expected no methods of bringup/driver.h but {', '.join(_ADAPTERS)}."
+            " `bringup new driver NAME` makes a driver in C, which can have all of them"
+        )
 
     def _fill(self, table: Table, name: str, result: Any, function: Callable[..., Any]) -> None:
         callback = ctypes.CFUNCTYPE(result, *SIGNATURES[name])(function)

@@ -349,3 +349,97 @@ def test_signatures_are_those_of_the_header(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("profiler_start", "a thread with the GIL could wait while its holder waits for the GIL"),
+        ("launch", "which a driver in Python cannot have: expected no methods of bringup/driver.h"),
+        ("last_error", "has last_error, which a driver in Python cannot have"),
+        ("capabilities", "has capabilities, which a driver in Python cannot have"),
+    ],
+)
+def test_a_function_that_a_driver_in_python_cannot_have_is_refused_when_it_is_loaded(
+    method: str, sentence: str, fresh_python: Callable[..., str]
+) -> None:
+    code = f"""{BOARD}
+class More(Board):
+    def {method}(self, *arguments):
+        raise AssertionError
+try:
+    devices.load_driver(More())
+except Exception as error:
+    print(type(error).__name__, error)
+print(devices.load_driver(Board()).device_name)
+"""
+    first, last = fresh_python(code).splitlines()
+    assert first.startswith(f"DriverError the driver <__main__.More> has {method}")
+    assert sentence in first
+    assert "bringup new driver" in first
+    assert last == "board"
+
+
+# A thread that waits for a lock with the GIL stops everybody: the process ends with a traceback.
+THREADS = f"""{BOARD}
+import faulthandler
+import sys
+import threading
+faulthandler.dump_traceback_later(60, exit=True)
+"""
+
+
+def test_a_thread_that_makes_a_stream_does_not_wait_with_the_gil_for_one_that_makes_one(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = f"""{THREADS}
+inside, tried = threading.Event(), threading.Event()
+class Slow(Board):
+    def stream_create(self, device, priority):
+        if not inside.is_set():
+            inside.set()
+            tried.wait()
+        return super().stream_create(device, priority)
+devices.load_driver(Slow())
+first = threading.Thread(target=torch.Stream, args=("board",))
+first.start()
+inside.wait()
+sys.setswitchinterval(1000)  # the first thread goes on when this one gives up the GIL
+tried.set()
+streams = {{torch.Stream("board").stream_id for _ in range(64)}}
+first.join()
+print(len(streams))
+"""
+    assert fresh_python(code) == "32"
+
+
+def test_threads_that_use_a_driver_in_python_at_once_do_not_stop_each_other(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = f"""{THREADS}
+devices.load_driver(Board())
+sys.setswitchinterval(1e-6)
+right = []
+def work(number):
+    for step in range(30):
+        x = torch.full((100,), float(number), device="board")
+        stream, event = torch.Stream("board"), torch.Event("board")
+        with stream:
+            y = x * 2 + torch.rand(100, device="board")
+            x.record_stream(stream)
+        event.record(stream)
+        event.synchronize()
+        pinned = torch.ones(100).pin_memory()
+        y.add_(pinned.to("board", non_blocking=True))
+        torch.board.manual_seed(step)
+        torch.board.memory_stats()
+        if step % 10 == 9:
+            torch.board.empty_cache()
+            torch.accelerator.empty_host_cache()
+        right.append(bool(((y.cpu() - 2 * number - 1).abs() <= 1).all()))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(right), all(right))
+"""
+    assert fresh_python(code) == "120 True"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bringup import graphs, jit, ops
+from bringup import devices, graphs, jit, ops
 from bringup.errors import DeviceError
 
 failing = ops.kernel_op(
@@ -67,6 +67,56 @@ def test_a_captured_graph_is_replayed_after_a_reset() -> None:
     x.fill_(4)
     graph.replay()
     assert y.tolist() == [9.0] * 8
+
+
+def test_a_simulated_loss_is_over_when_the_device_is_reset() -> None:
+    x = torch.ones(4, device="npu")
+    other = torch.ones(4, device="npu:1")
+    torch.npu.synchronize()
+    with devices.sim.faults(lost_after=0):
+        for attempt in range(2):
+            with pytest.raises(RuntimeError, match=r"device 0 is lost.*reset_device\(\)"):
+                x.clone()
+            if attempt:
+                torch.npu.reset_device(0)
+        x.fill_(3)
+        assert (x * 2).tolist() == [6.0] * 4
+        with pytest.raises(RuntimeError, match=r"device 1 is lost"):
+            other.clone()  # each device is reset for itself
+        torch.npu.reset_device(1)
+        other.fill_(2)
+        assert x.to("npu:1").add(other).tolist() == [5.0] * 4
+
+
+def test_training_goes_on_with_the_same_numbers_after_a_loss() -> None:
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Dropout(0.5)).to("npu")
+    optimizer = torch.optim.AdamW(model.parameters())
+    start = {name: value.cpu() for name, value in model.state_dict().items()}
+
+    def train() -> list[float]:
+        """From the start: what memory holds is undefined after a reset."""
+        torch.manual_seed(3)
+        model.load_state_dict(start)
+        optimizer.state.clear()
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 6, device="npu")).square().sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    expected = train()
+    with devices.sim.faults() as seen:
+        train()
+    with devices.sim.faults(lost_after=seen.calls // 2):
+        with pytest.raises(RuntimeError, match="lost"):
+            train()
+        for device in range(torch.npu.device_count()):
+            torch.npu.reset_device(device)
+        assert train() == expected
 
 
 def test_a_reset_within_a_capture_is_refused() -> None:
