@@ -35,6 +35,7 @@ __all__ = [
     "size",
     "switch",
     "switches",
+    "trace_place",
     "words",
 ]
 
@@ -123,6 +124,16 @@ def path(text: str) -> Path:
 def optional_path(text: str) -> Path | None:
     """A path, for a setting that may have none."""
     return path(text)
+
+
+def trace_place(text: str) -> Path | None:
+    """Where a trace goes: "-" for stderr from 1, None from 0, or a JSON file."""
+    if text.strip().endswith(".json"):
+        return path(text.strip())
+    try:
+        return Path("-") if switch(text) else None
+    except ValueError:
+        raise ValueError("expected 1, 0 or the name of a file that ends in .json") from None
 
 
 def paths(text: str) -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ __all__ = [
     "CACHE_REMOTE",
     "CACHE_REMOTE_TIMEOUT",
     "CAPTURE",
+    "DISPATCH_TRACE",
     "DOWNCAST_FLOAT64",
     "DRIVER",
     "DRIVER_PATH",
@@ -159,6 +160,15 @@ FALLBACK = Setting(
     "allow",
     lambda: ("allow", {}),
     _settings.fallback_policy,
+)
+DISPATCH_TRACE = Setting(
+    "BRINGUP_DISPATCH_TRACE",
+    "1: the operators that a process calls once it has loaded a driver, with the kernels that each"
+    " call passes, as a table on stderr at its end; or a file for them as JSON, x.json, %p in it is"
+    " the process's number",
+    "none",
+    lambda: None,
+    _settings.trace_place,
 )
 DOWNCAST_FLOAT64 = Setting(
     "BRINGUP_DOWNCAST_FLOAT64",
@@ -356,6 +366,7 @@ ALL: tuple[Setting[object], ...] = (
     DRIVER,
     DRIVER_PROBE,
     FALLBACK,
+    DISPATCH_TRACE,
     DOWNCAST_FLOAT64,
     WAIT_TIMEOUT,
     WAIT_ABORT,

@@ -29,6 +29,7 @@ __all__ = [
     "cache_remote_timeout",
     "capture",
     "check",
+    "dispatch_trace",
     "downcast_float64",
     "driver",
     "driver_path",
@@ -139,6 +140,13 @@ def driver_probe() -> bool:
 def fallback() -> tuple[str, dict[str, str]]:
     """What may run on the host (`BRINGUP_FALLBACK`): for all operators, and exceptions."""
     return _variables.FALLBACK.get()
+
+
+def dispatch_trace() -> Path | None:
+    """Where calls of operators are listed at the end of the process (`BRINGUP_DISPATCH_TRACE`): a
+    JSON file, "-" for stderr, or None: nowhere.
+    """
+    return _variables.DISPATCH_TRACE.get()
 
 
 def downcast_float64() -> str:

@@ -42,6 +42,7 @@ WRONG = {
     "BRINGUP_DRIVER_TRACE": ["~nobody-of-this-name/x"],
     "BRINGUP_DRIVER_TRACE_PAYLOAD": ["banana", "2"],
     "BRINGUP_DRIVER_TRACE_LIMIT": ["banana", "-1", "2T"],
+    "BRINGUP_DISPATCH_TRACE": ["banana", "2", "~nobody-of-this-name/x.json"],
     "BRINGUP_DOWNCAST_FLOAT64": ["banana", "0", "float32"],
     "BRINGUP_PASS_PATH": ["~nobody-of-this-name/x"],
     "ASCEND_GE_PY_PASS_PATH": ["~nobody-of-this-name/x"],

@@ -1,5 +1,6 @@
 // What bringup.devices sees of the native side.
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Generator.h>
@@ -9,6 +10,7 @@
 #include "driver/traced.h"
 #include "driver/waits.h"
 #include "torch/devices/allocator.h"
+#include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
@@ -142,6 +144,22 @@ nb::list memory_snapshot() {
   return segments;
 }
 
+// Names, (operator, node, keys, factory key, thread, depth) of each call, calls that were lost.
+nb::tuple dispatch_trace(const std::shared_ptr<DispatchTracer>& tracer) {
+  DispatchTrace trace;
+  {
+    const nb::gil_scoped_release no_gil;
+    trace = stop_dispatch_trace(tracer);
+  }
+  nb::list calls;
+  for (const TracedCall& call : trace.calls) {
+    const char* factory =
+        call.factory_key == 0 ? "" : c10::toString(static_cast<c10::DispatchKey>(call.factory_key));
+    calls.append(nb::make_tuple(call.op, call.node, call.keys, factory, call.thread, call.depth));
+  }
+  return nb::make_tuple(trace.names, calls, trace.lost);
+}
+
 }  // namespace
 
 void bind_devices(nb::module_& module) {
@@ -192,6 +210,9 @@ void bind_devices(nb::module_& module) {
       },
       nb::arg("device"));
   module.def("device_props", &props_dict, nb::arg("device"));
+  nb::class_<DispatchTracer>(module, "DispatchTracer");
+  module.def("start_dispatch_trace", &start_dispatch_trace, nb::arg("limit"), Release());
+  module.def("stop_dispatch_trace", &dispatch_trace, nb::arg("tracer"));
   module.def("memory_snapshot", &memory_snapshot);
   module.def("synchronize", &synchronize_device, nb::arg("device"));
   nb::enum_<Float64Policy>(module, "Float64Policy")

@@ -11,7 +11,8 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
 `dispatch_stubs` lists what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
-`explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's.
+`explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's;
+`dispatch_trace` lists the calls that a program makes.
 `check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
 """
 
@@ -25,6 +26,7 @@ from bringup.devices._dispatch import (
     Registration,
     dispatch_table,
 )
+from bringup.devices._dispatch_trace import DispatchTrace, TracedCall, dispatch_trace
 from bringup.devices._driver_check import (
     CheckResult,
     DriverCheck,
@@ -61,6 +63,7 @@ __all__ = [
     "DispatchEntry",
     "DispatchStub",
     "DispatchTable",
+    "DispatchTrace",
     "DriverCheck",
     "DriverInfo",
     "FallbackAction",
@@ -75,10 +78,12 @@ __all__ = [
     "ReplayDifference",
     "ReplayReport",
     "TensorExplanation",
+    "TracedCall",
     "check_driver",
     "device_name_problem",
     "dispatch_stubs",
     "dispatch_table",
+    "dispatch_trace",
     "driver_library",
     "explain",
     "fallback_policy",

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from bringup import _autoload, _native, settings
 from bringup._after_import import after_import
 from bringup._settings import FLOAT64_POLICIES
-from bringup.devices import _fallback
+from bringup.devices import _dispatch_trace, _fallback
 from bringup.devices._drivers import driver_library
 from bringup.devices._probe import require_probed, require_version
 from bringup.devices._python_driver import PythonDriver
@@ -102,12 +102,14 @@ def load_driver(
         return _same_or_refuse(_loaded, source, name, downcast_float64)
     _require_free_backend()
     policy = _float64_policy(downcast_float64)
+    trace_to = settings.dispatch_trace()
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
     _set_trace(native)
     info = _open(native, source, name, policy)
     native.set_float64_policy(getattr(native.Float64Policy, policy))
     _install(native, info.device_name)
     _loaded, _source = info, source
+    _dispatch_trace.trace_process(trace_to)
     return info
 
 
