@@ -2,7 +2,7 @@
 
 Importing this package is cheap: no torch, no native library, nothing of the PrivateUse1 slot is
 touched until a system is used. In reading order: `jit`, `ops`, `devices`, `graphs`, `ir`,
-`passes`, `kernels`, `compiler`.
+`passes`, `kernels`, `compiler`, `conformance`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bringup import (
         cli,
         compiler,
+        conformance,
         devices,
         errors,
         graphs,
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "cli",
     "compiler",
+    "conformance",
     "devices",
     "errors",
     "graphs",

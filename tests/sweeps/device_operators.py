@@ -14,7 +14,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from tests.sweeps.device_samples import (
+
+from bringup.conformance._samples import (
     Mover,
     described,
     difference,
@@ -95,7 +96,7 @@ def _sample(
     op: OpInfo, sample: SampleInput, dtype: torch.dtype, backward: bool, counts: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     arguments = (sample.input, sample.args, sample.kwargs)
-    move = Mover()
+    move = Mover("npu")
     there, failed = outcome(lambda: move(arguments))
     if failed is not None:
         yield "move", described(failed)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps.device_samples import Mover, difference, gradients, outcome, told
 from torch import nn
 
 from bringup import devices
+from bringup.conformance._samples import Mover, difference, gradients, outcome, told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ def failures(info: ModuleInfo, training: bool, counts: Counter[str]) -> Iterator
             continue
         arguments = (given.forward_input.args, given.forward_input.kwargs)
         module = built(info, given, training)
-        moved = Mover()(arguments)
+        moved = Mover("npu")(arguments)
         values = is_repeatable(module, arguments)
         if info.is_lazy:
             module(*arguments[0], **arguments[1])
@@ -84,16 +84,16 @@ def failures(info: ModuleInfo, training: bool, counts: Counter[str]) -> Iterator
         expected, their_error = outcome(lambda: module(*arguments[0], **arguments[1]))  # noqa: B023
         got, our_error = outcome(lambda: there(*moved[0], **moved[1]))  # noqa: B023
         counts["calls"] += 1
-        found = told(got, our_error, expected, their_error, values)
+        found = told(got, our_error, expected, their_error, values, "npu")
         if not found and their_error is None:
             counts["backwards"] += 1
             theirs, their_error = outcome(
                 lambda: gradients(leaves(module, arguments), expected)  # noqa: B023
             )
             ours, our_error = outcome(lambda: gradients(leaves(there, moved), got))  # noqa: B023
-            found = told(ours, our_error, theirs, their_error, values)
+            found = told(ours, our_error, theirs, their_error, values, "npu")
             buffers = dict(module.named_buffers()), dict(there.named_buffers())
-            found = found or difference(buffers[1], buffers[0], values=values)
+            found = found or difference(buffers[1], buffers[0], values=values, device="npu")
         if found:
             yield f"{given.desc or arguments}: {found}"
 

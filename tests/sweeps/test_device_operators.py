@@ -97,11 +97,11 @@ def test_operators_give_the_cpus_results_where_the_host_sees_no_device_memory(
 
 
 def test_a_sample_is_moved_as_it_lies_in_memory() -> None:
-    from tests.sweeps.device_samples import Mover
+    from bringup.conformance._samples import Mover
 
     base = torch.arange(12.0)
     view, other = base.as_strided((3, 2), (1, 4), 2), base[3:]
-    move = Mover()
+    move = Mover("npu")
     there, second, again, place = move((view, other, view, "cpu"))
     assert there is again
     assert (there.stride(), there.storage_offset()) == ((1, 4), 2)
@@ -110,4 +110,4 @@ def test_a_sample_is_moved_as_it_lies_in_memory() -> None:
     assert there.cpu()[1, 0] == -1  # they share storage there, too
     assert place == torch.device("npu")
     assert move.moved
-    assert not Mover().moved
+    assert not Mover("npu").moved

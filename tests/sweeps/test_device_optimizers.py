@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps.device_samples import Mover, outcome, told
 from torch import nn
 
 from bringup import devices
+from bringup.conformance._samples import Mover, outcome, told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -94,8 +94,8 @@ def test_optimizer_steps_as_a_loop_on_the_cpu(
     there = [nn.Parameter(p.detach().to("npu")) for p in here]
     plain = {option: value for option, value in options.items() if option != "capturable"}
     expected, their_error = outcome(lambda: steps(info, here, plain | flags(info, "loop")))
-    chosen = Mover()(options) | flags(info, implementation)
+    chosen = Mover("npu")(options) | flags(info, implementation)
     got, our_error = outcome(lambda: steps(info, there, chosen))
     sweep_counts["configurations"] += 1
-    assert told(got, our_error, expected, their_error, True) == ""
+    assert told(got, our_error, expected, their_error, True, "npu") == ""
     assert their_error is None

@@ -18,6 +18,7 @@ from bringup import ir
 
 PACKAGES = (
     "compiler",
+    "conformance",
     "devices",
     "graphs",
     "ir",

@@ -15,6 +15,7 @@ from bringup import __version__, settings
 from bringup.cli import (
     _cache_command,
     _check_command,
+    _compare_command,
     _config,
     _demo_command,
     _doctor,
@@ -41,6 +42,7 @@ app.command("doctor")(_doctor.doctor)
 app.command("demo")(_demo_command.demo)
 app.command("try")(_try_command.try_model)
 app.command("check")(_check_command.check)
+app.command("compare")(_compare_command.compare)
 app.command("config")(_config.config)
 
 new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)

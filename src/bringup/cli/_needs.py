@@ -13,7 +13,16 @@ from rich.console import Console
 
 from bringup import report
 
-__all__ = ["GET_TORCH", "JsonFile", "console_for", "require_torch", "say", "write_results"]
+__all__ = [
+    "GET_TORCH",
+    "HtmlFile",
+    "JsonFile",
+    "console_for",
+    "require_torch",
+    "say",
+    "write_page",
+    "write_results",
+]
 
 _STDOUT = Path("-")
 
@@ -51,6 +60,23 @@ JsonFile = Annotated[
 ]
 
 
+def _html_place(path: Path | None) -> Path | None:
+    if path == _STDOUT:
+        raise typer.BadParameter("expected the name of a file; only JSON goes to standard output")
+    return _writable(path)
+
+
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write a page of HTML to this file too, which needs no other file.",
+        callback=_html_place,
+    ),
+]
+
+
 def console_for(json_file: Path | None) -> Console:
     """Where tables go: to standard output, unless JSON goes there."""
     return Console(stderr=json_file == _STDOUT)
@@ -70,3 +96,11 @@ def write_results(json_file: Path | None, results: Mapping[str, object], console
         return
     report.write_json(json_file, results)
     console.print(f"Written: {json_file}", markup=False, soft_wrap=True)
+
+
+def write_page(html_file: Path | None, page: report.Page, console: Console) -> None:
+    """Write the page where `--html` says, if it was given."""
+    if html_file is None:
+        return
+    report.write_html(html_file, page)
+    console.print(f"Written: {html_file}", markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ import torch
 from bringup.cli._transformers import offline_transformers
 from bringup.errors import BringupError
 
-__all__ = ["Subject", "SubjectError", "load_subject"]
+__all__ = ["Subject", "SubjectError", "load_model", "load_subject"]
 
 _TOKENS = 16
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -27,8 +27,8 @@ class SubjectError(BringupError, ValueError):
 
 @dataclass
 class Subject:
-    """A model in evaluation mode with the inputs to call it on, and what a reader should know about
-    them. `name` is the target that it was loaded from.
+    """A model with the inputs to call it on, and what a reader should know about them. `name` is
+    the target that it was loaded from.
     """
 
     name: str
@@ -39,7 +39,15 @@ class Subject:
 
 
 def load_subject(target: str) -> Subject:
-    """The subject behind `target`: a folder with a config.json, or `module:factory`.
+    """As `load_model`, for inference: in evaluation mode and without gradients."""
+    subject = load_model(target)
+    subject.model.eval().requires_grad_(False)
+    return subject
+
+
+def load_model(target: str) -> Subject:
+    """The subject behind `target`: a folder with a config.json, or `module:factory`. The model is
+    as its factory made it; one of a folder is in evaluation mode.
 
     A factory takes no arguments and returns `(model, example_inputs)`; the inputs are a tensor, a
     tuple of positional arguments or a dict of keyword arguments. Raises `SubjectError` that says
@@ -102,7 +110,7 @@ def _from_factory(name: str, factory: Callable[[], Any]) -> Subject:
             f"got {type(made).__name__}"
         )
     model, inputs = made
-    subject = Subject(name, model.eval().requires_grad_(False))
+    subject = Subject(name, model)
     if isinstance(inputs, Mapping):
         subject.kwargs = dict(inputs)
     elif isinstance(inputs, (tuple, list)):
@@ -138,4 +146,4 @@ def _from_folder(folder: Path) -> Subject:
     kwargs: dict[str, Any] = {"input_ids": ids}
     if getattr(model.config, "use_cache", False):
         kwargs["use_cache"] = False
-    return Subject(str(folder), model.eval().requires_grad_(False), kwargs=kwargs, notes=notes)
+    return Subject(str(folder), model.eval(), kwargs=kwargs, notes=notes)

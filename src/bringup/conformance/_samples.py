@@ -1,5 +1,5 @@
-"""Samples of torch's own operator tests, moved to the device as they lie in memory, and what a
-result has to share with the CPU's.
+"""Arguments of a call, moved to a device as they lie in memory, and what a result has to share with
+the CPU's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "outcome",
     "tensors",
     "told",
+    "weighted",
 ]
 
 # Of one result. The fallback computes with the CPU's own kernels, but a backward may take another
@@ -51,18 +52,21 @@ class Mover:
     """Moves the arguments of one call to the device. Tensors keep strides and offset, share storage
     there where they share it here, and one that is given twice is one there.
 
+    Args:
+        device: where they go.
+
     Attributes:
         moved: whether there was anything to move: only then a result has to be on the device.
     """
 
-    def __init__(self, device: str = "npu") -> None:
+    def __init__(self, device: str | torch.device) -> None:
         self.moved = False
         self._device = torch.device(device)
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._tensors: dict[int, Tensor] = {}
 
     def __call__(self, value: object) -> Any:
-        """`value` with tensors, devices and names of the CPU replaced by the device's."""
+        """`value` with tensors, devices and the name "cpu" replaced by the device's."""
         return _pytree.tree_map(self._leaf, value)
 
     def _leaf(self, leaf: object) -> object:
@@ -117,7 +121,7 @@ def told(
     expected: object,
     their_error: Exception | None,
     values: bool,
-    device: str = "npu",
+    device: str,
     tolerance: tuple[float, float] | None = None,
 ) -> str:
     """How an outcome differs from the CPU's, in words; an error is to be an error there, too."""
@@ -138,12 +142,17 @@ def gradients(inputs: object, outputs: object) -> list[Tensor | None]:
     sum of a softmax has no gradient.
     """
     leaves = [t for t in tensors(inputs) if t.requires_grad]
-    results = [t for t in tensors(outputs) if t.requires_grad]
+    results, weights = weighted(outputs)
     if not leaves or not results:
         return []
-    weights = [_weights(t).to(t.device) for t in results]
     found = torch.autograd.grad(results, leaves, weights, allow_unused=True)
     return list(found)
+
+
+def weighted(outputs: object) -> tuple[list[Tensor], list[Tensor]]:
+    """What of `outputs` has a gradient, and a weight for every element, the same on each device."""
+    results = [t for t in tensors(outputs) if t.requires_grad]
+    return results, [_weights(t).to(t.device) for t in results]
 
 
 def _weights(like: Tensor) -> Tensor:
@@ -156,7 +165,7 @@ def difference(
     expected: object,
     *,
     values: bool,
-    device: str = "npu",
+    device: str,
     tolerance: tuple[float, float] | None = None,
 ) -> str:
     """How a result differs from the CPU's, in words; "" where it does not.

@@ -1,0 +1,238 @@
+"""`bringup compare`: which operator of a model is wrong on a device, or in another form."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bringup import devices, report, settings
+from bringup.cli._exit import ExitCode
+from bringup.cli._needs import (
+    HtmlFile,
+    JsonFile,
+    console_for,
+    require_torch,
+    write_page,
+    write_results,
+)
+
+if TYPE_CHECKING:
+    from bringup.conformance import Comparison, OperatorDifference
+
+__all__ = ["ModelTarget", "compare", "load_device"]
+
+ModelTarget = Annotated[
+    str,
+    typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
+]
+_SHOWN = 12
+
+
+def compare(
+    target: ModelTarget,
+    a: Annotated[
+        str,
+        typer.Option("--a", help="The side that is tested: a device, compiled, fused, captured."),
+    ] = "npu",
+    b: Annotated[
+        str, typer.Option("--b", help="The side that is believed: a device, or eager.")
+    ] = "cpu",
+    level: Annotated[
+        str, typer.Option(help="op or module: what is compared on equal inputs.")
+    ] = "op",
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Each operator gets the other side's results.")
+    ] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="Leave the gradients out.")
+    ] = False,
+    limit: Annotated[
+        float, typer.Option(min=0, help="The accumulated error up to which results are near.")
+    ] = 1e-2,
+    driver: Annotated[
+        str | None,
+        typer.Option(help="The driver of a device: a library or a name; default: sim."),
+    ] = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+) -> None:
+    """Run a model on two devices, forward and backward, and name the first operator that is wrong
+    on equal inputs; errors that only add up are told apart.
+
+    A factory returns (model, example_inputs); the model stays in the mode that it gives it.
+
+    Exit code 0: nothing is wrong, 1: an operator is, a side fails, or the results are far apart.
+    """
+    require_torch()
+    if level not in ("op", "module"):
+        raise typer.BadParameter(f"{level!r}: expected op or module", param_hint="--level")
+    from bringup import conformance
+    from bringup.cli.trial.subject import load_model
+
+    for side in (a, b):
+        load_device(side, driver)
+    console = console_for(json_file)
+    with redirect_stdout(sys.stderr):
+        subject = load_model(target)
+        found = conformance.compare(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            a=a,
+            b=b,
+            level=level,  # type: ignore[arg-type]
+            isolate=isolate,
+            backward=not forward_only,
+            limit=limit,
+        )
+    found.notes[:0] = subject.notes
+    print_lines(summary(found), console)
+    tables = [table for table in (_differences(found), _results(found)) if table.rows]
+    for table in tables:
+        report.render(table, console)
+    write_results(json_file, as_json(target, found), console)
+    write_page(html_file, _page(target, found, tables), console)
+    if not found.agrees:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def load_device(name: str, driver: str | None) -> None:
+    """Loads the driver of a device that torch does not know yet.
+
+    Raises `DriverError` where the driver cannot be loaded.
+    """
+    kind = name.partition(":")[0]
+    if kind in ("cpu", "cuda", "eager", "compiled", "fused", "captured"):
+        return
+    if devices.loaded() is None and importlib.util.find_spec("torch") is not None:
+        devices.load_driver(driver or settings.driver() or "sim")
+
+
+def summary(found: Comparison) -> list[str]:
+    """What came out, in lines."""
+    seen = found.watched
+    unit = "operators" if found.level == "op" else "modules"
+    lines = [
+        f"{found.a} against {found.b}: {seen.operators} {unit} called, {seen.compared} compared on "
+        f"equal inputs{'' if found.backward else ', forward only'}"
+    ]
+    if found.failure:
+        lines.append(f"FAILED {found.failure}")
+    if found.first is not None:
+        lines.append(f"WRONG {found.first}")
+        lines.append(f"  given {found.first.arguments}")
+    elif not found.failure:
+        lines.append(f"No {unit[:-1]} is wrong on equal inputs.")
+    if seen.first_nonfinite is not None:
+        lines.append(f"First NaN or infinity on one side only: {seen.first_nonfinite}")
+    if seen.first_accumulated is not None and found.first is None:
+        lines.append(f"Errors add up, first beyond one operator's: {seen.first_accumulated}")
+    if found.far:
+        lines.append(f"FAR {len(found.far)} of {len(found.results)} results of the runs")
+    for words, counts in (
+        ("not compared", seen.not_compared),
+        ("random, what they draw is the other side's", seen.random),
+        ("not called by the other side", seen.unaligned),
+        ("differs and is not to blame", seen.excused),
+    ):
+        lines += [f"{words}: {name}, {count} calls" for name, count in counts.most_common(_SHOWN)]
+    return lines + found.notes
+
+
+def as_json(target: str, found: Comparison) -> dict[str, object]:
+    """The comparison for `--json`."""
+    seen = found.watched
+    return {
+        "model": target,
+        "a": found.a,
+        "b": found.b,
+        "level": found.level,
+        "isolated": found.isolated,
+        "backward": found.backward,
+        "agrees": found.agrees,
+        "failure": found.failure,
+        "notes": found.notes,
+        "operators": seen.operators,
+        "compared": seen.compared,
+        "differences": [_one(one) for one in seen.differences],
+        "first_accumulated": _one(seen.first_accumulated),
+        "first_nonfinite": _one(seen.first_nonfinite),
+        "not_compared": dict(seen.not_compared),
+        "random": dict(seen.random),
+        "unaligned": dict(seen.unaligned),
+        "not_to_blame": dict(seen.excused),
+        "results": [
+            {"name": result.name, **report.finite_fields(result.deviation)}
+            for result in found.results
+        ],
+    }
+
+
+def _one(difference: OperatorDifference | None) -> dict[str, Any] | None:
+    if difference is None:
+        return None
+    deviation = report.finite_fields(difference.deviation)
+    inner = {"number": difference.number, "result": difference.result}
+    return {**vars(difference.place), **inner, "arguments": difference.arguments, **deviation}
+
+
+def _differences(found: Comparison) -> report.Table:
+    columns = [
+        report.Column("module"),
+        report.Column("phase", fixed=True),
+        report.Column("what"),
+        report.Column("error", number=True),
+        report.Column("allowed", number=True),
+    ]
+    table = report.Table("Wrong on equal inputs", columns)
+    for one in found.watched.differences[:_SHOWN]:
+        deviation = one.deviation
+        table.add(
+            one.place.module or "(the model)",
+            one.place.phase,
+            one.place.operator,
+            _number(deviation.error),
+            _number(deviation.allowed),
+        )
+    left = len(found.watched.differences) - _SHOWN
+    if left > 0:
+        table.notes.append(f"and {left} more; --json has all")
+    return table
+
+
+def _results(found: Comparison) -> report.Table:
+    columns = [
+        report.Column("result"),
+        report.Column("error", number=True),
+        report.Column("what", fixed=True),
+    ]
+    table = report.Table("Results of the runs, errors added up", columns)
+    far = {result.name for result in found.far}
+    by_error = sorted(found.results, key=lambda result: -result.deviation.error)
+    for result in by_error[:_SHOWN]:
+        what = "FAR" if result.name in far else "near"
+        table.add(result.name, _number(result.deviation.error), what)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "not a number"
+
+
+def _page(target: str, found: Comparison, tables: list[report.Table]) -> report.Page:
+    lines = summary(found)
+    facts = {"model": target, "tested": found.a, "believed": found.b, "level": found.level}
+    section = report.Section("What differs", lines[2:], tables=tables)
+    return report.Page(f"{target}: {found.a} against {found.b}", lines[:2], facts, [section])
+
+
+def print_lines(lines: list[str], console: Console) -> None:
+    """Lines as they are: brackets in them are not markup."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+"""What the conformance tests share: the simulated NPU, and kernels on it that are wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from bringup import devices
+
+Register = Callable[[str, Callable[..., Any]], None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def npu() -> devices.DriverInfo:
+    return devices.load_driver("sim")
+
+
+@pytest.fixture
+def device_kernel() -> Iterator[Register]:
+    """Registers a kernel of an aten operator on the device, until the end of the test. It is called
+    with tensors on cpu, and gives some.
+    """
+    library = torch.library.Library("aten", "IMPL")
+
+    def register(name: str, function: Callable[..., Any]) -> None:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            given = torch.utils._pytree.tree_map(on_cpu, (args, kwargs))
+            result = function(*given[0], **given[1])
+            return torch.utils._pytree.tree_map_only(torch.Tensor, on_device, result)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+            library.impl(name, kernel, "PrivateUse1")
+
+    yield register
+    library._destroy()
+
+
+def on_cpu(leaf: object) -> object:
+    return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def on_device(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("npu")
