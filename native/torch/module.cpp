@@ -28,10 +28,12 @@ NB_MODULE(_torch, module) {
   module.attr("torch_version") = TORCH_VERSION;
   nanobind::module_ ops = module.def_submodule("ops");
   nanobind::module_ devices = module.def_submodule("devices");
+  nanobind::module_ operators = module.def_submodule("operators");
   nanobind::module_ graphs = module.def_submodule("graphs");
   nanobind::module_ compiler = module.def_submodule("compiler");
   bringup::torch_ext::bind_ops(ops);
   bringup::torch_ext::bind_devices(devices);
+  bringup::torch_ext::bind_operators(operators);
   bringup::torch_ext::bind_graphs(graphs);
   bringup::torch_ext::bind_compiler(compiler);
 }

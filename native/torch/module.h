@@ -7,6 +7,7 @@ namespace bringup::torch_ext {
 
 void bind_ops(nanobind::module_& module);
 void bind_devices(nanobind::module_& module);
+void bind_operators(nanobind::module_& module);
 void bind_graphs(nanobind::module_& module);
 void bind_compiler(nanobind::module_& module);
 

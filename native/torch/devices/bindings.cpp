@@ -226,6 +226,7 @@ void bind_devices(nb::module_& module) {
       .value("forbid", FallbackAction::kForbid);
   module.def("set_fallback_policy", &set_fallback_policy, nb::arg("otherwise"),
              nb::arg("exceptions"));
+  module.def("native_counts", &native_counts, nb::arg("reset"));
   module.def(
       "fallback_counts",
       [](bool reset) {

@@ -176,14 +176,13 @@ void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // The keys of the CPU's kernel: sparse where an argument is.
 template <c10::DispatchKey host_key>
-void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   constexpr c10::DispatchKeySet kHostKeys = kCpuKeys | c10::DispatchKeySet(host_key);
   constexpr bool sparse = host_key == c10::DispatchKey::SparseCPU;
   const c10::FunctionSchema& schema = op.schema();
   const bool aten = schema.name().starts_with("aten::");
   const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(op);
   const OperatorPlan& plan = aten ? kept_plan(op) : fresh;
-  if (!sparse && C10_UNLIKELY(has_own_out_form(plan))) return run_composite(op, stack);
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host_key), "operator '",
                               op.operator_name(), "' has no kernel for ",
                               sparse ? "sparse tensors of " : "", "device '",
@@ -225,11 +224,41 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   }
 }
 
+template <c10::DispatchKey host_key>
+void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  if constexpr (host_key == c10::DispatchKey::CPU) {
+    const bool aten = op.schema().name().starts_with("aten::");
+    if (aten && C10_UNLIKELY(has_own_out_form(kept_plan(op)))) return run_composite(op, stack);
+  }
+  run_cpu_kernel<host_key>(op, keys, stack);
+}
+
+// The registrations for single operators on PrivateUse1; an empty one was withdrawn.
+struct SingleRegistrations {
+  std::mutex mutex;
+  std::unordered_map<c10::OperatorName, std::optional<c10::RegistrationHandleRAII>> all;
+};
+
+// Never destroyed: the dispatcher may be gone by then.
+SingleRegistrations& single_registrations() {
+  static auto* one = new SingleRegistrations;
+  return *one;
+}
+
+template <c10::DispatchKey host_key>
+c10::RegistrationHandleRAII register_single(const c10::OperatorName& op, c10::DispatchKey key) {
+  return c10::Dispatcher::singleton().registerImpl(
+      op, key, c10::KernelFunction::makeFromBoxedFunction<&run_on_host<host_key>>(), std::nullopt,
+      nullptr, std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__));
+}
+
 // Operators with a CPU kernel and a composite one: without a kernel of its own the device would get
 // the composite one, which is a detour (structured operators), or slower and less exact
 // (layer_norm).
 template <c10::DispatchKey host_key>
-void register_instead_of_composites(torch::Library& library, c10::DispatchKey key) {
+void register_instead_of_composites(c10::DispatchKey key) {
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;
   using c10::DispatchKey;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
@@ -241,8 +270,11 @@ void register_instead_of_composites(torch::Library& library, c10::DispatchKey ke
         !op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
       continue;
     }
-    const std::string full = c10::toString(name);
-    library.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
+    if constexpr (host_key == DispatchKey::CPU) {
+      single_registrations().all[name] = register_single<host_key>(name, key);
+    } else {
+      kept->push_back(register_single<host_key>(name, key));
+    }
   }
 }
 
@@ -250,14 +282,28 @@ template <c10::DispatchKey host_key>
 void fall_back_to(c10::DispatchKey key) {
   auto* everything = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
   everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
-  auto* aten = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  register_instead_of_composites<host_key>(*aten, key);
+  register_instead_of_composites<host_key>(key);
 }
 
 }  // namespace
 
 void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  run_on_host<c10::DispatchKey::CPU>(op, keys, stack);
+  run_cpu_kernel<c10::DispatchKey::CPU>(op, keys, stack);
+}
+
+void withdraw_fallback(const c10::OperatorName& op) {
+  SingleRegistrations& single = single_registrations();
+  const std::lock_guard lock(single.mutex);
+  const auto found = single.all.find(op);
+  if (found != single.all.end()) found->second.reset();
+}
+
+void restore_fallback(const c10::OperatorName& op) {
+  SingleRegistrations& single = single_registrations();
+  const std::lock_guard lock(single.mutex);
+  const auto found = single.all.find(op);
+  if (found == single.all.end() || found->second.has_value()) return;
+  found->second = register_single<c10::DispatchKey::CPU>(op, c10::DispatchKey::PrivateUse1);
 }
 
 void register_fallback() {

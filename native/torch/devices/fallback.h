@@ -10,4 +10,10 @@ namespace bringup::torch_ext {
 // the device: policy and report of the fallback hold.
 void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Takes the fallback's own registration for an operator out of the dispatcher, so that a kernel can
+// be registered in its place without overriding it, and puts it back. Nothing for an operator that
+// the fallback has no registration for: it is reached as the backend's fallback then.
+void withdraw_fallback(const c10::OperatorName& op);
+void restore_fallback(const c10::OperatorName& op);
+
 }  // namespace bringup::torch_ext

@@ -73,6 +73,18 @@ std::vector<FallbackCount> fallback_counts(bool reset) {
   return counts;
 }
 
+std::vector<std::pair<std::string, uint64_t>> native_counts(bool reset) {
+  Policy& all = policy();
+  const std::lock_guard lock(all.mutex);
+  std::vector<std::pair<std::string, uint64_t>> counts;
+  for (auto& [name, record] : all.records) {
+    auto& of = record->native_calls;
+    const uint64_t calls = reset ? of.exchange(0) : of.load();
+    if (calls != 0) counts.emplace_back(c10::toString(name), calls);
+  }
+  return counts;
+}
+
 void FallbackCall::apply(FallbackAction action) {
   const std::string what = "operator '" + c10::toString(record_.name) +
                            "' has no kernel for device '" + driver_facts().device_name + "'";

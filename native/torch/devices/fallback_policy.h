@@ -20,6 +20,7 @@ struct FallbackRecord {
   std::atomic<FallbackAction> action{FallbackAction::kAllow};
   std::atomic<bool> warned{false};
   std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> native_calls{0};  // of a kernel for the device, which did not fall back
   std::atomic<uint64_t> nanoseconds{0};
   std::atomic<uint64_t> bytes_to_host{0};
   std::atomic<uint64_t> bytes_to_device{0};
@@ -41,6 +42,8 @@ struct FallbackCount {
 };
 // Of every operator that fell back since the last time, which starts anew where `reset`.
 std::vector<FallbackCount> fallback_counts(bool reset);
+// The calls that kernels of devices.kernel ran on the device, likewise.
+std::vector<std::pair<std::string, uint64_t>> native_counts(bool reset);
 
 // One call that falls back: refused or told where the policy says so, counted when it ends.
 class FallbackCall {

@@ -6,7 +6,8 @@ here claims PrivateUse1 before that. `installed_drivers` says which drivers have
 can be written in Python first (`PythonDriver`).
 
 An operator without a kernel on the device runs on the host: `set_fallback_policy` and
-`fallback_policy` say which may, `fallback_report` what it cost.
+`fallback_policy` say which may, `fallback_report` what it cost. `kernel` gives an operator one
+(`bringup.ops` implements it, which is imported when it is first asked for).
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
@@ -18,6 +19,9 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 
 from __future__ import annotations
 
+from typing import Any
+
+from bringup._lazy import lazily
 from bringup.devices import sim
 from bringup.devices._dispatch import (
     DispatchEntry,
@@ -40,6 +44,7 @@ from bringup.devices._fallback import (
     FallbackAction,
     FallbackReport,
     FallbackRow,
+    NativeRow,
     fallback_policy,
     fallback_report,
     set_fallback_policy,
@@ -71,6 +76,8 @@ __all__ = [
     "FallbackRow",
     "KernelKind",
     "KnownCheck",
+    "NativeRow",
+    "OperatorKernel",
     "PointerInfo",
     "PointerKind",
     "PythonDriver",
@@ -89,6 +96,7 @@ __all__ = [
     "fallback_policy",
     "fallback_report",
     "installed_drivers",
+    "kernel",
     "list_checks",
     "load_driver",
     "loaded",
@@ -99,3 +107,10 @@ __all__ = [
     "set_fallback_policy",
     "sim",
 ]
+
+_offered = lazily(__name__, {"bringup.ops.operators.operator_kernel": "kernel OperatorKernel"})
+
+
+def __getattr__(name: str) -> Any:
+    """What packages above this one offer here; they are imported when it is first asked for."""
+    return _offered(name)

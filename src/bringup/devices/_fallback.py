@@ -16,6 +16,7 @@ __all__ = [
     "FallbackAction",
     "FallbackReport",
     "FallbackRow",
+    "NativeRow",
     "apply_setting",
     "fallback_policy",
     "fallback_report",
@@ -47,14 +48,29 @@ class FallbackRow:
 
 
 @dataclass(frozen=True)
+class NativeRow:
+    """One operator that a kernel of `devices.kernel` ran on the device.
+
+    Attributes:
+        operator: with its overload, "aten::add.Tensor".
+        calls: how often.
+    """
+
+    operator: str
+    calls: int
+
+
+@dataclass(frozen=True)
 class FallbackReport:
     """What ran on the host, the operator that cost most first: which kernel to write next.
 
     Attributes:
         rows: one for each operator.
+        native: what kernels of `devices.kernel` ran on the device, most calls first.
     """
 
     rows: tuple[FallbackRow, ...]
+    native: tuple[NativeRow, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -66,10 +82,15 @@ class FallbackReport:
         """Of all operators."""
         return sum(row.seconds for row in self.rows)
 
+    @property
+    def native_calls(self) -> int:
+        """Of all operators with a kernel of `devices.kernel`, where it did not fall back."""
+        return sum(row.calls for row in self.native)
+
     def __str__(self) -> str:
         """A table for people."""
         if not self.rows:
-            return "no operator ran on the host"
+            return "no operator ran on the host" + self._native_line("; ")
         lines = [f"{'operator':48}{'calls':>10}{'ms':>12}{'share':>8}{'MiB down':>11}{'MiB up':>9}"]
         for row in self.rows:
             share = row.seconds / self.seconds if self.seconds else 0.0
@@ -79,7 +100,12 @@ class FallbackReport:
                 f"{down:>11.1f}{up:>9.1f}"
             )
         lines.append(f"{'total':48}{self.calls:>10,}{self.seconds * 1e3:>12.3f}")
-        return "\n".join(lines)
+        return "\n".join(lines) + self._native_line("\n")
+
+    def _native_line(self, before: str) -> str:
+        if not self.native:
+            return ""
+        return f"{before}{self.native_calls:,} calls of {len(self.native)} operators ran natively"
 
 
 def fallback_report(*, reset: bool = False) -> FallbackReport:
@@ -95,7 +121,11 @@ def fallback_report(*, reset: bool = False) -> FallbackReport:
         FallbackRow(name, calls, nanoseconds / 1e9, down, up)
         for name, calls, nanoseconds, down, up in _devices().fallback_counts(reset)
     ]
-    return FallbackReport(tuple(sorted(rows, key=lambda row: (-row.seconds, row.operator))))
+    native = [NativeRow(name, calls) for name, calls in _devices().native_counts(reset)]
+    return FallbackReport(
+        tuple(sorted(rows, key=lambda row: (-row.seconds, row.operator))),
+        tuple(sorted(native, key=lambda row: (-row.calls, row.operator))),
+    )
 
 
 def set_fallback_policy(

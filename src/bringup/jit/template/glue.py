@@ -16,7 +16,7 @@ from bringup._language.c_call import CParameter
 from bringup.jit.source.source import Source
 from bringup.jit.template.c_code import c_text, refusals, value_code
 
-__all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function"]
+__all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function", "included"]
 
 ENTRY = "bringup_run"
 Form = Literal["params", "ascendc"]
@@ -66,7 +66,7 @@ def _glued(
     source: Source, given: Sequence[CParameter], call: str, body: str = "", refuse: str = ""
 ) -> Glued:
     text = _TEXT.format(
-        source=_included(source),
+        source=included(source),
         refusals="".join(dict.fromkeys(map(refusals, given))),
         body=body,
         refuse=refuse or _REFUSE,
@@ -77,7 +77,8 @@ def _glued(
     return Glued(glued, (f"-iquote{source.directory}",) if source.path is not None else ())
 
 
-def _included(source: Source) -> str:
+def included(source: Source) -> str:
+    """The lines that bring a source into a generated one: its text, or an include of its file."""
     if source.path is not None:
         return f'#include "{source.file_name}"'
     return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'

@@ -1,0 +1,61 @@
+// bringup._native._torch.operators: what src/bringup/ops needs to register kernels for operators
+// that exist.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "torch/module.h"
+#include "torch/operators/operator_kernel.h"
+
+namespace nb = nanobind;
+
+namespace bringup::torch_ext {
+namespace {
+
+// What Python holds; the kernel itself lives for ever.
+struct OperatorKernelHandle {
+  OperatorKernel* kernel;
+};
+
+OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
+                                       OperatorKernelKind kind, std::vector<ArgumentRole> roles,
+                                       const std::vector<int>& strided, nb::object plan) {
+  const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
+  auto made = std::make_unique<OperatorKernel>(handle, kind, std::move(roles));
+  for (const int argument : strided) made->strided |= uint64_t{1} << argument;
+  made->plan = plan.release().ptr();
+  return {&register_operator_kernel(std::move(made))};
+}
+
+}  // namespace
+
+void bind_operators(nanobind::module_& module) {
+  nb::enum_<OperatorKernelKind>(module, "Kind")
+      .value("pointwise", OperatorKernelKind::kPointwise)
+      .value("reduction", OperatorKernelKind::kReduction)
+      .value("raw", OperatorKernelKind::kRaw);
+  nb::enum_<ArgumentRole>(module, "Role")
+      .value("tensor", ArgumentRole::kTensor)
+      .value("scalar", ArgumentRole::kScalar)
+      .value("number", ArgumentRole::kNumber)
+      .value("string", ArgumentRole::kString)
+      .value("dtype", ArgumentRole::kDtype)
+      .value("list", ArgumentRole::kList)
+      .value("tensor_list", ArgumentRole::kTensorList)
+      .value("dim", ArgumentRole::kDim)
+      .value("keepdim", ArgumentRole::kKeepDim)
+      .value("out", ArgumentRole::kOut);
+  nb::class_<OperatorKernelHandle>(module, "OperatorKernel")
+      .def_prop_rw(
+          "enabled", [](const OperatorKernelHandle& self) { return self.kernel->enabled.load(); },
+          [](const OperatorKernelHandle& self, bool enabled) {
+            self.kernel->enabled.store(enabled);
+          })
+      .def("remove",
+           [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
+  module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
+             nb::arg("kind"), nb::arg("roles"), nb::arg("strided"), nb::arg("plan"));
+}
+
+}  // namespace bringup::torch_ext

@@ -1,0 +1,143 @@
+// Reductions: the kernel sees its input with the kept dimensions first and the reduced ones behind
+// them, and its results with the kept ones alone.
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <bitset>
+
+#include "torch/devices/state.h"
+#include "torch/operators/operator_kernel.h"
+#include "torch/ops/frame.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+using Mask = std::bitset<at::dim_bitset_size>;
+using Numbers = c10::SmallVector<int64_t, 6>;
+
+const c10::IValue* argument(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                            ArgumentRole role) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (kernel.roles[i] == role) return &arguments[i];
+  }
+  return nullptr;
+}
+
+Mask reduced_dims(const c10::IValue* dim, int64_t rank) {
+  if (dim == nullptr || dim->isNone()) return Mask().set();
+  if (dim->isInt()) return at::dim_list_to_bitset({dim->toInt()}, static_cast<size_t>(rank));
+  const std::vector<int64_t> dims = dim->toIntVector();
+  if (dims.empty()) return Mask().set();
+  return at::dim_list_to_bitset(dims, static_cast<size_t>(rank));
+}
+
+// Dimensions of the input that are walked through alike; neighbours that lie behind one another in
+// every tensor are one.
+struct Group {
+  Numbers sizes;
+  Numbers input;
+  c10::SmallVector<Numbers, 2> results;
+
+  void add(int64_t size, int64_t stride, const Numbers& of_results) {
+    if (size == 1) return;
+    if (!sizes.empty() && input.back() == size * stride &&
+        std::equal(of_results.begin(), of_results.end(), results.begin(),
+                   [&](int64_t one, const Numbers& all) { return all.back() == size * one; })) {
+      sizes.back() *= size;
+      input.back() = stride;
+      for (size_t r = 0; r < results.size(); ++r) results[r].back() = of_results[r];
+      return;
+    }
+    sizes.push_back(size);
+    input.push_back(stride);
+    results.resize(of_results.size());
+    for (size_t r = 0; r < of_results.size(); ++r) results[r].push_back(of_results[r]);
+  }
+};
+
+void check_same_device(const OperatorKernel& kernel, const at::Tensor& tensor,
+                       c10::DeviceIndex device) {
+  TORCH_CHECK(tensor.is_privateuseone() && tensor.device().index() == device,
+              "Expected all tensors to be on the same device, but ", kernel.name, " got ",
+              tensor.device(), " and ", c10::Device(kDriverDevice, device));
+}
+
+}  // namespace
+
+void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                       c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
+  const at::Tensor& input = arguments.front().toTensor();
+  check_same_device(kernel, input, launch.device);
+  const int64_t rank = input.dim();
+  const Mask reduced = reduced_dims(argument(kernel, arguments, ArgumentRole::kDim), rank);
+  const c10::IValue* keep = argument(kernel, arguments, ArgumentRole::kKeepDim);
+  const bool keeps = keep != nullptr && keep->toBool();
+
+  Numbers sizes;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (!reduced[static_cast<size_t>(d)])
+      sizes.push_back(input.size(d));
+    else if (keeps)
+      sizes.push_back(1);
+  }
+  size_t next = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (kernel.roles[i] != ArgumentRole::kOut) continue;
+    const at::Tensor& out = arguments[i].toTensor();
+    check_same_device(kernel, out, launch.device);
+    at::native::resize_output(out, sizes);
+    launch.results.push_back(out);
+    ++next;
+  }
+  for (; next < launch.plan->results.size(); ++next) {
+    launch.results.push_back(
+        next < given.size() ? given[next]
+                            : at::empty(sizes, input.options().dtype(launch.plan->results[next])));
+  }
+  for (const at::Tensor& result : launch.results) {
+    at::assert_no_internal_overlap(result);
+    at::assert_no_overlap(result, input);
+  }
+
+  Group kept;
+  Group inner;
+  int64_t place = 0;
+  for (int64_t d = 0; d < rank; ++d) {
+    const bool out_of = reduced[static_cast<size_t>(d)];
+    Numbers strides;
+    if (!out_of) {
+      for (const at::Tensor& result : launch.results) strides.push_back(result.stride(place));
+    }
+    if (!out_of || keeps) ++place;
+    (out_of ? inner : kept).add(input.size(d), input.stride(d), strides);
+  }
+  const int64_t results = c10::multiply_integers(sizes);
+  launch.empty = results == 0;
+  if (launch.empty) return;
+
+  Numbers all_sizes(kept.sizes);
+  all_sizes.append(inner.sizes.begin(), inner.sizes.end());
+  Numbers all_strides(kept.input);
+  all_strides.append(inner.input.begin(), inner.input.end());
+  launch.block.add_tensor(describe(input, all_sizes, all_strides));
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const ArgumentRole role = kernel.roles[i];
+    if (role == ArgumentRole::kOut || role == ArgumentRole::kDim ||
+        role == ArgumentRole::kKeepDim || role == ArgumentRole::kDtype) {
+      continue;
+    }
+    add_value(launch.block, arguments[i], role);
+  }
+  launch.block.add_int(static_cast<int64_t>(kept.sizes.size()));
+  for (size_t r = 0; r < launch.results.size(); ++r) {
+    const Numbers none;
+    launch.block.add_tensor(
+        describe(launch.results[r], kept.sizes, r < kept.results.size() ? kept.results[r] : none));
+  }
+  launch.grid =
+      std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks);
+}
+
+}  // namespace bringup::torch_ext

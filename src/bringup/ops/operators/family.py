@@ -1,0 +1,280 @@
+"""Which overloads of an operator one declaration covers, and what their arguments are for a kernel.
+
+A family is the functional form of an operator, its in-place form and those that write given
+results, as far as they have kernels of their own: the others are made of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from bringup.errors import SchemaError
+
+__all__ = ["Kind", "Overload", "Parameter", "Role", "family_of", "functional_form"]
+
+Kind = Literal["pointwise", "reduction", "raw"]
+Role = Literal[
+    "tensor",
+    "scalar",
+    "number",
+    "string",
+    "dtype",
+    "list",
+    "tensor_list",
+    "dim",
+    "keepdim",
+    "out",
+]
+
+_ROLES: dict[str, Role] = {
+    "Tensor": "tensor",
+    "number": "scalar",
+    "Scalar": "scalar",
+    "int": "number",
+    "SymInt": "number",
+    "float": "number",
+    "bool": "number",
+    "str": "string",
+    "ScalarType": "dtype",
+    "List[int]": "list",
+    "List[SymInt]": "list",
+    "List[float]": "list",
+    "List[bool]": "list",
+    "List[Tensor]": "tensor_list",
+}
+_CARRIED: dict[Kind, frozenset[Role]] = {
+    "pointwise": frozenset({"tensor", "scalar", "number", "string", "out"}),
+    "reduction": frozenset(
+        {"tensor", "scalar", "number", "string", "dtype", "dim", "keepdim", "out"}
+    ),
+    "raw": frozenset(_ROLES.values()) | {"out"},
+}
+_PREFERRED = ("default", "Tensor", "self", "Tensor_Tensor")
+_OF_REDUCTIONS: dict[str, Role] = {"dim": "dim", "dims": "dim", "keepdim": "keepdim"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument of an overload.
+
+    Attributes:
+        name: as in its schema.
+        type: as torch shows it, without Optional: "Tensor", "number", "float", ...
+        role: what it is for a kernel.
+        optional: whether it may be None.
+        keyword_only: whether it stands behind `*`.
+        written: whether the operator writes it.
+    """
+
+    name: str
+    type: str
+    role: Role
+    optional: bool
+    keyword_only: bool
+    written: bool
+
+
+@dataclass(frozen=True)
+class Overload:
+    """One overload of an operator.
+
+    Attributes:
+        function: the operator in `torch.ops`.
+        name: "aten::add_".
+        overload: "Tensor", or "" for the one without a name.
+        parameters: in schema order.
+        results: how many tensors it returns.
+    """
+
+    function: Any
+    name: str
+    overload: str
+    parameters: tuple[Parameter, ...]
+    results: int
+
+    @property
+    def qualified_name(self) -> str:
+        """As reports and policies call it: "aten::add.Tensor", "aten::gelu"."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+    @property
+    def functional(self) -> bool:
+        """Whether it writes none of its arguments."""
+        return not any(p.written for p in self.parameters)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it writes an argument that it also computes with."""
+        return any(p.written and p.role != "out" for p in self.parameters)
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The indices of the arguments that a kernel computes with."""
+        return tuple(i for i, p in enumerate(self.parameters) if p.role != "out")
+
+    def call(self, values: list[Any]) -> Any:
+        """Calls the operator with the values of all arguments in schema order."""
+        args = [v for p, v in zip(self.parameters, values, strict=True) if not p.keyword_only]
+        named = {p.name: v for p, v in zip(self.parameters, values, strict=True) if p.keyword_only}
+        return self.function(*args, **named)
+
+    def has_kernel(self, key: str) -> bool:
+        """Whether it has a kernel of its own for a dispatch key."""
+        found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(self.qualified_name, key)
+        return found
+
+    @property
+    def composite(self) -> bool:
+        """Whether it is made of other operators, above autograd."""
+        return self.has_kernel("CompositeImplicitAutograd")
+
+    def signature(self, kind: Kind) -> tuple[object, ...]:
+        """What the forms of one family have in common: a tensor in one may be a number in
+        another.
+        """
+        same: list[tuple[str, str]] = []
+        for parameter in self.parameters:
+            if parameter.role in {"out", "dim", "keepdim", "dtype"} and kind == "reduction":
+                continue
+            if parameter.role == "out":
+                continue
+            values = kind == "pointwise" and parameter.role in {"tensor", "scalar"}
+            same.append((parameter.name, "value" if values else parameter.type))
+        return (*same, self.results)
+
+
+def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
+    """The overloads that get a kernel declared for `operator`, functional ones first.
+
+    Args:
+        operator: "aten::add", for the family of its usual overload, or "aten::add.Tensor".
+        kind: as of `devices.kernel`.
+
+    Raises:
+        SchemaError: there is no such operator, it is made of others, or a kernel of this kind
+            cannot get its arguments.
+    """
+    namespace, separator, rest = operator.partition("::")
+    base, _, wanted = rest.partition(".")
+    if not separator or not base:
+        raise SchemaError(
+            f"devices.kernel({operator!r}): expected an operator, 'aten::gelu' or "
+            "'aten::add.Tensor'"
+        )
+    everything = [
+        _overload(name, function, kind)
+        for name in (f"{namespace}::{base}", f"{namespace}::{base}_")
+        for function in _overloads(name)
+    ]
+    if not everything:
+        raise SchemaError(f"devices.kernel({operator!r}): torch has no such operator")
+    primary = _primary(operator, everything, wanted, f"{namespace}::{base}")
+    signature = primary.signature(kind)
+    family = [one for one in everything if one.signature(kind) == signature and not one.composite]
+    if primary not in family:
+        raise SchemaError(
+            f"devices.kernel({operator!r}): it is made of other operators wherever it is called; "
+            "register kernels for those, which devices.fallback_report() names"
+        )
+    own = [one for one in family if one.has_kernel("CPU")]
+    if wanted and primary not in own:
+        own.insert(0, primary)
+    own = own or [primary]
+    for one in own:
+        _check(one, kind)
+    return tuple(sorted(own, key=lambda one: not one.functional))
+
+
+def functional_form(overload: Overload, kind: Kind) -> Overload:
+    """The form of an overload that makes its own results: itself where it does."""
+    if overload.functional:
+        return overload
+    namespace, _, base = overload.name.partition("::")
+    names = dict.fromkeys((overload.name, f"{namespace}::{base.removesuffix('_')}"))
+    forms = [_overload(name, function, kind) for name in names for function in _overloads(name)]
+    roles = [p.role for p in overload.parameters if p.role != "out"]
+    for form in forms:
+        if not form.functional or form.signature(kind) != overload.signature(kind):
+            continue
+        if [p.role for p in form.parameters] == roles:
+            return form
+    raise SchemaError(f"{overload.qualified_name}: torch has no form of it without written results")
+
+
+def _overloads(name: str) -> list[Any]:
+    namespace, _, base = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    if packet is None:
+        return []
+    # TorchScript's own forms (add.str) are in the packet, too, and in no dispatcher.
+    return [
+        getattr(packet, overload)
+        for overload in packet.overloads()
+        if torch._C._dispatch_has_kernel(name if overload == "default" else f"{name}.{overload}")
+    ]
+
+
+def _overload(name: str, function: Any, kind: Kind) -> Overload:
+    schema = function._schema
+    parameters = tuple(_parameter(argument, kind) for argument in schema.arguments)
+    return Overload(function, name, schema.overload_name, parameters, len(schema.returns))
+
+
+def _parameter(argument: Any, kind: Kind) -> Parameter:
+    text = str(argument.real_type)
+    optional = text.startswith("Optional[")
+    if optional:
+        text = text[len("Optional[") : -1]
+    alias = argument.alias_info
+    written = alias is not None and alias.is_write
+    role: Role | None = _ROLES.get(text)
+    if kind == "reduction" and argument.name in _OF_REDUCTIONS:
+        role = _OF_REDUCTIONS[argument.name]
+    if written and argument.is_out:
+        role = "out"
+    # An unknown type is told where the overload is chosen.
+    return Parameter(argument.name, text, role or "list", optional, argument.kwarg_only, written)
+
+
+def _primary(operator: str, all_of_it: list[Overload], wanted: str, name: str) -> Overload:
+    named = {one.overload or "default": one for one in all_of_it if one.name == name}
+    if wanted:
+        if wanted not in named:
+            raise SchemaError(
+                f"devices.kernel({operator!r}): expected one of its overloads, "
+                f"{', '.join(sorted(named))}"
+            )
+        return named[wanted]
+    for usual in _PREFERRED:
+        if usual in named and named[usual].functional and not named[usual].composite:
+            return named[usual]
+    functional = [one for one in named.values() if one.functional]
+    own = [one for one in functional if one.has_kernel("CPU")]
+    for candidates in (own, functional):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise SchemaError(
+        f"devices.kernel({operator!r}): say which overload: "
+        + ", ".join(one.qualified_name for one in functional)
+    )
+
+
+def _check(overload: Overload, kind: Kind) -> None:
+    where = f"{overload.qualified_name}: a kernel of kind {kind!r}"
+    for parameter in overload.parameters:
+        known = parameter.type in _ROLES or parameter.role in {"dim", "keepdim", "out"}
+        if known and parameter.role in _CARRIED[kind]:
+            continue
+        raise SchemaError(
+            f"{where} cannot get its argument '{parameter.name}' of type {parameter.type}"
+        )
+    tensors = [p for p in overload.parameters if p.role == "tensor"]
+    if kind == "pointwise" and overload.results != 1:
+        raise SchemaError(f"{where} has one result, not {overload.results}; use kind='raw'")
+    if kind == "reduction" and (len(tensors) != 1 or overload.parameters[0].role != "tensor"):
+        raise SchemaError(f"{where} has one tensor argument, the first; use kind='raw'")
+    if kind == "reduction" and overload.results > 2:
+        raise SchemaError(f"{where} has one or two results, not {overload.results}")

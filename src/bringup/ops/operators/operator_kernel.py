@@ -1,0 +1,286 @@
+"""`devices.kernel`: a kernel for an operator that exists, on the device of the loaded driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+
+from bringup import devices, jit
+from bringup._language.signature import C_TYPES
+from bringup._native import torch_library
+from bringup.errors import DeviceError, SchemaError
+from bringup.ops.kernel.kernel_source import locate
+from bringup.ops.operators.family import Kind, Overload, family_of
+from bringup.ops.operators.planning import Declaration, Planner
+
+__all__ = ["OperatorKernel", "kernel"]
+
+_GROUPS: Mapping[str, tuple[torch.dtype, ...]] = {
+    "floating": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    "integral": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    "bool": (torch.bool,),
+}
+
+_lock = threading.Lock()
+_registered: dict[str, OperatorKernel] = {}  # by overload
+
+
+class OperatorKernel:
+    """What `devices.kernel` returns: the kernel of a family of overloads.
+
+    Attributes:
+        operators: the overloads, "aten::gelu", "aten::gelu.out", ...
+    """
+
+    def __init__(self, where: str, handles: Mapping[str, Any]) -> None:
+        self.operators: tuple[str, ...] = tuple(handles)
+        self._where = where
+        self._handles = dict(handles)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether calls come to the kernel; False also when it is closed."""
+        return any(handle.enabled for handle in self._handles.values())
+
+    def enable(self) -> None:
+        """Lets calls come to the kernel again. Raises `DeviceError` when it is closed."""
+        if not self._handles:
+            raise DeviceError(
+                f"the kernel of {', '.join(self.operators)} is closed; declare it again with "
+                "devices.kernel"
+            )
+        for handle in self._handles.values():
+            handle.enabled = True
+
+    def disable(self) -> None:
+        """From here on, in all threads, the operators fall back, as the fallback policy says."""
+        for handle in self._handles.values():
+            handle.enabled = False
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """The same for the time of a `with` block."""
+        former = self.enabled
+        self.disable()
+        try:
+            yield
+        finally:
+            if former:
+                self.enable()
+
+    def close(self) -> None:
+        """Takes the kernel out of the dispatcher: the fallback is there again. Captured graphs go
+        on with it.
+        """
+        with _lock:
+            self._take_out(self.operators)
+
+    def _take_out(self, operators: Sequence[str]) -> None:
+        for name in operators:
+            handle = self._handles.pop(name, None)
+            if handle is not None:
+                handle.remove()
+                _registered.pop(name, None)
+
+    def __repr__(self) -> str:
+        state = "enabled" if self.enabled else "disabled" if self._handles else "closed"
+        return f"<kernel of {', '.join(self.operators)}: {state}>"
+
+
+def kernel(
+    operator: str,
+    *,
+    source: str | os.PathLike[str] | jit.Source,
+    kind: Kind,
+    entry: str | None = None,
+    supports: Sequence[torch.dtype | Literal["floating", "integral", "bool"]] = ("floating",),
+    dtypes: Mapping[str, str] | None = None,
+    strided: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> OperatorKernel:
+    """Gives an operator of torch a kernel on the device of the loaded driver.
+
+    Calls of all overloads of its family (functional, in place, into a given result) then come to
+    the kernel, in stream order; what it does not support falls back as before. It is compiled on
+    first use, once for each choice of dtypes. A second declaration for the same overload takes the
+    place of the first, with a warning.
+
+    Args:
+        operator: "aten::add" for the family of its usual overload, or "aten::add.Tensor".
+        source: device code in C++: a path (looked up beside the calling file, then in the current
+            folder), or a `jit.Source`.
+        kind: `"pointwise"`: a function template `T entry(T, ...)` that gives one element of the
+            result; the kit does broadcasting, promotion, layouts and empty tensors. Arguments come
+            in schema order: tensors and Scalars as T, optional ones as `const T*`, strings as
+            constants. T is the dtype in which torch computes, float for half precision. With
+            `entry="run"` a C function of kernel.h's form, which gets views of one shape; T and OUT
+            are macros.
+            `"reduction"`: a class template with `void add(T value, int64_t index)` and
+            `result(int64_t count)`, which gives the one result, or `void result(int64_t count, T&,
+            int64_t&)` for two; one is made for each result.
+            `"raw"`: a C function of kernel.h's form, which gets the operator's arguments by its
+            schema (Scalars as int64_t or double, by their value), then its results as torch's Meta
+            kernel describes them.
+        entry: the name of the function; by default the operator's own, `"run"` for raw kernels.
+        supports: the dtypes that it computes in; with other ones the operator falls back. Of a raw
+            kernel those of the first tensor in `dtypes`.
+        dtypes: of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose dtype's
+            C type it is; by default T is the first tensor's.
+        strided: of a raw kernel, the arguments that it takes in any layout; others are copied to
+            rows where they are not contiguous.
+        flags: more compiler options.
+
+    Returns:
+        The handle with which the kernel is disabled or closed.
+
+    Raises:
+        DeviceError: no driver is loaded, or somebody else's kernel is registered for the operator.
+        SchemaError: there is no such operator, or it has arguments that such a kernel cannot get.
+        FileNotFoundError: the source is not there.
+    """
+    caller = sys._getframe(1)
+    if kind not in ("pointwise", "reduction", "raw"):
+        raise SchemaError(
+            f"devices.kernel({operator!r}): kind={kind!r}: expected 'pointwise', 'reduction' or "
+            "'raw'"
+        )
+    family = family_of(operator, kind)
+    declaration = Declaration(
+        kind,
+        _source(operator, source, kind, caller),
+        entry or ("run" if kind == "raw" else operator.partition("::")[2].partition(".")[0]),
+        _supported(operator, supports),
+        _macros(operator, kind, family[0], dtypes),
+        tuple(flags),
+    )
+    where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    return _register(operator, family, declaration, _target(operator), strided, where)
+
+
+def _register(
+    operator: str,
+    family: Sequence[Overload],
+    declaration: Declaration,
+    target: str,
+    strided: Sequence[str],
+    where: str,
+) -> OperatorKernel:
+    """All overloads or, where one is refused, none."""
+    native = torch_library("devices.kernel").operators
+    planners = [(one, Planner(one, declaration, target)) for one in family]
+    places = [_strided(operator, one, declaration.kind, strided) for one in family]
+    handles: dict[str, Any] = {}
+    with _lock:
+        _replace(operator, [one.qualified_name for one in family], where)
+        try:
+            for (one, planner), any_layout in zip(planners, places, strict=True):
+                handles[one.qualified_name] = native.register(
+                    name=one.name,
+                    overload=one.overload,
+                    kind=getattr(native.Kind, declaration.kind),
+                    roles=[getattr(native.Role, p.role) for p in one.parameters],
+                    strided=any_layout,
+                    plan=planner,
+                )
+        except RuntimeError as error:
+            for handle in handles.values():
+                handle.remove()
+            raise DeviceError(str(error)) from None
+        made = OperatorKernel(where, handles)
+        for name in handles:
+            _registered[name] = made
+    return made
+
+
+def _replace(operator: str, names: Sequence[str], where: str) -> None:
+    """Takes out what is registered for these overloads."""
+    former = {id(known): known for name in names if (known := _registered.get(name))}
+    for known in former.values():
+        if known._where != where:
+            warnings.warn(
+                f"devices.kernel({operator!r}) takes the place of the kernel that {known._where} "
+                "declared; close() that one first where this is meant",
+                stacklevel=4,
+            )
+        known._take_out(names)
+
+
+def _source(
+    operator: str, source: str | os.PathLike[str] | jit.Source, kind: Kind, caller: FrameType
+) -> jit.Source:
+    if not isinstance(source, jit.Source):
+        source = jit.Source(locate(f"devices.kernel({operator!r})", Path(source), caller))
+    if source.is_library:
+        raise SchemaError(
+            f"devices.kernel({operator!r}): source={str(source)!r} is a library; device code is "
+            "built from its source"
+        )
+    if source.abi != "args":
+        raise SchemaError(
+            f"devices.kernel({operator!r}): source has abi={source.abi!r}, expected 'args'"
+        )
+    if kind != "raw":
+        return jit.Source(source.path, text=source.text, name=source.name, kind="device")
+    return jit.Source(
+        source.path, text=source.text, name=source.name, entry=source.entry, kind="device"
+    )
+
+
+def _supported(operator: str, supports: Sequence[Any]) -> frozenset[torch.dtype]:
+    found: set[torch.dtype] = set()
+    for one in (supports,) if isinstance(supports, str) else supports:
+        group = _GROUPS.get(one) if isinstance(one, str) else (one,)
+        if group is None or not all(
+            isinstance(d, torch.dtype) and str(d).removeprefix("torch.") in C_TYPES for d in group
+        ):
+            raise SchemaError(
+                f"devices.kernel({operator!r}): supports={one!r}: expected {', '.join(_GROUPS)} or "
+                f"a torch.dtype out of {', '.join(C_TYPES)}"
+            )
+        found.update(group)
+    return frozenset(found)
+
+
+def _macros(
+    operator: str, kind: Kind, primary: Overload, dtypes: Mapping[str, str] | None
+) -> Mapping[str, str]:
+    if kind != "raw":
+        if dtypes:
+            raise SchemaError(
+                f"devices.kernel({operator!r}): dtypes= belongs to kind='raw'; a {kind} kernel is "
+                "a template over T"
+            )
+        return {}
+    first = next((p.name for p in primary.parameters if p.role == "tensor"), None)
+    return dict(dtypes) if dtypes is not None else {"T": first} if first else {}
+
+
+def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[str]) -> list[int]:
+    names = [p.name for p in overload.parameters]
+    for name in strided:
+        if kind != "raw" or name not in names:
+            raise SchemaError(
+                f"devices.kernel({operator!r}): strided={name!r}: expected an argument of a raw "
+                f"kernel ({', '.join(names)})"
+            )
+    return [names.index(name) for name in strided]
+
+
+def _target(operator: str) -> str:
+    """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+    loaded = devices.loaded()
+    if loaded is None:
+        raise DeviceError(
+            f"devices.kernel({operator!r}): no driver is loaded; call devices.load_driver() first"
+        )
+    properties = torch.get_device_module(loaded.device_name).get_device_properties()
+    return str(properties.arch).partition("-")[0]

@@ -1,0 +1,290 @@
+"""Which binary runs for a call of an operator, and what its results are.
+
+torch's own Meta kernel is asked once for each choice of dtypes: what the operator refuses is
+refused with torch's words, and a result has the dtype that it has on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.utils._python_dispatch import _disable_current_modes
+
+from bringup import jit
+from bringup._language.signature import C_TYPES, dtype_name
+from bringup.errors import MissingKernelError, SchemaError
+from bringup.jit.builder.diagnose import compiling_for
+from bringup.ops.operators.entry import Operand, pointwise_entry, reduction_entry
+from bringup.ops.operators.family import Kind, Overload, functional_form
+
+__all__ = ["Declaration", "Planner"]
+
+Plan = tuple[tuple[torch.dtype, ...], int]  # dtypes of the results, number of the kernel
+
+_WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What an author declared for a family.
+
+    Attributes:
+        kind: as of `devices.kernel`.
+        source: the kernel's source.
+        entry: the function, or "run" for one of kernel.h's form.
+        supports: the dtypes that it computes in.
+        dtypes: of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose C type
+            it is.
+        flags: more compiler options.
+    """
+
+    kind: Kind
+    source: jit.Source
+    entry: str
+    supports: frozenset[torch.dtype]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+    @property
+    def takes_views(self) -> bool:
+        """Whether a pointwise kernel loops over the views itself."""
+        return self.kind == "pointwise" and self.entry == "run"
+
+
+class Planner:
+    """Plans calls of one overload; called natively for each new choice of dtypes."""
+
+    def __init__(self, overload: Overload, declaration: Declaration, target: str) -> None:
+        """`target`: what jit builds for. Raises `SchemaError` for a macro that no argument has."""
+        self._overload = overload
+        self._functional = functional_form(overload, declaration.kind)
+        self._declaration = declaration
+        self._target = target
+        self._check_macros()
+
+    def _check_macros(self) -> None:
+        names = {p.name for p in self._overload.parameters if p.role == "tensor"}
+        for macro, name in self._declaration.dtypes.items():
+            if name in names or name.removeprefix("out").isdigit() or name == "out":
+                continue
+            raise SchemaError(
+                f"{self._overload.qualified_name}: dtypes={{{macro!r}: {name!r}}}: expected a "
+                f"tensor argument ({', '.join(sorted(names))}), or out, out0, out1, ..."
+            )
+
+    def __call__(self, values: list[Any]) -> Plan | None:
+        """The plan for a call with these arguments in schema order; None when the kernel does not
+        take it. Raises what torch raises for a call that the operator does not take.
+        """
+        with _disable_current_modes():
+            try:
+                inputs = [values[i] for i in self._overload.operands]
+                shapes, results = self._made(inputs)
+                written = self._written(values, results)
+            except NotImplementedError:
+                return None
+        if self._declaration.kind == "pointwise":
+            self._check_shape(inputs, shapes)
+        if not all(_has_c_type(v) for v in inputs) or not all(
+            dtype_name(dtype) in C_TYPES for dtype in (*results, *written)
+        ):
+            return None
+        decided = self._decided(inputs, results[0])
+        if decided not in self._declaration.supports:
+            return None
+        kernel = self._compile(values, inputs, decided, written)
+        return None if kernel is None else (written, kernel)
+
+    def _made(self, inputs: Sequence[Any]) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
+        made = self._functional.call([_meta(v) for v in inputs])
+        shapes = [result.shape for result in (made if isinstance(made, (tuple, list)) else (made,))]
+        return shapes, _dtypes(made)
+
+    def _written(
+        self, values: Sequence[Any], results: tuple[torch.dtype, ...]
+    ) -> tuple[torch.dtype, ...]:
+        """The dtypes of what is written, which torch casts to where it allows that."""
+        if self._overload.functional:
+            return results
+        own = [v for v, p in zip(values, self._overload.parameters, strict=True) if p.written]
+        if self._declaration.kind == "pointwise":
+            # Not asked: some Meta kernels of written forms say it in words of their own.
+            _check_cast(results[0], own[0].dtype)
+            return (own[0].dtype,)
+        return _dtypes(self._overload.call([_meta(v) for v in values]))
+
+    def _check_shape(self, inputs: Sequence[Any], shapes: Sequence[torch.Size]) -> None:
+        given = [v.shape for v in inputs if isinstance(v, torch.Tensor)]
+        with contextlib.suppress(RuntimeError):  # shapes that do not broadcast
+            if torch.broadcast_shapes(*given) == shapes[0]:
+                return
+        raise SchemaError(
+            f"{self._overload.qualified_name}: its result has shape {list(shapes[0])} for "
+            f"arguments of shapes {', '.join(str(list(shape)) for shape in given)}: it is not "
+            "pointwise; use kind='raw'"
+        )
+
+    def _decided(self, inputs: Sequence[Any], result: torch.dtype) -> torch.dtype:
+        """The dtype that decides which binary runs: that in which torch computes, before half
+        precision is widened.
+        """
+        tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
+        if self._declaration.kind == "raw":
+            named = next(iter(self._declaration.dtypes.values()), None)
+            names = [self._overload.parameters[i].name for i in self._overload.operands]
+            given = inputs[names.index(named)] if named in names else None
+            return given.dtype if isinstance(given, torch.Tensor) else tensors[0].dtype
+        if self._declaration.kind == "reduction":
+            own: torch.dtype = tensors[0].dtype
+            index = not result.is_floating_point and own.is_floating_point
+            return own if index or result is torch.bool else result
+        if result is not torch.bool:
+            return result
+        values = [
+            v.item() if isinstance(v, torch.Tensor) and _is_number(v) else v
+            for v, i in zip(inputs, self._overload.operands, strict=True)
+            if self._overload.parameters[i].role in {"tensor", "scalar"} and v is not None
+        ]
+        promoted: torch.dtype = elementwise_dtypes(
+            *values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+        )[1]
+        return promoted
+
+    def _compile(
+        self,
+        values: Sequence[Any],
+        inputs: Sequence[Any],
+        decided: torch.dtype,
+        results: Sequence[torch.dtype],
+    ) -> int | None:
+        declared, name = self._declaration, self._overload.qualified_name
+        macros: dict[str, jit.Macro] = {}
+        flags: tuple[str, ...] = declared.flags
+        if declared.takes_views:
+            tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
+            if any(tensor.dtype is not decided for tensor in tensors):
+                return None  # such a kernel converts nothing
+            source = declared.source
+            macros = {"T": _c_type(decided), "OUT": _c_type(results[0])}
+        elif declared.kind == "raw":
+            source, macros = declared.source, self._macros(values, results)
+        else:
+            computed = _c_type(_WIDENED.get(decided, decided))
+            operands = self._operands(inputs)
+            if declared.kind == "pointwise":
+                source, more = pointwise_entry(
+                    declared.source, declared.entry, operands, computed, _c_type(results[0])
+                )
+            else:
+                source, more = reduction_entry(
+                    declared.source, declared.entry, operands, computed, [*map(_c_type, results)]
+                )
+            flags = (*more, *flags)
+        try:
+            with compiling_for(name):
+                binary = jit.compile(source, macros=macros, target=self._target, flags=flags)
+                return binary.kernel_id
+        except MissingKernelError as error:
+            raise MissingKernelError(
+                f"{name}: {error}", spec=error.spec, command=error.command
+            ) from None
+
+    def _operands(self, inputs: Sequence[Any]) -> list[Operand]:
+        operands = []
+        for value, i in zip(inputs, self._overload.operands, strict=True):
+            parameter = self._overload.parameters[i]
+            if self._declaration.kind == "reduction" and parameter.role in _NOT_GIVEN:
+                continue
+            optional = parameter.optional
+            if isinstance(value, torch.Tensor) and not _is_number(value):
+                operands.append(Operand("tensor", _c_type(value.dtype), optional))
+            elif value is None:
+                operands.append(Operand("none", _NUMBERS.get(parameter.type, "")))
+            elif isinstance(value, str):
+                operands.append(Operand("string", text=value))
+            elif parameter.role == "number":
+                operands.append(Operand("number", _NUMBERS[parameter.type], optional))
+            else:
+                number = value.item() if isinstance(value, torch.Tensor) else value
+                form = "float" if isinstance(number, float) else "integer"
+                operands.append(Operand(form, optional=optional))  # type: ignore[arg-type]
+        return operands
+
+    def _macros(
+        self, values: Sequence[Any], results: Sequence[torch.dtype]
+    ) -> dict[str, jit.Macro]:
+        given = dict(zip((p.name for p in self._overload.parameters), values, strict=True))
+        macros: dict[str, jit.Macro] = {}
+        for macro, name in self._declaration.dtypes.items():
+            value = given.get(name)
+            if isinstance(value, torch.Tensor):
+                macros[macro] = _c_type(value.dtype)
+            elif name.startswith("out") and name not in given:
+                macros[macro] = _c_type(results[int(name[3:] or 0)])
+            else:
+                macros[macro] = "void"
+        return macros
+
+
+# As torch's errors call them.
+_NAMES = {
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.complex32: "ComplexHalf",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+_NOT_GIVEN = {"dim", "keepdim", "dtype"}
+_NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "double"}
+
+
+def _check_cast(result: torch.dtype, written: torch.dtype) -> None:
+    if torch.can_cast(result, written):
+        return
+    names = [_NAMES.get(dtype, str(dtype)) for dtype in (result, written)]
+    raise RuntimeError(
+        f"result type {names[0]} can't be cast to the desired output type {names[1]}"
+    )
+
+
+def _c_type(dtype: torch.dtype) -> str:
+    return C_TYPES[dtype_name(dtype)]
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Whether it stands for a number: 0-dimensional, on the host."""
+    return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
+
+
+def _has_c_type(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_has_c_type, value))
+    if isinstance(value, torch.Tensor):
+        return dtype_name(value.dtype) in C_TYPES
+    return not isinstance(value, complex)
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_meta(item) for item in value]
+    if not isinstance(value, torch.Tensor) or _is_number(value):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _dtypes(results: Any) -> tuple[torch.dtype, ...]:
+    several = results if isinstance(results, (tuple, list)) else (results,)
+    return tuple(result.dtype for result in several)
