@@ -16,6 +16,7 @@ from bringup.cli import (
     _cache_command,
     _check_command,
     _compare_command,
+    _compile_command,
     _config,
     _demo_command,
     _doctor,
@@ -43,6 +44,7 @@ app.command("demo")(_demo_command.demo)
 app.command("try")(_try_command.try_model)
 app.command("check")(_check_command.check)
 app.command("compare")(_compare_command.compare)
+app.command("compile")(_compile_command.compile_)
 app.command("config")(_config.config)
 
 new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)

@@ -4,7 +4,8 @@ In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynam
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
 `register_replacement` (a pass from two torch functions), `bisect` (what makes a result wrong),
 `bucket_ladder` (padded lengths with the least padding), `captures` (what captured graphs take),
-`AtenDialect` (what torch's operators are), `onnx` (ONNX models).
+`compile_file` (a model's file into another), `AtenDialect` (what torch's operators are), `onnx`
+(ONNX models).
 
 Each is imported when it is asked for: ONNX models need no torch.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bringup.compiler.captured import CaptureReport, captures
     from bringup.compiler.inductor import InductorPass, inductor_hooks
     from bringup.compiler.mining import mine
+    from bringup.compiler.offline import compile_file
     from bringup.compiler.options import CompileOptions
     from bringup.compiler.replacement import register_replacement
     from bringup.compiler.runs import last_report
@@ -44,6 +46,7 @@ __all__ = [
     "bucket_for",
     "bucket_ladder",
     "captures",
+    "compile_file",
     "dynamo_backend",
     "inductor_hooks",
     "last_report",
@@ -63,6 +66,7 @@ _names = lazily(
         "captured": "CaptureReport captures",
         "inductor": "InductorPass inductor_hooks",
         "mining": "mine",
+        "offline": "compile_file",
         "options": "CompileOptions",
         "replacement": "register_replacement",
         "runs": "last_report",

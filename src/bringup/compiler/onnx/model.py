@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,9 @@ from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect
 from bringup.compiler.onnx.reading import read_function, read_graph
+from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.compiler.onnx.writing import write_function, write_graph
+from bringup.compiler.output_file import replacing
 from bringup.errors import ModelError
 
 __all__ = ["OnnxModel", "from_proto", "load"]
@@ -183,6 +184,7 @@ def _frame_of(proto: Any) -> Any:
             getattr(frame, field.name).extend(value)
         else:
             setattr(frame, field.name, value)
+    add_unknown_fields(frame, proto)
     return frame
 
 
@@ -221,14 +223,8 @@ def _domains_in(nodes: Any) -> set[str]:
 
 
 def _write(proto: Any, target: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        onnx.save_model(proto, name, format=_format_of(target))
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(target) as made:
+        onnx.save_model(proto, made, format=_format_of(target))
 
 
 def _format_of(path: Path) -> str:

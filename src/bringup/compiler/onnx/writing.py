@@ -22,6 +22,7 @@ from bringup.compiler.onnx.nodes import (
 )
 from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import type_proto
+from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.errors import ModelError
 
 __all__ = ["body_writer", "taken_names", "write_function", "write_graph"]
@@ -120,6 +121,7 @@ class _Writer:
                 if origin.proto.HasField(name):
                     setattr(kept, name, getattr(origin.proto, name))
             kept.metadata_props.extend(origin.proto.metadata_props)
+            add_unknown_fields(kept, origin.proto)
             proto.CopyFrom(kept)
         else:
             proto.name = self._graph.name

@@ -1,0 +1,134 @@
+"""Compiling a model's file: passes run over it, and the result is a file again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bringup import passes
+from bringup.compiler.apply import apply_passes
+from bringup.compiler.output_file import replacing
+from bringup.errors import ModelError, PluginError
+from bringup.passes import PassReport, PassStage
+
+__all__ = ["compile_file"]
+
+
+def compile_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    paths: Sequence[str | os.PathLike[str]] = (),
+    modules: Sequence[str] = (),
+    stages: Sequence[PassStage] | None = None,
+    options: Mapping[str, object] | None = None,
+) -> PassReport:
+    """Run passes over the model in a file and write what comes of it, whole or not at all.
+
+    Args:
+        source: an ONNX model (`.onnx`, which needs no torch) or what `torch.export.save` wrote
+            (`.pt2`).
+        target: where the result goes, of the same kind; `source` itself may be overwritten. Data
+            that an ONNX model keeps in other files stay there where both lie in one folder.
+        names: of the passes; None for all that are registered and switched on. The passes that
+            bringup ships are for torch's operators and left out for ONNX models.
+        paths: files and folders with passes, besides those of `BRINGUP_PASS_PATH`.
+        modules: Python modules that register passes when they are imported.
+        stages: run only the passes of these stages; None for all of them.
+        options: see `apply_passes`, for example `{"verify": True}`.
+
+    Returns the report. Raises `ModelError` for a file that is no model or of another kind,
+    `OSError` for one that cannot be read or written, `PluginError` when passes cannot be loaded,
+    `PassError` when one failed, and `ValueError` for an unknown name. The target is then as it was.
+    """
+    given, wanted = Path(source), Path(target)
+    read, write = _kind_of(given, wanted)
+    if not given.is_file():
+        raise FileNotFoundError(f"there is no file {given}")
+    if not wanted.absolute().parent.is_dir():
+        raise FileNotFoundError(f"the folder {wanted.absolute().parent} does not exist")
+    _load(paths, modules, library=given.suffix != ".onnx")
+    model = read(given)
+    report = apply_passes(model, names, options=_with_stages(options or {}, stages))
+    write(model, wanted)
+    return report
+
+
+def _kind_of(
+    source: Path, target: Path
+) -> tuple[Callable[[Path], Any], Callable[[Any, Path], None]]:
+    """What reads and writes such files."""
+    kinds = {".onnx": (_read_onnx, _write_onnx), ".pt2": (_read_exported, _write_exported)}
+    if source.suffix not in kinds:
+        raise ModelError(
+            f"{source} is of no known kind: expected an ONNX model (.onnx) or an exported program "
+            "of torch (.pt2)"
+        )
+    if target.suffix != source.suffix:
+        raise ModelError(
+            f"{target} must end in {source.suffix}, as {source} does: passes do not turn one kind "
+            "of model into another"
+        )
+    return kinds[source.suffix]
+
+
+def _load(
+    paths: Sequence[str | os.PathLike[str]], modules: Sequence[str], *, library: bool
+) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise PluginError(
+                f"the module {name!r} with passes cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    found = passes.load_pass_plugins(*paths, library=library)
+    if found.errors:  # one that was asked for and is left out would be a silent difference
+        raise found.errors[0]
+
+
+def _with_stages(
+    options: Mapping[str, object], stages: Sequence[PassStage] | None
+) -> dict[str, object]:
+    """The options, with the passes of other stages switched off."""
+    if stages is None:
+        return dict(options)
+    switch = dict(options.get("pass_switch", {}))  # type: ignore[call-overload]
+    for item in passes.get_registered_passes():
+        if item.stage not in stages:
+            switch[item.pass_name] = False
+    return {**options, "pass_switch": switch}
+
+
+def _read_onnx(path: Path) -> Any:
+    from bringup.compiler import onnx
+
+    return onnx.load(path)
+
+
+def _write_onnx(model: Any, path: Path) -> None:
+    model.save(path)
+
+
+def _read_exported(path: Path) -> Any:
+    import torch
+
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise ModelError(
+            f"{path} is no exported program that this torch ({torch.__version__}) reads: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _write_exported(program: Any, path: Path) -> None:
+    import torch
+
+    with replacing(path) as made:
+        torch.export.save(program, made)
