@@ -17,6 +17,10 @@ thread_local bool t_worker = false;
 // up.
 constexpr int kLooksBeforeSleep = 200;
 
+// The most bytes of a copy or fill that the caller performs: copying them takes about as long as
+// waking a thread.
+constexpr size_t kShortWork = size_t{1} << 20;
+
 template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -70,6 +74,20 @@ std::optional<bringup_record> describe_work(const Task& task) {
       task);
 }
 
+// A copy or fill of few bytes, or an event: nothing that could wait or call anybody.
+bool is_short(const Task& task) {
+  return std::visit(
+      Overloaded{
+          [](const CopyTask& copy) { return copy.bytes <= kShortWork; },
+          [](const RowCopyTask& copy) { return copy.width * copy.height <= kShortWork; },
+          [](const FillTask& fill) { return fill.bytes <= kShortWork; },
+          [](const WideFillTask& fill) { return fill.size * fill.count <= kShortWork; },
+          [](const RecordTask&) { return true; },
+          [](const auto&) { return false; },
+      },
+      task);
+}
+
 }  // namespace
 
 bool on_worker_thread() noexcept { return t_worker; }
@@ -85,14 +103,29 @@ void Stream::enqueue(Task task) {
   {
     std::lock_guard lock(mutex_);
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
-    if (!thread_.joinable()) thread_ = std::thread(&Stream::work, this);
+    const bool at_once = runs_at_once(task);
+    if (!at_once && !thread_.joinable()) thread_ = std::thread(&Stream::work, this);
     const WorkNumber number = next_number(task);
-    incoming_.push_back({std::move(task), number});
+    Queued queued{std::move(task), number};
+    if (at_once) {
+      perform(queued);
+      submitted_.fetch_add(1, std::memory_order_release);
+      finish(std::move(queued.task));
+      return;
+    }
+    incoming_.push_back(std::move(queued));
     if (!blocked_) set_ready(true);
     submitted_.fetch_add(1, std::memory_order_release);
     wake = std::exchange(sleeping_, false);
   }
   if (wake) wake_.notify_one();
+}
+
+// Not where faults delay or put off what a stream does, nor where streams stand back for each
+// other.
+bool Stream::runs_at_once(const Task& task) const {
+  return idle() && is_short(task) && !Faults::active() && !resetting_.load() &&
+         priority_ >= kLeastPriority && !turns_.any_urgent();
 }
 
 WorkNumber Stream::next_number(const Task& task) {
@@ -225,9 +258,7 @@ void Stream::work() {
     for (Queued& queued : batch) {
       wait_for_demand();
       if (!dropping_.load(std::memory_order_relaxed)) run(queued);
-      // Let go of events, graphs and launches before anybody learns that the task is over.
-      { const Task over = std::move(queued.task); }
-      finish_one();
+      finish(std::move(queued.task));
     }
     batch.clear();
   }
@@ -268,7 +299,9 @@ void Stream::delay(const Task& task) const {
   Faults::instance().delay(work, bytes, place_, completed_.load());
 }
 
-void Stream::finish_one() {
+void Stream::finish(Task&& task) {
+  // Let go of events, graphs and launches before anybody learns that the task is over.
+  { const Task over = std::move(task); }
   completed_.fetch_add(1);
   if (waiters_.load() == 0) return;
   std::lock_guard lock(done_mutex_);
@@ -292,12 +325,18 @@ void Stream::run(Queued& queued) {
                      std::to_string(number()) + " had run",
                  {}});
     drop(task);
-  } else if (queued.number.recording != 0) {
-    note(queued);
   } else {
-    perform(task);
+    perform(queued);
   }
   if (blocks) set_blocked(false);
+}
+
+void Stream::perform(Queued& queued) {
+  if (queued.number.recording != 0) {
+    note(queued);
+  } else {
+    perform(queued.task);
+  }
 }
 
 void Stream::note(Queued& queued) {

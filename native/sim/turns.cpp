@@ -26,7 +26,7 @@ bool Turns::is_turn(int32_t priority) const {
 
 void Turns::await(int32_t priority, const std::atomic<bool>& dropping,
                   const std::atomic<bool>& resetting) {
-  if (announced_.load(std::memory_order_acquire) == 0) return;  // nobody is urgent
+  if (!any_urgent()) return;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return dropping.load() || resetting.load() || is_turn(priority); });
 }

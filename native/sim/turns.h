@@ -19,6 +19,8 @@ class Turns {
   // A stream of this priority has work that waits for nothing; or no longer.
   void announce(int32_t priority);
   void withdraw(int32_t priority);
+  // Whether any stream has announced such work.
+  bool any_urgent() const { return announced_.load(std::memory_order_acquire) != 0; }
   // Returns when no more urgent stream has such work, or one of the flags is set and wake() was
   // called. Work that runs already is not interrupted.
   void await(int32_t priority, const std::atomic<bool>& dropping,
