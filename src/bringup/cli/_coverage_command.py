@@ -1,0 +1,164 @@
+"""`bringup coverage`: the operators that a model needs of a device, as a list of work."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bringup import report
+from bringup.cli._compare_command import ModelTarget, load_device
+from bringup.cli._exit import ExitCode
+from bringup.cli._needs import (
+    HtmlFile,
+    JsonFile,
+    console_for,
+    require_torch,
+    write_page,
+    write_results,
+)
+
+if TYPE_CHECKING:
+    from bringup.conformance import Coverage, Need
+
+__all__ = ["coverage"]
+
+
+def coverage(
+    target: ModelTarget,
+    device: Annotated[str, typer.Option(help="The device.")] = "npu",
+    driver: Annotated[
+        str | None, typer.Option(help="Its driver: a library or a name; default: sim.")
+    ] = None,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="Leave the gradients out.")
+    ] = False,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Run a step of this class of torch.optim too, e.g. AdamW.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the table; --json has all.")] = 30,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+) -> None:
+    """List the operators, dtypes and shapes that a model needs of a device: native, on the host, or
+    impossible; the most work first.
+
+    A factory returns (model, example_inputs); the model stays in the mode that it gives it.
+
+    Exit code 0: each can run, on the device or the host, 1: one cannot.
+    """
+    require_torch()
+    from bringup import conformance
+    from bringup.cli.trial.subject import load_model
+
+    load_device(device, driver)
+    console = console_for(json_file)
+    with redirect_stdout(sys.stderr):
+        subject = load_model(target)
+        found = conformance.coverage(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            device=device,
+            backward=not forward_only,
+            optimizer=optimizer,
+        )
+    found.notes[:0] = subject.notes
+    table = _table(found, rows)
+    report.render(table, console)
+    report.render(_shares(found), console)
+    write_results(json_file, as_json(target, found), console)
+    write_page(html_file, _page(target, found), console)
+    if found.of(conformance.Support.IMPOSSIBLE):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def as_json(target: str, found: Coverage) -> dict[str, object]:
+    """The coverage for `--json`."""
+    needs = [{**vars(need), "on_host": sorted(need.on_host)} for need in found.needs]
+    return {
+        "model": target,
+        "device": found.device,
+        "phases": found.phases,
+        "notes": found.notes,
+        "shares": _share_values(found),
+        "needs": needs,
+    }
+
+
+def _share_values(found: Coverage) -> dict[str, dict[str, float]]:
+    from bringup.conformance import Support
+
+    what = ("operators", "calls", "flops", "bytes")
+    return {s.value: {name: found.share(s, name) for name in what} for s in Support}
+
+
+def _shares(found: Coverage) -> report.Table:
+    columns = [report.Column("", fixed=True)]
+    columns += [
+        report.Column(name, number=True) for name in ("operators", "calls", "flops", "bytes")
+    ]
+    table = report.Table("Share of all", columns)
+    for name, values in _share_values(found).items():
+        table.add(name, *(f"{value:.0%}" for value in values.values()))
+    return table
+
+
+def _table(found: Coverage, rows: int) -> report.Table:
+    columns = [
+        report.Column("operator"),
+        report.Column("phase"),
+        report.Column("dtype"),
+        report.Column("shapes"),
+        report.Column("calls", number=True),
+        report.Column("MFLOP", number=True),
+        report.Column("MiB", number=True),
+        report.Column("runs"),
+    ]
+    table = report.Table(f"What the model needs of {found.device}: {len(found.needs)}", columns)
+    for need in found.needs[:rows]:
+        table.add(
+            need.operator,
+            need.phase,
+            ", ".join(need.dtypes),
+            _shapes(need),
+            f"{need.calls:,}",
+            f"{need.flops / 1e6:,.2f}",
+            f"{need.bytes / 2**20:,.2f}",
+            need.support.value,
+        )
+    if len(found.needs) > rows:
+        table.notes.append(f"{len(found.needs) - rows} more: --rows, --json")
+    reasons = {f"{need.operator}: {need.reason}" for need in found.needs if need.reason}
+    table.notes += [*sorted(reasons), *found.notes]
+    return table
+
+
+def _shapes(need: Need) -> str:
+    shown = [str(list(shape)).replace(" ", "") for shape in need.shapes[:4]]
+    return " ".join(shown) + (f" and {len(need.shapes) - 4} more" if len(need.shapes) > 4 else "")
+
+
+def _page(target: str, found: Coverage) -> report.Page:
+    values = _share_values(found)
+    names = list(values)
+    bars = [
+        report.Bar(
+            what,
+            [values[name][what] for name in names],
+            ", ".join(f"{values[name][what]:.0%} {name}" for name in names),
+        )
+        for what in ("operators", "calls", "flops", "bytes")
+    ]
+    native = values["native"]
+    headline = [
+        f"{native['flops']:.0%} of the FLOPs and {native['operators']:.0%} of the operators native"
+    ]
+    sections = [
+        report.Section("Share of all", key=names, bars=bars),
+        report.Section("The work list", tables=[_table(found, len(found.needs))]),
+    ]
+    facts = {"model": target, "device": found.device, "phases": ", ".join(found.phases)}
+    return report.Page(f"{target} on {found.device}", headline, facts, sections)
