@@ -21,6 +21,7 @@
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
+#include "torch/devices/collectives.h"
 #include "torch/devices/fill.h"
 #include "torch/devices/layouts.h"
 #include "torch/devices/state.h"
@@ -173,6 +174,7 @@ bool install_driver() {
   register_hooks();
   register_operators();
   register_layouts();
+  register_collectives();
   register_copies();
   register_fills();
   register_fallback();

@@ -1,0 +1,43 @@
+#include "torch/devices/collectives.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <string>
+
+#include "torch/devices/state.h"
+
+namespace bringup::torch_ext {
+namespace {
+
+// torch's own kernels come next: they find the backend that a vendor may have registered.
+void add_remedy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  try {
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+  } catch (const c10::Error& error) {
+    const std::string said = error.what_without_backtrace();
+    const std::string name = driver_facts().device_name;
+    if (said.find("device type " + name) == std::string::npos) throw;
+    TORCH_CHECK(false, said, ": this process group has no backend for device '", name, "'. Give ",
+                op.operator_name().name,
+                " a copy on cpu, with backend 'gloo', and "
+                "copy the result back; a backend of the device's own is registered with "
+                "torch.distributed.Backend.register_backend(..., devices=['",
+                name, "'])");
+  }
+}
+
+}  // namespace
+
+void register_collectives() {
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "c10d", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.getNamespace() != "c10d") continue;
+    library->impl(c10::toString(name).c_str(),
+                  torch::CppFunction::makeFromBoxedFunction<&add_remedy>());
+  }
+}
+
+}  // namespace bringup::torch_ext
