@@ -1,4 +1,4 @@
-"""Gets the compilers that some tests need beyond g++: clang++ and the cross compiler for aarch64.
+"""Gets what some tests need beyond g++: clang++, the cross compiler for aarch64, and a browser.
 
 Where it may (as root, on Debian and its like) it installs their packages. Where it may not, or that
 fails, it says so in one line and succeeds: the tests that need them are skipped and name the same
@@ -12,7 +12,11 @@ import shutil
 import subprocess
 import sys
 
-WANTED = {"clang++": "clang", "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu"}
+WANTED = {
+    "clang++": "clang",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "chromium": "chromium",
+}
 SECONDS = 900
 
 

@@ -17,20 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps import device_operators
 from tests.sweeps.support import sized
 
 from bringup import devices
+from bringup.conformance._opinfo import TORCHS_OWN, Failure, operators, sweep
 
 ROOT = Path(__file__).parents[2]
-
-# What differs off the CPU in torch itself: operator, number of the sample and phase; part of the
-# words, and why. A sample that passes may not be listed.
-WANTS_CPU = "torch.tensor_split takes indices that are a tensor only on cpu, on every device"
-DEFECTS = {
-    ("tensor_split", sample, "forward"): ("indices_or_sections to be on cpu", WANTS_CPU)
-    for sample in range(4)
-}
 
 # Of `make test`; `make sweep` runs all operators of all dtypes in both modes.
 STEPS = {"float32": 2, "bfloat16": 12, "float16": 13, "int64": 11, "complex64": 10}
@@ -46,25 +38,20 @@ def cases() -> list[Any]:
     chosen = []
     for name, step in STEPS.items():
         dtype = getattr(torch, name)
-        for op in device_operators.operators(dtype)[:: sized(step, 1)]:
+        for op in operators(dtype)[:: sized(step, 1)]:
             chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
     return chosen
 
 
-def unexpected(failures: list[device_operators.Failure]) -> list[device_operators.Failure]:
+def unexpected(failures: list[Failure]) -> list[Failure]:
     """Those that are not listed."""
-    return [f for f in failures if not is_listed(f)]
+    return [f for f in failures if not f.is_torchs_own]
 
 
-def is_listed(failure: device_operators.Failure) -> bool:
-    key = (failure.operator, failure.sample, failure.phase)
-    return key in DEFECTS and DEFECTS[key][0] in failure.told
-
-
-def absent(failures: list[device_operators.Failure], operators: set[str]) -> list[Any]:
-    """Listed samples of these operators that passed."""
+def absent(failures: list[Failure], names: set[str]) -> list[Any]:
+    """Samples of these operators that torch itself is said to do otherwise, and that passed."""
     failed = {(f.operator, f.sample, f.phase) for f in failures}
-    return [key for key in DEFECTS if key[0] in operators and key not in failed]
+    return [key for key in TORCHS_OWN if key[0] in names and key not in failed]
 
 
 @pytest.mark.slow
@@ -72,7 +59,7 @@ def absent(failures: list[device_operators.Failure], operators: set[str]) -> lis
 def test_operator_gives_the_cpus_results_and_gradients(
     op: Any, dtype: torch.dtype, sweep_counts: Counter[str]
 ) -> None:
-    failures = list(device_operators.sweep(op, dtype, sweep_counts))
+    failures = list(sweep(op, dtype, sweep_counts, "npu"))
     assert unexpected(failures) == []
     assert absent(failures, {op.full_name}) == []
 
@@ -91,7 +78,7 @@ def test_operators_give_the_cpus_results_where_the_host_sees_no_device_memory(
     assert not told["host_visible"]
     assert told["counts"]["samples"] > 0
     sweep_counts.update(told["counts"])
-    failures = [device_operators.Failure(**failure) for failure in told["failures"]]
+    failures = [Failure(**failure) for failure in told["failures"]]
     assert unexpected(failures) == []
     assert absent(failures, set(told["operators"])) == []
 

@@ -1,5 +1,5 @@
 """The command line: `bringup doctor | config | demo | try | new | check | compare | coverage |
-driver | passes | cache`.
+driver | conformance | passes | cache`.
 
 Every command but `config`, whose output is for a compiler, takes `--json FILE`, `-` being standard
 output. Errors are one paragraph without a traceback; `bringup --debug ...` shows it. Exit codes

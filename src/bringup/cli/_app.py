@@ -18,6 +18,7 @@ from bringup.cli import (
     _compare_command,
     _compile_command,
     _config,
+    _conformance_command,
     _coverage_command,
     _demo_command,
     _doctor,
@@ -47,6 +48,7 @@ app.command("check")(_check_command.check)
 app.command("compare")(_compare_command.compare)
 app.command("compile")(_compile_command.compile_)
 app.command("coverage")(_coverage_command.coverage)
+app.command("conformance")(_conformance_command.conformance)
 app.command("config")(_config.config)
 
 new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)

@@ -1,0 +1,224 @@
+"""The cases of a conformance run: what each is called, and what running one gives."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bringup import devices
+from bringup.conformance._deviation import leaf_deviations
+from bringup.conformance._modules import module_cases, module_failures
+from bringup.conformance._operators import computes
+from bringup.conformance._opinfo import DTYPES, Failure, Watch, operators, sweep
+from bringup.conformance._optimizers import optimizer_cases, optimizer_difference
+from bringup.conformance._runtime import POINTS, Skipped
+from bringup.conformance._samples import described, tensors
+
+__all__ = ["CaseResult", "case_ids", "run_case"]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What came out of one case.
+
+    Attributes:
+        id: stable between runs: "op/add/float32", "runtime/stream_keeps_its_order".
+        outcome: "pass", "failed", "refused" (the device says that it cannot), "crashed" (the
+            process ended), "timeout", "skipped" (there is nothing to compare).
+        native: whether it passed and nothing ran on the host for it.
+        reason: of what is no pass, in words.
+        samples: how many inputs were tried.
+        calls: of operators on the device, as far as they compute.
+        calls_on_host: how many operators ran on the host instead.
+        seconds: of the device's part.
+        seconds_on_host: of the operators that ran on the host.
+        error: the largest of results that agree, relative to the largest value; by dtype.
+    """
+
+    id: str
+    outcome: str
+    native: bool = False
+    reason: str = ""
+    samples: int = 0
+    calls: int = 0
+    calls_on_host: int = 0
+    seconds: float = 0.0
+    seconds_on_host: float = 0.0
+    error: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The first part of its name: "driver", "runtime", "op", "module", "optimizer"."""
+        return self.id.partition("/")[0]
+
+    @property
+    def subject(self) -> str:
+        """The second part: the operator, without its dtype."""
+        return self.id.split("/")[1]
+
+    @property
+    def dtype(self) -> str:
+        """Of an operator's samples, or ""."""
+        return self.id.split("/")[2] if self.kind == "op" else ""
+
+
+def case_ids(level: int) -> list[str]:
+    """The cases of a level, in their order.
+
+    Args:
+        level: 1, the runtime, or 2, OpInfo, ModuleInfo and OptimizerInfo.
+    """
+    if level == 1:
+        return [f"runtime/{name}" for name in POINTS]
+    ids = [f"op/{_name(op)}/{dtype}" for dtype in DTYPES for op in operators(_dtype(dtype))]
+    ids += [f"module/{name}" for name, *_ in module_cases()]
+    names = Counter[str]()
+    for name, *_ in optimizer_cases():
+        ids.append(f"optimizer/{name}" + (f"#{names[name]}" if names[name] else ""))
+        names[name] += 1
+    return list(dict.fromkeys(ids))
+
+
+def run_case(case: str, device: str, samples: int) -> CaseResult:
+    """Runs one case in this process.
+
+    Args:
+        case: its name.
+        device: which is tested.
+        samples: of an operator, at most so many.
+    """
+    watch = _Counting()
+    devices.fallback_report(reset=True)
+    try:
+        result = _run(case, device, samples, watch)
+    except Skipped as skipped:
+        return CaseResult(case, "skipped", reason=str(skipped))
+    except Exception as error:
+        result = CaseResult(case, _kind_of(described(error)), reason=described(error))
+    if case.startswith("runtime/"):  # all of it is the device's part
+        fell = devices.fallback_report()
+        watch.calls_on_host, watch.seconds_on_host = fell.calls, fell.seconds
+    return replace(
+        result,
+        native=result.outcome == "pass" and not watch.calls_on_host,
+        calls=watch.mode.calls,
+        calls_on_host=watch.calls_on_host,
+        seconds=watch.seconds,
+        seconds_on_host=watch.seconds_on_host,
+        error=watch.error,
+    )
+
+
+def _run(case: str, device: str, samples: int, watch: _Counting) -> CaseResult:
+    kind, _, rest = case.partition("/")
+    if kind == "runtime":
+        with watch.calls():
+            POINTS[rest](device)
+        return CaseResult(case, "pass", samples=1)
+    counts: Counter[str] = Counter()
+    if kind == "op":
+        name, dtype = rest.split("/")
+        (op,) = [op for op in operators(_dtype(dtype)) if _name(op) == name]
+        found = list(sweep(op, _dtype(dtype), counts, device, samples=samples, watch=watch))
+        return _of_failures(case, found, counts)
+    if kind == "module":
+        (given,) = [found for found in module_cases() if found[0] == rest]
+        words = list(module_failures(given[1], given[2], counts, device, watch))
+        return _of_words(case, words, counts["calls"])
+    name, _, number = rest.partition("#")
+    chosen = [found for found in optimizer_cases() if found[0] == name][int(number or 0)]
+    difference = optimizer_difference(*chosen[1:], device, watch)
+    return _of_words(case, [difference] if difference else [], 1)
+
+
+def _of_failures(case: str, failures: list[Failure], counts: Counter[str]) -> CaseResult:
+    wrong = [failure for failure in failures if not failure.is_torchs_own]
+    tried = counts["samples"] - (len(failures) - len(wrong))
+    words = [f"sample {one.sample}, {one.phase}: {one.told}" for one in wrong]
+    return _of_words(case, words, tried, [one.told for one in wrong])
+
+
+def _of_words(
+    case: str, words: list[str], samples: int, told: list[str] | None = None
+) -> CaseResult:
+    if not words:
+        if not samples:
+            return CaseResult(case, "skipped", reason="torch has no sample that can be compared")
+        return CaseResult(case, "pass", samples=samples)
+    kinds = [_kind_of(one) for one in (words if told is None else told)]
+    # A wrong number outranks a refusal.
+    worst = kinds.index("failed") if "failed" in kinds else 0
+    more = f" (and {len(words) - 1} more)" if len(words) > 1 else ""
+    return CaseResult(case, kinds[worst], reason=words[worst] + more, samples=samples)
+
+
+def _kind_of(words: str) -> str:
+    return "refused" if "NotImplementedError: " in words else "failed"
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _name(op: Any) -> str:
+    return str(op.full_name).replace("/", "_")
+
+
+class _CountCalls(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+    """Counts the operators that compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Counts the operator and runs it."""
+        self.calls += computes(func)
+        return func(*args, **(kwargs or {}))
+
+
+class _Counting(Watch):
+    """What the device's part of a case called, took, and was off by."""
+
+    def __init__(self) -> None:
+        self.mode = _CountCalls()
+        self.seconds = 0.0
+        self.calls_on_host = 0
+        self.seconds_on_host = 0.0
+        self.error = 0.0
+
+    def calls(self) -> AbstractContextManager[object]:
+        """Counts what is called on the device meanwhile."""
+        return self._counted()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        devices.fallback_report(reset=True)
+        start = time.perf_counter()
+        try:
+            with self.mode:
+                yield
+        finally:
+            self.seconds += time.perf_counter() - start
+            fell = devices.fallback_report()
+            self.calls_on_host += fell.calls
+            self.seconds_on_host += fell.seconds
+
+    def results(self, got: object, expected: object) -> None:
+        """Keeps the largest error.
+
+        Args:
+            got: the device's.
+            expected: the CPU's.
+        """
+        pair = list(tensors(got)), list(tensors(expected))
+        errors = [found.error for found in leaf_deviations(*pair) if found.kind != "exact"]
+        self.error = max([self.error, *(error for error in errors if error < float("inf"))])

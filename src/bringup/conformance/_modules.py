@@ -1,0 +1,125 @@
+"""ModuleInfo on a device: torch's own module inputs, forward and backward, in training and
+evaluation, beside the CPU's.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from bringup.conformance._opinfo import Watch
+from bringup.conformance._samples import Mover, difference, gradients, outcome, told
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
+
+__all__ = ["module_cases", "module_failures"]
+
+
+def module_cases() -> Iterator[tuple[str, ModuleInfo, bool]]:
+    """Every module by name, in training and, where that differs, in evaluation."""
+    for info in module_db:
+        for training, word in ((True, "training"), (False, "evaluation")):
+            if training or info.train_and_eval_differ:
+                yield f"{info.formatted_name}-{word}", info, training
+
+
+def _inputs_of(info: ModuleInfo, training: bool) -> list[ModuleInput]:
+    torch.manual_seed(0)
+    made = info.module_inputs_func(
+        info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+    )
+    return list(made)
+
+
+def _built(info: ModuleInfo, given: ModuleInput, training: bool) -> nn.Module:
+    torch.manual_seed(0)
+    constructor = given.constructor_input
+    module = info.module_cls(*constructor.args, **constructor.kwargs)
+    return module.train(training)
+
+
+def _on_the_device(
+    info: ModuleInfo, given: ModuleInput, module: nn.Module, moved: Any, device: str
+) -> nn.Module:
+    """A copy of `module`. A lazy one is made on the device, because in torch 2.13 `Module.to` gives
+    a PrivateUse1 device parameters that are new, and lazy no more.
+    """
+    if not info.is_lazy:
+        return copy.deepcopy(module).to(device)
+    with torch.device(device):
+        there = _built(info, given, module.training)
+    there(*moved[0], **moved[1])
+    there.load_state_dict(module.state_dict())
+    return there
+
+
+def _leaves(module: nn.Module, arguments: Any) -> tuple[Any, list[nn.Parameter]]:
+    return arguments, list(module.parameters())
+
+
+def _is_repeatable(module: nn.Module, arguments: tuple[Any, Any]) -> bool:
+    """Whether the CPU answers alike for several seeds."""
+    results = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inner = copy.deepcopy(module)
+        args, kwargs = Mover("cpu")(arguments)
+        results.append(outcome(lambda m=inner, a=args, k=kwargs: m(*a, **k))[0])  # type: ignore[misc]
+    return not any(difference(r, results[0], values=True, device="cpu") for r in results)
+
+
+def module_failures(
+    info: ModuleInfo,
+    training: bool,
+    counts: Counter[str],
+    device: str,
+    watch: Watch | None = None,
+) -> Iterator[str]:
+    """How a module's samples differ from the CPU's, in words.
+
+    Args:
+        info: the module.
+        training: whether it is in training mode.
+        counts: gets "calls" and "backwards".
+        device: which is compared with the CPU.
+        watch: sees what runs on the device.
+    """
+    watch = watch or Watch()
+    kind = torch.device(device).type
+    for given in _inputs_of(info, training):
+        if given.forward_input is None:
+            continue
+        arguments = (given.forward_input.args, given.forward_input.kwargs)
+        module = _built(info, given, training)
+        moved = Mover(device)(arguments)
+        values = _is_repeatable(module, arguments)
+        if info.is_lazy:
+            module(*arguments[0], **arguments[1])
+        there = _on_the_device(info, given, module, moved, device)
+        expected, their_error = outcome(lambda: module(*arguments[0], **arguments[1]))  # noqa: B023
+        with watch.calls():
+            got, our_error = outcome(lambda: there(*moved[0], **moved[1]))  # noqa: B023
+        counts["calls"] += 1
+        found = told(got, our_error, expected, their_error, values, kind)
+        if not found and their_error is None:
+            counts["backwards"] += 1
+            theirs, their_error = outcome(
+                lambda: gradients(_leaves(module, arguments), expected)  # noqa: B023
+            )
+            with watch.calls():
+                ours, our_error = outcome(lambda: gradients(_leaves(there, moved), got))  # noqa: B023
+            found = told(ours, our_error, theirs, their_error, values, kind)
+            buffers = dict(module.named_buffers()), dict(there.named_buffers())
+            found = found or difference(buffers[1], buffers[0], values=values, device=kind)
+        if not found and values and their_error is None:
+            watch.results(got, expected)
+        if found:
+            yield f"{given.desc or arguments}: {found}"

@@ -1,0 +1,198 @@
+"""OpInfo on a device: every sample of torch's own operator tests runs there and on the CPU, forward
+and backward.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+
+from bringup.conformance._operators import UNINITIALISED
+from bringup.conformance._samples import (
+    Mover,
+    described,
+    difference,
+    gradients,
+    is_strided,
+    outcome,
+    told,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+__all__ = ["DTYPES", "SAMPLES", "TORCHS_OWN", "Failure", "Watch", "operators", "sweep"]
+
+SAMPLES = 30  # of each operator
+# Off the CPU torch accumulates in another dtype, on purpose: (rtol, atol) of results in 16 bits.
+ACCUMULATES_OTHERWISE = {"nn.functional.linear_cross_entropy": (2e-2, 2e-3)}
+DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64")
+
+# What differs off the CPU in torch itself: operator, number of the sample and phase; part of the
+# words, and why.
+WANTS_CPU = "torch.tensor_split takes indices that are a tensor only on cpu, on every device"
+TORCHS_OWN = {
+    ("tensor_split", sample, "forward"): ("indices_or_sections to be on cpu", WANTS_CPU)
+    for sample in range(4)
+}
+
+# They draw, and most draws give the same answer, or the same but for signs.
+DRAWN = {"pca_lowrank", "svd_lowrank"}
+DRAWN |= {"nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d"}
+
+
+class Watch:
+    """Sees what runs on the device; this one does nothing."""
+
+    def calls(self) -> AbstractContextManager[object]:
+        """Entered around every run of a sample on the device."""
+        return nullcontext()
+
+    def results(self, got: object, expected: object) -> None:
+        """Called with results that agree.
+
+        Args:
+            got: the device's.
+            expected: the CPU's.
+        """
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that is not the CPU's.
+
+    Attributes:
+        operator: with its variant.
+        sample: the number of the sample.
+        phase: "forward" or "backward".
+        told: what differs.
+    """
+
+    operator: str
+    sample: int
+    phase: str
+    told: str
+
+    @property
+    def is_torchs_own(self) -> bool:
+        """Whether torch itself does otherwise off the CPU."""
+        known = TORCHS_OWN.get((self.operator, self.sample, self.phase))
+        return known is not None and known[0] in self.told
+
+
+def operators(dtype: torch.dtype) -> list[OpInfo]:
+    """Those that take `dtype` on cpu, without the ones that are compiled for CUDA only."""
+    return [
+        op
+        for op in op_db
+        if dtype in op.supported_dtypes("cpu") and not op.name.startswith("jiterator")
+    ]
+
+
+def sweep(
+    op: OpInfo,
+    dtype: torch.dtype,
+    counts: Counter[str],
+    device: str,
+    *,
+    samples: int = SAMPLES,
+    watch: Watch | None = None,
+) -> Iterator[Failure]:
+    """The samples of one operator that fail, and how many passed.
+
+    Args:
+        op: the operator.
+        dtype: of its samples; only float32 has a backward here.
+        counts: gets "samples", "backwards" and "not strided".
+        device: which is compared with the CPU.
+        samples: at most so many.
+        watch: sees what runs on the device.
+    """
+    torch.manual_seed(0)
+    backward = dtype is torch.float32 and op.supports_autograd
+    backward = backward and dtype in op.supported_backward_dtypes("cpu")
+    given = op.sample_inputs("cpu", dtype, requires_grad=backward)
+    run = _Run(op, dtype, device, backward, counts, watch or Watch())
+    for index, sample in enumerate(itertools.islice(given, samples)):
+        arguments = (sample.input, sample.args, sample.kwargs)
+        if not is_strided(arguments):
+            counts["not strided"] += 1
+            continue
+        for phase, words in _sample(run, sample):
+            yield Failure(op.full_name, index, phase, words)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the samples of one operator have in common."""
+
+    op: OpInfo
+    dtype: torch.dtype
+    device: str
+    backward: bool
+    counts: Counter[str]
+    watch: Watch
+
+
+def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
+    op, counts, watch = run.op, run.counts, run.watch
+    arguments = (sample.input, sample.args, sample.kwargs)
+    move = Mover(run.device)
+    there, failed = outcome(lambda: move(arguments))
+    if failed is not None:
+        yield "move", described(failed)
+        return
+    device = torch.device(run.device).type if move.moved else "cpu"
+    repeatable = op.name not in UNINITIALISED | DRAWN and _is_repeatable(op, arguments)
+    expected, their_error = outcome(lambda: _call(op, arguments))
+    if their_error is None and not is_strided(expected):
+        counts["not strided"] += 1
+        return
+    with watch.calls():
+        got, our_error = outcome(lambda: _call(op, there))
+    counts["samples"] += 1
+    tolerance = ACCUMULATES_OTHERWISE.get(op.name) if run.dtype.itemsize == 2 else None
+    words = told(got, our_error, expected, their_error, repeatable, device, tolerance)
+    if words:
+        yield "forward", words
+    elif repeatable:
+        watch.results(got, expected)
+    if words or not run.backward or their_error is not None:
+        return
+    counts["backwards"] += 1
+    process = sample.output_process_fn_grad
+    theirs, their_error = outcome(lambda: gradients(arguments, process(expected)))
+    with watch.calls():
+        ours, our_error = outcome(lambda: gradients(there, process(got)))
+    words = told(ours, our_error, theirs, their_error, repeatable, device)
+    if words:
+        yield "backward", words
+    elif repeatable:
+        watch.results(ours, theirs)
+
+
+def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:
+    first, others, named = arguments
+    return op(first, *others, **named)
+
+
+def _is_repeatable(op: OpInfo, arguments: tuple[Any, Any, Any]) -> bool:
+    """Whether the CPU answers alike for two seeds, on copies; random operators do not. The seed
+    that some of torch's operators under test set themselves counts for nothing meanwhile.
+    """
+    results = []
+    with mock.patch("torch.manual_seed"):
+        for seed in (1, 2):
+            torch.default_generator.manual_seed(seed)
+            results.append(outcome(lambda: _call(op, Mover("cpu")(arguments)))[0])
+    return not difference(*results, values=True, device="cpu")

@@ -1,0 +1,124 @@
+"""Worker processes for cases: one that crashes or hangs costs its case and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from bringup.conformance._cases import CaseResult
+from bringup.errors import DriverError
+
+__all__ = ["Worker"]
+
+PROGRAM = (sys.executable, "-W", "ignore", "-m", "bringup.conformance._worker")
+_START_SECONDS = 120.0
+_KEPT = 2000  # characters of what a worker printed
+
+
+@dataclass
+class _Process:
+    process: subprocess.Popen[bytes]
+    printed: IO[bytes]
+    facts: dict[str, Any]
+
+
+class Worker:
+    """Runs cases one after the other in another process, which is started anew after a crash.
+
+    Args:
+        driver: of the device, as for `devices.load_driver`.
+        samples: of an operator, at most so many.
+        seconds: what one case may take.
+        program: the worker's command; None for `PROGRAM`.
+    """
+
+    def __init__(
+        self, driver: str, samples: int, seconds: float, program: Sequence[str] | None = None
+    ) -> None:
+        self._command = [*(program or PROGRAM), driver, str(samples)]
+        self._seconds = seconds
+        self._running: _Process | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What the process says of the device. Raises `DriverError` where it cannot be loaded."""
+        return self._started().facts
+
+    def run(self, case: str) -> CaseResult:
+        """The result of a case, whatever becomes of the process.
+
+        Args:
+            case: its name.
+        """
+        running = self._started()
+        assert running.process.stdin is not None
+        start = time.perf_counter()
+        with contextlib.suppress(BrokenPipeError):
+            running.process.stdin.write(f"{case}\n".encode())
+            running.process.stdin.flush()
+        line = self._line(running, self._seconds)
+        if line:
+            return CaseResult(**json.loads(line))
+        took = time.perf_counter() - start
+        if line is None:
+            self.close()
+            reason = f"has not ended after {self._seconds:g} s"
+            return CaseResult(case, "timeout", reason=reason, seconds=took)
+        reason = self._ended(running)
+        self.close()
+        return CaseResult(case, "crashed", reason=reason, seconds=took)
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._running is not None:
+            self._running.process.kill()
+            self._running.process.communicate()
+            self._running.printed.close()
+            self._running = None
+
+    def _started(self) -> _Process:
+        if self._running is None:
+            printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed
+            )
+            self._running = _Process(process, printed, {})
+            line = self._line(self._running, _START_SECONDS)
+            if not line:
+                reason = self._ended(self._running) if line is not None else "it does not start"
+                self.close()
+                raise DriverError(f"the process that tests the device cannot work: {reason}")
+            self._running.facts = json.loads(line)
+        return self._running
+
+    def _line(self, running: _Process, seconds: float) -> str | None:
+        """The next answer; "" at the end of the process, None where there is none in time."""
+        assert running.process.stdout is not None
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            ready, _, _ = select.select([running.process.stdout], [], [], left)
+            if ready:  # an answer is one line, written at once
+                return running.process.stdout.readline().decode()
+        return None
+
+    def _ended(self, running: _Process) -> str:
+        code = running.process.wait()
+        said = self._said(running)
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"ended by {signal.Signals(-code).name}"
+        return f"{how}; {said}" if said else how
+
+    def _said(self, running: _Process) -> str:
+        """The last line that the process printed."""
+        running.printed.seek(0)
+        lines = running.printed.read().decode(errors="replace")[-_KEPT:].strip().splitlines()
+        return lines[-1] if lines else ""

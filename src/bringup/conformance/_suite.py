@@ -1,0 +1,338 @@
+"""A conformance run: the cases of some levels on a driver, kept as they end, and what they add up
+to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bringup import devices, settings
+from bringup._version import __version__
+from bringup.conformance._cases import CaseResult, case_ids
+from bringup.conformance._pool import Worker
+from bringup.errors import ModelError
+
+__all__ = ["Conformance", "Score", "families", "read_baseline", "run_conformance"]
+
+# From worst to best; a refusal is better than a wrong number, and no pass.
+_ORDER = ("crashed", "timeout", "failed", "refused", "pass", "native")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A part of a whole, counted natively and in all.
+
+    Attributes:
+        native: what passed, or ran, on the device alone.
+        total: what passed, or ran, at all.
+        whole: of how much.
+    """
+
+    native: float
+    total: float
+    whole: float
+
+
+@dataclass
+class Conformance:
+    """What came out of a run.
+
+    Attributes:
+        facts: of the driver, the device and torch.
+        results: of the cases, in their order.
+        resumed: how many of them are from an earlier run.
+        regressions: cases that are worse than in the baseline: name, outcome then and now.
+        is_interrupted: whether it was stopped before the end.
+    """
+
+    facts: dict[str, str]
+    results: list[CaseResult] = field(default_factory=list)
+    resumed: int = 0
+    regressions: list[tuple[str, str, str]] = field(default_factory=list)
+    is_interrupted: bool = False
+
+    def tried(self, kind: str) -> list[CaseResult]:
+        """Cases of a kind that were not skipped.
+
+        Args:
+            kind: "driver", "runtime", "op", "module" or "optimizer".
+        """
+        return [one for one in self.results if one.kind == kind and one.outcome != "skipped"]
+
+    def operators(self) -> Score:
+        """Operators of OpInfo all of whose dtypes pass, native or not, of those that were tried."""
+        outcomes: dict[str, list[CaseResult]] = {}
+        for one in self.tried("op"):
+            outcomes.setdefault(one.subject, []).append(one)
+        native = sum(all(one.native for one in ones) for ones in outcomes.values())
+        passed = sum(all(one.outcome == "pass" for one in ones) for ones in outcomes.values())
+        return Score(native, passed, len(outcomes))
+
+    def cases(self) -> Score:
+        """Cases that pass, of those that were tried; those of a driver and of the runtime that call
+        no operator on the host are native.
+        """
+        tried = [one for one in self.results if one.outcome != "skipped"]
+        passed = [one for one in tried if one.outcome == "pass"]
+        return Score(sum(one.native for one in passed), len(passed), len(tried))
+
+    def calls(self) -> Score:
+        """Calls of operators in cases that pass, of all cases that were tried."""
+        tried = [one for one in self.results if one.kind in ("op", "module", "optimizer")]
+        passed = [one for one in tried if one.outcome == "pass"]
+        native = sum(max(one.calls - one.calls_on_host, 0) for one in passed)
+        return Score(native, sum(one.calls for one in passed), sum(one.calls for one in tried))
+
+    def seconds(self) -> Score:
+        """Time of the device's part, without and with what ran on the host for it."""
+        tried = [one for one in self.results if one.kind in ("op", "module", "optimizer")]
+        passed = [one for one in tried if one.outcome == "pass"]
+        native = sum(max(one.seconds - one.seconds_on_host, 0.0) for one in passed)
+        whole = sum(one.seconds for one in tried)
+        return Score(native, sum(one.seconds for one in passed), whole)
+
+    @property
+    def not_passed(self) -> list[CaseResult]:
+        """Cases that were tried and do not pass: refusals, too."""
+        return [one for one in self.results if one.outcome not in ("pass", "skipped")]
+
+
+def run_conformance(
+    driver: str = "sim",
+    *,
+    level: int = 2,
+    pattern: str = "*",
+    every: int = 1,
+    samples: int = 10,
+    seconds: float = 120.0,
+    workers: int = 1,
+    resume: bool = False,
+    baseline: dict[str, str] | None = None,
+    on_result: Callable[[CaseResult, int, int], object] = lambda result, done, of: None,
+) -> Conformance:
+    """Runs the cases of a driver in processes of their own; what they gave is kept in the cache
+    folder case by case. Ctrl-C ends the run early: what is known is returned.
+
+    Args:
+        driver: its library, or its name.
+        level: 0, the functions of the driver; 1, the runtime too; 2, operators, modules and
+            optimizers too.
+        pattern: cases whose names match, as in a shell.
+        every: of these, each so-and-so-manieth.
+        samples: of an operator, at most so many.
+        seconds: what one case may take.
+        workers: how many processes run at a time.
+        resume: whether the cases of the last run on the same driver and torch are taken over.
+        baseline: what `read_baseline` gives: outcomes of an earlier run, for regressions.
+        on_result: called with each result, how many there are, and of how many.
+
+    Raises:
+        DriverError: the driver cannot be found or loaded.
+        ModelError: there is no such level, or no case has such a name.
+    """
+    if level not in (0, 1, 2):
+        raise ModelError(f"level {level}: expected 0, 1 or 2")
+    library = devices.driver_library(driver)
+    found = Conformance({"driver": str(library), "bringup": __version__})
+    lists = [_driver_cases(), *(case_ids(number) for number in range(1, level + 1))]
+    named = [case for ids in lists for case in ids if fnmatch.fnmatchcase(case, pattern)]
+    wanted = named[::every]
+    if not wanted:
+        raise ModelError(f"no case matches {pattern!r}: expected a name like 'op/add/float32'")
+    journal = _Journal(library, samples)
+    known = journal.results(resume)
+    found.resumed = sum(case in known for case in wanted)
+    run = _Run(found, journal, wanted, known, on_result)
+    try:
+        run.driver(library, pattern)
+        run.others(str(library), samples, seconds, workers)
+    except KeyboardInterrupt:
+        found.is_interrupted = True
+    found.results = [run.known[case] for case in wanted if case in run.known]
+    found.regressions = regressions(found.results, baseline or {})
+    return found
+
+
+def read_baseline(file: Path) -> dict[str, str]:
+    """The outcomes of an earlier run by case.
+
+    Args:
+        file: what `bringup conformance --json` wrote.
+
+    Raises:
+        ModelError: the file cannot be read or is none of these.
+    """
+    try:
+        rows = json.loads(file.read_text())["results"]
+        return {row["id"]: "native" if row["native"] else row["outcome"] for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{file} is no result of bringup conformance --json: {type(error).__name__}: {error}"
+        ) from error
+
+
+def regressions(
+    results: Sequence[CaseResult], baseline: dict[str, str]
+) -> list[tuple[str, str, str]]:
+    worse = []
+    for one in results:
+        now = "native" if one.native else one.outcome
+        then = baseline.get(one.id, "skipped")
+        if then in _ORDER and (now not in _ORDER or _ORDER.index(now) < _ORDER.index(then)):
+            worse.append((one.id, then, now))
+    return worse
+
+
+def _driver_cases() -> list[str]:
+    return [f"driver/{check.name}" for check in devices.list_checks()]
+
+
+class _Run:
+    """A run on its way: what is known is kept as it comes."""
+
+    def __init__(
+        self,
+        found: Conformance,
+        journal: _Journal,
+        wanted: Sequence[str],
+        known: dict[str, CaseResult],
+        on_result: Callable[[CaseResult, int, int], object],
+    ) -> None:
+        self.known = known
+        self._found = found
+        self._journal = journal
+        self._wanted = wanted
+        self._on_result = on_result
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def driver(self, library: Path, pattern: str) -> None:
+        """The checks of the driver's functions, all in one go."""
+        missing = [case for case in self._missing() if case.startswith("driver/")]
+        if not missing:
+            return
+        only = [case.partition("/")[2] for case in missing]
+        checked = devices.check_driver(library, only=only)
+        results = {f"driver/{one.name}": one for one in checked.results}
+        for case in missing:
+            if case not in results:
+                reason = checked.failure or "not run"
+                self._keep(
+                    CaseResult(case, "failed" if checked.failure else "skipped", reason=reason)
+                )
+                continue
+            one = results[case]
+            outcome = {"pass": "pass", "fail": "failed"}.get(one.outcome, "skipped")
+            native = outcome == "pass"
+            self._keep(CaseResult(case, outcome, native, one.reason, 1, seconds=one.seconds))
+
+    def others(self, driver: str, samples: int, seconds: float, workers: int) -> None:
+        """Everything else, in workers."""
+        cases: queue.SimpleQueue[str] = queue.SimpleQueue()
+        missing = [case for case in self._missing() if not case.startswith("driver/")]
+        for case in missing:
+            cases.put(case)
+        made = [Worker(driver, samples, seconds) for _ in range(min(workers, len(missing)))]
+        if made:
+            self._found.facts |= {name: str(value) for name, value in made[0].facts().items()}
+        errors: list[Exception] = []
+        threads = [threading.Thread(target=self._work, args=(w, cases, errors)) for w in made]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            self._stopped.set()
+            for worker in made:
+                worker.close()
+        if errors:
+            raise errors[0]
+
+    def _work(self, worker: Worker, cases: queue.SimpleQueue[str], errors: list[Exception]) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._keep(worker.run(cases.get_nowait()))
+            except queue.Empty:
+                return
+            except Exception as error:
+                if not self._stopped.is_set():  # then the process was ended under it
+                    errors.append(error)
+                return
+
+    def _missing(self) -> list[str]:
+        return [case for case in self._wanted if case not in self.known]
+
+    def _keep(self, result: CaseResult) -> None:
+        if self._stopped.is_set():
+            return
+        with self._lock:
+            self.known[result.id] = result
+            self._journal.add(result)
+            done = sum(case in self.known for case in self._wanted)
+        self._on_result(result, done, len(self._wanted))
+
+
+class _Journal:
+    """Results as lines of a file, one for each case, under the content of the driver, torch and the
+    number of samples.
+    """
+
+    def __init__(self, library: Path, samples: int) -> None:
+        import torch
+
+        content = hashlib.sha256(library.read_bytes())
+        content.update(f"{torch.__version__} {__version__} {samples}".encode())
+        self.path = settings.cache_dir() / "conformance" / f"{content.hexdigest()[:24]}.jsonl"
+
+    def results(self, resume: bool) -> dict[str, CaseResult]:
+        """What an earlier run kept; without `resume` nothing, and it is forgotten."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            self.path.unlink(missing_ok=True)
+        if not self.path.exists():
+            return {}
+        found = {}
+        for line in self.path.read_text().splitlines():
+            row = _row(line)
+            if row is not None:
+                found[row.id] = row
+        return found
+
+    def add(self, result: CaseResult) -> None:
+        """Keeps a result."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+
+
+def _row(line: str) -> CaseResult | None:
+    """A line's result; None for one that was cut short when its process was killed."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        return CaseResult(**row)
+    except (ValueError, TypeError):
+        return None
+
+
+def families(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
+    """Cases of operators by family: the first parts of their names ("nn.functional", "linalg",
+    "fft", "special", ...), "tensor" for those without one.
+
+    Args:
+        results: of cases.
+    """
+    found: dict[str, list[CaseResult]] = {}
+    for one in results:
+        if one.kind == "op":
+            family = one.subject.rpartition(".")[0] or "tensor"
+            found.setdefault(family, []).append(one)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
