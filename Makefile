@@ -24,7 +24,7 @@ PY_FOLDERS := src tests benchmarks examples tools
 CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test check build compilers lint native-test \
-	asan asan-python tsan pytest driver-abi sweep bench format clean
+	asan asan-python tsan test-aarch64 pytest driver-abi sweep bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -97,6 +97,10 @@ asan-python: $(STAMPS)/tools
 
 tsan: $(STAMPS)/tools
 	$(call run_native_tests,tsan)
+
+# Not a part of `make test`: an emulated processor is slow. NAMES: of native tests.
+test-aarch64: build
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/aarch64_tests.py $(NAMES)
 
 # Some tests are about targets whose compilers are packages of the system. This never fails.
 compilers: $(STAMPS)/venv

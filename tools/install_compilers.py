@@ -1,4 +1,4 @@
-"""Gets what some tests need beyond g++: clang++, the cross compiler for aarch64, and a browser.
+"""Gets what some tests need beyond g++: clang++, compiler and emulator for aarch64, and a browser.
 
 Where it may (as root, on Debian and its like) it installs their packages. Where it may not, or that
 fails, it says so in one line and succeeds: the tests that need them are skipped and name the same
@@ -16,6 +16,7 @@ WANTED = {
     "clang++": "clang",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "chromium": "chromium",
+    "qemu-aarch64-static": "qemu-user-static",
 }
 SECONDS = 900
 

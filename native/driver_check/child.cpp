@@ -74,17 +74,34 @@ Tables start(SharedMemory& memory, const std::string& path) {
   return tables;
 }
 
-// What the first device says of itself; after the checks, which find what is wrong with asking.
-void describe(const bringup_driver& table, DriverSheet& sheet) {
+bool answered(int32_t status, const char* function, DriverSheet& sheet) {
+  if (status == BRINGUP_OK) return true;
+  put(sheet.problem, (std::string(function) + " returned " + std::to_string(status)).c_str());
+  return false;
+}
+
+bool describe_device(const bringup_driver& table, int32_t device, DriverSheet& sheet) {
+  DeviceSheet& found = sheet.each[device];
+  found.props.struct_size = sizeof found.props;
+  size_t total = 0;
   set_activity("device_props");
-  bringup_device_props props{};
-  props.struct_size = sizeof props;
-  if (table.device_count(&sheet.devices) == BRINGUP_OK &&
-      table.device_props(0, &props) == BRINGUP_OK) {
-    put(sheet.arch, props.arch);
-    put(sheet.driver_version, props.driver_version);
+  if (!answered(table.device_props(device, &found.props), "device_props", sheet)) return false;
+  set_activity("mem_info");
+  return answered(table.mem_info(device, &found.free_memory, &total), "mem_info", sheet);
+}
+
+// What the devices say of themselves; after the checks, which find what is wrong with asking.
+void describe(const bringup_driver& table, DriverSheet& sheet) {
+  set_activity("device_count");
+  if (!answered(table.device_count(&sheet.devices), "device_count", sheet)) return;
+  const int32_t count = std::min(sheet.devices, DriverSheet::kDescribed);
+  while (sheet.described < count && describe_device(table, sheet.described, sheet)) {
+    ++sheet.described;
   }
   set_activity(nullptr);
+  if (sheet.described == 0) return;
+  put(sheet.arch, sheet.each[0].props.arch);
+  put(sheet.driver_version, sheet.each[0].props.driver_version);
 }
 
 std::string unmet(const Context& context, const char* needs) {

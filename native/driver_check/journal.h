@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bringup/driver.h"
+
 namespace bringup::driver_check {
 
 double now_seconds();  // of a clock that all processes share
@@ -70,15 +72,25 @@ class Journal {
   CallLine after_failure_;  // what goes back then belongs to no sequence
 };
 
+// What a driver says of one device.
+struct DeviceSheet {
+  bringup_device_props props;
+  size_t free_memory;
+};
+
 // What a driver says of itself, for whoever asked for the checks.
 struct DriverSheet {
+  static constexpr int32_t kDescribed = 16;  // devices, at most
   char device_name[64];
   char description[256];
   char driver_version[32];
   char arch[32];
   int32_t devices;
   uint64_t capabilities;
-  double start_seconds;   // loading it, bringup_driver_get and init
+  double start_seconds;  // loading it, bringup_driver_get and init
+  int32_t described;     // how many of `each` are filled
+  DeviceSheet each[kDescribed];
+  char problem[128];      // why not all devices could be described; ""
   char libraries[32768];  // files that came with it, a line each
 };
 

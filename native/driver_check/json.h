@@ -1,6 +1,7 @@
 // One line of JSON, printed.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ class JsonLine {
     std::snprintf(number, sizeof number, "%.9g", value);
     begin(key);
     text_ += number;
+    return *this;
+  }
+  JsonLine& add_integer(const char* key, uint64_t value) {
+    begin(key);
+    text_ += std::to_string(value);
     return *this;
   }
   JsonLine& add(const char* key, const std::vector<std::string>& values) {

@@ -1,8 +1,9 @@
 // bringup-driver-check: loads a driver in processes of its own and finds out whether it keeps what
 // include/bringup/driver.h asks of it. One line of JSON for the driver, one for each check.
 //
-//   bringup-driver-check [--list] [--only=NAMES] [--probe] [--kernels=FILE] [--start-limit=S]
-//                        [--check-limit=S] LIBRARY
+//   bringup-driver-check [--list] [--only=NAMES] [--probe] [--describe] [--kernels=FILE]
+//                        [--start-limit=S] [--check-limit=S] [--emulator=PROGRAM,ARGUMENT...]
+//                        LIBRARY
 //
 // Exit code 0: the checks were made, whatever they found; 2: they could not be.
 #include <sys/mman.h>
@@ -25,13 +26,13 @@ namespace bringup::driver_check {
 namespace {
 
 struct Options {
-  std::string library;
-  std::string kernels;
+  Launch launch;
   std::vector<std::string> only;  // names, groups; empty: all
   Limits limits;
   bool list = false;
   bool probe = false;
-  int child = -1;  // the shared memory of a child
+  bool describe = false;  // no checks: a line for each device instead
+  int child = -1;         // the shared memory of a child
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -59,23 +60,28 @@ Options read(int count, char** words) {
       options.list = true;
     } else if (word == "--probe") {
       options.probe = true;
+    } else if (word == "--describe") {
+      options.describe = true;
     } else if (word == "--child" && i + 1 < count) {
       options.child = std::atoi(words[++i]);
     } else if (take(word, "--only", value)) {
       options.only = split(value);
     } else if (take(word, "--kernels", value)) {
-      options.kernels = value;
+      options.launch.kernels = value;
+    } else if (take(word, "--emulator", value)) {
+      options.launch.emulator = split(value);
     } else if (take(word, "--start-limit", value)) {
       options.limits.start_seconds = std::atof(value.c_str());
     } else if (take(word, "--check-limit", value)) {
       options.limits.check_seconds = std::atof(value.c_str());
-    } else if (options.library.empty() && word.rfind("--", 0) != 0) {
-      options.library = word;
+    } else if (options.launch.library.empty() && word.rfind("--", 0) != 0) {
+      options.launch.library = word;
     } else {
       throw std::runtime_error("'" + word + "' is no option");
     }
   }
-  if (options.library.empty() && !options.list) throw std::runtime_error("no library was named");
+  if (options.launch.library.empty() && !options.list)
+    throw std::runtime_error("no library was named");
   return options;
 }
 
@@ -141,6 +147,41 @@ void print_driver(const Report& report) {
       .print();
 }
 
+void print_device(const DeviceSheet& sheet) {
+  const bringup_device_props& props = sheet.props;
+  std::string uuid;
+  for (const uint8_t byte : props.uuid) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    uuid += digits;
+  }
+  JsonLine()
+      .add("name", std::string(props.name))
+      .add("arch", std::string(props.arch))
+      .add_integer("total_memory", props.total_memory)
+      .add_integer("free_memory", sheet.free_memory)
+      .add_integer("core_count", props.core_count)
+      .add_integer("supports_float64", props.supports_float64)
+      .add_integer("supports_int64", props.supports_int64)
+      .add_integer("host_visible_memory", props.host_visible_memory)
+      .add_integer("runs_host_code", props.runs_host_code)
+      .add_integer("dtypes", props.dtypes)
+      .add_integer("alignment", props.alignment)
+      .add("uuid", uuid)
+      .add("driver_version", std::string(props.driver_version))
+      .print();
+}
+
+// One child that makes no checks, so that nothing but the description touches the device.
+int describe(const Options& options) {
+  Report report = run_child(options.launch, {}, options.limits);
+  if (report.start_failure.empty()) report.start_failure = report.sheet.problem;
+  if (report.start_failure.empty()) report.start_failure = report.end_failure;
+  print_driver(report);
+  for (int32_t i = 0; i < report.sheet.described; ++i) print_device(report.sheet.each[i]);
+  return 0;
+}
+
 void print_result(const Result& result) {
   constexpr const char* kOutcomes[] = {"not run", "running", "pass", "fail", "skipped"};
   const Check* check = nullptr;
@@ -165,8 +206,8 @@ int run_as_child(const Options& options) {
   const size_t bytes = SharedMemory::bytes(suite().size());
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, options.child, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("a child without its shared memory");
-  return run_checks(*static_cast<SharedMemory*>(memory), options.library, options.kernels,
-                    options.only);
+  return run_checks(*static_cast<SharedMemory*>(memory), options.launch.library,
+                    options.launch.kernels, options.only);
 }
 
 // All checks of a probe share a process. Otherwise each has its own, so that a crash costs one.
@@ -180,7 +221,7 @@ int run_as_parent(const Options& options) {
   }
   bool told = false;
   for (const auto& child : children) {
-    const Report report = run_child(options.library, options.kernels, child, options.limits);
+    const Report report = run_child(options.launch, child, options.limits);
     if (!std::exchange(told, true)) print_driver(report);
     for (const Result& result : report.results) print_result(result);
     if (report.start_failure.empty()) continue;
@@ -207,7 +248,8 @@ int run(int count, char** words) {
     print_list();
     return 0;
   }
-  return options.child >= 0 ? run_as_child(options) : run_as_parent(options);
+  if (options.child >= 0) return run_as_child(options);
+  return options.describe ? describe(options) : run_as_parent(options);
 }
 
 }  // namespace

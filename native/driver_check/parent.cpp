@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "driver_check/suite.h"
 
@@ -45,7 +46,7 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 // In a process group of its own, so that its own children end with it.
-pid_t spawn(std::vector<std::string> words) {
+pid_t spawn(const std::string& program, std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -55,10 +56,29 @@ pid_t spawn(std::vector<std::string> words) {
   posix_spawnattr_setpgroup(&attributes, 0);
   pid_t child = 0;
   const int error =
-      posix_spawn(&child, "/proc/self/exe", nullptr, &attributes, arguments.data(), environ);
+      posix_spawnp(&child, program.c_str(), nullptr, &attributes, arguments.data(), environ);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) throw std::runtime_error(std::string("no child process: ") + strerror(error));
   return child;
+}
+
+// The file of this program, for an emulator, which is itself what the kernel runs.
+std::string own_file() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  if (length < 0) throw std::runtime_error("/proc/self/exe cannot be read");
+  return {path, static_cast<size_t>(length)};
+}
+
+pid_t start_child(const Launch& launch, std::vector<std::string> options) {
+  if (launch.emulator.empty()) {
+    options.insert(options.begin(), "bringup-driver-check");
+    return spawn("/proc/self/exe", std::move(options));
+  }
+  std::vector<std::string> words = launch.emulator;
+  words.push_back(own_file());
+  words.insert(words.end(), options.begin(), options.end());
+  return spawn(launch.emulator.front(), std::move(words));
 }
 
 struct End {
@@ -161,12 +181,13 @@ Result result_of(const Check& check, const Journal& journal, const End& end, dou
 
 }  // namespace
 
-Report run_child(const std::string& library, const std::string& kernels,
-                 const std::vector<std::string>& names, const Limits& limits) {
+Report run_child(const Launch& launch, const std::vector<std::string>& names,
+                 const Limits& limits) {
   const Mapping mapping;
   SharedMemory& memory = *mapping.memory;
-  const pid_t child = spawn({"bringup-driver-check", "--child", std::to_string(mapping.file),
-                             "--kernels=" + kernels, "--only=" + joined(names), library});
+  const pid_t child =
+      start_child(launch, {"--child", std::to_string(mapping.file), "--kernels=" + launch.kernels,
+                           "--only=" + joined(names), launch.library});
   const End end = wait_for(child, memory, limits);
   Report report;
   report.sheet = memory.sheet;
@@ -179,6 +200,9 @@ Report run_child(const std::string& library, const std::string& kernels,
     return report;
   }
   const bool bad_end = end.hung || end.status != 0;
+  if (bad_end && names.empty()) {
+    report.end_failure = how_it_ended(memory.startup, end, limits.check_seconds);
+  }
   for (size_t i = 0; i < suite().size(); ++i) {
     const Journal& journal = memory.journals[i];
     if (journal.outcome() == Outcome::kNotRun) continue;

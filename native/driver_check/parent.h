@@ -13,6 +13,13 @@ struct Limits {
   double check_seconds = 20;
 };
 
+// What a child is started with.
+struct Launch {
+  std::string library;
+  std::string kernels;
+  std::vector<std::string> emulator;  // what runs this program and its arguments; empty: the kernel
+};
+
 struct Result {
   std::string check;
   Outcome outcome = Outcome::kNotRun;
@@ -27,11 +34,11 @@ struct Report {
   std::string start_failure;  // why no check could be made; "" when they were
   std::string start_function;
   std::vector<std::string> start_calls;
+  std::string end_failure;  // how a child without checks ended, where that was no ordinary end
   std::vector<Result> results;
 };
 
 // Runs these checks in one child: this program again, never a fork without exec.
-Report run_child(const std::string& library, const std::string& kernels,
-                 const std::vector<std::string>& names, const Limits& limits);
+Report run_child(const Launch& launch, const std::vector<std::string>& names, const Limits& limits);
 
 }  // namespace bringup::driver_check

@@ -48,6 +48,7 @@ __all__ = [
     "jit_timeout",
     "launch_blocking",
     "logger",
+    "named_driver",
     "native",
     "ops_debug",
     "ops_path",
@@ -130,6 +131,12 @@ def jit_autotune() -> bool:
 def driver() -> str:
     """The driver to load by default (`BRINGUP_DRIVER`): a name or a path."""
     return _variables.DRIVER.get()
+
+
+def named_driver() -> str | None:
+    """The driver that `BRINGUP_DRIVER` names; None where it is left to its default."""
+    named = bool(inherited(_variables.DRIVER.variable).get(_variables.DRIVER.variable, "").strip())
+    return driver() if named else None
 
 
 def driver_probe() -> bool:

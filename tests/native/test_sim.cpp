@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "check.h"
+#include "run_again.h"
 #include "sim_driver.h"
 
 using namespace sim_test;
@@ -421,8 +422,7 @@ TEST(a_process_that_ends_with_pending_work_ends_cleanly) {
   const pid_t child = fork();
   if (child == 0) {
     // A fresh process image, because a forked one may not use the driver.
-    execl("/proc/self/exe", "test_sim", "end_with_pending_work", nullptr);
-    _exit(1);
+    run_again("end_with_pending_work");
   }
   int status = -1;
   waitpid(child, &status, 0);

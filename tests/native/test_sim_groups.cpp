@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "run_again.h"
 #include "sim_driver.h"
 
 namespace {
@@ -258,8 +259,7 @@ TEST(after_shutdown_calls_are_refused_in_words) {
   const pid_t child = fork();
   if (child == 0) {  // a fresh process image, as the simulator of this one goes on
     setenv("SHUT_DOWN_HERE", "1", 1);
-    execl("/proc/self/exe", "test_sim_groups", "shut_down_here", nullptr);
-    _exit(1);
+    run_again("shut_down_here");
   }
   int status = -1;
   waitpid(child, &status, 0);

@@ -40,6 +40,7 @@ def test_nothing_is_done_where_all_compilers_are(programs: Path) -> None:
     add(programs, "clang++", "echo /usr/lib/libclang_rt.asan.so")
     add(programs, "aarch64-linux-gnu-g++")
     add(programs, "chromium")
+    add(programs, "qemu-aarch64-static")
     add(programs, "apt-get", "exit 1")
     assert run(programs) == ""
 
@@ -52,7 +53,7 @@ def test_root_installs_what_is_missing(programs: Path, tmp_path: Path) -> None:
     assert run(programs) == ""
     update, install = (tmp_path / "asked").read_text().splitlines()
     assert "update" in update
-    assert install.endswith("--no-install-recommends g++-aarch64-linux-gnu")
+    assert install.endswith("--no-install-recommends g++-aarch64-linux-gnu qemu-user-static")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root installs packages")
@@ -61,6 +62,7 @@ def test_the_sanitizers_of_clang_are_a_package_of_their_own(programs: Path, tmp_
     add(programs, "clang++", script)
     add(programs, "aarch64-linux-gnu-g++")
     add(programs, "chromium")
+    add(programs, "qemu-aarch64-static")
     add(programs, "apt-get", f'echo "$@" >> {tmp_path}/asked')
     run(programs)
     assert "libclang-rt-14-dev" in (tmp_path / "asked").read_text()
@@ -69,8 +71,7 @@ def test_the_sanitizers_of_clang_are_a_package_of_their_own(programs: Path, tmp_
 def test_what_cannot_be_installed_is_one_loud_line(programs: Path) -> None:
     add(programs, "apt-get", "echo E: no network >&2; exit 100")
     (line,) = run(programs).splitlines()
-    assert line.startswith(
-        "*** NOT ALL TARGETS ARE TESTED: clang g++-aarch64-linux-gnu chromium could not"
-    )
+    packages = "clang g++-aarch64-linux-gnu chromium qemu-user-static"
+    assert line.startswith(f"*** NOT ALL TARGETS ARE TESTED: {packages} could not")
     assert ("E: no network" in line) == (os.geteuid() == 0)
-    assert line.endswith("apt-get install clang g++-aarch64-linux-gnu chromium ***")
+    assert line.endswith(f"apt-get install {packages} ***")

@@ -12,6 +12,7 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"
+#include "torch/devices/fallback.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/host_allocator.h"
@@ -210,6 +211,13 @@ void bind_devices(nb::module_& module) {
       },
       nb::arg("device"));
   module.def("device_props", &props_dict, nb::arg("device"));
+  module.def(
+      "hands_to_out_form",
+      [](const std::string& name, const std::string& overload) {
+        const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+        return op.has_value() && hands_to_out_form(*op);
+      },
+      nb::arg("name"), nb::arg("overload"));
   nb::class_<DispatchTracer>(module, "DispatchTracer");
   module.def("start_dispatch_trace", &start_dispatch_trace, nb::arg("limit"), Release());
   module.def("stop_dispatch_trace", &dispatch_trace, nb::arg("tracer"));

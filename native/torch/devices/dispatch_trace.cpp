@@ -93,7 +93,12 @@ uint16_t factory_key(const c10::FunctionSchema& schema, c10::ArrayRef<const c10:
       dtype = value.toScalarType();
     }
   }
-  return factory ? static_cast<uint16_t>(c10::computeDispatchKey(dtype, layout, device)) : 0;
+  if (!factory) return 0;
+  try {
+    return static_cast<uint16_t>(c10::computeDispatchKey(dtype, layout, device));
+  } catch (const c10::Error&) {  // there are no such tensors: the call is about to say so
+    return 0;
+  }
 }
 
 void on_operator(const at::RecordFunction& function, const c10::FunctionSchema& schema) {

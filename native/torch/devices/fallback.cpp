@@ -46,6 +46,17 @@ bool mixes_devices_on_purpose(const std::string& name) {
   return kNames.count(name) != 0;
 }
 
+std::optional<c10::OperatorHandle> structured_out_form(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    return std::nullopt;
+  }
+  return find_out_form(op);
+}
+
+bool has_own_kernel(const std::optional<c10::OperatorHandle>& op) {
+  return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+}
+
 OperatorPlan make_plan(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OperatorPlan plan;
@@ -53,9 +64,7 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
-    plan.out_form = find_out_form(op);
-  }
+  plan.out_form = structured_out_form(op);
   plan.record = &fallback_record(op.operator_name());
   const auto device = c10::OptionalType::create(c10::DeviceObjType::get());
   const auto dtype = c10::OptionalType::create(c10::ScalarTypeType::get());
@@ -162,12 +171,6 @@ void adopt_value(HostCall& call, c10::IValue& value) {
   }
 }
 
-// Whether somebody gave the device a kernel for the out form of this structured operator.
-bool has_own_out_form(const OperatorPlan& plan) {
-  return plan.out_form.has_value() &&
-         plan.out_form->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-}
-
 // torch's composite kernel of a structured operator: it checks the arguments, allocates the result
 // and calls the out form. Reached through the table of a device that has no kernels at all.
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -229,7 +232,8 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   if constexpr (host_key == c10::DispatchKey::CPU) {
     const bool aten = op.schema().name().starts_with("aten::");
-    if (aten && C10_UNLIKELY(has_own_out_form(kept_plan(op)))) return run_composite(op, stack);
+    if (aten && C10_UNLIKELY(has_own_kernel(kept_plan(op).out_form)))
+      return run_composite(op, stack);
   }
   run_cpu_kernel<host_key>(op, keys, stack);
 }
@@ -304,6 +308,10 @@ void restore_fallback(const c10::OperatorName& op) {
   const auto found = single.all.find(op);
   if (found == single.all.end() || found->second.has_value()) return;
   found->second = register_single<c10::DispatchKey::CPU>(op, c10::DispatchKey::PrivateUse1);
+}
+
+bool hands_to_out_form(const c10::OperatorHandle& op) {
+  return op.schema().name().starts_with("aten::") && has_own_kernel(structured_out_form(op));
 }
 
 void register_fallback() {

@@ -16,4 +16,8 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 void withdraw_fallback(const c10::OperatorName& op);
 void restore_fallback(const c10::OperatorName& op);
 
+// Whether the fallback of this operator is torch's composite kernel, because somebody gave the
+// device a kernel for its out form.
+bool hands_to_out_form(const c10::OperatorHandle& op);
+
 }  // namespace bringup::torch_ext

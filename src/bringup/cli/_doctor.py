@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bringup import report, settings
+from bringup import devices, report, settings
+from bringup.cli import _doctor_views
 from bringup.cli._checks import Finding, Health, run_checks
 from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
+from bringup.devices import DriverDescription
+from bringup.errors import DriverError, NativeLibraryError
 
 __all__ = ["doctor"]
 
@@ -27,49 +30,74 @@ def doctor(
     ] = False,
     driver: Annotated[
         str | None,
-        typer.Option("--driver", metavar="DRIVER", help="A driver to load first, by name or path."),
+        typer.Option(
+            "--driver",
+            metavar="DRIVER",
+            help="A driver by name or path: its devices, or its table.",
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Check the installation. Exit code 0: all is there, 1: something is missing.
 
+    A driver that --driver or BRINGUP_DRIVER names is asked what it is, in a process of its own.
     With --op: the dispatch table of an operator such as aten::add.Tensor. Exit code 1: there is no
     such operator. With --stubs: the dispatch stubs of the installed torch, from its headers.
     """
     if stubs:
         if op is not None or driver is not None:
             raise typer.BadParameter("goes with neither --op nor --driver", param_hint="--stubs")
-        from bringup.cli._doctor_views import show_stubs
-
-        show_stubs(json_file)
+        _doctor_views.show_stubs(json_file)
         return
     if op is not None:
         _load(driver)
-        from bringup.cli._doctor_views import show_operator
-
-        show_operator(op, json_file)
+        _doctor_views.show_operator(op, json_file)
         return
-    _check(json_file)
+    _check(driver, json_file)
 
 
 def _load(driver: str | None) -> None:
     if driver is None:
         return
     require_torch()
-    from bringup import devices
-
     devices.load_driver(driver)
 
 
-def _check(json_file: Path | None) -> None:
+def _check(driver: str | None, json_file: Path | None) -> None:
     findings = run_checks()
+    described = _described(driver, findings)
     healthy = all(finding.health is not Health.MISSING for finding in findings)
     console = console_for(json_file)
     _show(findings, console)
-    results = {"healthy": healthy, "findings": findings, "settings": settings.table()}
+    if described is None:
+        console.print("No driver is named: --driver NAME shows its devices.", soft_wrap=True)
+    else:
+        _doctor_views.show_driver(described, console)
+    results = {
+        "healthy": healthy,
+        "findings": findings,
+        "driver": _doctor_views.driver_results(described),
+        "settings": settings.table(),
+    }
     write_results(json_file, results, console)
     if not healthy:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _described(driver: str | None, findings: list[Finding]) -> DriverDescription | None:
+    """The driver of --driver or BRINGUP_DRIVER, asked elsewhere; what fails is a finding."""
+    named = settings.named_driver() if driver is None else driver
+    if named is None:
+        return None
+    fix = f"bringup driver check {named}"
+    try:
+        found = devices.describe_driver(devices.driver_library(named))
+    except (DriverError, NativeLibraryError) as error:
+        findings.append(Finding("devices", Health.MISSING, str(error), "name another driver"))
+        return None
+    if found.failure:
+        findings.append(Finding("devices", Health.MISSING, found.failure, fix))
+    return found
 
 
 def _show(findings: list[Finding], console: Console) -> None:

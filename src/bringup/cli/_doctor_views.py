@@ -1,4 +1,6 @@
-"""What `bringup doctor` shows beside the checks: an operator's dispatch table, torch's stubs."""
+"""What `bringup doctor` shows beside the checks: a driver's devices, an operator's
+dispatch table, torch's stubs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from rich.console import Console
 from bringup import devices, report
 from bringup.cli._needs import console_for, require_torch, write_results
 
-__all__ = ["show_operator", "show_stubs"]
+__all__ = ["driver_results", "show_driver", "show_operator", "show_stubs"]
 
 
 def show_operator(name: str, json_file: Path | None) -> None:
@@ -76,3 +78,53 @@ def show_stubs(json_file: Path | None) -> None:
     console = console_for(json_file)
     report.render(shown, console)
     write_results(json_file, {"stubs": stubs}, console)
+
+
+def show_driver(found: devices.DriverDescription, console: Console) -> None:
+    """Show what a driver and its devices say of themselves."""
+    title = f"Driver {found.path}"
+    columns = [report.Column("what", fixed=True), report.Column("value")]
+    driver = report.Table(title, columns)
+    driver.add("device", f"{found.device_name}, {found.device_count} of them")
+    driver.add("description", found.description)
+    groups = (name.removeprefix("BRINGUP_HAS_") for name in found.capabilities)
+    driver.add("capabilities", ", ".join(groups) or "none")
+    if found.failure:
+        driver.notes.append(f"not described: {found.failure}")
+    report.render(driver, console)
+    for index, one in enumerate(found.devices):
+        table = report.Table(f"{found.device_name}:{index}", columns)
+        for row in _device_rows(one):
+            table.add(*row)
+        report.render(table, console)
+    left_out = found.device_count - len(found.devices)
+    if left_out > 0 and not found.failure:
+        console.print(f"and {left_out} more devices", markup=False)
+
+
+def _device_rows(one: devices.DeviceDescription) -> list[tuple[str, str]]:
+    integers = "" if one.supports_int64 else "; kernels have no 64-bit integers"
+    visible = "visible to the host" if one.host_visible_memory else "not visible to the host"
+    return [
+        ("name", f"{one.name} ({one.arch}), {one.core_count} cores"),
+        ("driver version", one.driver_version or "not told"),
+        ("uuid", "none" if one.uuid is None else str(one.uuid)),
+        ("memory", f"{_mib(one.free_memory)} of {_mib(one.total_memory)} free, {visible}"),
+        ("alignment", f"{one.alignment} bytes"),
+        ("dtypes", ", ".join(one.dtypes) + integers),
+        ("device code", "host code" if one.runs_host_code else "of its own"),
+    ]
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def driver_results(found: devices.DriverDescription | None) -> dict[str, object] | None:
+    """A driver for JSON."""
+    if found is None:
+        return None
+    described = [
+        {**vars(one), "uuid": None if one.uuid is None else str(one.uuid)} for one in found.devices
+    ]
+    return {**vars(found), "devices": described}

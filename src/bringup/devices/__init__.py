@@ -33,9 +33,12 @@ from bringup.devices._dispatch import (
 from bringup.devices._dispatch_trace import DispatchTrace, TracedCall, dispatch_trace
 from bringup.devices._driver_check import (
     CheckResult,
+    DeviceDescription,
     DriverCheck,
+    DriverDescription,
     KnownCheck,
     check_driver,
+    describe_driver,
     list_checks,
 )
 from bringup.devices._drivers import driver_library, installed_drivers
@@ -64,12 +67,14 @@ from bringup.devices._stubs import DispatchStub, dispatch_stubs
 __all__ = [
     "CallExplanation",
     "CheckResult",
+    "DeviceDescription",
     "DeviceProps",
     "DispatchEntry",
     "DispatchStub",
     "DispatchTable",
     "DispatchTrace",
     "DriverCheck",
+    "DriverDescription",
     "DriverInfo",
     "FallbackAction",
     "FallbackReport",
@@ -87,6 +92,7 @@ __all__ = [
     "TensorExplanation",
     "TracedCall",
     "check_driver",
+    "describe_driver",
     "device_name_problem",
     "dispatch_stubs",
     "dispatch_table",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from bringup import _native
 from bringup.errors import DeviceError
 
 __all__ = [
@@ -294,12 +295,22 @@ def _entry(operator: str, row: str) -> DispatchEntry:
 def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
     """What a kernel from the kit's own sources is, where torch's word for it is not enough."""
     if file.endswith(_HOST_FILE):
-        return KernelKind.HOST
+        composite = key == "PrivateUse1" and _hands_to_out_form(operator)
+        return KernelKind.COMPOSITE_EXPLICIT if composite else KernelKind.HOST
     if file.endswith(_OPERATORS_FILE) and operator in _HOST_OPERATORS:
         return KernelKind.HOST
     if file.endswith(_REFUSALS_FILE) and key != "SparsePrivateUse1":
         return KernelKind.REFUSAL
     return None
+
+
+def _hands_to_out_form(operator: str) -> bool:
+    """Whether the fallback leaves it to torch's composite kernel, which calls the kernel that
+    somebody registered for the out form. The library is there: it registered the fallback.
+    """
+    name, _, overload = operator.partition(".")
+    found: bool = _native.torch_library("the fallback").devices.hands_to_out_form(name, overload)
+    return found
 
 
 def _registrations(operator: str) -> tuple[str, tuple[Registration, ...]]:

@@ -12,21 +12,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from bringup import _native, settings
+from bringup.devices._driver_table import DTYPES
 from bringup.errors import NativeLibraryError
 
 __all__ = [
     "KERNELS",
     "CheckResult",
+    "DeviceDescription",
     "DriverCheck",
+    "DriverDescription",
     "KnownCheck",
     "check_driver",
+    "describe_driver",
     "list_checks",
     "program",
 ]
 
 _PROGRAM = "bringup-driver-check"
+_LEAST_ALIGNMENT = 64  # what a driver that says nothing of it promises
 # The device code that the suite launches; to be built for the driver's device.
 KERNELS = Path(__file__).with_name("driver_check_kernels.cpp")
 
@@ -105,6 +111,61 @@ class DriverCheck:
         return tuple(result for result in self.results if result.outcome == "fail")
 
 
+@dataclass(frozen=True)
+class DeviceDescription:
+    """What a driver says of one device.
+
+    Attributes:
+        name: for people.
+        arch: for compilers.
+        total_memory, free_memory: in bytes.
+        core_count: as the driver counts them.
+        dtypes: torch's names of those that its tensors may have.
+        supports_int64: whether kernels have 64-bit integers.
+        host_visible_memory: whether the host reaches its memory.
+        runs_host_code: whether its device code is host code.
+        alignment: of its allocations, in bytes.
+        uuid: of the device, or None.
+        driver_version: as the driver says it, or "".
+    """
+
+    name: str
+    arch: str
+    total_memory: int
+    free_memory: int
+    core_count: int
+    dtypes: tuple[str, ...]
+    supports_int64: bool
+    host_visible_memory: bool
+    runs_host_code: bool
+    alignment: int
+    uuid: UUID | None
+    driver_version: str
+
+
+@dataclass(frozen=True)
+class DriverDescription:
+    """What a driver says of itself and its devices.
+
+    Attributes:
+        path: its library.
+        device_name: what torch calls its device unless told otherwise.
+        description: for people.
+        capabilities: groups of functions that it has, as `bringup/driver.h` names their bits.
+        device_count: how many devices there are.
+        devices: the first 16 of them.
+        failure: why it could not be described, or not whole; "" otherwise.
+    """
+
+    path: Path
+    device_name: str
+    description: str
+    capabilities: tuple[str, ...]
+    device_count: int
+    devices: tuple[DeviceDescription, ...]
+    failure: str
+
+
 def program() -> Path:
     """The executable. Raises `NativeLibraryError` where it is missing."""
     path = _native.library_dir() / _PROGRAM
@@ -167,6 +228,53 @@ def check_driver(
         failure=driver["failure"],
         results=tuple(_result(line) for line in lines),
     )
+
+
+def describe_driver(library: Path, *, seconds: float = 20.0) -> DriverDescription:
+    """Asks a driver what it is, in a process of its own: it can crash and hang there.
+
+    Args:
+        library: its shared library.
+        seconds: what loading it may take, and then what asking may.
+
+    Raises:
+        NativeLibraryError: the program is missing.
+    """
+    limits = [f"--start-limit={seconds}", f"--check-limit={seconds}"]
+    driver, *devices = _lines(["--describe", *limits, str(library)])
+    return DriverDescription(
+        path=library,
+        device_name=driver["device_name"],
+        description=driver["description"],
+        capabilities=tuple(driver["capabilities"]),
+        device_count=int(driver["devices"]),
+        devices=tuple(_device(line) for line in devices),
+        failure=driver["failure"],
+    )
+
+
+def _device(line: dict[str, Any]) -> DeviceDescription:
+    return DeviceDescription(
+        name=line["name"],
+        arch=line["arch"],
+        total_memory=line["total_memory"],
+        free_memory=line["free_memory"],
+        core_count=line["core_count"],
+        dtypes=_dtypes(line["dtypes"], float64=bool(line["supports_float64"])),
+        supports_int64=bool(line["supports_int64"]),
+        host_visible_memory=bool(line["host_visible_memory"]),
+        runs_host_code=bool(line["runs_host_code"]),
+        alignment=line["alignment"] or _LEAST_ALIGNMENT,
+        uuid=UUID(hex=line["uuid"]) if line["uuid"].strip("0") else None,
+        driver_version=line["driver_version"],
+    )
+
+
+def _dtypes(bits: int, *, float64: bool) -> tuple[str, ...]:
+    """The names behind `bringup_device_props.dtypes`, of which 0 means all."""
+    named = [name for bit, name in enumerate(DTYPES) if not bits or bits >> bit & 1]
+    absent = () if float64 else ("float64", "complex128")
+    return tuple(name for name in named if name not in absent)
 
 
 def _result(line: dict[str, Any]) -> CheckResult:

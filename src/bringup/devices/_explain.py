@@ -18,7 +18,13 @@ from bringup.errors import DeviceError
 
 __all__ = ["CallExplanation", "TensorExplanation", "explain"]
 
-_SPARSE_LAYOUTS = {"torch.sparse_coo": "Sparse", "torch.strided": "", "torch._mkldnn": "Mkldnn"}
+_PREFIXES = {
+    "None": "",
+    "torch.strided": "",
+    "torch.jagged": "",
+    "torch.sparse_coo": "Sparse",
+    "torch._mkldnn": "Mkldnn",
+}
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,7 @@ def _factory_key(torch: Any, given: Mapping[str, Any]) -> str:
     device = given.get("device")
     kind = "cpu" if device is None else _device_type(torch, device)
     base: str = torch._C._dispatch_key_for_device(kind)
-    layout = given.get("layout")
-    prefix = _SPARSE_LAYOUTS.get(str(layout), "SparseCsr") if layout is not None else ""
+    prefix = _PREFIXES.get(str(given.get("layout")), "SparseCsr")
+    if not prefix and str(given.get("dtype")).startswith("torch.q"):
+        prefix = "Quantized"
     return f"{prefix}{base}"

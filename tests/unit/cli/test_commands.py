@@ -333,6 +333,46 @@ def test_doctor_lists_the_stubs_of_the_installed_torch(
     assert f"{can} of {len(stubs)} stubs can be registered" in shown.err
 
 
+def test_doctor_shows_the_devices_of_a_named_driver_without_loading_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    cli.main(["doctor", "--driver", "sim", "--json", "-"])
+    shown = capsys.readouterr()
+    driver = json.loads(shown.out)["driver"]
+    assert driver["device_name"] == "npu"
+    assert driver["devices"][0]["alignment"] >= 64
+    assert re.search(r"memory +[\d,]+ MiB of 4,096 MiB free, visible to the host", shown.err)
+    assert re.search(r"capabilities +LIFECYCLE, .*PROFILER", shown.err, re.DOTALL)
+    assert driver["devices"][0]["uuid"] in shown.err
+    assert "float32" in shown.err
+
+
+def test_doctor_asks_the_driver_of_the_setting_and_none_otherwise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BRINGUP_DRIVER", raising=False)
+    cli.main(["doctor", "--json", "-"])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["driver"] is None
+    assert "No driver is named: --driver NAME shows its devices." in shown.err
+    monkeypatch.setenv("BRINGUP_DRIVER", "sim")
+    cli.main(["doctor", "--json", "-"])
+    assert json.loads(capsys.readouterr().out)["driver"]["device_count"] >= 1
+
+
+def test_doctor_fails_where_the_named_driver_cannot_be_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "libbad.so").write_bytes(b"no library")
+    assert cli.main(["doctor", "--driver", str(tmp_path / "libbad.so")]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "devices (missing): bringup driver check" in out
+    assert "not described" in out
+    assert cli.main(["doctor", "--driver", "nothing-of-this-name"]) == 1
+    assert "there is no driver named" in " ".join(capsys.readouterr().out.split())
+
+
 def test_stubs_go_with_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--stubs", "--op", "aten::abs"]) == 2
     assert cli.main(["doctor", "--stubs", "--driver", "sim"]) == 2

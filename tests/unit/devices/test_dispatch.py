@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -256,16 +257,18 @@ def test_an_operator_with_one_overload_needs_no_name_of_it() -> None:
     assert devices.explain(torch.ops.aten.bernoulli_.float).operator == "aten::bernoulli_.float"
 
 
-def test_a_row_of_a_newer_torch_is_refused_rather_than_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(CPP, "_dispatch_dump_table", lambda _: "CPU: made of [cheese]\n")
-    with pytest.raises(DeviceError, match=r"'CPU: made of \[cheese\]' cannot be read"):
-        devices.dispatch_table("aten::relu")
-    monkeypatch.setattr(
-        CPP, "_dispatch_dump_table", lambda _: "Nowhere: registered by X [kernel]\n"
-    )
-    with pytest.raises(DeviceError, match="unknown keys Nowhere"):
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("CPU: made of [cheese]\n", r"'CPU: made of \[cheese\]' cannot be read"),
+        ("Nowhere: registered by X [kernel]\n", "unknown keys Nowhere"),
+    ],
+)
+def test_a_row_of_a_newer_torch_is_refused_rather_than_left_out(row: str, words: str) -> None:
+    with (
+        mock.patch.object(CPP, "_dispatch_dump_table", return_value=row),
+        pytest.raises(DeviceError, match=words),
+    ):
         devices.dispatch_table("aten::relu")
 
 
@@ -293,3 +296,31 @@ def test_neighbours_with_one_kernel_are_shown_as_one_and_the_device_alone() -> N
     assert table["CPU"].source.startswith("build/aten/src/ATen/RegisterCPU_0.cpp:")
     assert table["Meta"].source.startswith("torch/_meta_registrations.py:")
     assert devices.dispatch_table("aten::relu")["Lazy"].where == ""
+
+
+OUT_FORM = """
+import torch
+from bringup import devices
+
+devices.load_driver("sim")
+x = torch.ones(2, device="npu")
+before = devices.explain("aten::exp", x).chain
+library = torch.library.Library("aten", "IMPL")
+library.impl("exp.out", lambda x, out: out.fill_(7), "PrivateUse1")
+after = devices.explain("aten::exp", x).chain
+devices.fallback_report(reset=True)
+values = torch.exp(x).tolist()
+fell_back = [row.operator for row in devices.fallback_report().rows]
+print([entry.kind.value for entry in before])
+print([entry.kind.value for entry in after])
+print(values, "aten::exp" in fell_back)
+"""
+
+
+def test_a_fallback_that_leaves_it_to_an_out_form_of_the_device_is_composite(
+    fresh_python: Callable[..., str],
+) -> None:
+    before, after, ran = fresh_python(OUT_FORM).splitlines()
+    assert before == "['autograd', 'host fallback', 'kernel']"
+    assert after == "['autograd', 'composite explicit']"
+    assert ran == "[7.0, 7.0] False"

@@ -72,6 +72,21 @@ def test_a_trace_and_an_explanation_agree(
     )
 
 
+def test_a_factory_of_what_there_is_not_is_seen_before_it_raises() -> None:
+    with devices.dispatch_trace() as trace, pytest.raises(NotImplementedError):
+        torch.ops.aten.empty.memory_format([2], device="npu", layout=torch._mkldnn)
+    assert names(trace) == ["aten::empty.memory_format"]
+
+
+def test_a_quantized_factory_has_the_key_of_its_dtype() -> None:
+    quantized = torch.ops.aten._empty_affine_quantized.default
+    given: Any = {"dtype": torch.qint8, "device": "cpu"}
+    with devices.dispatch_trace() as trace:
+        quantized([2], **given)
+    assert trace.calls[0].chain == devices.explain(quantized, [2], **given).chain
+    assert trace.calls[0].chain[-1].key == "QuantizedCPU"
+
+
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo])
 @pytest.mark.parametrize("device", ["cpu", "npu"])
 def test_factories_and_generators_agree_too(device: str, layout: torch.layout) -> None:
