@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace bringup::driver {
 namespace {
@@ -99,6 +100,30 @@ std::vector<const void*> Handles::of(int32_t device) {
 void Handles::remove(const void* handle) {
   const std::lock_guard lock(mutex_);
   live_.erase(handle);
+}
+
+std::vector<const void*> Handles::take() {
+  const std::lock_guard lock(mutex_);
+  std::vector<const void*> handles;
+  for (const auto& [handle, device] : live_) handles.push_back(handle);
+  live_.clear();
+  return handles;
+}
+
+void Modules::add(void* module) {
+  const std::lock_guard lock(mutex_);
+  live_.push_back(module);
+}
+
+void Modules::remove(const void* module) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find(live_.begin(), live_.end(), module);
+  if (found != live_.end()) live_.erase(found);
+}
+
+std::vector<void*> Modules::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(live_, {});
 }
 
 }  // namespace bringup::driver

@@ -40,10 +40,26 @@ class Handles {
   void remove(const void* handle);
   std::optional<int32_t> device_of(const void* handle);
   std::vector<const void*> of(int32_t device);
+  // All of them, which are none of its own from then on.
+  std::vector<const void*> take();
 
  private:
   std::mutex mutex_;
   std::unordered_map<const void*, int32_t> live_;
+};
+
+// Loaded modules, each as often as it was loaded: a driver may give one handle for all loads of a
+// file.
+class Modules {
+ public:
+  void add(void* module);
+  void remove(const void* module);
+  // All of them, which are none of its own from then on.
+  std::vector<void*> take();
+
+ private:
+  std::mutex mutex_;
+  std::vector<void*> live_;
 };
 
 }  // namespace bringup::driver

@@ -66,4 +66,11 @@ int32_t known(const char* function, int32_t status, bool is_query) {
   return status;
 }
 
+int32_t loaded(const char* function, int32_t status, void* module) {
+  if (status != BRINGUP_OK) return status;
+  if (module == nullptr) return broken(function, "returned BRINGUP_OK and no module");
+  state().modules.add(module);
+  return BRINGUP_OK;
+}
+
 }  // namespace bringup::driver

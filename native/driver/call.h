@@ -28,6 +28,7 @@ struct State {
   Handles streams;
   Handles events;
   Handles graphs;
+  Modules modules;
   WorkNumbers work;
 };
 
@@ -49,6 +50,8 @@ int32_t fail(int32_t status, const std::string& what);
 // A failure because the driver breaks its contract.
 int32_t broken(const char* function, const std::string& what);
 int32_t too_long(const char* function, const std::string& what);
+// A module was loaded, if the status says so.
+int32_t loaded(const char* function, int32_t status, void* module);
 // The failure of a call before the last one, whose words and detail would be gone otherwise.
 void keep_words();
 

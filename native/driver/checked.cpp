@@ -326,12 +326,12 @@ int32_t module_load(int32_t device, const char* library, void** module) {
   const Call call("module_load", device);
   *module = nullptr;
   const int32_t status = known("module_load", real().module_load(device, library, module));
-  if (status != BRINGUP_OK || *module != nullptr) return status;
-  return broken("module_load", "returned BRINGUP_OK and no module");
+  return loaded("module_load", status, *module);
 }
 
 int32_t module_unload(void* module) {
   const Call call("module_unload");
+  state().modules.remove(module);
   static std::atomic_flag warned;
   return ended("module_unload", real().module_unload(module), warned);
 }

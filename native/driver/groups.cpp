@@ -14,11 +14,47 @@ int32_t init() {
   return known("init", real().init());
 }
 
+// A wait that was given up leaves work behind, and what has pending work cannot be destroyed.
+bool is_idle() {
+  for (int32_t device = 0; device < state().device_count.load(); ++device) {
+    std::vector<const void*> streams = state().streams.of(device);
+    streams.push_back(nullptr);
+    for (const void* stream : streams) {
+      const auto handle = static_cast<bringup_stream>(const_cast<void*>(stream));
+      if (real().stream_query(device, handle) != BRINGUP_OK) return false;
+    }
+  }
+  return true;
+}
+
+// What nobody gives back before: streams of the pools, modules.
+int32_t give_back(const bringup_driver& driver) {
+  int32_t first = BRINGUP_OK;
+  const auto note = [&](const char* function, int32_t status) {
+    if (first != BRINGUP_OK) return;
+    first = known(function, status);
+    if (first != BRINGUP_OK && words()[0] == '\0') {
+      fail(first, std::string(function) + " failed at the driver's end");
+    }
+  };
+  for (const void* stream : state().streams.take()) {
+    note("stream_destroy",
+         driver.stream_destroy(static_cast<bringup_stream>(const_cast<void*>(stream))));
+  }
+  for (void* module : state().modules.take()) {
+    if (driver.module_unload != nullptr) note("module_unload", driver.module_unload(module));
+  }
+  return first;
+}
+
 int32_t shutdown() {
   const Call call("shutdown");
-  const auto function = real().shutdown;
+  const bringup_driver& driver = real();
+  const bool idle = is_idle();
   state().real.store(state().stopped.load());  // before: nobody calls the driver while it ends
-  return known("shutdown", function());
+  const int32_t given_back = idle ? give_back(driver) : BRINGUP_OK;
+  const int32_t status = known("shutdown", driver.shutdown());
+  return status != BRINGUP_OK ? status : given_back;
 }
 
 // --- ERROR_DETAIL. No Call: it tells of the former one.
@@ -128,8 +164,7 @@ int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** 
   *module = nullptr;
   const int32_t status =
       known("module_load_data", real().module_load_data(device, data, bytes, module));
-  if (status != BRINGUP_OK || *module != nullptr) return status;
-  return broken("module_load_data", "returned BRINGUP_OK and no module");
+  return loaded("module_load_data", status, *module);
 }
 
 // --- LAUNCH_VALUES
@@ -137,8 +172,8 @@ int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** 
 int32_t launch_values(int32_t device, bringup_stream stream,
                       const bringup_launch_values_args* launch) {
   const Call call("launch_values", device, stream, launch->name);
-  gave(device, stream);
-  return known("launch_values", real().launch_values(device, stream, launch));
+  return give_work("launch_values", device, stream,
+                   [&] { return real().launch_values(device, stream, launch); });
 }
 
 int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {

@@ -333,6 +333,78 @@ TEST(after_shutdown_no_call_reaches_the_driver) {
   CHECK_EQ(board().calls_after_shutdown, 0);
 }
 
+// What is destroyed and unloaded, in order, and the end; `pending`: of a stream, until then.
+struct End {
+  std::vector<std::string> calls;
+  bringup_stream pending = nullptr;
+  int32_t destroyed = BRINGUP_OK;
+};
+End& end() {
+  static End one;
+  return one;
+}
+
+bringup_driver that_ends() {
+  end() = {};
+  bringup_driver whole = of_today();
+  whole.capabilities = BRINGUP_HAS_LIFECYCLE;
+  whole.init = []() -> int32_t { return BRINGUP_OK; };
+  whole.shutdown = []() -> int32_t { return end().calls.push_back("shutdown"), BRINGUP_OK; };
+  whole.stream_query = [](int32_t, bringup_stream stream) -> int32_t {
+    return stream != nullptr && stream == end().pending ? BRINGUP_NOT_READY : BRINGUP_OK;
+  };
+  whole.stream_destroy = [](bringup_stream) -> int32_t {
+    return end().calls.push_back("stream_destroy"), end().destroyed;
+  };
+  whole.module_load = [](int32_t, const char*, void** module) -> int32_t {
+    return *module = &end(), BRINGUP_OK;  // one handle for both loads of a file
+  };
+  whole.module_unload = [](void*) -> int32_t {
+    return end().calls.push_back("module_unload"), BRINGUP_OK;
+  };
+  return whole;
+}
+
+struct Left {
+  explicit Left(const bringup_driver& table) {
+    driver::start(table, 64);
+    table.stream_create(0, 0, &gone);
+    table.stream_create(0, 0, &stream);
+    table.stream_destroy(gone);
+    for (int i = 0; i < 3; ++i) table.module_load(0, "kernels.so", &module);
+    table.module_unload(module);
+    end().calls.clear();
+  }
+  bringup_stream gone = nullptr;
+  bringup_stream stream = nullptr;
+  void* module = nullptr;
+};
+
+TEST(streams_and_modules_that_are_left_go_before_shutdown) {
+  const bringup_driver table = checked(that_ends());
+  const Left left(table);
+  CHECK_EQ(table.shutdown(), BRINGUP_OK);
+  CHECK_EQ(end().calls, (std::vector<std::string>{"stream_destroy", "module_unload",
+                                                  "module_unload", "shutdown"}));
+}
+
+TEST(what_has_pending_work_is_not_destroyed_at_the_end) {
+  const bringup_driver table = checked(that_ends());
+  const Left left(table);
+  end().pending = left.stream;
+  CHECK_EQ(table.shutdown(), BRINGUP_OK);
+  CHECK_EQ(end().calls, std::vector<std::string>{"shutdown"});
+}
+
+TEST(a_stream_that_is_not_destroyed_at_the_end_is_told) {
+  const bringup_driver table = checked(that_ends());
+  const Left left(table);
+  end().destroyed = BRINGUP_DEVICE_LOST;
+  CHECK_EQ(table.shutdown(), BRINGUP_DEVICE_LOST);
+  CHECK_EQ(std::string(table.last_error()), "stream_destroy failed at the driver's end");
+  CHECK_EQ(end().calls.back(), "shutdown");
+}
+
 TEST(init_comes_first_and_its_failure_refuses_the_driver) {
   bringup_driver whole = of_today();
   whole.capabilities = BRINGUP_HAS_LIFECYCLE;
