@@ -88,10 +88,11 @@ typedef struct bringup_device_props {
                                 anew */
   int32_t least_priority;    /* stream priorities, as in CUDA: greatest_priority <= 0 <= */
   int32_t greatest_priority; /* least_priority. Both 0: the device has none */
-  uint32_t max_grid[3];      /* of launch_values, in blocks; 0: no limit */
-  uint32_t max_block[3];     /* of launch_values, in threads; 0: no limit */
-  uint32_t max_block_threads;
-  uint32_t max_shared_bytes; /* a block */
+  /* Limits of launch_values, which the driver refuses with BRINGUP_INVALID; 0: none said */
+  uint32_t max_grid[3];       /* in blocks */
+  uint32_t max_block[3];      /* in threads */
+  uint32_t max_block_threads; /* of one block */
+  uint32_t max_shared_bytes;  /* of one block */
 } bringup_device_props;
 
 /* Bits of bringup_device_props.dtypes. */
@@ -188,7 +189,7 @@ typedef struct bringup_pointer_info {
  * what cuLaunchKernel, clSetKernelArg and their like take. */
 typedef enum bringup_value_kind {
   BRINGUP_VALUE_ADDRESS = 1, /* device memory; size 8 */
-  BRINGUP_VALUE_INT = 2,     /* size 1, 2, 4 or 8 */
+  BRINGUP_VALUE_INT = 2,     /* size 1, 2, 4 or 8; the bytes behind are its sign, or 0 */
   BRINGUP_VALUE_FLOAT = 3    /* size 4 or 8 */
 } bringup_value_kind;
 
@@ -278,7 +279,9 @@ typedef struct bringup_driver {
    * has no pending work. */
   int32_t (*stream_create)(int32_t device, int32_t priority,
                            bringup_stream* stream); /* [required] */
-  int32_t (*stream_destroy)(bringup_stream stream); /* NULL: streams live as long as the process */
+  /* Right before shutdown, of every stream that is left. NULL, or no shutdown: streams live as long
+   * as the process. */
+  int32_t (*stream_destroy)(bringup_stream stream);
   int32_t (*stream_synchronize)(int32_t device, bringup_stream stream); /* [required] */
   /* NULL: the kit records an event and asks for that. */
   int32_t (*stream_query)(int32_t device, bringup_stream stream);
@@ -310,7 +313,8 @@ typedef struct bringup_driver {
   int32_t (*host_func)(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user);
 
   /* --- optional: device code. `library` is the path of a kernel file built for `arch`. A function
-   * stays valid until its module is unloaded. */
+   * stays valid until its module is unloaded: right before shutdown, or where get_function refuses
+   * what it was loaded for. */
   int32_t (*module_load)(int32_t device, const char* library, void** module);
   int32_t (*module_unload)(void* module);
   int32_t (*get_function)(void* module, const char* name, bringup_kernel_fn* fn);
@@ -394,9 +398,12 @@ typedef struct bringup_driver {
    * as far as it needs it. The kit prefers it to module_load. */
   int32_t (*module_load_data)(int32_t device, const void* data, size_t bytes, void** module);
 
-  /* --- LAUNCH_VALUES. The kit does not call it yet, and it may change. Device code with plain
-   * arguments over a grid of blocks of threads. `kernel` counts those of graph_add_kernel too;
-   * arguments are those that were copied last, and the rule of graph_update_kernel holds. */
+  /* --- LAUNCH_VALUES. Device code with plain arguments over a grid of blocks of threads, for
+   * operators that ask for it; how a thread learns its place is the device's own. A kernel that
+   * fails is reported like any other. All that the launch points at is read before the call
+   * returns. `kernel` counts those of graph_add_kernel too; graph_update_values replaces values,
+   * grid, block and shared_bytes, fn stays as it is, and later launches of the graph run with them;
+   * those made before, also those that have not begun, with the former ones. */
   int32_t (*launch_values)(int32_t device, bringup_stream stream,
                            const bringup_launch_values_args* launch);
   int32_t (*graph_add_values)(bringup_graph graph, const bringup_launch_values_args* launch);

@@ -147,6 +147,59 @@ void hold_a_stream(Context& context) {
                "event_wait did not hold the stream back: its copy ran before the event was done");
 }
 
+// The record that the wait was given for is not done, whatever the event stands for later.
+void wait_for_a_former_record(Context& context) {
+  const Memory memory(context, 0, 4096);
+  const Bytes before = pattern(4096, 1);
+  const Bytes after = pattern(4096, 2);
+  context.upload(0, memory.data(), before);
+  Bytes result(4096, 0);
+  const Stream writer(context);
+  const Stream reader(context);
+  const Stream other(context);
+  const Event event(context);
+  Gate gate(context, 0, writer);
+  context.copy(BRINGUP_HOST_TO_DEVICE, 0, memory.data(), after.data(), 4096, writer);
+  context.must<&D::event_record>(event, 0, writer);
+  gate.require_holding();
+  context.must<&D::event_wait>(event, 0, reader);
+  context.must<&D::event_record>(event, 0, other);  // done at once
+  context.copy(BRINGUP_DEVICE_TO_HOST, 0, result.data(), memory.data(), 4096, reader);
+  context.synchronize(0, other);
+  wait_idle(context, reader, 0.03);
+  gate.open();
+  context.synchronize(0, writer);
+  context.synchronize(0, reader);
+  expect_bytes(result, after,
+               "event_wait ended with a record of the event that was made after the wait");
+}
+
+// Nor does a wait last for a record that was made after it.
+void wait_for_no_later_record(Context& context) {
+  const Memory memory(context, 0, 4096);
+  const Bytes content = pattern(4096, 1);
+  context.upload(0, memory.data(), content);
+  Bytes result(4096, 0);
+  const Stream recorder(context);
+  const Stream held(context);
+  const Stream reader(context);
+  const Event event(context);
+  const Event copied(context);
+  context.must<&D::event_record>(event, 0, recorder);
+  context.must<&D::event_wait>(event, 0, reader);
+  Gate gate(context, 0, held);
+  context.must<&D::event_record>(event, 0, held);
+  context.copy(BRINGUP_DEVICE_TO_HOST, 0, result.data(), memory.data(), 4096, reader);
+  context.must<&D::event_record>(copied, 0, reader);
+  gate.require_holding();
+  context.wait_done(copied, 1);
+  gate.require_holding();
+  gate.open();
+  context.synchronize(0, held);
+  context.synchronize(0, reader);
+  expect_bytes(result, content, "a copy behind event_wait");
+}
+
 void synchronize(Context& context) {
   const size_t bytes = large(context);
   const Memory memory(context, 0, bytes);
@@ -210,6 +263,14 @@ std::vector<Check> event_checks() {
       {"events.hold_a_copy", "event_wait",
        "The stream waits: what it is given behind event_wait runs when the event is done.",
        hold_a_copy},
+      {"events.wait_keeps_its_record", "event_wait",
+       "The stream waits for the record that was the last when event_wait was called: one that is "
+       "made later does not end the wait.",
+       wait_for_a_former_record, "host_func"},
+      {"events.wait_ignores_later_records", "event_wait",
+       "The stream waits for the record that was the last when event_wait was called, and for none "
+       "that is made later.",
+       wait_for_no_later_record, "host_func"},
       {"events.synchronize", "event_synchronize", "Returns when the event is done.", synchronize,
        "event_synchronize"},
       {"events.elapsed", "event_elapsed",

@@ -31,6 +31,7 @@ std::vector<Check> ordering_checks();
 std::vector<Check> thread_checks();
 std::vector<Check> host_checks();
 std::vector<Check> module_checks();
+std::vector<Check> values_checks();
 std::vector<Check> graph_checks();
 std::vector<Check> error_checks();
 std::vector<Check> extension_checks();

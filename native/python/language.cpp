@@ -1,5 +1,6 @@
 #include "python/language.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -16,6 +17,7 @@ namespace {
 using runtime::CConvention;
 using runtime::CParameter;
 using runtime::Expression;
+using runtime::LaunchSize;
 using runtime::Opcode;
 
 using Steps = std::vector<std::tuple<Opcode, int32_t, int64_t>>;
@@ -119,7 +121,8 @@ void bind_language(nb::module_& module) {
   nb::enum_<CConvention>(module, "Convention", nb::is_arithmetic())
       .value("STATUS", CConvention::kStatus)
       .value("VOID", CConvention::kVoid)
-      .value("TVM_FFI", CConvention::kTvmFfi);
+      .value("TVM_FFI", CConvention::kTvmFfi)
+      .value("VALUES", CConvention::kValues);
   nb::class_<Expression>(module, "NativeExpression")
       .def(
           "__init__",
@@ -132,16 +135,24 @@ void bind_language(nb::module_& module) {
       .def(
           "__init__",
           [](CParameter* self, Expression value, CParameter::Kind kind, bool by_reference,
-             std::optional<std::tuple<int64_t, int64_t>> bounds, bool optional) {
+             std::optional<std::tuple<int64_t, int64_t>> bounds, bool optional, uint32_t size) {
             const auto [lowest, highest] = bounds.value_or(std::tuple<int64_t, int64_t>(0, 0));
             new (self) CParameter{std::move(value), kind,    by_reference, bounds.has_value(),
-                                  lowest,           highest, optional};
+                                  lowest,           highest, optional,     size};
           },
           nb::kw_only(), nb::arg("value"), nb::arg("kind"), nb::arg("by_reference"),
-          nb::arg("bounds").none(), nb::arg("optional"));
+          nb::arg("bounds").none(), nb::arg("optional"), nb::arg("size"));
+  using Sizes = std::array<Expression, 3>;
+  nb::class_<LaunchSize>(module, "NativeLaunchSize")
+      .def(
+          "__init__",
+          [](LaunchSize* self, Sizes grid, Sizes block, Expression shared) {
+            new (self) LaunchSize{std::move(grid), std::move(block), std::move(shared)};
+          },
+          nb::kw_only(), nb::arg("grid"), nb::arg("block"), nb::arg("shared"));
   module.def("bind_c_function", &runtime::bind_c_function, nb::arg("path"), nb::arg("symbol"),
              nb::arg("convention"), nb::arg("parameters"), nb::arg("arguments"),
-             nb::call_guard<nb::gil_scoped_release>(),
+             nb::arg("size") = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
              "Loads the library at `path`, binds its function `symbol` to what the parameters say, "
              "puts it into the kernel table and returns its id.");
 }

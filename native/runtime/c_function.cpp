@@ -1,116 +1,18 @@
 #include "runtime/c_function.h"
 
 #include <array>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
 
+#include "grid/grid_run.h"
 #include "runtime/tvm_ffi.h"
 
 namespace bringup::runtime {
 namespace {
 
-#if defined(__x86_64__)
-constexpr size_t kIntRegisters = 6;  // System V ABI, 3.2.3
-#elif defined(__aarch64__)
-constexpr size_t kIntRegisters = 8;  // AAPCS64, 6.8.2
-#else
-#error "bringup runs on x86-64 and aarch64"
-#endif
-constexpr size_t kFloatRegisters = 8;
-constexpr size_t kFewWords = 8;
-constexpr size_t kMaxWords = 64;
-constexpr size_t kMaxParameters = kIntRegisters + kFloatRegisters + kMaxWords;
-
-// --- Where the values of a call lie. Integers fill one set of registers, floating-point numbers
-// another, what is left over goes to the stack in order; so one call that fills everything serves
-// every signature of scalars and addresses, and a function does not look at what it has not
-// declared.
-
-struct Places {
-  int64_t integers[kIntRegisters] = {};
-  double floats[kFloatRegisters] = {};
-  int64_t words[kMaxWords];
-  size_t integer_count = 0;
-  size_t float_count = 0;
-  size_t word_count = 0;
-
-  void put(int64_t integer) {
-    if (integer_count < kIntRegisters) {
-      integers[integer_count++] = integer;
-    } else {
-      words[word_count++] = integer;
-    }
-  }
-  void put_floating(double bits) {
-    if (float_count < kFloatRegisters) {
-      floats[float_count++] = bits;
-    } else {
-      std::memcpy(&words[word_count++], &bits, sizeof bits);
-    }
-  }
-  void put(double floating) { put_floating(floating); }
-  // The low half of the register or word; nobody looks at the other one.
-  void put(float floating) {
-    double bits = 0;
-    std::memcpy(&bits, &floating, sizeof floating);
-    put_floating(bits);
-  }
-};
-
-template <class T, size_t>
-using Repeated = T;
-
-template <size_t... I, size_t... F, size_t... W>
-int64_t call_with(void* function, const Places& places, std::index_sequence<I...>,
-                  std::index_sequence<F...>, std::index_sequence<W...>) {
-  using Function =
-      int64_t (*)(Repeated<int64_t, I>..., Repeated<double, F>..., Repeated<int64_t, W>...);
-  return reinterpret_cast<Function>(function)(places.integers[I]..., places.floats[F]...,
-                                              places.words[W]...);
-}
-
-int64_t call(void* function, Places& places) {
-  const auto integers = std::make_index_sequence<kIntRegisters>();
-  const auto floats = std::make_index_sequence<kFloatRegisters>();
-  const auto with = [&](auto words) {
-    return call_with(function, places, integers, floats, words);
-  };
-  if (places.word_count == 0) return with(std::make_index_sequence<0>());
-  const size_t passed = places.word_count <= kFewWords ? kFewWords : kMaxWords;
-  std::memset(places.words + places.word_count, 0, (passed - places.word_count) * sizeof(int64_t));
-  if (passed == kFewWords) return with(std::make_index_sequence<kFewWords>());
-  return with(std::make_index_sequence<kMaxWords>());
-}
-
-// --- Reading arguments. What cannot be read is reported by `refuse`, once.
-
-// A reason that lives until the next one on this thread.
-const char* refuse(const std::string& reason) {
-  thread_local std::string kept;
-  kept = reason;
-  return kept.c_str();
-}
-
-// Why a parameter cannot hold the value; empty when it can.
-std::string out_of_range(const CParameter& parameter, Value value) {
-  const std::string& text = parameter.value.text;
-  if (parameter.kind == CParameter::Kind::kFloat32) {
-    const double largest = std::numeric_limits<float>::max();
-    if (!std::isfinite(value.floating) || std::fabs(value.floating) <= largest) return "";
-    std::array<char, 32> number;
-    std::snprintf(number.data(), number.size(), "%g", value.floating);
-    return text + " is " + number.data() + ", beyond the range of a 32-bit float";
-  }
-  const int64_t given = value.integer;
-  if (!parameter.bounded || (parameter.lowest <= given && given <= parameter.highest)) return "";
-  return text + " is " + std::to_string(given) + ", outside " + std::to_string(parameter.lowest) +
-         " to " + std::to_string(parameter.highest);
-}
+constexpr size_t kMaxParameters = grid::kMaxWords;
 
 // --- A bound function, and the calls of it.
 
@@ -121,22 +23,7 @@ struct Bound {
   std::vector<CParameter> parameters;
   std::vector<std::string> arguments;
   TvmRuntime tvm;
-
-  // The value of a parameter. `reason` is set where there is none that it can hold, and lives until
-  // the next one on this thread.
-  Value value_of(const CParameter& parameter, void** args, const bringup_ctx* ctx, bool allocates,
-                 const char*& reason) const {
-    Failure failure;
-    const Value value = evaluate(parameter.value, args, failure, ctx, allocates);
-    if (failure) {
-      const std::string name =
-          failure.argument < 0 ? "" : arguments[static_cast<size_t>(failure.argument)];
-      reason = refuse(describe(failure, parameter.value, name));
-    } else if (std::string wrong = out_of_range(parameter, value); !wrong.empty()) {
-      reason = refuse(wrong);
-    }
-    return value;
-  }
+  std::shared_ptr<const ValuesCode> values;  // of kValues
 };
 
 int32_t fail(const bringup_ctx* ctx, const char* reason) {
@@ -151,14 +38,14 @@ union Referred {
   float single;
 };
 
-void put(Places& places, const CParameter& parameter, Value value, Referred& referred) {
+void put(grid::Places& places, const CParameter& parameter, Value value, Referred& referred) {
   using Kind = CParameter::Kind;
   const auto single = [&] { return static_cast<float>(value.floating); };
   if (parameter.by_reference) {
     referred.integer = value.integer;
     if (parameter.kind == Kind::kFloat64) referred.floating = value.floating;
     if (parameter.kind == Kind::kFloat32) referred.single = single();
-    return places.put(static_cast<int64_t>(reinterpret_cast<intptr_t>(&referred)));
+    return places.put(static_cast<const void*>(&referred));
   }
   switch (parameter.kind) {
     case Kind::kFloat64:
@@ -172,15 +59,16 @@ void put(Places& places, const CParameter& parameter, Value value, Referred& ref
 
 int32_t call_c(const Bound& bound, void** args, const bringup_ctx* ctx) {
   const char* reason = nullptr;
-  Places places;
+  grid::Places places;
   std::array<Referred, kMaxParameters> referred;
   size_t number = 0;
   for (const CParameter& parameter : bound.parameters) {
-    const Value value = bound.value_of(parameter, args, ctx, /*allocates=*/true, reason);
+    const Value value =
+        read_parameter(parameter, bound.arguments, args, ctx, /*allocates=*/true, reason);
     if (reason != nullptr) return fail(ctx, reason);
     put(places, parameter, value, referred[number++]);
   }
-  const int64_t result = call(bound.function, places);
+  const int64_t result = places.call(bound.function);
   if (bound.convention == CConvention::kVoid) return 0;
   const auto status = static_cast<int32_t>(result);
   if (status != 0) {
@@ -233,7 +121,8 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
   std::array<TvmAny, kMaxParameters> given;
   int32_t count = 0;
   for (const CParameter& parameter : bound.parameters) {
-    const Value value = bound.value_of(parameter, args, ctx, /*allocates=*/true, reason);
+    const Value value =
+        read_parameter(parameter, bound.arguments, args, ctx, /*allocates=*/true, reason);
     if (reason != nullptr) return fail(ctx, reason);
     given[static_cast<size_t>(count++)] = any_of(parameter, value, is_none(parameter, args));
   }
@@ -254,6 +143,19 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
                        .c_str());
 }
 
+// Device code on the host: the whole grid, before this returns.
+int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
+  ValuesLaunch launch;
+  if (const char* reason = bound.values->lower(args, ctx, launch)) return fail(ctx, reason);
+  const auto index = [](const bringup_dim3& dim) { return bringup_index{dim.x, dim.y, dim.z}; };
+  grid::GridRun run{
+      bound.function, index(launch.grid), index(launch.block), launch.shared_bytes, {}};
+  run.arguments.put(static_cast<const void*>(nullptr));  // the position
+  for (const bringup_value& value : launch.values) put_value(run.arguments, value);
+  grid::run_grid(run);
+  return 0;
+}
+
 // --- Entries. A kernel's entry has no argument for its owner, so there is one for each bound
 // function: a fixed number of them, numbered by the compiler, and used again.
 
@@ -264,15 +166,25 @@ Bound* g_bound[kEntries];
 std::mutex g_bound_mutex;  // for taking and giving back; calls do not need it
 
 [[gnu::noinline]] int32_t run_bound(const Bound& bound, void** args, const bringup_ctx* ctx) {
-  return bound.convention == CConvention::kTvmFfi ? call_tvm(bound, args, ctx)
-                                                  : call_c(bound, args, ctx);
+  switch (bound.convention) {
+    case CConvention::kTvmFfi:
+      return call_tvm(bound, args, ctx);
+    case CConvention::kValues:
+      return call_grid(bound, args, ctx);
+    default:
+      return call_c(bound, args, ctx);
+  }
 }
 
 [[gnu::noinline]] const char* refuse_bound(const Bound& bound, void** args,
                                            const bringup_ctx* ctx) {
   const char* reason = nullptr;
+  if (bound.values != nullptr) {
+    ValuesLaunch launch;
+    return bound.values->lower(args, ctx, launch);
+  }
   for (const CParameter& parameter : bound.parameters) {
-    bound.value_of(parameter, args, ctx, /*allocates=*/false, reason);
+    read_parameter(parameter, bound.arguments, args, ctx, /*allocates=*/false, reason);
     if (reason != nullptr) break;
   }
   return reason;
@@ -328,10 +240,11 @@ struct Holder {
 }  // namespace
 
 KernelId bind_c_function(const std::string& path, const std::string& symbol, CConvention convention,
-                         std::vector<CParameter> parameters, std::vector<std::string> arguments) {
-  if (parameters.size() > kMaxWords) {
+                         std::vector<CParameter> parameters, std::vector<std::string> arguments,
+                         std::optional<LaunchSize> size) {
+  if (parameters.size() > kMaxParameters) {
     throw std::runtime_error(symbol + " is given " + std::to_string(parameters.size()) +
-                             " arguments, more than the " + std::to_string(kMaxWords) +
+                             " arguments, more than the " + std::to_string(kMaxParameters) +
                              " that a call carries");
   }
   for (const CParameter& parameter : parameters) check_program(parameter.value);
@@ -339,12 +252,21 @@ KernelId bind_c_function(const std::string& path, const std::string& symbol, CCo
   auto library = Library::open(path);
   void* function = library->symbol(symbol);
   TvmRuntime tvm = convention == CConvention::kTvmFfi ? TvmRuntime(*library) : TvmRuntime();
-  holder->bound = {std::move(library),   function, convention, std::move(parameters),
-                   std::move(arguments), tvm};
+  std::shared_ptr<const ValuesCode> values;
+  if (size) values = ValuesCode::make(parameters, arguments, std::move(*size));
+  const bool is_values = values != nullptr;
+  holder->bound = {is_values ? nullptr : library, function, convention, std::move(parameters),
+                   std::move(arguments),          tvm,      values};
   holder->slot = take_slot(&holder->bound);
   const Entry& entry = kEntryTable[holder->slot];
-  // No library in the kernel: a driver would look there for an entry of the symbol's name.
-  holder->kernel = {symbol, entry.run, KernelKind::kHostEntry, nullptr, entry.can_implement};
+  // Of other functions no library in the kernel: a driver would look there for an entry of the
+  // symbol's name.
+  holder->kernel = {symbol,
+                    entry.run,
+                    is_values ? KernelKind::kDeviceCode : KernelKind::kHostEntry,
+                    is_values ? std::move(library) : nullptr,
+                    entry.can_implement,
+                    std::move(values)};
   const Kernel* kernel = &holder->kernel;
   return KernelTable::instance().add(std::shared_ptr<const Kernel>(std::move(holder), kernel));
 }

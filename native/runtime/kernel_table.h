@@ -19,12 +19,17 @@ enum class KernelKind : uint8_t {
   kDeviceCode,  // started by the driver over a grid
 };
 
+class ValuesCode;
+
 struct Kernel {
   std::string name;
   bringup_kernel_fn run = nullptr;
   KernelKind kind = KernelKind::kHostEntry;
   std::shared_ptr<Library> library;                  // null when `run` is no symbol of a library
   bringup_can_implement_fn can_implement = nullptr;  // null: it takes every call
+  // Of device code with plain arguments, which a driver starts with launch_values; null: it has
+  // kernel.h's form.
+  std::shared_ptr<const ValuesCode> values;
 };
 
 using KernelId = uint64_t;  // 0 is never given out

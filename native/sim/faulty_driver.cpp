@@ -58,7 +58,8 @@ template <class... Arguments>
 const char* operator_of(Arguments... arguments) {
   const char* name = "";
   const auto look = [&](auto argument) {
-    if constexpr (std::is_same_v<decltype(argument), const bringup_launch*>) {
+    if constexpr (std::is_same_v<decltype(argument), const bringup_launch*> ||
+                  std::is_same_v<decltype(argument), const bringup_launch_values_args*>) {
       if (argument->name != nullptr) name = argument->name;
     }
   };
@@ -92,10 +93,17 @@ void enqueue_failure(bringup_record_kind kind, const std::string& what, int32_t 
   queue->enqueue(FailTask{{failed_in_stream(what, *queue), std::move(detail)}, kind});
 }
 
-void fail_later(int32_t device, bringup_stream stream, const bringup_launch* launch) {
-  const OwnedLaunch owned(*launch);
+template <class Launch>
+void fail_kernel(int32_t device, bringup_stream stream, const Launch* launch) {
   enqueue_failure(BRINGUP_RECORD_KERNEL, "operator '" + std::string(operator_of(launch)) + "'",
                   device, stream, operator_of(launch));
+}
+void fail_later(int32_t device, bringup_stream stream, const bringup_launch* launch) {
+  const OwnedLaunch owned(*launch);
+  fail_kernel(device, stream, launch);
+}
+void fail_later(int32_t device, bringup_stream stream, const bringup_launch_values_args* launch) {
+  fail_kernel(device, stream, launch);
 }
 void fail_later(bringup_copy_kind kind, int32_t to, void* target, int32_t from, const void* source,
                 size_t bytes, bringup_stream stream) {

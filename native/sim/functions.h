@@ -51,6 +51,9 @@
   X(graph_add_host_func)     \
   X(graph_launch)            \
   X(graph_update_kernel)     \
+  X(launch_values)           \
+  X(graph_add_values)        \
+  X(graph_update_values)     \
   X(profiler_start)          \
   X(profiler_stop)           \
   X(profiler_read)
@@ -86,10 +89,10 @@ inline constexpr bool is_release(Function function) {
 }
 // Work in a stream: it can be refused at once, or fail when the device comes to it.
 inline constexpr bool can_fail_later(Function function) {
-  return function == Function::launch || function == Function::copy_async ||
-         function == Function::fill_async || function == Function::copy_2d_async ||
-         function == Function::fill_wide_async || function == Function::graph_launch ||
-         function == Function::graph_kernel;
+  return function == Function::launch || function == Function::launch_values ||
+         function == Function::copy_async || function == Function::fill_async ||
+         function == Function::copy_2d_async || function == Function::fill_wide_async ||
+         function == Function::graph_launch || function == Function::graph_kernel;
 }
 
 }  // namespace bringup::sim

@@ -9,11 +9,19 @@ namespace bringup::sim {
 
 void Graph::add(OwnedLaunch launch) {
   auto copy = std::make_shared<const LaunchCopy>(launch.get());
+  add(std::move(copy), std::move(launch));
+}
+
+void Graph::add(ValuesLaunch launch) {
+  add(std::make_shared<const ValuesLaunch>(std::move(launch)), std::nullopt);
+}
+
+void Graph::add(GraphKernel kernel, std::optional<OwnedLaunch> launch) {
   std::lock_guard lock(mutex_);
   std::lock_guard kernels_lock(kernels_mutex_);
-  LaunchCopies& kernels = changeable_kernels();
+  GraphKernels& kernels = changeable_kernels();
   nodes_.push_back(KernelNode{kernels.size(), std::move(launch)});
-  kernels.push_back(std::move(copy));
+  kernels.push_back(std::move(kernel));
 }
 
 void Graph::add(CopyTask copy) {
@@ -27,38 +35,53 @@ void Graph::add(HostTask host) {
 }
 
 void Graph::update(int32_t kernel, const bringup_launch& launch) {
-  auto copy = std::make_shared<const LaunchCopy>(launch);
-  std::lock_guard lock(kernels_mutex_);
-  if (kernel < 0 || static_cast<size_t>(kernel) >= kernels_->size()) {
-    throw SimError(BRINGUP_INVALID, "the graph has " + std::to_string(kernels_->size()) +
-                                        " kernels, so none of number " + std::to_string(kernel));
-  }
-  changeable_kernels()[static_cast<size_t>(kernel)] = std::move(copy);
+  update(kernel, std::make_shared<const LaunchCopy>(launch));
 }
 
-std::shared_ptr<const LaunchCopies> Graph::kernels() {
+void Graph::update(int32_t kernel, ValuesLaunch launch) {
+  update(kernel, std::make_shared<const ValuesLaunch>(std::move(launch)));
+}
+
+void Graph::update(int32_t number, GraphKernel kernel) {
+  std::lock_guard lock(kernels_mutex_);
+  if (number < 0 || static_cast<size_t>(number) >= kernels_->size()) {
+    throw SimError(BRINGUP_INVALID, "the graph has " + std::to_string(kernels_->size()) +
+                                        " kernels, so none of number " + std::to_string(number));
+  }
+  if ((*kernels_)[static_cast<size_t>(number)].index() != kernel.index()) {
+    throw SimError(BRINGUP_INVALID, "kernel " + std::to_string(number) +
+                                        " of the graph was added in the other form: update it with "
+                                        "the function of the form it was added by");
+  }
+  changeable_kernels()[static_cast<size_t>(number)] = std::move(kernel);
+}
+
+std::shared_ptr<const GraphKernels> Graph::kernels() {
   std::lock_guard lock(kernels_mutex_);
   return kernels_;
 }
 
-LaunchCopies& Graph::changeable_kernels() {
-  if (kernels_.use_count() > 1) kernels_ = std::make_shared<LaunchCopies>(*kernels_);
+GraphKernels& Graph::changeable_kernels() {
+  if (kernels_.use_count() > 1) kernels_ = std::make_shared<GraphKernels>(*kernels_);
   return *kernels_;
 }
 
-std::optional<Failure> Graph::run_kernel(const bringup_launch& launch, const Place& place) {
+std::optional<Failure> Graph::run_kernel(const GraphKernel& kernel, const Place& place) {
+  const auto* values = std::get_if<std::shared_ptr<const ValuesLaunch>>(&kernel);
+  const auto* launch = std::get_if<std::shared_ptr<const LaunchCopy>>(&kernel);
   if (Faults::active()) {
-    if (auto failure = Faults::instance().graph_kernel(launch.name, place)) return failure;
+    const char* name = values != nullptr ? (*values)->name().c_str() : (*launch)->get().name;
+    if (auto failure = Faults::instance().graph_kernel(name, place)) return failure;
   }
-  return run_launch(launch, place);
+  return values != nullptr ? (*values)->run(place) : run_launch((*launch)->get(), place);
 }
 
-std::optional<Failure> Graph::run(const LaunchCopies& kernels, const Place& place) {
+std::optional<Failure> Graph::run(const GraphKernels& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {
       if (kernel->number >= kernels.size()) break;  // added after this launch
-      if (auto failure = run_kernel(kernels[kernel->number]->get(), place)) return failure;
+      if (auto failure = run_kernel(kernels[kernel->number], place)) return failure;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "sim/entry.h"
@@ -139,6 +140,35 @@ int32_t pointer_info(const void* address, bringup_pointer_info* info) {
       found.bytes = range->second;
     }
     fill_in(info, found);
+    return BRINGUP_OK;
+  });
+}
+
+// --- LAUNCH_VALUES
+
+int32_t launch_values(int32_t device, bringup_stream stream,
+                      const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+    queue->enqueue(std::make_unique<const ValuesLaunch>(
+        *launch, Simulator::instance().memory(queue->device())));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+    graph_of(graph)->add(ValuesLaunch(*launch, memory));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_update_values(bringup_graph graph, int32_t kernel,
+                            const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+    graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
     return BRINGUP_OK;
   });
 }

@@ -14,5 +14,10 @@ int32_t device_reset(int32_t device);
 int32_t host_register(void* address, size_t bytes);
 int32_t host_unregister(void* address);
 int32_t pointer_info(const void* address, bringup_pointer_info* info);
+int32_t launch_values(int32_t device, bringup_stream stream,
+                      const bringup_launch_values_args* launch);
+int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch);
+int32_t graph_update_values(bringup_graph graph, int32_t kernel,
+                            const bringup_launch_values_args* launch);
 
 }  // namespace bringup::sim

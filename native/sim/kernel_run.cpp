@@ -119,23 +119,6 @@ int32_t foreign_argument(const bringup_launch& launch, const DeviceMemory& memor
   return -1;
 }
 
-std::string place_text(const bringup_launch& launch, const Place& place) {
-  return "operator '" + std::string(launch.name != nullptr ? launch.name : "?") +
-         "' failed in stream " + std::to_string(place.stream_number) + " of device " +
-         std::to_string(place.device);
-}
-
-Failure failure_of(const bringup_launch& launch, const Place& place, const std::string& what,
-                   int64_t code = 0, std::string text = {}) {
-  ErrorDetail detail;
-  detail.code = code;
-  detail.device = place.device;
-  detail.stream = place.native_stream;
-  detail.kernel = launch.name != nullptr ? launch.name : "";
-  detail.text = std::move(text);
-  return {place_text(launch, place) + ": " + what, std::move(detail)};
-}
-
 std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, const Place& place) {
   std::string message;
   bringup_ctx ctx{sizeof(bringup_ctx),
@@ -156,7 +139,7 @@ std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, con
     std::string text = "the kernel returned " + std::to_string(status);
     if (launch.grid > 1) text += " in block " + std::to_string(block);
     if (!message.empty()) text += ": " + message;
-    return failure_of(launch, place, text, status,
+    return failure_of(launch.name, place, text, status,
                       "block " + std::to_string(block) + " of " + std::to_string(launch.grid));
   }
   return std::nullopt;
@@ -164,11 +147,25 @@ std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, con
 
 }  // namespace
 
+Failure failure_of(const char* name, const Place& place, const std::string& what, int64_t code,
+                   std::string text) {
+  ErrorDetail detail;
+  detail.code = code;
+  detail.device = place.device;
+  detail.stream = place.native_stream;
+  detail.kernel = name != nullptr ? name : "";
+  detail.text = std::move(text);
+  return {"operator '" + std::string(name != nullptr ? name : "?") + "' failed in stream " +
+              std::to_string(place.stream_number) + " of device " + std::to_string(place.device) +
+              ": " + what,
+          std::move(detail)};
+}
+
 std::optional<Failure> run_launch(const bringup_launch& launch, const Place& place) {
   const int32_t foreign = foreign_argument(launch, *place.memory);
   if (foreign >= 0) {
     return failure_of(
-        launch, place,
+        launch.name, place,
         "argument " + std::to_string(foreign) + " is a tensor outside this device's memory");
   }
   try {
@@ -176,9 +173,9 @@ std::optional<Failure> run_launch(const bringup_launch& launch, const Place& pla
     WorkerArguments arguments(launch, *place.memory);
     return run_blocks(launch, arguments.data(), place);
   } catch (const std::exception& error) {
-    return failure_of(launch, place, std::string("the kernel threw: ") + error.what());
+    return failure_of(launch.name, place, std::string("the kernel threw: ") + error.what());
   } catch (...) {
-    return failure_of(launch, place, "the kernel threw something that is no std::exception");
+    return failure_of(launch.name, place, "the kernel threw something that is no std::exception");
   }
 }
 

@@ -44,6 +44,10 @@ struct Failure {
   ErrorDetail detail;
 };
 
+// Of operator `name`; `what` happened, with the kernel's own number and further words.
+Failure failure_of(const char* name, const Place& place, const std::string& what, int64_t code = 0,
+                   std::string text = {});
+
 // Runs every block of the grid, one after the other. Returns what went wrong, or nothing.
 std::optional<Failure> run_launch(const bringup_launch& launch, const Place& place);
 

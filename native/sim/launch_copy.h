@@ -39,7 +39,4 @@ class LaunchCopy {
   std::deque<bringup_list> lists_;
 };
 
-// Of all kernels of a graph; a launch keeps those that it began with.
-using LaunchCopies = std::vector<std::shared_ptr<const LaunchCopy>>;
-
 }  // namespace bringup::sim

@@ -19,6 +19,7 @@
 #include "sim/groups.h"
 #include "sim/host_ranges.h"
 #include "sim/simulator.h"
+#include "sim/values_launch.h"
 
 namespace bringup::sim {
 namespace {
@@ -82,6 +83,10 @@ int32_t device_props(int32_t device, bringup_device_props* props) {
     std::strncpy(all.driver_version, "1.1", sizeof(all.driver_version) - 1);
     all.least_priority = kLeastPriority;
     all.greatest_priority = kGreatestPriority;
+    std::copy(std::begin(kMaxGrid), std::end(kMaxGrid), all.max_grid);
+    std::copy(std::begin(kMaxBlock), std::end(kMaxBlock), all.max_block);
+    all.max_block_threads = kMaxBlockThreads;
+    all.max_shared_bytes = kMaxSharedBytes;
     std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
     return BRINGUP_OK;
   });
@@ -530,7 +535,7 @@ const bringup_driver kDriver = {
     .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
-                    BRINGUP_HAS_PROFILER,
+                    BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER,
     .init = init,
     .shutdown = shutdown,
     .error_detail = error_detail,
@@ -543,6 +548,9 @@ const bringup_driver kDriver = {
     .copy_2d_async = copy_2d_async,
     .fill_wide_async = fill_wide_async,
     .module_load_data = module_load_data,
+    .launch_values = launch_values,
+    .graph_add_values = graph_add_values,
+    .graph_update_values = graph_update_values,
     .profiler_start = profiler_start,
     .profiler_stop = profiler_stop,
     .profiler_read = profiler_read,

@@ -67,6 +67,9 @@ std::optional<bringup_record> describe_work(const Task& task) {
           [](const OwnedLaunch& launch) -> Record {
             return record_of(BRINGUP_RECORD_KERNEL, 0, launch.get().name);
           },
+          [](const OwnedValues& launch) -> Record {
+            return record_of(BRINGUP_RECORD_KERNEL, 0, launch->name().c_str());
+          },
           [](const GraphTask&) -> Record { return record_of(BRINGUP_RECORD_GRAPH, 0); },
           [](const FailTask& failed) -> Record { return record_of(failed.kind, 0); },
           [](const auto&) -> Record { return std::nullopt; },
@@ -293,7 +296,8 @@ void Stream::delay(const Task& task) const {
   } else if (const auto* wide = std::get_if<WideFillTask>(&task)) {
     work = Work::kCopy;
     bytes = wide->size * wide->count;
-  } else if (std::holds_alternative<OwnedLaunch>(task) || std::holds_alternative<GraphTask>(task)) {
+  } else if (std::holds_alternative<OwnedLaunch>(task) ||
+             std::holds_alternative<OwnedValues>(task) || std::holds_alternative<GraphTask>(task)) {
     work = Work::kLaunch;
   }
   Faults::instance().delay(work, bytes, place_, completed_.load());
@@ -358,6 +362,9 @@ void Stream::perform(Task& task) {
                  [](FillTask& fill) { std::memset(fill.dst, fill.value, fill.bytes); },
                  [this](OwnedLaunch& launch) {
                    if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));
+                 },
+                 [this](OwnedValues& launch) {
+                   if (auto failure = launch->run(place_)) fail(std::move(*failure));
                  },
                  [](HostTask& host) { host.fn(host.user); },
                  [this](RecordTask& task) { task.record->complete(failure()); },

@@ -19,11 +19,13 @@
 #include "sim/kernel_run.h"
 #include "sim/launch_copy.h"
 #include "sim/turns.h"
+#include "sim/values_launch.h"
 #include "sim/work_log.h"
 
 namespace bringup::sim {
 
 class Graph;
+struct GraphKernels;
 
 // Addresses in tasks are the worker's.
 struct CopyTask {
@@ -60,16 +62,18 @@ struct RecordTask {
 struct WaitTask {
   std::shared_ptr<EventRecord> record;
 };
+// On the heap: it is many times as large as any other task.
+using OwnedValues = std::unique_ptr<const ValuesLaunch>;
 struct GraphTask {
   std::shared_ptr<Graph> graph;
-  std::shared_ptr<const LaunchCopies> kernels;
+  std::shared_ptr<const GraphKernels> kernels;
 };
 struct FailTask {  // in place of work that shall fail
   Failure failure;
   bringup_record_kind kind;  // of that work
 };
 using Task = std::variant<CopyTask, RowCopyTask, FillTask, WideFillTask, OwnedLaunch, HostTask,
-                          RecordTask, WaitTask, GraphTask, FailTask>;
+                          OwnedValues, RecordTask, WaitTask, GraphTask, FailTask>;
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:

@@ -57,6 +57,13 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept;
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name);
 
+// The same for device code with plain arguments (kernel->values); `args` as the kernel's entry
+// would take them, read before this returns.
+void launch_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
+                   c10::DeviceIndex device, const char* operator_name);
+// Raises when the driver cannot start it.
+void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
+
 // The device code of a kernel, loaded into `device` at its first use. The kernel is kept.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/context.h"
+#include "runtime/values_code.h"
 #include "torch/common/kernel_call.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/profiler.h"
@@ -41,14 +42,48 @@ int32_t load_module(const bringup_driver& driver, c10::DeviceIndex device, const
 
 }  // namespace
 
-// Device code as a device sees it: its module is loaded once and stays, as long as the process.
+namespace {
+
+// A module that goes back to the driver unless it is kept.
+class LoadedModule {
+ public:
+  LoadedModule(const bringup_driver& driver, c10::DeviceIndex device, const std::string& path,
+               const char* what)
+      : driver_(driver) {
+    check_driver(load_module(driver, device, path, &handle_), what);
+  }
+  ~LoadedModule() {
+    if (!kept_ && driver_.module_unload != nullptr) driver_.module_unload(handle_);
+  }
+  LoadedModule(const LoadedModule&) = delete;
+  LoadedModule& operator=(const LoadedModule&) = delete;
+
+  bringup_kernel_fn function(const char* name, const char* what) const {
+    bringup_kernel_fn fn = nullptr;
+    check_driver(driver_.get_function(handle_, name, &fn), what);
+    return fn;
+  }
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  const bringup_driver& driver_;
+  void* handle_ = nullptr;
+  bool kept_ = false;
+};
+
+// Whether the driver has to load this kernel before it can start it.
+bool loads_kernel(const bringup_driver& driver, const runtime::Kernel& kernel) {
+  const bool loads = driver.module_load != nullptr || driver.module_load_data != nullptr;
+  return kernel.library != nullptr && loads && driver.get_function != nullptr;
+}
+
+}  // namespace
+
+// Device code as a device sees it: its module is loaded once and stays until the driver's end.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
-  const bool loads = driver.module_load != nullptr || driver.module_load_data != nullptr;
-  if (kernel->library == nullptr || !loads || driver.get_function == nullptr) {
-    return kernel->run;
-  }
+  if (!loads_kernel(driver, *kernel)) return kernel->run;
   struct Loaded {
     std::shared_ptr<const runtime::Kernel>
         kernel;  // keeps the key from being used for another kernel
@@ -63,12 +98,12 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
     if (known != functions->end()) return known->second.fn;
   }
   const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
-  void* module = nullptr;
-  bringup_kernel_fn fn = nullptr;
-  check_driver(load_module(driver, device, kernel->library->path(), &module), what.c_str());
-  check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str());
+  LoadedModule module(driver, device, kernel->library->path(), what.c_str());
+  const bringup_kernel_fn fn = module.function(kernel->name.c_str(), what.c_str());
   std::lock_guard lock(mutex);
-  return functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn}).first->second.fn;
+  const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
+  if (is_first) module.keep();  // else another thread has loaded it meanwhile
+  return known->second.fn;
 }
 
 namespace {
@@ -147,7 +182,43 @@ void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
   call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
 }
 
+void launch_with_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
+                        c10::DeviceIndex device, const char* operator_name) {
+  const bringup_driver& driver = *active_driver();
+  check_takes_values(*kernel, operator_name);
+  const bringup_kernel_fn fn = device_function(kernel, device);
+  const bringup_stream stream = current_driver_stream(device);
+  const runtime::HostContext context({12 /* kDLExtDev */, device}, stream);
+  runtime::ValuesLaunch lowered;
+  const char* reason = kernel->values->lower(args, context.get(), lowered);
+  TORCH_CHECK(reason == nullptr, operator_name, ": ", reason);
+  const bringup_launch_values_args launch = lowered.arguments(fn, operator_name);
+  check_driver(driver.launch_values(device, stream, &launch), operator_name);
+}
+
 }  // namespace
+
+void check_takes_values(const runtime::Kernel& kernel, const char* operator_name) {
+  const bringup_driver& driver = *active_driver();
+  TORCH_CHECK(driver.launch_values != nullptr, "operator '", operator_name,
+              "' is device code with plain arguments (block=), and the driver of device '",
+              driver_facts().device_name,
+              "' does not take these (BRINGUP_HAS_LAUNCH_VALUES of bringup/driver.h): leave block= "
+              "out, and the driver gets kernel.h's arguments");
+  TORCH_CHECK(loads_kernel(driver, kernel), "operator '", operator_name,
+              "': the driver of device '", driver_facts().device_name,
+              "' has no functions that load device code (module_load, get_function)");
+}
+
+void launch_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
+                   c10::DeviceIndex device, const char* operator_name) {
+  device = checked_device(device);
+  {
+    const ProfiledWork work(operator_name, current_stream(device));
+    launch_with_values(kernel, args, device, operator_name);
+  }
+  if (g_launch_blocking) synchronize_current_stream(device);
+}
 
 void set_launch_blocking(bool blocking) noexcept { g_launch_blocking = blocking; }
 

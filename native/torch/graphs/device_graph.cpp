@@ -65,14 +65,29 @@ void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
   check_driver(driver.graph_add_host_func(graph_, &begin, this), "building a device graph");
   size_t first = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const bringup_launch* launch = nodes[i]->device_launch();
-    if (launch == nullptr) continue;
+    if (!nodes[i]->runs_on_device()) continue;
     add_span(first, i);
-    check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
-    kernels_.emplace(i, static_cast<int32_t>(kernels_.size()));
+    add_to_driver(i);
     first = i + 1;
   }
   add_span(first, nodes.size());
+}
+
+void DeviceGraph::add_to_driver(size_t number) {
+  const bringup_driver& driver = *active_driver();
+  const Node& node = *nodes_[number];
+  if (const auto copy = node.device_copy()) {
+    return check_driver(driver.graph_add_copy(graph_, BRINGUP_DEVICE_TO_DEVICE, copy->target,
+                                              copy->source, copy->bytes),
+                        node.op().c_str());
+  }
+  if (const bringup_launch* launch = node.device_launch()) {
+    check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
+  } else {
+    const bringup_launch_values_args* values = node.device_values();
+    check_driver(driver.graph_add_values(graph_, values), values->name);
+  }
+  kernels_.emplace(number, static_cast<int32_t>(kernels_.size()));
 }
 
 void DeviceGraph::add_span(size_t first, size_t last) {
@@ -82,19 +97,37 @@ void DeviceGraph::add_span(size_t first, size_t last) {
                "building a device graph");
 }
 
-bool DeviceGraph::copies_arguments() const {
-  return active_driver()->graph_update_kernel != nullptr;
+bool DeviceGraph::copies_arguments(size_t node) const {
+  if (nodes_[node]->device_values() != nullptr) return true;
+  return nodes_[node]->device_launch() != nullptr &&
+         active_driver()->graph_update_kernel != nullptr;
 }
 
 void DeviceGraph::update(size_t node) {
+  const bringup_driver& driver = *active_driver();
+  if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
+    return check_driver(driver.graph_update_values(graph_, kernels_.at(node), values),
+                        values->name);
+  }
   const bringup_launch* launch = nodes_[node]->device_launch();
-  check_driver(active_driver()->graph_update_kernel(graph_, kernels_.at(node), launch),
-               launch->name);
+  check_driver(driver.graph_update_kernel(graph_, kernels_.at(node), launch), launch->name);
 }
 
 void DeviceGraph::run_alone(size_t node) {
+  if (!nodes_[node]->runs_on_device()) return step_(node, false);
+  if (const auto copy = nodes_[node]->device_copy()) {
+    check_driver(
+        active_driver()->copy_async(BRINGUP_DEVICE_TO_DEVICE, device(), copy->target, device(),
+                                    copy->source, copy->bytes, current_driver_stream(device())),
+        "a copy of a captured graph");
+    return synchronize_current_stream(device());
+  }
+  if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
+    check_driver(active_driver()->launch_values(device(), current_driver_stream(device()), values),
+                 values->name);
+    return synchronize_current_stream(device());
+  }
   const bringup_launch* launch = nodes_[node]->device_launch();
-  if (launch == nullptr) return step_(node, false);
   bringup_launch alone = *launch;
   alone.release = [](void*) {};  // the node owns it
   check_driver(active_driver()->launch(device(), current_driver_stream(device()), &alone),

@@ -55,8 +55,8 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  // Whether the driver has copied the arguments of kernels, and is told of new ones.
-  bool copies_arguments() const;
+  // Whether the driver has copied the arguments of a node's kernel, and is told of new ones.
+  bool copies_arguments(size_t node) const;
   // The node's kernel has new arguments: for later launches.
   void update(size_t node);
   // Launches in the current stream, after the launch before. `number`: for the latch; those of one
@@ -87,6 +87,7 @@ class DeviceGraph {
   void wait_for_everything() noexcept;
   void build(const std::vector<std::unique_ptr<Node>>& nodes);
   void add_span(size_t first, size_t last);
+  void add_to_driver(size_t number);
   struct Numbered {
     DeviceGraph* graph;
     uint64_t number;

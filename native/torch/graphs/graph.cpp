@@ -319,8 +319,7 @@ std::optional<uint64_t> Graph::stage_for_launch() {
 }
 
 StagedChanges& Graph::staged_of(size_t node) {
-  const bool copied = device_graph_ != nullptr && device_graph_->copies_arguments() &&
-                      nodes_[node]->device_launch() != nullptr;
+  const bool copied = device_graph_ != nullptr && device_graph_->copies_arguments(node);
   return copied ? copied_ : staged_;
 }
 
@@ -465,7 +464,7 @@ void Graph::check_replaced() const {
 // A tensor as the node has it: without its history, and on a driver's device as the host sees it
 // where the node runs there.
 HostValue Graph::as_node_reads(size_t node, const HostValue& value) const {
-  const bool on_host = device_graph_ != nullptr && nodes_[node]->device_launch() == nullptr;
+  const bool on_host = device_graph_ != nullptr && !nodes_[node]->runs_on_device();
   return map_tensors(value, [&](const at::Tensor& tensor) {
     const at::Tensor own = shallow_copy(tensor);
     return on_host ? HostSide().view(own) : own;

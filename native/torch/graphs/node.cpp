@@ -49,7 +49,8 @@ KernelNode::KernelNode(std::string op, std::string scope, Call call,
   pack();
 }
 
-void KernelNode::start_on_device(bringup_kernel_fn fn) {
+void KernelNode::start_on_device(bringup_kernel_fn fn, c10::DeviceIndex device) {
+  if (kernel_->values != nullptr) return lower_values(fn, device);
   launch_.struct_size = sizeof(launch_);
   launch_.nargs = block_.size();
   launch_.args = args_.data();
@@ -57,6 +58,15 @@ void KernelNode::start_on_device(bringup_kernel_fn fn) {
   launch_.fn = fn;
   launch_.grid = call_.grid;
   launch_.name = op().c_str();
+}
+
+// Cannot fail for an update, which was checked.
+void KernelNode::lower_values(bringup_kernel_fn fn, c10::DeviceIndex device) {
+  device_ = device;
+  const runtime::HostContext context({12 /* kDLExtDev */, device});
+  const char* reason = kernel_->values->lower(args_.data(), context.get(), values_);
+  TORCH_CHECK(reason == nullptr, op(), ": ", reason);
+  values_launch_ = values_.arguments(fn, op().c_str());
 }
 
 void KernelNode::run(Replay& replay) {
@@ -78,6 +88,11 @@ void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments) cons
 }
 
 void KernelNode::set_host_value(size_t index, const HostValue& value) {
+  write_argument(index, value);
+  if (values_launch_.fn != nullptr) lower_values(values_launch_.fn, device_);
+}
+
+void KernelNode::write_argument(size_t index, const HostValue& value) {
   call_.inputs[index] = value;
   const auto argument = static_cast<int32_t>(index);
   const runtime::ArgKind kind = block_.kind(argument);
@@ -273,6 +288,12 @@ std::optional<HostValue> OperatorNode::host_value(size_t index) const {
 
 void OperatorNode::set_host_value(size_t index, const HostValue& value) {
   call_.args[index] = value;
+}
+
+void DeviceCopyNode::run(Replay&) { target_.copy_(source_); }
+
+std::optional<DeviceCopy> DeviceCopyNode::device_copy() const {
+  return DeviceCopy{target_.mutable_data_ptr(), source_.const_data_ptr(), target_.nbytes()};
 }
 
 void ConstantNode::run(Replay&) { target_.copy_(content_); }

@@ -15,6 +15,7 @@
 #include "runtime/context.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
+#include "runtime/values_code.h"
 #include "torch/graphs/out_variant.h"
 #include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
@@ -52,6 +53,13 @@ using Changes = c10::SmallVector<Change, 4>;
 // operator's definition.
 using SchemaPtr = std::shared_ptr<const c10::FunctionSchema>;
 
+// A copy of bytes within a device.
+struct DeviceCopy {
+  void* target;
+  const void* source;
+  size_t bytes;
+};
+
 class Node {
  public:
   Node(std::string op, std::string scope, SchemaPtr schema)
@@ -67,6 +75,13 @@ class Node {
   virtual void skip() noexcept {}
   // How the driver starts it; null for a node that runs on the host.
   virtual const bringup_launch* device_launch() const { return nullptr; }
+  // The same for one with plain arguments.
+  virtual const bringup_launch_values_args* device_values() const { return nullptr; }
+  // The same for a copy; none for all other nodes.
+  virtual std::optional<DeviceCopy> device_copy() const { return std::nullopt; }
+  bool runs_on_device() const {
+    return device_launch() != nullptr || device_values() != nullptr || device_copy().has_value();
+  }
 
   // "kernel", "operator", "constant" or "event".
   virtual const char* kind() const = 0;
@@ -119,11 +134,14 @@ class KernelNode final : public Node {
              std::shared_ptr<const runtime::Kernel> kernel);
 
   // Makes it a launch of device code: the driver starts it, `run` does not.
-  void start_on_device(bringup_kernel_fn fn);
+  void start_on_device(bringup_kernel_fn fn, c10::DeviceIndex device);
 
   void run(Replay& replay) override;
   const bringup_launch* device_launch() const override {
     return launch_.fn != nullptr ? &launch_ : nullptr;
+  }
+  const bringup_launch_values_args* device_values() const override {
+    return values_launch_.fn != nullptr ? &values_launch_ : nullptr;
   }
   bool updatable() const override { return true; }
   const char* kind() const override { return "kernel"; }
@@ -136,6 +154,8 @@ class KernelNode final : public Node {
 
  private:
   void pack();
+  void write_argument(size_t index, const HostValue& value);
+  void lower_values(bringup_kernel_fn fn, c10::DeviceIndex device);
 
   bringup_kernel_fn run_;
   std::vector<void*> args_;     // of the block; stays where it is
@@ -144,6 +164,9 @@ class KernelNode final : public Node {
   Call call_;
   std::shared_ptr<const runtime::Kernel> kernel_;
   bringup_launch launch_{};
+  runtime::ValuesLaunch values_;
+  c10::DeviceIndex device_ = -1;
+  bringup_launch_values_args values_launch_{};  // of values_
 };
 
 // A call of any other operator, below autograd.
@@ -196,6 +219,29 @@ class OperatorNode final : public Node {
   Call call_;
   Method method_ = Method::kAllocations;
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
+};
+
+// A copy_ or clone of dense bytes within a device, which the driver makes. No update writes it.
+class DeviceCopyNode final : public Node {
+ public:
+  DeviceCopyNode(std::string op, std::string scope, SchemaPtr schema, at::Tensor source,
+                 at::Tensor target)
+      : Node(std::move(op), std::move(scope), std::move(schema)),
+        source_(std::move(source)),
+        target_(std::move(target)) {}
+
+  void run(Replay& replay) override;
+  std::optional<DeviceCopy> device_copy() const override;
+  void visit_accesses(const AccessVisitor& visit) const override {
+    visit(source_, false);
+    visit(target_, true);
+  }
+  const char* kind() const override { return "operator"; }
+  const char* method() const override { return "device copy"; }
+
+ private:
+  at::Tensor source_;
+  at::Tensor target_;
 };
 
 // Puts data that came from Python during the capture back to where its readers look.

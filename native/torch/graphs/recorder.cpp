@@ -500,7 +500,8 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
         " is a host entry that launches for itself: only device code can be a node of "
         "a device graph. Build its kernel with kind=\"device\"");
   }
-  node->start_on_device(device_function(kernel, *device_));
+  if (kernel->values != nullptr) check_takes_values(*kernel, traits.name.c_str());
+  node->start_on_device(device_function(kernel, *device_), *device_);
   return node;
 }
 

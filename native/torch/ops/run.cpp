@@ -170,6 +170,9 @@ void run_kernel(CallFrame& frame, const Variant& variant) {
     const runtime::HostContext context(dlpack_device(device));
     check_can_implement(frame, *variant.kernel, context.get());
   }
+  if (variant.kernel->values != nullptr) {
+    return launch_values(variant.kernel, frame.args(), device.index(), frame.op().name.c_str());
+  }
   launch_kernel(variant.kernel, frame.pack(), grid_of(frame), device.index(),
                 frame.op().name.c_str());
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         KeyFieldKind,
         Layout,
         NativeExpression,
+        NativeLaunchSize,
         NativeParameter,
         Opcode,
         SourceKind,
@@ -33,6 +34,7 @@ else:
     KeyFieldKind = core().KeyFieldKind
     Layout = core().Layout
     NativeExpression = core().NativeExpression
+    NativeLaunchSize = core().NativeLaunchSize
     NativeParameter = core().NativeParameter
     Opcode = core().Opcode
     SourceKind = core().SourceKind
@@ -47,6 +49,7 @@ __all__ = [
     "KeyFieldKind",
     "Layout",
     "NativeExpression",
+    "NativeLaunchSize",
     "NativeParameter",
     "Opcode",
     "SourceKind",

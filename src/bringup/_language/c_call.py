@@ -10,18 +10,34 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from bringup._language._core import (
     Convention,
+    NativeLaunchSize,
     NativeParameter,
     ValueKind,
 )
 from bringup._language.expression import Expression, Instruction, Opcode, bits_of
-from bringup._language.reader import ExpressionReader
+from bringup._language.reader import ExpressionReader, parse_expression
 from bringup._language.signature import C_TYPES, Argument
 
-__all__ = ["CTYPES", "Binding", "CParameter", "CType", "ValueKind", "parse_call", "parse_items"]
+__all__ = [
+    "CTYPES",
+    "Binding",
+    "CParameter",
+    "CType",
+    "Extent",
+    "LaunchSize",
+    "ValueKind",
+    "parse_call",
+    "parse_items",
+    "parse_size",
+    "plain_values",
+]
+
+# A number of blocks or threads: in x, or in up to three dimensions.
+Extent: TypeAlias = int | str | Sequence[int | str]
 
 
 class CType(NamedTuple):
@@ -76,8 +92,20 @@ _TVM_ARGUMENTS = {
     "ScalarType": (ValueKind.DTYPE, Opcode.INT),
 }
 _NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
+_BYTES = {
+    "float": 4,
+    "bool": 1,
+    **{f"{u}int{bits}_t": bits // 8 for u in ("", "u") for bits in (8, 16, 32, 64)},
+}
 # An item with the name of its member before it.
 _NAMED = re.compile(r"([A-Za-z_]\w*)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
+_NOT_PLAIN = {
+    Opcode.TEXT: "a text is memory of the host's",
+    Opcode.STRING: "a text is memory of the host's",
+    Opcode.LIST_DATA: "a list is memory of the host's",
+    Opcode.STREAM: "a stream is the host's to use",
+    Opcode.WORKSPACE: "no workspace is there for it: pass a tensor",
+}
 # What is no whole number, or need not be one.
 _OWN = ("ptr", "workspace", "ref", *CTYPES)
 
@@ -164,21 +192,57 @@ class CParameter:
             by_reference=self.by_reference,
             bounds=self.bounds,
             optional=self.optional,
+            size=_BYTES.get(self.c_type, 8),
+        )
+
+
+@dataclass(frozen=True)
+class LaunchSize:
+    """Over how many blocks of how many threads device code with plain arguments runs.
+
+    Attributes:
+        grid: the blocks in x, y and z.
+        block: the threads of a block, likewise.
+        shared: the bytes of a block's shared memory.
+    """
+
+    grid: tuple[Expression, Expression, Expression]
+    block: tuple[Expression, Expression, Expression]
+    shared: Expression
+
+    def native(self) -> NativeLaunchSize:
+        """What the native library takes."""
+        return NativeLaunchSize(
+            grid=[expression.native() for expression in self.grid],
+            block=[expression.native() for expression in self.block],
+            shared=self.shared.native(),
         )
 
 
 @dataclass(frozen=True)
 class Binding:
-    """How a function that is not compiled with a generated entry is called."""
+    """How a function that is not compiled with a generated entry is called.
 
-    convention: Literal["status", "void", "tvm_ffi"]
+    Attributes:
+        convention: in which form.
+        parameters: what it gets.
+        size: of `"values"`: over which grid.
+    """
+
+    convention: Literal["status", "void", "tvm_ffi", "values"]
     parameters: tuple[CParameter, ...]
+    size: LaunchSize | None = None
 
-    def native(self) -> tuple[Convention, list[NativeParameter], list[str]]:
+    def native(
+        self,
+    ) -> tuple[Convention, list[NativeParameter], list[str], NativeLaunchSize | None]:
         """What the native library takes."""
         names = self.parameters[0].value.names if self.parameters else ()
+        if self.size is not None:
+            names = self.size.shared.names
         convention = Convention[self.convention.upper()]
-        return convention, [parameter.native() for parameter in self.parameters], list(names)
+        size = self.size.native() if self.size is not None else None
+        return convention, [p.native() for p in self.parameters], list(names), size
 
 
 def parse_call(
@@ -215,6 +279,42 @@ def parse_items(
         reader = _Reader(item, signature, where)
         items.append(replace(reader.item(reader.tree(item)), member=member))
     return tuple(items)
+
+
+def plain_values(parameters: Sequence[CParameter], where: str) -> None:
+    """Raises `ValueError` starting with `where` for what a launch with plain values cannot pass."""
+    for parameter in parameters:
+        reason = _NOT_PLAIN.get(parameter.program[-1].opcode, "")
+        if parameter.by_reference:
+            reason = "ref() is an address of the host's"
+        if reason:
+            raise ValueError(
+                f"{where}: {parameter.text}: {reason}; device code with block= gets addresses of "
+                "tensors and numbers"
+            )
+
+
+def parse_size(
+    grid: Extent, block: Extent, shared: int | str, signature: Sequence[Argument], where: str
+) -> LaunchSize:
+    """The size of a launch; numbers, or expressions over the arguments. `ValueError` starting with
+    `where` for one that cannot be read.
+    """
+
+    def read(what: str, given: int | str) -> Expression:
+        return parse_expression(given, signature, f"{where}: {what}", none_is_zero=True)
+
+    def dimensions(what: str, given: Extent) -> tuple[Expression, Expression, Expression]:
+        sizes = [given] if isinstance(given, (int, str)) else list(given)
+        if not 1 <= len(sizes) <= 3:
+            raise ValueError(
+                f"{where}: {what}={given!r}: expected a number or an expression, or one to three "
+                "of them"
+            )
+        x, y, z = (read(what, size) for size in (*sizes, 1, 1)[:3])
+        return x, y, z
+
+    return LaunchSize(dimensions("grid", grid), dimensions("block", block), read("shared", shared))
 
 
 def _split(text: str) -> list[str]:

@@ -56,6 +56,7 @@ class Convention(enum.IntEnum):
     STATUS = ...
     VOID = ...
     TVM_FFI = ...
+    VALUES = ...
 
 class CheckKind(enum.IntEnum):
     SAME_SHAPE = ...
@@ -103,6 +104,16 @@ class NativeParameter:
         by_reference: bool,
         bounds: tuple[int, int] | None,
         optional: bool,
+        size: int,
+    ) -> None: ...
+
+class NativeLaunchSize:
+    def __init__(
+        self,
+        *,
+        grid: Sequence[NativeExpression],
+        block: Sequence[NativeExpression],
+        shared: NativeExpression,
     ) -> None: ...
 
 class EditKind(enum.Enum):

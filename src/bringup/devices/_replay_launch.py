@@ -193,28 +193,30 @@ class Launches:
 
     def _content_after(self, given: dict[str, Any]) -> Content:
         """A kernel may write each of its tensors, from all of them."""
-        contents = [self._memory.content(at, size) for at, size in _spans(given)]
+        contents = [self._memory.content(at, size) for at, size in self._spans(given)]
         return Content.UNKNOWN if Content.UNKNOWN in contents else Content.KNOWN
 
     def _write_all(self, given: dict[str, Any], content: Content) -> None:
-        for at, size in _spans(given):
-            self._memory.write(at, size, content)
+        for at, size in self._spans(given):
+            # How far a plain address reaches is not known: no more is claimed than its first byte.
+            exact = content is Content.UNKNOWN or "values" not in given
+            self._memory.write(at, size if exact else 1, content)
+
+    def _spans(self, given: dict[str, Any]) -> list[tuple[int, int]]:
+        """The device memory that a launch's arguments may reach: from a plain address to the end of
+        its allocation.
+        """
+        if "values" in given:
+            addresses = (x["address"] for x in given["values"] if x["kind"] == _ADDRESS)
+            return [(at, rest) for at in addresses if (rest := self._memory.rest(at))]
+        tensors = [x["tensor"] for x in given["args"] if "tensor" in x]
+        tensors += [tensor for x in given["args"] for tensor in x.get("tensors", ()) if tensor]
+        return [span for tensor in tensors if (span := _span(tensor)) is not None]
 
 
 def _list(items: Any, kept: list[Any]) -> abi.List:
     kept.append(items)
     return abi.List(c.cast(items, c.c_void_p), len(items))
-
-
-def _spans(given: dict[str, Any]) -> list[tuple[int, int]]:
-    """The device memory that a launch's arguments reach; of a plain address its first byte."""
-    if "values" in given:
-        return [
-            (x["address"], 1) for x in given["values"] if x["kind"] == _ADDRESS and x["address"]
-        ]
-    tensors = [x["tensor"] for x in given["args"] if "tensor" in x]
-    tensors += [tensor for x in given["args"] for tensor in x.get("tensors", ()) if tensor]
-    return [span for tensor in tensors if (span := _span(tensor)) is not None]
 
 
 def _span(tensor: dict[str, Any]) -> tuple[int, int] | None:

@@ -103,6 +103,11 @@ class Memory:
         found = self._live[self._bases[at]]
         return found if address + size <= found.recorded + found.size else None
 
+    def rest(self, address: int) -> int:
+        """How many bytes there are from an address to the end of its allocation."""
+        found = self.find(address)
+        return 0 if found is None else found.recorded + found.size - address
+
     def place(self, address: int, size: int = 1) -> int | None:
         """Where an address is now, or None: it lies in no live allocation."""
         found = self.find(address, size)

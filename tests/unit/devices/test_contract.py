@@ -22,7 +22,7 @@ def test_properties_are_shown() -> None:
     assert first.uuid != second.uuid
     assert first.driver_version == "1.1"
     assert (first.least_priority, first.greatest_priority) == (0, -2)
-    assert first.max_grid == first.max_block == (0, 0, 0)
+    assert (first.max_block_threads, first.max_shared_bytes) == (1024, 49152)
     assert torch.float64 in first.dtypes
     assert len(first.dtypes) == 22
     assert torch.npu.stream_priority_range() == (0, -2)

@@ -245,3 +245,18 @@ except KernelError as error:
     said = fresh_python(code, str(build_driver())).splitlines()
     assert said[:2] == ["1 0", "True"]
     assert said[2].endswith(f"there is no memory left for its workspace of {1 << 62} bytes")
+
+
+def test_a_module_whose_function_is_refused_goes_back_to_the_driver() -> None:
+    op = ops.kernel_op(
+        "devices_launch::refused(Tensor x, float factor) -> Tensor",
+        source=jit.Source(text=SCALE + "// another file", name="scale.cpp"),
+        outputs=ops.empty_like("x"),
+    )
+    x = torch.ones(2, device="npu")
+    with devices.sim.faults(fail="get_function") as seen:
+        with pytest.raises(RuntimeError, match=r"loading kernel 'run'.*injected"):
+            op(x, 2.0)
+        assert op(x, 2.0).tolist() == [2, 2]
+    assert seen.functions["module_load_data"].calls == 2
+    assert seen.functions["module_unload"].calls == 1

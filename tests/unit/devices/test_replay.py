@@ -161,14 +161,17 @@ def test_knowledge_follows_copies_within_the_device(script: Script) -> None:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adds its integer to every byte of its tensor; with plain values, to the first."""
+    """Adds its integer to every byte of its tensor; with plain values, each thread to one."""
     folder = tmp_path_factory.mktemp("kernel")
-    (folder / "k.c").write_text("""#include <bringup/kernel.h>
+    (folder / "k.c").write_text("""#include <bringup/device.h>
 int32_t add(void** args, int32_t n, const bringup_ctx* ctx) {
   DLTensor* x = args[0];
   (void)n, (void)ctx;
   for (int64_t i = 0; i < x->shape[0]; ++i) ((char*)x->data)[i] += *(int64_t*)args[1];
   return 0;
+}
+void add_values(const bringup_position* at, char* x, int32_t by) {
+  x[at->block_idx.x * at->block_dim.x + at->thread_idx.x] += by;
 }""")
     library = folder / "k.so"
     compiler = shutil.which("cc") or "gcc"
@@ -184,7 +187,7 @@ def launch(address: str = DEVICE, size: int = 4) -> dict[str, Any]:
     return {"name": "test::add", "fn": FUNCTION, "grid": 1, "args": arguments}
 
 
-def load(script: Script, kernel: Path, *, from_memory: bool) -> None:
+def load(script: Script, kernel: Path, *, from_memory: bool, function: str = "add") -> None:
     content = kernel.read_bytes()
     if from_memory:
         script.call(
@@ -196,7 +199,7 @@ def load(script: Script, kernel: Path, *, from_memory: bool) -> None:
         script.call(
             "module_load", device=0, library=str(kernel), outputs={"module": MODULE}, facts=facts
         )
-    script.call("get_function", module=MODULE, name="add", outputs={"fn": FUNCTION})
+    script.call("get_function", module=MODULE, name=function, outputs={"fn": FUNCTION})
 
 
 @pytest.mark.parametrize("from_memory", [False, True])
@@ -322,15 +325,54 @@ def test_profiles_and_other_questions_are_asked_again(script: Script) -> None:
     assert report.left_out == {"questions to device 7, which the driver has not": 1}
 
 
-def test_launches_with_plain_values_reach_the_driver(script: Script, kernel: Path) -> None:
-    load(script, kernel, from_memory=False)
+def values_launch(address: str = DEVICE, by: int = 5, blocks: int = 2) -> dict[str, Any]:
     values = [
-        {"kind": 1, "size": 8, "address": "0x1008"},
-        {"kind": 2, "size": 4, "bytes": "0700000000000000"},
+        {"kind": 1, "size": 8, "address": address},
+        {"kind": 2, "size": 4, "bytes": by.to_bytes(8, "little", signed=True).hex()},
     ]
-    given = {"name": "add", "fn": FUNCTION, "grid": [1, 1, 1], "block": [1, 1, 1]}
-    given |= {"shared_bytes": 0, "values": values}
-    script.call("launch_values", status=1, device=99, stream=STREAM, launch=given)
+    given = {"name": "test::add", "fn": FUNCTION, "grid": [blocks, 1, 1], "block": [2, 1, 1]}
+    return given | {"shared_bytes": 0, "values": values}
+
+
+def test_launches_with_plain_values_reach_the_driver(script: Script, kernel: Path) -> None:
+    load(script, kernel, from_memory=False, function="add_values")
+    fill(script, 1)
+    script.call("launch_values", device=0, stream=STREAM, launch=values_launch())
+    read(script, DEVICE, b"\x06\x06\x06\x06\x01")
+    script.call("launch_values", status=1, device=99, stream=STREAM, launch=values_launch())
     report = script.replayed()
-    found = report.difference  # a driver without the group: so it is said
-    assert found is None or found.got == "the driver has none of that name"
+    assert report.difference is None
+    assert report.compared_copies == 1
+
+
+def test_a_graph_runs_plain_values_and_gets_new_ones(script: Script, kernel: Path) -> None:
+    load(script, kernel, from_memory=False, function="add_values")
+    fill(script, 1)
+    graph = "0xbb"
+    script.call("graph_create", device=0, outputs={"graph": graph})
+    script.call("graph_add_values", graph=graph, launch=values_launch())
+    script.call("graph_launch", graph=graph, stream=STREAM)
+    update = values_launch("0x1002", by=-2, blocks=1)
+    script.call("graph_update_values", graph=graph, kernel=0, launch=update)
+    script.call("graph_launch", graph=graph, stream=STREAM)
+    read(script, DEVICE, b"\x06\x06\x04\x04\x01")
+    script.call("graph_destroy", graph=graph)
+    report = script.replayed()
+    assert report.difference is None
+    assert report.compared_copies == 1
+
+
+def test_what_plain_values_may_have_written_from_unknown_memory_is_not_compared(
+    script: Script, kernel: Path
+) -> None:
+    load(script, kernel, from_memory=False, function="add_values")
+    fill(script, 1)
+    lost = {"kind": TO_DEVICE, "dst_device": 0, "dst": "0x1fff", "src_device": 0, "src": HOST}
+    script.call("copy_async", **lost, bytes=1, stream=STREAM)  # without its bytes
+    script.call("launch_values", device=0, stream=STREAM, launch=values_launch("0x1002"))
+    read(script, DEVICE, b"\x01\x01")
+    read(script, "0x1002", b"????")
+    report = script.replayed()
+    assert report.difference is None
+    assert report.compared_copies == 1
+    assert report.not_compared == {"from memory that is not what was recorded": 1}

@@ -57,6 +57,32 @@ except Exception as error:
 """
 
 
+VALUES = """
+import torch
+from bringup import devices, graphs, jit, ops
+devices.load_driver("sim")
+add = ops.kernel_op(
+    "trace_test::add_(Tensor(a!) x, int n, float by) -> ()",
+    source=jit.Source(name="add.cpp", text='''#include <bringup/device.h>
+BRINGUP_EXPORT void add(const bringup_position* at, float* x, int64_t n, float by) {
+  const uint32_t i = at->block_idx.x * at->block_dim.x + at->thread_idx.x;
+  if (i < n) x[i] += by;
+}'''),
+    entry="add", kind="device", args="ptr(x, float32), n, by", grid="(n + 3) // 4", block=4,
+)
+x = torch.arange(10.0).to("npu")
+add(x, 10, 0.5)
+print(x.tolist())
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    add(x, 5, 1.0)
+graph.replay()
+graph.update({"add_.0.by": -2.0, "add_.0.n": 9})
+graph.replay()
+print(x.tolist())
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
@@ -208,6 +234,29 @@ def launches(folder: Path, fresh_python: Callable[..., str]) -> Path:
     return file
 
 
+def test_launches_with_plain_values_are_made_again(
+    folder: Path, fresh_python: Callable[..., str]
+) -> None:
+    file = folder / "values.jsonl"
+    asked = {"BRINGUP_DRIVER_TRACE": str(file), "BRINGUP_DRIVER_TRACE_PAYLOAD": "1"}
+    said = fresh_python(VALUES, BRINGUP_CACHE_DIR=str(folder / "cache"), **asked).splitlines()
+    first = [i + 0.5 for i in range(10)]
+    last = [i + 0.5 + (i < 5) - 2 * (i < 9) for i in range(10)]
+    assert [json.loads(line) for line in said] == [first, last]
+    made = [call for call in read_trace(file).calls if call.function.endswith("_values")]
+    functions = [call.function for call in made]
+    # The capture runs once, and then as if it had not.
+    assert functions == [*["launch_values"] * 2, "graph_add_values", "graph_update_values"]
+    given = made[0].arguments["launch"]
+    assert (given["name"], given["grid"]) == ("trace_test::add_", [3, 1, 1])
+    assert given["block"] == [4, 1, 1]
+    assert [(x["kind"], x["size"]) for x in given["values"]] == [(1, 8), (2, 8), (3, 4)]
+    report = devices.replay_trace(file, _native.sim_driver_path())
+    assert report.difference is None
+    assert report.left_out == {}
+    assert report.compared_copies >= 2
+
+
 def test_launches_are_made_with_their_arguments(launches: Path) -> None:
     calls = [call for call in read_trace(launches).calls if call.function == "launch"]
     first = calls[0].arguments["launch"]
@@ -332,3 +381,13 @@ def test_the_functions_are_those_of_the_header_in_its_order() -> None:
     assert places == sorted(places)
     assert table.count("int32_t (*") == len(places) - 1  # last_error returns text
     assert Table.capabilities.offset < Table.init.offset  # type: ignore[attr-defined]
+
+
+def test_streams_and_modules_go_back_before_the_driver_ends(launches: Path, exact: Path) -> None:
+    functions = [call.function for call in read_trace(launches).calls]
+    made = functions.count("stream_create"), functions.count("module_load_data")
+    assert made[1] >= 1
+    assert functions[-1] == "shutdown"
+    assert (functions.count("stream_destroy"), functions.count("module_unload")) == made
+    # The minimal driver has no shutdown: its streams live as long as the process.
+    assert "stream_destroy" not in [call.function for call in read_trace(exact).calls]

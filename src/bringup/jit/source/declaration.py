@@ -103,10 +103,10 @@ def _declared(text: str) -> Declared:
 
 
 def as_declared(
-    source: Source, parameters: Sequence[CParameter], where: str
+    source: Source, parameters: Sequence[CParameter], where: str, *, values: bool = False
 ) -> tuple[CParameter, ...]:
     """The parameters as the source declares them: whole numbers with the range of their type,
-    addresses with the dtype of their elements.
+    addresses with the dtype of their elements. With `values` its position in the grid comes first.
 
     Raises `ValueError` when the function takes another number of parameters, or is not there.
     """
@@ -115,6 +115,9 @@ def as_declared(
     if declared is None:
         _refuse_unknown(source, text, where)
         return tuple(parameters)
+    if values:
+        _check_device_code(source, text, declared, where)
+        declared = declared[1:]
     if len(declared) != len(parameters):
         shown = ", ".join(one.text for one in declared)
         raise ValueError(
@@ -122,6 +125,22 @@ def as_declared(
             f"{len(parameters)}: {', '.join(p.text for p in parameters)}"
         )
     return tuple(map(_matched, parameters, declared))
+
+
+def _check_device_code(source: Source, text: str, declared: Sequence[Declared], where: str) -> None:
+    """Device code with plain arguments returns nothing, and gets its position first."""
+    position = declared[0].text if declared else ""
+    if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
+        raise ValueError(
+            f"{where}: {source.entry}({', '.join(one.text for one in declared)}) must take its "
+            "place in the grid first: const bringup_position* at, of bringup/device.h"
+        )
+    returned = re.search(rf"(\w+|\*)\s*\b{source.entry}\s*\(", code_of(text))
+    if returned is not None and returned[1] != "void":
+        raise ValueError(
+            f"{where}: {source.entry} returns {returned[1]}, which nobody reads: device code with "
+            "plain arguments returns void"
+        )
 
 
 def _refuse_unknown(source: Source, text: str, where: str) -> None:

@@ -15,7 +15,7 @@ from bringup.jit.files.identity import bytes_digest, file_digest
 
 __all__ = ["Abi", "Kind", "Source", "add_languages"]
 
-Abi = Literal["args", "params", "ascendc", "function", "tvm_ffi"]
+Abi = Literal["args", "params", "ascendc", "function", "tvm_ffi", "values"]
 Kind = Literal["host", "device"]
 
 _PREFIXES: Mapping[Abi, str] = {"ascendc": "aclrtlaunch_", "tvm_ffi": "__tvm_ffi_"}
@@ -52,7 +52,7 @@ class Source:
         abi: the form of the entry: `"args"` is kernel.h's `run(args, n, ctx)`, `"params"` is
             `run(block_num, stream, params)`, `"ascendc"` is `aclrtlaunch_<entry>(block_dim, stream,
             ...)`, `"function"` any C function, `"tvm_ffi"` what tvm-ffi exports as
-            `__tvm_ffi_<entry>`.
+            `__tvm_ffi_<entry>`, `"values"` device code with plain arguments (bringup/device.h).
         kind: `"host"` runs on the host and launches for itself, `"device"` is started by the driver
             over a grid.
 
@@ -109,6 +109,12 @@ class Source:
         if self.abi == "tvm_ffi" and self.kind == "device":
             raise ValueError(
                 f"jit.Source {self.name!r}: tvm-ffi exports host entries, not device code"
+            )
+
+        if self.abi == "values" and self.kind != "device":
+            raise ValueError(
+                f"jit.Source(abi='values') of {self.name!r}: is device code, started over blocks "
+                "of threads: kind='device'"
             )
 
     def _check_library(self) -> None:

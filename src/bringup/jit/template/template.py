@@ -14,7 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from bringup._language.c_call import Binding, CParameter, ValueKind, parse_call, parse_items
+from bringup._language.c_call import (
+    Binding,
+    CParameter,
+    Extent,
+    LaunchSize,
+    ValueKind,
+    parse_call,
+    parse_items,
+    parse_size,
+    plain_values,
+)
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
 from bringup._language.signature import Argument, Layout
@@ -90,7 +100,8 @@ class Template:
             what tvm-ffi exports as `__tvm_ffi_<entry>`, called with `params`, by default with all
             arguments. `"params"`: `run(block_num, stream, params)` of
             `bringup/params.h`. `"ascendc"`: `aclrtlaunch_<entry>(block_dim, stream, ...)` with a
-            parameter for each item of `params`. `"args"`: kernel.h's, which takes all arguments.
+            parameter for each item of `params`. `"values"`: device code that gets its position
+            (`bringup/device.h`) and `params`. `"args"`: kernel.h's, which takes all arguments.
         kind: as for `jit.Source`.
         dtypes: macro -> name of a tensor, of an output, or of a ScalarType argument; the macro is
             the C type (`float`, `bringup::half`, ...), `void` for None.
@@ -110,6 +121,9 @@ class Template:
             `BRINGUP_KERNEL_KIND` in the source.
         tiles: sets of macros to choose from by measuring; the first is the default.
         blocks: block_num and block_dim, a number or an item such as `"size(x,0)"`.
+        grid: of `abi="values"`: the blocks, a number or an expression, or up to three of them.
+        block: likewise the threads of a block.
+        shared: likewise the bytes of shared memory of a block.
         macros: more macros, the same for every call.
         flags: more compiler options.
 
@@ -133,6 +147,9 @@ class Template:
     kernel_kind: KernelKind | None = None
     tiles: Sequence[Mapping[str, Macro]] = ()
     blocks: int | str = 1
+    grid: Extent = 1
+    block: Extent = 1
+    shared: int | str = 0
     macros: Mapping[str, Macro] = field(default_factory=dict)
     flags: Sequence[str] = ()
     source: Source = field(init=False, repr=False)
@@ -152,6 +169,9 @@ class Template:
         object.__setattr__(self, "name", source.name)
         object.__setattr__(self, "tiles", tuple(MappingProxyType(dict(t)) for t in self.tiles))
         object.__setattr__(self, "flags", render_flags(self.flags))
+        for size in ("grid", "block"):
+            if isinstance(given := getattr(self, size), list):
+                object.__setattr__(self, size, tuple(given))
         for mapping in ("dtypes", "layouts", "choices", "buckets", "macros"):
             object.__setattr__(self, mapping, MappingProxyType(dict(getattr(self, mapping))))
         self._check()
@@ -186,6 +206,8 @@ class Template:
             raise self.error("params=", 'belongs to the other forms; "args" gets all')
         if self.abi not in {"params", "ascendc"} and self.blocks != 1:
             raise self.error("blocks=", 'belongs to abi="params" and "ascendc"')
+        if self.abi != "values" and (self.grid, self.block, self.shared) != (1, 1, 0):
+            raise self.error("grid=, block= and shared=", 'belong to abi="values"')
         if self.returns is not None:
             self._check_returns()
         if self.source.is_library and (self._variable or self.macros or self.tiles or self.flags):
@@ -277,6 +299,7 @@ class BoundTemplate:
         layouts, choices, buckets: the other macros that a call decides.
         items: what the kernel gets at run time; empty for `abi="args"`.
         parameters: the same where the entry is a function.
+        launch_size: of `abi="values"`: over how many blocks of how many threads it runs.
     """
 
     def __init__(self, template: Template, signature: tuple[Argument, ...]) -> None:
@@ -309,12 +332,13 @@ class BoundTemplate:
             template.params, signature, f"{where}: params", named=template.abi == "params"
         )
         self._blocks = self._block_count(where)
+        self.launch_size = self._launch_size(where)
 
     @cached_property
     def glued(self) -> Glued:
         """What is compiled: the source, with a generated entry where its own form is another."""
         template = self.template
-        if template.abi == "args" or self.binding is not None:
+        if template.abi in {"args", "values"} or self.binding is not None:
             return Glued(template.source, ())
         if template.abi == "function":
             return glue_function(template.source, self.parameters)
@@ -327,22 +351,33 @@ class BoundTemplate:
         template = self.template
         if template.abi == "tvm_ffi":
             return Binding("tvm_ffi", self.parameters)
+        if template.abi == "values":
+            return Binding("values", self.parameters, self.launch_size)
         if template.abi == "function" and template.source.is_library:
             return Binding(template.returns or "status", self.parameters)
         return None
+
+    def _launch_size(self, where: str) -> LaunchSize | None:
+        template = self.template
+        if template.abi != "values":
+            return None
+        return parse_size(template.grid, template.block, template.shared, self.signature, where)
 
     def _parameters(self, where: str) -> tuple[CParameter, ...]:
         """What a function gets. Raises `ValueError` when it is known to take something else, or not
         to be there.
         """
         template, source = self.template, self.template.source
-        if template.abi not in {"function", "tvm_ffi"}:
+        if template.abi not in {"function", "tvm_ffi", "values"}:
             return ()
         tvm_ffi = template.abi == "tvm_ffi"
         text = template.params
         if not text and tvm_ffi:
             text = ", ".join(argument.name for argument in self.signature)
         parameters = parse_call(text, self.signature, where, tvm_ffi=tvm_ffi)
+        if template.abi == "values":
+            plain_values(parameters, where)
+            return as_declared(source, parameters, where, values=True)
         known = tvm_ffi or source.is_library
         return parameters if known else as_declared(source, parameters, where)
 

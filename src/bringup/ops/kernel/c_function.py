@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
+from bringup._language.c_call import Extent
 from bringup._language.expression import Opcode
 from bringup.errors import SchemaError
 from bringup.ops.contract.constraints import BoundConstraint, CheckKind
@@ -20,7 +21,7 @@ from bringup.ops.contract.expressions import parse_dimension
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["CFunction", "implied_ranks", "with_dtypes"]
+__all__ = ["CFunction", "GridSize", "implied_ranks", "with_dtypes"]
 
 _TVM_FFI = "tvm_ffi:"
 _DTYPES = (Opcode.DTYPE, Opcode.DTYPE_CODE, Opcode.DTYPE_BITS)
@@ -62,6 +63,47 @@ class CFunction:
         if (entry, abi) == (source.entry, source.abi):
             return source
         return replace(source, entry=entry, abi=abi)
+
+
+@dataclass(frozen=True)
+class GridSize:
+    """The options of `kernel_op` that say over how many blocks and threads device code runs."""
+
+    grid: Extent | None
+    block: Extent | None
+    shared: int | str | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a template with plain arguments has of them; nothing for other kernels."""
+        if self.block is None:
+            return {}
+        grid = 1 if self.grid is None else self.grid
+        return {"grid": grid, "block": self.block, "shared": self.shared or 0}
+
+    def of(self, source: jit.Source) -> jit.Source:
+        """`source` in the form that the options ask for. Raises `TypeError` or `ValueError` for
+        options that cannot be.
+        """
+        if self.block is None:
+            if self.shared is not None:
+                raise ValueError(f"shared={self.shared!r}: a block's memory needs block=")
+            if not isinstance(self.grid, (int, str, type(None))):
+                raise ValueError(
+                    f"grid={self.grid!r}: several dimensions are for device code with plain "
+                    "arguments, which needs block= (its threads) and args="
+                )
+            return source
+        for option, value in (("grid", self.grid), ("block", self.block)):
+            sizes = value if isinstance(value, (list, tuple)) else [value]
+            if value is not None and not all(isinstance(size, (int, str)) for size in sizes):
+                raise TypeError(f"{option}={value!r}: expected numbers or expressions, up to three")
+        if source.abi != "function":
+            raise ValueError(
+                f"block={self.block!r}: is for device code with plain arguments: say in args= what "
+                "the function gets"
+            )
+        return replace(source, abi="values")
 
 
 def with_dtypes(

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 
 from bringup import devices, jit, settings
+from bringup._language.c_call import Extent
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
 from bringup._native import has_torch_library, torch_library
@@ -39,7 +40,7 @@ from bringup.ops.contract.constraints import (
 )
 from bringup.ops.contract.outputs import BoundOutput, Counted, OutputRule
 from bringup.ops.custom.library import forget, remember
-from bringup.ops.kernel.c_function import CFunction, implied_ranks, with_dtypes
+from bringup.ops.kernel.c_function import CFunction, GridSize, implied_ranks, with_dtypes
 from bringup.ops.kernel.dynamo import substitute
 from bringup.ops.kernel.kernel_source import template_for
 from bringup.ops.kernel.methods import KernelMethods, KernelOperator
@@ -392,7 +393,9 @@ def kernel_op(
     returns: Literal["status", "void"] | None = None,
     strided: Sequence[str] = (),
     kind: Literal["host", "device"] | None = None,
-    grid: int | str | None = None,
+    grid: Extent | None = None,
+    block: Extent | None = None,
+    shared: int | str | None = None,
     flags: Sequence[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
@@ -433,7 +436,12 @@ def kernel_op(
         kind: "host": the entry runs on the host and launches for itself; "device": device code,
             started by the driver over `grid`. On cpu both are a plain call. By default what the
             source says.
-        grid: number of blocks of device code, an integer or an expression over the arguments.
+        grid: number of blocks of device code, an integer or an expression over the arguments; with
+            `block` up to three of them, for x, y and z.
+        block: number of threads of a block, likewise: the kernel is device code of
+            `bringup/device.h`, which gets its place and the plain arguments that `args` lists. A
+            driver has to take these (BRINGUP_HAS_LAUNCH_VALUES).
+        shared: bytes of a block's shared memory, likewise, with `block`.
         flags: more compiler options.
         macros: more macros, the same for every call.
         release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
@@ -458,7 +466,8 @@ def kernel_op(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
     function = CFunction(entry, args, returns)
-    template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function)
+    size = GridSize(grid, block, shared)
+    template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function, size)
     if release_gil not in ("auto", True, False):
         raise SchemaError(
             f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
@@ -471,7 +480,7 @@ def kernel_op(
         variants=variants,
         outputs=rules,
         checks=_contract(parsed, variants, rules, bound_constraints(parsed, checks)),
-        grid=_grid(parsed, grid),
+        grid=_grid(parsed, grid) if template.abi != "values" else None,
         strided=_strided(parsed, layout, strided, rules),
         release_gil=release_gil,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
@@ -576,7 +585,11 @@ def _contract(
     return with_dtypes(schema, variants.bound, outputs, complete)
 
 
-def _grid(schema: Schema, grid: int | str | None) -> Expression | None:
+def _grid(schema: Schema, grid: Extent | None) -> Expression | None:
     if grid is None:
         return None
+    if not isinstance(grid, (int, str)):
+        raise SchemaError(
+            f"{schema.qualified_name}: grid={grid!r}: expected a number or expression"
+        )
     return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")

@@ -11,7 +11,7 @@ from typing import Literal
 
 from bringup import jit
 from bringup.errors import SchemaError
-from bringup.ops.kernel.c_function import CFunction
+from bringup.ops.kernel.c_function import CFunction, GridSize
 from bringup.ops.kernel.variants import output_names, template_of
 from bringup.ops.schema.schema import Schema
 
@@ -27,6 +27,7 @@ def template_for(
     macros: Mapping[str, jit.Macro],
     flags: Sequence[str],
     function: CFunction,
+    size: GridSize,
 ) -> jit.Template:
     """The template behind the operator: the given one, or one around the given source.
 
@@ -35,6 +36,7 @@ def template_for(
     name = schema.qualified_name
     if isinstance(source, jit.Template):
         given = {"dtypes": dtypes, "macros": macros, "flags": flags, **function.options}
+        given |= size.options
         if both := [option for option, value in given.items() if value]:
             raise SchemaError(
                 f"{name}: {both[0]}= belongs to the template {source.name!r}; declare it there"
@@ -45,8 +47,11 @@ def template_for(
     try:
         if kind is not None and kind != plain.kind:
             plain = replace(plain, kind=kind)
-        plain = function.of(plain)
-        return template_of(plain, dtypes, macros, flags, function.args or "", function.returns)
+        plain = size.of(function.of(plain))
+        given = size.options if plain.abi == "values" else {}
+        return template_of(
+            plain, dtypes, macros, flags, function.args or "", function.returns, **given
+        )
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{name}: {error}") from error
 

@@ -225,8 +225,10 @@ def template_of(
     flags: Sequence[str],
     params: str = "",
     returns: Literal["status", "void"] | None = None,
+    **size: Any,
 ) -> jit.Template:
-    """A plain source as a template. Raises `TypeError` or `ValueError` for macros or flags that
+    """A plain source as a template; `size` are `grid`, `block` and `shared` of device code with
+    plain arguments. Raises `TypeError` or `ValueError` for macros or flags that
     cannot be.
     """
     return jit.Template(
@@ -241,4 +243,5 @@ def template_of(
         flags=flags,
         params=params,
         returns=returns,
+        **size,
     )

@@ -195,6 +195,45 @@ static int32_t event_query(bringup_event event) {
 }
 #endif
 
+#if defined(LIE_WAIT_LATEST) /* found by `driver check` alone: waits for the last record of all */
+#define LIE_event_wait
+static void wait_for_latest(void* event) {
+  while (sim.event_query(event) == BRINGUP_NOT_READY) usleep(100);
+}
+static int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
+  return sim.host_func(device, stream, wait_for_latest, event);
+}
+#endif
+
+#if defined(LIE_VALUES_BLOCKS) /* and these two: one block of a launch runs */
+#define LIE_launch_values
+static int32_t launch_values(int32_t device, bringup_stream stream,
+                             const bringup_launch_values_args* launch) {
+  bringup_launch_values_args one = *launch;
+  if (one.grid.x > 0) one.grid = (bringup_dim3){1, 1, 1};
+  return sim.launch_values(device, stream, &one);
+}
+#endif
+
+#if defined(LIE_VALUES_STALE) /* a graph keeps its first values */
+#define LIE_graph_update_values
+static int32_t graph_update_values(bringup_graph graph, int32_t kernel,
+                                   const bringup_launch_values_args* launch) {
+  (void)graph, (void)kernel, (void)launch;
+  return BRINGUP_OK;
+}
+#endif
+
+#if defined(LIE_VALUES_LIMITS) /* cuts what is too large */
+#define LIE_launch_values
+static int32_t launch_values(int32_t device, bringup_stream stream,
+                             const bringup_launch_values_args* launch) {
+  bringup_launch_values_args cut = *launch;
+  if (cut.block.z > 64) cut.block.z = 64;
+  return sim.launch_values(device, stream, &cut);
+}
+#endif
+
 #if defined(LIE_WAIT_NOTHING)
 #define LIE_event_wait
 static int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
@@ -337,6 +376,9 @@ const bringup_driver* bringup_driver_get(uint32_t abi_version) {
 #if defined(LIE_graph_create)
   mine.graph_create = graph_create;
 #endif
+#if defined(LIE_graph_update_values)
+  mine.graph_update_values = graph_update_values;
+#endif
 #if defined(LIE_host_alloc)
   mine.host_alloc = host_alloc;
 #endif
@@ -348,6 +390,9 @@ const bringup_driver* bringup_driver_get(uint32_t abi_version) {
 #endif
 #if defined(LIE_last_error)
   mine.last_error = last_error;
+#endif
+#if defined(LIE_launch_values)
+  mine.launch_values = launch_values;
 #endif
 #if defined(LIE_mem_alloc)
   mine.mem_alloc = mem_alloc;
@@ -368,6 +413,8 @@ const bringup_driver* bringup_driver_get(uint32_t abi_version) {
   mine.device_name = "cuda1";
 #elif defined(LIE_GROUP)
   mine.pointer_info = NULL; /* and its bit stays */
+#elif defined(LIE_VALUES_NONE) /* no lie: it does not take plain values */
+  mine.capabilities &= ~BRINGUP_HAS_LAUNCH_VALUES;
 #elif defined(LIE_PAIR)
   mine.host_free = NULL;
 #endif

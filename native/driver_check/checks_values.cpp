@@ -1,0 +1,212 @@
+// Device code with plain values: blocks and threads, values of each kind, limits, graphs.
+#include <algorithm>
+
+#include "driver_check/launches.h"
+#include "driver_check/suite.h"
+
+namespace bringup::driver_check {
+namespace {
+
+constexpr size_t kCount = 1000;
+constexpr size_t kBytes = kCount * sizeof(int32_t);
+
+// A launch of check_values(out, x, count, threads, factor, single, number).
+class Work {
+ public:
+  Work(bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int32_t factor,
+       bringup_dim3 grid = {3, 1, 1}, bringup_dim3 block = {8, 1, 1}) {
+    values_[0] = {BRINGUP_VALUE_ADDRESS, 8, {.address = out}};
+    values_[1] = {BRINGUP_VALUE_ADDRESS, 8, {.address = x}};
+    values_[2] = {BRINGUP_VALUE_INT, 8, {.integer = int64_t{kCount}}};
+    values_[5] = {BRINGUP_VALUE_FLOAT, 4, {.single = 0.5F}};
+    values_[6] = {BRINGUP_VALUE_FLOAT, 8, {.number = 6.0}};
+    set_factor(factor);
+    launch_.struct_size = sizeof launch_;
+    launch_.nvalues = 7;
+    launch_.values = values_;
+    launch_.fn = fn;
+    launch_.block = block;
+    set_grid(grid);
+    launch_.name = "check::values";
+  }
+  const bringup_launch_values_args* launch() const { return &launch_; }
+  void set_factor(int32_t factor) { values_[4] = {BRINGUP_VALUE_INT, 4, {.integer = factor}}; }
+  void set_block(bringup_dim3 block) { launch_.block = block; }
+  void set_grid(bringup_dim3 grid) {
+    launch_.grid = grid;
+    const bringup_dim3& block = launch_.block;
+    const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
+    values_[3] = {BRINGUP_VALUE_INT, 8, {.integer = blocks * block.x * block.y * block.z}};
+  }
+  void set_shared_bytes(uint32_t bytes) { launch_.shared_bytes = bytes; }
+
+ private:
+  bringup_value values_[7]{};
+  bringup_launch_values_args launch_{};
+};
+
+// What one launch adds: 3 is the product of its floating-point values.
+Bytes added(const Bytes& out, const Bytes& x, int32_t factor, int32_t launches = 1) {
+  return accumulated(accumulated(out, x, factor), integers(kCount, 3, 0), launches);
+}
+
+// Device memory of both arrays, and a stream.
+struct Arrays {
+  explicit Arrays(Context& context)
+      : out(context, 0, kBytes), x(context, 0, kBytes), stream(context) {
+    context.upload(0, out.data(), zero, stream);
+    context.upload(0, x.data(), values, stream);
+  }
+  Bytes result(Context& context) const { return context.download(0, out.data(), kBytes, stream); }
+
+  const Bytes zero = Bytes(kBytes, 0);
+  const Bytes values = integers(kCount, -100, 3);
+  const Memory out;
+  const Memory x;
+  const Stream stream;
+};
+
+void launch(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_values");
+  const Arrays on(context);
+  Bytes expected = on.zero;
+  const std::pair<bringup_dim3, bringup_dim3> sizes[] = {
+      {{1, 1, 1}, {1, 1, 1}}, {{5, 1, 1}, {16, 1, 1}}, {{2, 3, 2}, {4, 2, 2}}};
+  for (int32_t factor = -3; const auto& [grid, block] : sizes) {
+    const Work work(fn, on.out.data(), on.x.data(), factor, grid, block);
+    context.must<&D::launch_values>(0, on.stream, work.launch());
+    expected = added(expected, on.values, factor);
+    expect_bytes(on.result(context), expected,
+                 "launch_values over a grid of " + std::to_string(grid.x) + " x " +
+                     std::to_string(grid.y) + " x " + std::to_string(grid.z) + " blocks");
+    factor += 4;
+  }
+}
+
+void shared(Context& context) {
+  constexpr int kBlocks = 4;
+  constexpr int kThreads = 16;
+  Module module(context);
+  const Memory out(context, 0, kBlocks * sizeof(int32_t));
+  const Stream stream(context);
+  const bringup_value value{BRINGUP_VALUE_ADDRESS, 8, {.address = out.data()}};
+  bringup_launch_values_args launch{};
+  launch.struct_size = sizeof launch;
+  launch.nvalues = 1;
+  launch.values = &value;
+  launch.fn = module.function("check_shared");
+  launch.grid = {kBlocks, 1, 1};
+  launch.block = {kThreads, 1, 1};
+  launch.shared_bytes = kThreads * sizeof(int32_t);
+  launch.name = "check::shared";
+  context.must<&D::launch_values>(0, stream, &launch);
+  expect_bytes(context.download(0, out.data(), kBlocks * sizeof(int32_t), stream),
+               integers(kBlocks, kThreads * (kThreads - 1) / 2, kThreads),
+               "what the threads of each block have left in its shared memory");
+}
+
+// The launch has not begun while the host function holds the stream.
+void read_at_once(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_values");
+  const Arrays on(context);
+  Work work(fn, on.out.data(), on.x.data(), 2);
+  {
+    Gate gate(context, 0, on.stream);
+    context.must<&D::launch_values>(0, on.stream, work.launch());
+    work.set_factor(100);
+  }
+  expect_bytes(on.result(context), added(on.zero, on.values, 2),
+               "launch_values whose values were changed after it had returned");
+}
+
+void limits(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_values");
+  const Arrays on(context);
+  const bringup_device_props props = context.props(0);
+  const auto refuse = [&](const Work& work) {
+    context.must_give<&D::launch_values>(BRINGUP_INVALID, 0, on.stream, work.launch());
+  };
+  const auto plain = [&] { return Work(fn, on.out.data(), on.x.data(), 1); };
+  Work none = plain();
+  none.set_grid({0, 1, 1});
+  refuse(none);
+  if (const uint32_t most = props.max_grid[1]; most != 0 && most < UINT32_MAX) {
+    Work work = plain();
+    work.set_grid({1, most + 1, 1});
+    refuse(work);
+  }
+  if (const uint32_t most = props.max_block[2]; most != 0 && most < UINT32_MAX) {
+    Work work = plain();
+    work.set_block({1, 1, most + 1});
+    refuse(work);
+  }
+  if (const uint32_t most = props.max_block_threads; most != 0 && most < UINT32_MAX / 2) {
+    Work work = plain();
+    work.set_block({most / 2 + 1, 2, 1});
+    refuse(work);
+  }
+  if (const uint32_t most = props.max_shared_bytes; most != 0 && most < UINT32_MAX) {
+    Work work = plain();
+    work.set_shared_bytes(most + 1);
+    refuse(work);
+  }
+  expect_bytes(on.result(context), on.zero, "what a launch wrote that was refused");
+}
+
+void graphs(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_values");
+  const Arrays on(context);
+  Work work(fn, on.out.data(), on.x.data(), 1);
+  bringup_graph graph = nullptr;
+  context.must<&D::graph_create>(0, &graph);
+  context.must<&D::graph_add_values>(graph, work.launch());
+  work.set_factor(1000);  // the driver has copied it
+  {
+    Gate gate(context, 0, on.stream);
+    context.must<&D::graph_launch>(graph, on.stream);
+    work.set_factor(10);
+    work.set_grid({2, 2, 1});
+    context.must<&D::graph_update_values>(graph, 0, work.launch());
+    context.must<&D::graph_launch>(graph, on.stream);
+    work.set_factor(100);
+  }
+  const Bytes result = on.result(context);
+  const int32_t status = context.call<&D::graph_update_values>(graph, 1, work.launch());
+  context.must<&D::graph_destroy>(graph);
+  expect_bytes(result, added(on.zero, on.values, 11, 2),
+               "graph_update_values between two launches that have not begun");
+  expect(status != BRINGUP_OK,
+         "graph_update_values returned BRINGUP_OK for a kernel that the graph does not have",
+         "a failure", "BRINGUP_OK");
+}
+
+}  // namespace
+
+std::vector<Check> values_checks() {
+  constexpr const char* kNeeds = "module_load module_unload get_function launch_values";
+  return {
+      {"values.launch", "launch_values",
+       "A kernel runs once for each thread of each block, and gets values of every kind.", launch,
+       kNeeds},
+      {"values.shared", "launch_values", "Each block has shared_bytes of memory of its own.",
+       shared, kNeeds},
+      {"values.read_at_once", "launch_values",
+       "All that the launch points at is read before the call returns.", read_at_once,
+       "module_load module_unload get_function launch_values host_func"},
+      {"values.limits", "launch_values",
+       "What is beyond the properties' limits is BRINGUP_INVALID, and nothing runs.", limits,
+       kNeeds},
+      {"values.graphs", "graph_update_values",
+       "Later launches run with the new values; those made before, also those that have not begun, "
+       "with the former ones.",
+       graphs,
+       "module_load module_unload get_function graph_create graph_destroy graph_launch "
+       "graph_add_values graph_update_values host_func"},
+  };
+}
+
+}  // namespace bringup::driver_check

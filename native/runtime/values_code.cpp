@@ -1,0 +1,116 @@
+#include "runtime/values_code.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace bringup::runtime {
+namespace {
+
+using Kind = CParameter::Kind;
+
+bringup_value plain(const CParameter& parameter, Value value) {
+  bringup_value made{};
+  switch (parameter.kind) {
+    case Kind::kPointer:
+      made.kind = BRINGUP_VALUE_ADDRESS;
+      made.size = sizeof(void*);
+      made.value.address = const_cast<void*>(value.pointer);
+      break;
+    case Kind::kFloat64:
+      made.kind = BRINGUP_VALUE_FLOAT;
+      made.size = sizeof(double);
+      made.value.number = value.floating;
+      break;
+    case Kind::kFloat32:
+      made.kind = BRINGUP_VALUE_FLOAT;
+      made.size = sizeof(float);
+      made.value.single = static_cast<float>(value.floating);
+      break;
+    default:
+      made.kind = BRINGUP_VALUE_INT;
+      made.size = parameter.bytes;
+      made.value.integer = value.integer;
+  }
+  return made;
+}
+
+const char* read_count(const Expression& expression, const char* what, int64_t lowest,
+                       const std::vector<std::string>& names, void* const* args,
+                       const bringup_ctx* ctx, uint32_t& count) {
+  const char* reason = nullptr;
+  const int64_t read = read_expression(expression, names, args, ctx, false, reason).integer;
+  if (reason != nullptr) return reason;
+  if (read < lowest || read > int64_t{UINT32_MAX}) {
+    return refuse(std::string(what) + " '" + expression.text + "' must be from " +
+                  std::to_string(lowest) + " to " + std::to_string(UINT32_MAX) + ", got " +
+                  std::to_string(read));
+  }
+  count = static_cast<uint32_t>(read);
+  return nullptr;
+}
+
+}  // namespace
+
+bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const char* name) const {
+  bringup_launch_values_args made{};
+  made.struct_size = sizeof made;
+  made.nvalues = static_cast<int32_t>(values.size());
+  made.values = values.data();
+  made.fn = fn;
+  made.grid = grid;
+  made.block = block;
+  made.shared_bytes = shared_bytes;
+  made.name = name;
+  return made;
+}
+
+ValuesCode::ValuesCode(Private, std::vector<CParameter> parameters, std::vector<std::string> names,
+                       LaunchSize size)
+    : parameters_(std::move(parameters)), names_(std::move(names)), size_(std::move(size)) {}
+
+std::shared_ptr<const ValuesCode> ValuesCode::make(std::vector<CParameter> parameters,
+                                                   std::vector<std::string> names,
+                                                   LaunchSize size) {
+  for (const CParameter& parameter : parameters) {
+    check_program(parameter.value);
+    const bool is_plain = parameter.kind == Kind::kInt || parameter.kind == Kind::kPointer ||
+                          parameter.kind == Kind::kFloat64 || parameter.kind == Kind::kFloat32;
+    if (parameter.by_reference || !is_plain) {
+      throw std::runtime_error(parameter.value.text + " is no plain value");
+    }
+  }
+  for (const auto* sizes : {&size.grid, &size.block}) {
+    for (const Expression& expression : *sizes) check_program(expression);
+  }
+  check_program(size.shared);
+  return std::make_shared<const ValuesCode>(Private{}, std::move(parameters), std::move(names),
+                                            std::move(size));
+}
+
+const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
+                              ValuesLaunch& launch) const {
+  const char* reason = nullptr;
+  const auto read_sizes = [&](const std::array<Expression, 3>& sizes, const char* what,
+                              bringup_dim3& dim) {
+    for (size_t i = 0; uint32_t * count : {&dim.x, &dim.y, &dim.z}) {
+      if (reason == nullptr) reason = read_count(sizes[i], what, 1, names_, args, ctx, *count);
+      ++i;
+    }
+  };
+  read_sizes(size_.grid, "the grid", launch.grid);
+  read_sizes(size_.block, "the block", launch.block);
+  if (reason == nullptr) {
+    reason =
+        read_count(size_.shared, "the shared memory", 0, names_, args, ctx, launch.shared_bytes);
+  }
+  launch.values.clear();
+  launch.values.reserve(parameters_.size());
+  for (const CParameter& parameter : parameters_) {
+    if (reason != nullptr) break;
+    launch.values.push_back(
+        plain(parameter, read_parameter(parameter, names_, args, ctx, false, reason)));
+  }
+  return reason;
+}
+
+}  // namespace bringup::runtime

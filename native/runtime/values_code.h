@@ -1,0 +1,66 @@
+// Device code with plain arguments: what one call of it is for a driver's launch_values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bringup/driver.h"
+#include "grid/places.h"
+#include "runtime/c_parameter.h"
+#include "runtime/export.h"
+
+namespace bringup::runtime {
+
+// How many blocks of how many threads, in x, y and z, and the shared memory of a block in bytes.
+struct LaunchSize {
+  std::array<Expression, 3> grid;
+  std::array<Expression, 3> block;
+  Expression shared;
+};
+
+// A call's arguments and size.
+struct ValuesLaunch {
+  bringup_dim3 grid{1, 1, 1};
+  bringup_dim3 block{1, 1, 1};
+  uint32_t shared_bytes = 0;
+  std::vector<bringup_value> values;
+
+  // For the driver, which keeps nothing of it; valid as long as this and `name`.
+  BRINGUP_API bringup_launch_values_args arguments(bringup_kernel_fn fn, const char* name) const;
+};
+
+class BRINGUP_API ValuesCode {
+ public:
+  // Throws std::runtime_error for a parameter that no plain value is, and what check_program does.
+  static std::shared_ptr<const ValuesCode> make(std::vector<CParameter> parameters,
+                                                std::vector<std::string> names, LaunchSize size);
+
+  // What the arguments of kernel.h's form are in plain values. Null, or the reason why there is no
+  // such launch, which lives until the next one on this thread; `launch` is undefined then.
+  const char* lower(void* const* args, const bringup_ctx* ctx, ValuesLaunch& launch) const;
+
+ private:
+  struct Private {};
+
+ public:
+  ValuesCode(Private, std::vector<CParameter> parameters, std::vector<std::string> names,
+             LaunchSize size);
+
+ private:
+  std::vector<CParameter> parameters_;
+  std::vector<std::string> names_;
+  LaunchSize size_;
+};
+
+// A value as a function of the host takes it.
+inline void put_value(grid::Places& places, const bringup_value& value) {
+  if (value.kind == BRINGUP_VALUE_ADDRESS) return places.put(value.value.address);
+  if (value.kind == BRINGUP_VALUE_INT) return places.put(value.value.integer);
+  if (value.size == sizeof(float)) return places.put(value.value.single);
+  places.put(value.value.number);
+}
+
+}  // namespace bringup::runtime
