@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "torch/devices/driver.h"
+#include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
@@ -450,6 +451,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     return make_kernel_node(traits, std::move(args), outputs, on_device);
   }
   args = fixed_arguments(traits, args, outputs);
+  if (auto copy = make_copy_node(traits, args, outputs)) return copy;
   std::optional<NodeRandom> random;
   if (traits.may_draw) {
     random =
@@ -476,6 +478,23 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     call = host_side_.translate(traits.name, std::move(call));
   }
   return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
+}
+
+// Null for what is no copy of bytes within a device, or one that the driver's graphs cannot make.
+std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
+                                               const std::vector<c10::IValue>& args,
+                                               const std::vector<OperatorNode::Output>& outputs) {
+  const bool is_copy = traits.name == "aten::copy_";
+  if ((!is_copy && traits.name != "aten::clone") || traits.updatable || all_updatable_) {
+    return nullptr;
+  }
+  const at::Tensor& source = args[is_copy ? 1 : 0].toTensor();
+  const at::Tensor& target = outputs.front().tensor;
+  const bool within = source.is_privateuseone() && target.device() == source.device();
+  if (!within || active_driver()->graph_add_copy == nullptr || target.numel() == 0) return nullptr;
+  const auto layout = RowLayout::of(source, target);
+  if (!layout || layout->height != 1) return nullptr;
+  return std::make_unique<DeviceCopyNode>(traits.name, scope_, traits.schema, source, target);
 }
 
 std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,

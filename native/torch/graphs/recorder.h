@@ -141,6 +141,9 @@ class Recorder {
                                   c10::DispatchKeySet keys, std::vector<c10::IValue> args,
                                   c10::ArrayRef<c10::IValue> results,
                                   std::vector<Allocation> allocations);
+  std::unique_ptr<Node> make_copy_node(const OperatorTraits& traits,
+                                       const std::vector<c10::IValue>& args,
+                                       const std::vector<OperatorNode::Output>& outputs);
   std::unique_ptr<Node> make_kernel_node(const OperatorTraits& traits,
                                          std::vector<c10::IValue> args,
                                          const std::vector<OperatorNode::Output>& outputs,

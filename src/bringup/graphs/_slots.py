@@ -73,7 +73,7 @@ class NodeInfo:
         op: the operator with its namespace and overload, `"aten::add.Tensor"`.
         scope: module path or `graphs.scope` in which it was captured, or "".
         method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
-            `"copy"`.
+            `"copy"`; `"device copy"` is one that the driver makes.
         line: where it was called, `"model.py:12 in forward"`: the innermost code outside of torch
             and this package, or "".
     """
