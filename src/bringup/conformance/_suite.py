@@ -283,15 +283,17 @@ class _Run:
 
 
 class _Journal:
-    """Results as lines of a file, one for each case, under the content of the driver, torch and the
-    number of samples.
+    """Results as lines of a file, one for each case, under all that they depend on: the content of
+    the driver, torch, the number of samples, and the settings of the environment.
     """
 
     def __init__(self, library: Path, samples: int) -> None:
         import torch
 
         content = hashlib.sha256(library.read_bytes())
-        content.update(f"{torch.__version__} {__version__} {samples}".encode())
+        chosen = {row["variable"]: row["now"] for row in settings.table() if row["now"]}
+        chosen.pop("BRINGUP_CACHE_DIR", None)  # where this file is
+        content.update(f"{torch.__version__} {__version__} {samples} {chosen}".encode())
         self.path = settings.cache_dir() / "conformance" / f"{content.hexdigest()[:24]}.jsonl"
 
     def results(self, resume: bool) -> dict[str, CaseResult]:

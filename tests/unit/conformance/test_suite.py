@@ -141,6 +141,14 @@ def test_a_run_can_be_a_slice_and_is_resumed() -> None:
     assert anew.resumed == 0
 
 
+def test_a_run_with_other_settings_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    conformance.run_conformance("sim", pattern="op/exp/int64", samples=1)
+    monkeypatch.setenv("BRINGUP_FALLBACK", "forbid")
+    found = conformance.run_conformance("sim", pattern="op/exp/int64", samples=1, resume=True)
+    assert found.resumed == 0
+    assert [one.outcome for one in found.results] == ["refused"]
+
+
 def test_a_crash_costs_one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_DRIVER_PROBE", "0")
     source, library = tmp_path / "crashes.c", tmp_path / "libcrashes.so"
