@@ -17,9 +17,9 @@ thread_local bool t_worker = false;
 // up.
 constexpr int kLooksBeforeSleep = 200;
 
-// The most bytes of a copy or fill that the caller performs: copying them takes about as long as
-// waking a thread.
-constexpr size_t kShortWork = size_t{1} << 20;
+// The most bytes of a copy or fill that the caller performs: on a loaded machine waking a thread
+// takes as long as copying them.
+constexpr size_t kShortWork = size_t{4} << 20;
 
 template <typename... Cases>
 struct Overloaded : Cases... {

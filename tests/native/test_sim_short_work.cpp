@@ -12,7 +12,7 @@ namespace {
 
 using namespace sim_test;
 
-constexpr size_t kShort = size_t{1} << 20;
+constexpr size_t kShort = size_t{4} << 20;
 
 struct Values {
   explicit Values(size_t bytes) : memory(bytes), bytes(bytes) {}
