@@ -10,7 +10,7 @@ import torch
 from tests.unit.conformance.conftest import Register
 from torch import nn
 
-from bringup import conformance
+from bringup import conformance, devices, jit
 from bringup.conformance import _compare
 from bringup.errors import DeviceError, ModelError
 
@@ -59,6 +59,25 @@ def test_a_gelu_that_is_two_per_cent_wrong_is_found_with_its_module(
     assert found.first.deviation.error == pytest.approx(0.02, rel=1e-3)
     assert len(found.watched.differences) == 1  # what follows it is right on its inputs
     assert not found.agrees
+
+
+def test_a_wrong_kernel_of_devices_kernel_is_found_and_a_right_one_is_not() -> None:
+    x = sample()
+    for factor, places in ((1.0, []), (1.02, [("1.0", "aten::gelu")])):
+        text = f"""
+        #include <cmath>
+        template <class T> T gelu(T x, const char*) {{
+          return T({factor}) * T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752)));
+        }}
+        """
+        source = jit.Source(name="gelu.cpp", text=text)
+        kernel = devices.kernel("aten::gelu", source=source, kind="pointwise")
+        try:
+            found = conformance.compare(small(), (x,))
+        finally:
+            kernel.close()
+        wrong = [(one.place.module, one.place.operator) for one in found.watched.differences]
+        assert wrong == places
 
 
 def test_a_softmax_backward_that_is_one_per_cent_wrong_is_found_with_its_module(
@@ -226,8 +245,6 @@ def test_dropout_that_is_off_is_compared() -> None:
 
 
 def test_an_operator_that_the_device_refuses_ends_the_comparison_with_its_place() -> None:
-    from bringup import devices
-
     with devices.fallback_policy("allow", {"aten::gelu": "forbid"}):
         found = conformance.compare(small(), (sample(),))
     assert "npu: NotImplementedError" in found.failure
