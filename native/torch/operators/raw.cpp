@@ -80,6 +80,10 @@ std::vector<ResultShape> shapes_of(const OperatorKernel& kernel,
     TORCH_CHECK(result.isTensor(), kernel.name, ": a kernel of kind \"raw\" gives tensors, not ",
                 result.tagKind());
     const at::Tensor& tensor = result.toTensor();
+    if (!tensor.defined()) {  // a gradient that nobody wants
+      shapes.push_back({{}, {}, at::ScalarType::Undefined});
+      continue;
+    }
     shapes.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()});
   }
   const std::lock_guard lock(kernel.mutex);
@@ -149,6 +153,11 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   for (size_t r = 0; r < shapes.size(); ++r) {
     const ResultShape& shape = shapes[r];
     const bool fresh = r >= written_tensors.size();
+    if (fresh && shape.dtype == at::ScalarType::Undefined) {
+      launch.block.add_none();
+      launch.results.emplace_back();
+      continue;
+    }
     at::Tensor result =
         !fresh ? written_tensors[r]
         : r < given.size()

@@ -68,7 +68,7 @@ class Planner:
         self._check_macros()
 
     def _check_macros(self) -> None:
-        names = {p.name for p in self._overload.parameters if p.role == "tensor"}
+        names = {p.name for p in self._overload.parameters if p.role in {"tensor", "tensor_list"}}
         for macro, name in self._declaration.dtypes.items():
             if name in names or name.removeprefix("out").isdigit() or name == "out":
                 continue
@@ -90,7 +90,9 @@ class Planner:
                 return None
         if self._declaration.kind == "pointwise":
             self._check_shape(inputs, shapes)
-        if not all(_has_c_type(v) for v in inputs) or not all(
+        if not results:
+            return None
+        if not all(_has_c_type(v) and _has_one_dtype(v) for v in inputs) or not all(
             dtype_name(dtype) in C_TYPES for dtype in (*results, *written)
         ):
             return None
@@ -102,8 +104,7 @@ class Planner:
 
     def _made(self, inputs: Sequence[Any]) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
         made = self._functional.call([_meta(v) for v in inputs])
-        shapes = [result.shape for result in (made if isinstance(made, (tuple, list)) else (made,))]
-        return shapes, _dtypes(made)
+        return [result.shape for result in _present(made)], _dtypes(made)
 
     def _written(
         self, values: Sequence[Any], results: tuple[torch.dtype, ...]
@@ -137,8 +138,8 @@ class Planner:
         if self._declaration.kind == "raw":
             named = next(iter(self._declaration.dtypes.values()), None)
             names = [self._overload.parameters[i].name for i in self._overload.operands]
-            given = inputs[names.index(named)] if named in names else None
-            return given.dtype if isinstance(given, torch.Tensor) else tensors[0].dtype
+            given = _dtype_of(inputs[names.index(named)]) if named in names else None
+            return given or next(found for v in inputs if (found := _dtype_of(v)) is not None)
         if self._declaration.kind == "reduction":
             own: torch.dtype = tensors[0].dtype
             index = not result.is_floating_point and own.is_floating_point
@@ -222,8 +223,9 @@ class Planner:
         macros: dict[str, jit.Macro] = {}
         for macro, name in self._declaration.dtypes.items():
             value = given.get(name)
-            if isinstance(value, torch.Tensor):
-                macros[macro] = _c_type(value.dtype)
+            dtype = _dtype_of(value)
+            if dtype is not None:
+                macros[macro] = _c_type(dtype)
             elif name.startswith("out") and name not in given:
                 macros[macro] = _c_type(results[int(name[3:] or 0)])
             else:
@@ -264,6 +266,18 @@ def _c_type(dtype: torch.dtype) -> str:
     return C_TYPES[dtype_name(dtype)]
 
 
+def _dtype_of(value: Any) -> torch.dtype | None:
+    """Of a tensor, or of a list's first one."""
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _has_one_dtype(value: Any) -> bool:
+    tensors = value if isinstance(value, (list, tuple)) else ()
+    return len({v.dtype for v in tensors if isinstance(v, torch.Tensor)}) <= 1
+
+
 def _is_number(tensor: torch.Tensor) -> bool:
     """Whether it stands for a number: 0-dimensional, on the host."""
     return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
@@ -285,6 +299,11 @@ def _meta(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-def _dtypes(results: Any) -> tuple[torch.dtype, ...]:
+def _present(results: Any) -> list[torch.Tensor]:
+    """Without the gradients that a mask leaves out."""
     several = results if isinstance(results, (tuple, list)) else (results,)
-    return tuple(result.dtype for result in several)
+    return [result for result in several if result is not None]
+
+
+def _dtypes(results: Any) -> tuple[torch.dtype, ...]:
+    return tuple(result.dtype for result in _present(results))
