@@ -20,8 +20,8 @@ empty :=
 space := $(empty) $(empty)
 TORCH_STAMP := $(STAMPS)/torch-$(subst =,-,$(subst /,-,$(subst :,-,$(subst $(space),-,$(TORCH)))))
 NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.toml
-PY_FOLDERS := src tests benchmarks examples tools
-CPP_FILES = $(shell find native include tests examples src -name '*.h' -o -name '*.cpp' -o -name '*.c')
+PY_FOLDERS := src tests benchmarks examples tools drivers
+CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test check build compilers lint native-test \
 	asan asan-python tsan test-aarch64 pytest driver-abi sweep bench format clean

@@ -15,7 +15,10 @@ INDEX = ROOT / "docs" / "index.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FOLDERS = ("src", "native", "include", "cmake", "tests", "benchmarks", "examples", "tools", "docs")
+FOLDERS = (
+    *("src", "native", "include", "cmake", "drivers", "tests", "benchmarks", "examples", "tools"),
+    "docs",
+)
 FILES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *("Makefile", "CMakeLists.txt", "pyproject.toml"),

@@ -1,0 +1,72 @@
+// nll_loss of log-probabilities [rows, classes] or [classes], and its gradient. T: self.
+#include "rows.h"
+
+namespace {
+
+using namespace sim_ops;
+
+constexpr int64_t kNone = 0, kMean = 1;
+
+struct Call {
+  const DLTensor& self;
+  const int64_t* target;
+  const T* weight;
+  int64_t reduction, ignored;
+
+  int64_t classes() const { return self.shape[self.ndim - 1]; }
+  int64_t rows() const { return self.ndim == 2 ? self.shape[0] : 1; }
+  T weight_of(int64_t c) const { return weight != nullptr ? weight[c] : T(1); }
+};
+
+int32_t out_of_range(const bringup_ctx* ctx) {
+  return bringup::fail(ctx, "a target is not the number of a class");
+}
+
+Call call_of(const DLTensor& self, void** args) {
+  return {self, elements<int64_t>(args[0]), args[1] != nullptr ? elements<T>(args[1]) : nullptr,
+          bringup::scalar<int64_t>(args[2]), bringup::scalar<int64_t>(args[3])};
+}
+
+}  // namespace
+
+// self, target, weight?, reduction, ignore_index, output, total_weight
+BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
+  const Call call = call_of(bringup::tensor(args[0]), args + 1);
+  const T* self = elements<T>(args[0]);
+  T* const output = results<T>(args[5]);
+  const bool each = call.reduction == kNone && call.self.ndim == 2;
+  double loss = 0, weights = 0;
+  for (int64_t r = 0; r < call.rows(); ++r) {
+    const int64_t c = call.target[r];
+    if (c == call.ignored) {
+      if (each) output[r] = 0;
+      continue;
+    }
+    if (c < 0 || c >= call.classes()) return out_of_range(ctx);
+    const T term = -self[r * call.classes() + c] * call.weight_of(c);
+    if (each) output[r] = term;
+    loss += term;
+    weights += call.weight_of(c);
+  }
+  *results<T>(args[6]) = each ? T(0) : static_cast<T>(weights);
+  if (!each) *output = static_cast<T>(call.reduction == kMean ? loss / weights : loss);
+  return 0;
+}
+
+// grad_output, self, target, weight?, reduction, ignore_index, total_weight, grad_input
+BRINGUP_EXPORT int32_t nll_loss_backward(void** args, int32_t, const bringup_ctx* ctx) {
+  const Call call = call_of(bringup::tensor(args[1]), args + 2);
+  const T* grad = elements<T>(args[0]);
+  T* const grad_input = results<T>(args[7]);
+  const bool each = call.reduction == kNone && call.self.ndim == 2;
+  const T total = *elements<T>(args[6]);
+  for (int64_t i = 0; i < call.rows() * call.classes(); ++i) grad_input[i] = 0;
+  for (int64_t r = 0; r < call.rows(); ++r) {
+    const int64_t c = call.target[r];
+    if (c == call.ignored) continue;
+    if (c < 0 || c >= call.classes()) return out_of_range(ctx);
+    const T scale = call.reduction == kMean ? T(1) / total : T(1);
+    grad_input[r * call.classes() + c] = -call.weight_of(c) * (each ? grad[r] : *grad) * scale;
+  }
+  return 0;
+}

@@ -1,0 +1,61 @@
+// Walking tensors along one dimension: every place outside of it is a row with a start and a
+// stride.
+#pragma once
+
+#include <bringup/kernel.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace sim_ops {
+
+// What sums of an element type are kept in.
+template <class Element>
+using Sum = std::conditional_t<std::is_integral_v<Element>, int64_t, double>;
+
+inline int64_t wrapped(int64_t dim, int64_t rank) {
+  return dim < 0 ? dim + (rank > 0 ? rank : 1) : dim;
+}
+
+inline int64_t length(const DLTensor& t, int64_t dim) { return t.ndim > 0 ? t.shape[dim] : 1; }
+inline int64_t step(const DLTensor& t, int64_t dim) { return t.ndim > 0 ? t.strides[dim] : 0; }
+
+// Where row `number` of `shape` (its dimension `dim` left out) begins in `t`, in elements.
+inline int64_t row_start(const DLTensor& shape, const DLTensor& t, int64_t dim, int64_t number) {
+  int64_t offset = 0;
+  for (int32_t i = shape.ndim - 1; i >= 0; --i) {
+    if (i == dim) continue;
+    offset += number % shape.shape[i] * t.strides[i];
+    number /= shape.shape[i];
+  }
+  return offset;
+}
+
+inline int64_t row_count(const DLTensor& t, int64_t dim) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < t.ndim; ++i) count *= i == dim ? 1 : t.shape[i];
+  return count;
+}
+
+template <class Element>
+const Element* elements(const void* arg) {
+  return static_cast<const Element*>(bringup::tensor(arg).data);
+}
+
+template <class Element>
+Element* results(const void* arg) {
+  return static_cast<Element*>(bringup::tensor(arg).data);
+}
+
+// A Scalar of the schema, which comes as int64_t or as double, by its value: no double that means
+// anything here has the bits of an integer below 2^52.
+inline double number(const void* arg) {
+  const int64_t bits = *static_cast<const int64_t*>(arg);
+  constexpr int64_t kLimit = int64_t{1} << 52;
+  if (-kLimit < bits && bits < kLimit) return static_cast<double>(bits);
+  return *static_cast<const double*>(arg);
+}
+
+}  // namespace sim_ops

@@ -1,0 +1,150 @@
+"""OpInfo on the simulator's own kernels (drivers/sim_ops): the CPU's results and gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.sweeps import device_operators
+from tests.sweeps.support import sized
+
+import sim_ops
+from bringup import devices
+
+# By the names of torch's OpInfos. `native`: the kernel that they have to reach in float32.
+OPERATORS = {
+    "add": "add.Tensor",
+    "sub": "sub.Tensor",
+    "mul": "mul.Tensor",
+    "neg": "neg",
+    "addcmul": "addcmul",
+    "where": "where.self",
+    "clamp": "clamp",
+    "nn.functional.relu": "relu",
+    "div": "div.Tensor",
+    "reciprocal": "reciprocal",
+    "addcdiv": "addcdiv",
+    "lerp": "lerp.Tensor",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "exp": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "nn.functional.silu": "silu",
+    "nn.functional.gelu": "gelu",
+    "native_dropout_backward": "native_dropout_backward",
+    "nn.functional.rms_norm": "rsqrt",
+    "sum": "sum.dim_IntList",
+    "mean": "mean.dim",
+    "amax": "amax",
+    "max": "max",
+    "argmax": "argmax",
+    "linalg.vector_norm": "linalg_vector_norm",
+    "mm": "mm",
+    "bmm": "bmm",
+    "addmm": "addmm",
+    "nn.functional.linear": "addmm",
+    "softmax": "_softmax",
+    "log_softmax": "_log_softmax",
+    "nn.functional.layer_norm": "native_layer_norm",
+    "native_layer_norm": "native_layer_norm",
+    "nn.functional.nll_loss": "nll_loss_forward",
+    "nn.functional.cross_entropy": "_log_softmax",
+    "nn.functional.scaled_dot_product_attention": "_scaled_dot_product_flash_attention_for_cpu",
+    "index_select": "index_select",
+    "gather": "gather",
+    "scatter_add": "scatter_add",
+    "nn.functional.embedding": "index_select",
+    "cumsum": "cumsum",
+    "sort": "sort.stable",
+    "topk": "topk",
+    "cat": "cat",
+}
+# Of `make test`; `make sweep` runs all operators of all dtypes.
+STEPS = {"float32": 1, "float64": 5, "bfloat16": 3, "float16": 4, "int64": 3}
+
+# Operator, dtype, number of the sample, phase, and why it is not the CPU's.
+NOISE = "the gradient is 0: what the CPU's sums leave of one element"
+ROUNDED = "the CPU rounds alpha * other to half precision, the device computes in float"
+LARGE = "scores of 30: the CPU is as far from float64 (test_attention_is_as_exact_as_the_cpus)"
+ATTENTION = "nn.functional.scaled_dot_product_attention"
+KNOWN = {
+    ("nn.functional.layer_norm", "float32", 2, "backward"): NOISE,
+    ("native_layer_norm", "float32", 8, "backward"): NOISE,
+    ("native_layer_norm", "float32", 10, "backward"): NOISE,
+    ("add", "float16", 10, "forward"): ROUNDED,
+    ("sub", "float16", 10, "forward"): ROUNDED,
+    (ATTENTION, "float32", 8, "backward"): LARGE,
+    (ATTENTION, "float32", 9, "backward"): LARGE,
+    (ATTENTION, "float32", 12, "backward"): LARGE,
+    (ATTENTION, "float32", 13, "forward"): LARGE,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> Iterator[None]:
+    devices.load_driver("sim")
+    sim_ops.load()
+    yield
+    sim_ops.unload()
+
+
+def cases() -> list[Any]:
+    chosen = []
+    for name, step in STEPS.items():
+        dtype = getattr(torch, name)
+        ours = [op for op in device_operators.operators(dtype) if op.name in OPERATORS]
+        for op in ours[:: sized(step, 1)]:
+            chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
+    return chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "dtype"), cases())
+def test_a_kernel_gives_the_cpus_results_and_gradients(
+    op: Any, dtype: torch.dtype, sweep_counts: Counter[str]
+) -> None:
+    name = str(dtype).removeprefix("torch.")
+    failures = list(device_operators.sweep(op, dtype, sweep_counts))
+    found = {(f.operator, name, f.sample, f.phase): f.told for f in failures}
+    assert {key: told for key, told in found.items() if key not in KNOWN} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_samples_reach_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_operators, "SAMPLES", 8)
+    reached = set()
+    for op in device_operators.operators(torch.float32):
+        if op.name == name:
+            devices.fallback_report(reset=True)
+            list(device_operators.sweep(op, torch.float32, Counter()))
+            reached |= {row.operator for row in devices.fallback_report().native}
+    assert f"aten::{OPERATORS[name]}" in reached
+
+
+def test_the_samples_are_of_every_kernel() -> None:
+    """But for gradients, which the backward passes of these reach."""
+    covered = {f"aten::{native}".partition(".")[0] for native in OPERATORS.values()}
+    tabled = {operator.name.partition(".")[0] for operator in sim_ops.OPERATORS}
+    assert {name for name in tabled - covered if "backward" not in name} == set()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_as_exact_as_the_cpus(causal: bool) -> None:
+    """Scores of 30, whose exponentials magnify what float32 rounds: measured against float64."""
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, n, 8) * 6 for n in (3, 6, 6)]
+    found = {}
+    for device, dtype in (("cpu", torch.float64), ("cpu", torch.float32), ("npu", torch.float32)):
+        leaves = [t.to(device, dtype).requires_grad_() for t in given]
+        result = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+        grads = torch.autograd.grad(result.square().sum(), leaves)
+        found[device, dtype] = [t.detach().cpu().double() for t in (result, *grads)]
+    for exact, theirs, ours in zip(*found.values(), strict=True):
+        bound = 3 * (theirs - exact).abs().max() + 1e-6 * exact.abs().max()
+        assert (ours - exact).abs().max() <= bound
