@@ -150,7 +150,9 @@ void bind_graph(nb::module_& module) {
           nb::arg("node"))
       .def("is_kernel",
            [](const Graph& graph, size_t node) {
-             return dynamic_cast<const KernelNode*>(graph.nodes().at(node).get()) != nullptr;
+             const Node* of_graph = graph.nodes().at(node).get();
+             return dynamic_cast<const KernelNode*>(of_graph) != nullptr ||
+                    dynamic_cast<const NativeNode*>(of_graph) != nullptr;
            })
       .def("takes", &Graph::takes, nb::arg("node"), nb::arg("argument"), nb::arg("tensors"))
       .def_prop_ro("node_count", [](const Graph& graph) { return graph.nodes().size(); })

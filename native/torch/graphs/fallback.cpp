@@ -9,6 +9,7 @@
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"
+#include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -53,8 +54,19 @@ void without_cast_cache(Call&& call) {
 // Made of other operators by its registration, but on cpu it fills its result by itself.
 bool computes_on_cpu(const OperatorTraits& traits) { return traits.name == "aten::max_pool1d"; }
 
+// Made of a form of itself that devices.kernel gave a kernel to: aten::sum of sum.dim_IntList. As a
+// whole a graph would run the CPU's kernel.
+bool is_made_of_native(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                       DispatchKeySet keys) {
+  return keys.highestBackendKey() == c10::BackendComponent::PrivateUse1Bit && !traits.no_node() &&
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) &&
+         has_native_form(op.operator_name().name);
+}
+
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
+  if (traits.kernel == nullptr && is_made_of_native(traits, op, keys)) return true;
   if ((!traits.composite && !traits.random) || traits.kernel != nullptr) return false;
   const auto backend = keys.highestBackendKey();
   if (backend == c10::BackendComponent::CPUBit && computes_on_cpu(traits)) return false;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "torch/common/errors.h"
 #include "torch/common/kernel_call.h"
+#include "torch/devices/driver.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
 
@@ -116,6 +118,60 @@ void KernelNode::pack() {
   block_ = pack_launch_block(call_.kernel_op, call_.inputs, call_.outputs);
   args_.assign(block_.args(), block_.args() + block_.size());
   kinds_.assign(block_.kinds(), block_.kinds() + block_.size());
+}
+
+NativeNode::NativeNode(std::string op, std::string scope, Call call)
+    : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
+  pack();
+  launch_.struct_size = sizeof(launch_);
+  launch_.nargs = static_cast<int32_t>(args_.size());
+  launch_.args = args_.data();
+  launch_.kinds = kinds_.data();
+  launch_.fn = device_function(kernel_, call_.device);
+  launch_.name = this->op().c_str();
+}
+
+void NativeNode::run(Replay&) {
+  TORCH_INTERNAL_ASSERT(false, op(), " is started by the driver, not on the host");
+}
+
+OperatorLaunch NativeNode::launch_with(const std::vector<c10::IValue>& inputs) const {
+  auto launch = prepare_launch_into(call_.kernel, inputs, call_.outputs);
+  const bool same =
+      launch.has_value() && !launch->empty && launch->held.empty() &&
+      (kernel_ == nullptr || (launch->plan->kernel == kernel_ && launch->grid == launch_.grid));
+  if (same) return std::move(*launch);
+  raise_error(ErrorClass::kContract,
+              op() +
+                  ": it would not run the same binary as in the captured graph: a dtype, a layout, "
+                  "a string or the size of the work has changed; capture it again");
+}
+
+void NativeNode::pack() {
+  OperatorLaunch launch = launch_with(call_.inputs);
+  block_ = std::move(launch.block);
+  args_.assign(block_.args(), block_.args() + block_.size());
+  kinds_.assign(block_.kinds(), block_.kinds() + block_.size());
+  kernel_ = launch.plan->kernel;
+  launch_.grid = launch.grid;
+}
+
+void NativeNode::visit_accesses(const AccessVisitor& visit) const {
+  visit_arguments(*schema(), call_.inputs, visit);
+  for (const at::Tensor& output : call_.outputs) visit(output, true);
+}
+
+std::optional<HostValue> NativeNode::host_value(size_t index) const {
+  return host_value_of(*schema(), call_.inputs, index);
+}
+
+void NativeNode::check_arguments(const std::vector<c10::IValue>& arguments) const {
+  launch_with(arguments);
+}
+
+void NativeNode::set_host_value(size_t index, const HostValue& value) {
+  call_.inputs[index] = value;
+  pack();
 }
 
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)

@@ -21,6 +21,7 @@
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/source_lines.h"
 #include "torch/graphs/unboxed.h"
+#include "torch/operators/operator_kernel.h"
 #include "torch/ops/kernel_op.h"
 
 namespace bringup::torch_ext::graphs {
@@ -167,6 +168,44 @@ class KernelNode final : public Node {
   runtime::ValuesLaunch values_;
   c10::DeviceIndex device_ = -1;
   bringup_launch_values_args values_launch_{};  // of values_
+};
+
+// A call of a kernel that devices.kernel gave to an operator of torch: a launch on a device.
+class NativeNode final : public Node {
+ public:
+  struct Call {
+    SchemaPtr schema;
+    const OperatorKernel& kernel;
+    std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
+    std::vector<at::Tensor> outputs;  // fresh ones
+    c10::DeviceIndex device;
+  };
+
+  NativeNode(std::string op, std::string scope, Call call);
+
+  void run(Replay& replay) override;
+  const bringup_launch* device_launch() const override { return &launch_; }
+  bool updatable() const override { return true; }
+  const char* kind() const override { return "kernel"; }
+  const char* method() const override { return "launch block"; }
+  void visit_accesses(const AccessVisitor& visit) const override;
+  std::optional<HostValue> host_value(size_t index) const override;
+  c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
+  void check_arguments(const std::vector<c10::IValue>& arguments) const override;
+  void set_host_value(size_t index, const HostValue& value) override;
+
+ private:
+  // The launch with these arguments. Raises ContractError when it is another kernel's, or of
+  // another size.
+  OperatorLaunch launch_with(const std::vector<c10::IValue>& inputs) const;
+  void pack();
+
+  Call call_;
+  runtime::LaunchBlock block_;
+  std::vector<void*> args_;     // of the block; stays where it is
+  std::vector<uint8_t> kinds_;  // likewise
+  std::shared_ptr<const runtime::Kernel> kernel_;
+  bringup_launch launch_{};
 };
 
 // A call of any other operator, below autograd.

@@ -100,6 +100,30 @@ const char* const kUnseenHelp =
     "capture, or declare "
     "it with graphs.constant(tensor).";
 
+std::vector<at::Tensor> fresh(const std::vector<OperatorNode::Output>& outputs) {
+  std::vector<at::Tensor> tensors;
+  for (const OperatorNode::Output& output : outputs) {
+    if (!output.fixed) tensors.push_back(output.tensor);
+  }
+  return tensors;
+}
+
+// The kernel of devices.kernel that ran this call; null where it fell back. A tensor of the host
+// may hold another number at a replay, which a launch block does not read.
+const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
+                                    const std::vector<c10::IValue>& args,
+                                    const std::vector<OperatorNode::Output>& outputs) {
+  const OperatorKernel* kernel = find_operator_kernel(op);
+  if (kernel == nullptr) return nullptr;
+  const bool reads_host = std::ranges::any_of(args, [](const c10::IValue& value) {
+    return is_host_number(value) && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  });
+  if (reads_host) return nullptr;
+  const auto launch = prepare_launch_into(*kernel, args, fresh(outputs));
+  const bool ran = launch.has_value() && !launch->empty && launch->held.empty();
+  return ran ? kernel : nullptr;
+}
+
 c10::Stream current_stream_of(c10::DeviceIndex device) {
   const c10::Device place(c10::kPrivateUse1, device);
   return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
@@ -201,6 +225,13 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
       value = map_tensors(value, [&](const at::Tensor& t) {
         return takes_layout(*traits.kernel, i, t) ? t : t.contiguous();
       });
+    }
+  } else if (const OperatorKernel* kernel = find_operator_kernel(op)) {
+    for (size_t i = 0; i < count; ++i) {
+      if (takes_any_layout(*kernel, i)) continue;
+      c10::IValue& value = (*stack)[stack->size() - count + i];
+      value = map_tensors(
+          value, [](const at::Tensor& t) { return t.is_privateuseone() ? t.contiguous() : t; });
     }
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
@@ -384,10 +415,11 @@ at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tenso
 
 // The arguments of the next node as it will hold them. Those that it only reads and that predate
 // the capture are slots where it can be updated, unless a result is in the memory of one.
-std::vector<c10::IValue> Recorder::fixed_arguments(
-    const OperatorTraits& traits, const std::vector<c10::IValue>& args,
-    const std::vector<OperatorNode::Output>& outputs) {
-  const bool updatable = traits.kernel != nullptr || traits.updatable || all_updatable_;
+std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
+                                                   const std::vector<c10::IValue>& args,
+                                                   const std::vector<OperatorNode::Output>& outputs,
+                                                   bool is_kernel) {
+  const bool updatable = is_kernel || traits.updatable || all_updatable_;
   const auto exchangeable = [&](const at::Tensor& tensor) {
     const bool given_back = std::ranges::any_of(outputs, [&](const OperatorNode::Output& output) {
       return output.fixed && output.tensor.storage().is_alias_of(tensor.storage());
@@ -450,7 +482,15 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   if (traits.kernel != nullptr) {
     return make_kernel_node(traits, std::move(args), outputs, on_device);
   }
-  args = fixed_arguments(traits, args, outputs);
+  if (on_device) {
+    if (const OperatorKernel* kernel = native_kernel(op, args, outputs)) {
+      args = fixed_arguments(traits, args, outputs, true);
+      return std::make_unique<NativeNode>(
+          traits.name, scope_,
+          NativeNode::Call{traits.schema, *kernel, std::move(args), fresh(outputs), *device_});
+    }
+  }
+  args = fixed_arguments(traits, args, outputs, false);
   if (auto copy = make_copy_node(traits, args, outputs)) return copy;
   std::optional<NodeRandom> random;
   if (traits.may_draw) {
@@ -501,16 +541,12 @@ std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
                                                  std::vector<c10::IValue> args,
                                                  const std::vector<OperatorNode::Output>& outputs,
                                                  bool on_device) {
-  args = fixed_arguments(traits, args, outputs);
-  std::vector<at::Tensor> fresh;
-  for (const OperatorNode::Output& output : outputs) {
-    if (!output.fixed) fresh.push_back(output.tensor);
-  }
+  args = fixed_arguments(traits, args, outputs, true);
   const auto kernel = kernel_for(*traits.kernel, args);
   const int64_t grid = grid_for(*traits.kernel, args);
   auto node = std::make_unique<KernelNode>(
       traits.name, scope_,
-      KernelNode::Call{traits.schema, *traits.kernel, std::move(args), std::move(fresh), grid},
+      KernelNode::Call{traits.schema, *traits.kernel, std::move(args), fresh(outputs), grid},
       kernel);
   if (!on_device) return node;
   if (!launched_by_driver(*kernel)) {

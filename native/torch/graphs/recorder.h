@@ -152,7 +152,8 @@ class Recorder {
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
   std::vector<c10::IValue> fixed_arguments(const OperatorTraits& traits,
                                            const std::vector<c10::IValue>& args,
-                                           const std::vector<OperatorNode::Output>& outputs);
+                                           const std::vector<OperatorNode::Output>& outputs,
+                                           bool is_kernel);
   void use_device(const OperatorTraits& traits, c10::Device device);
   void add_constant(Block& block);
   // Everything that the run changed as it was.

@@ -248,14 +248,17 @@ const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
   return *static_cast<const OperatorPlan*>(present);
 }
 
-std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
-                                             c10::ArrayRef<c10::IValue> arguments,
-                                             c10::ArrayRef<at::Tensor> results) {
-  if (!kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
+namespace {
+
+std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
+                                      c10::ArrayRef<c10::IValue> arguments,
+                                      c10::ArrayRef<at::Tensor> results, bool fixed) {
+  if (!fixed && !kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
   const OperatorPlan& plan = plan_for(kernel, arguments);
   if (plan.kernel == nullptr) return std::nullopt;
   std::optional<OperatorLaunch> launch(std::in_place);
   launch->plan = &plan;
+  launch->fixed = fixed;
   launch->device = device_of(arguments);
   const c10::OptionalDeviceGuard guard(
       launch->device == current_device()
@@ -273,6 +276,24 @@ std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
       break;
   }
   return launch;
+}
+
+}  // namespace
+
+std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
+                                             c10::ArrayRef<c10::IValue> arguments) {
+  return prepare(kernel, arguments, {}, false);
+}
+
+std::optional<OperatorLaunch> prepare_launch_into(const OperatorKernel& kernel,
+                                                  c10::ArrayRef<c10::IValue> arguments,
+                                                  c10::ArrayRef<at::Tensor> results) {
+  return prepare(kernel, arguments, results, true);
+}
+
+void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes) {
+  TORCH_CHECK(result.sizes() == sizes, kernel.name, ": its result would have shape ", sizes,
+              ", and has ", result.sizes(), " in the captured graph");
 }
 
 bool is_host_number(const c10::IValue& value) {
@@ -363,6 +384,17 @@ void remove_operator_kernel(OperatorKernel& kernel) {
   }
   kernel.registration.reset();
   restore_fallback(kernel.handle.operator_name());
+}
+
+bool has_native_form(const std::string& name) {
+  const auto base = [](const std::string& full) {
+    return full.ends_with('_') ? full.substr(0, full.size() - 1) : full;
+  };
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  return std::any_of(all.registered.begin(), all.registered.end(), [&](const auto& entry) {
+    return base(entry.first.name) == base(name) && entry.second->enabled.load();
+  });
 }
 
 const OperatorKernel* find_operator_kernel(const c10::OperatorHandle& op) {

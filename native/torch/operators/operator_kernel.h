@@ -60,6 +60,7 @@ struct OperatorLaunch {
   runtime::LaunchBlock block;
   int64_t grid = 1;
   bool empty = false;  // nothing to compute: not launched
+  bool fixed = false;  // results have their sizes already, and nothing may resize them
   c10::DeviceIndex device = 0;
   c10::SmallVector<at::Tensor, 2> results;
   std::vector<at::Tensor> held;  // copies that it reads: given back when it was launched
@@ -99,11 +100,13 @@ const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
 // The same from Python, which raises for arguments that are refused by their sizes or values.
 OperatorPlan ask_for_plan(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
 
-// The launch for a call, its results allocated unless `results` are given; none where the kernel
-// does not take it.
+// The launch for a call, its results allocated or resized; none where the kernel does not take it.
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
-                                             c10::ArrayRef<c10::IValue> arguments,
-                                             c10::ArrayRef<at::Tensor> results = {});
+                                             c10::ArrayRef<c10::IValue> arguments);
+// The same into these results, or into those among the arguments, which have to fit.
+std::optional<OperatorLaunch> prepare_launch_into(const OperatorKernel& kernel,
+                                                  c10::ArrayRef<c10::IValue> arguments,
+                                                  c10::ArrayRef<at::Tensor> results);
 
 // One for each kind.
 void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
@@ -120,10 +123,17 @@ bool is_host_number(const c10::IValue& value);
 runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
                              c10::IntArrayRef strides);
 
+// Whether a raw kernel takes argument number `i` in any layout, so that it is not copied.
+bool takes_any_layout(const OperatorKernel& kernel, size_t i);
+// Raises for a given result that would have to be resized.
+void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes);
+
 // Puts a kernel into the dispatcher, before the kit's fallback. Raises where somebody else has one.
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> kernel);
 // Takes it out again; the fallback is there as before. Nothing if it was taken out already.
 void remove_operator_kernel(OperatorKernel& kernel);
+// Whether an overload of the operator, in-place forms included, has an enabled kernel.
+bool has_native_form(const std::string& name);
 // The enabled kernel of an operator, or null.
 const OperatorKernel* find_operator_kernel(const c10::OperatorHandle& op);
 

@@ -34,6 +34,7 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   config.check_all_same_dtype(false)
       .declare_static_dtype_and_device(launch.plan->results.front(),
                                        c10::Device(kDriverDevice, launch.device))
+      .resize_outputs(!launch.fixed)
       .add_output(result);
   const auto is_operand = [&](size_t i) {
     return kernel.roles[i] == ArgumentRole::kTensor && arguments[i].isTensor() &&

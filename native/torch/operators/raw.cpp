@@ -109,6 +109,11 @@ void check_written(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
 
 }  // namespace
 
+bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
+  return kernel.kind != OperatorKernelKind::kRaw || written(kernel, i) ||
+         (kernel.strided >> i & 1) != 0;
+}
+
 void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const std::vector<ResultShape> shapes = shapes_of(kernel, arguments);
@@ -124,7 +129,7 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!written(kernel, i)) continue;
     const at::Tensor& tensor = arguments[i].toTensor();
-    if (kernel.roles[i] == ArgumentRole::kOut) {
+    if (kernel.roles[i] == ArgumentRole::kOut && !launch.fixed) {
       at::native::resize_output(tensor, shapes[written_tensors.size()].sizes);
     }
     check_written(kernel, arguments, tensor);
@@ -133,7 +138,7 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   for (size_t i = 0; i < arguments.size(); ++i) {
     const ArgumentRole role = kernel.roles[i];
     if (role == ArgumentRole::kOut) continue;
-    const bool any_layout = written(kernel, i) || (kernel.strided >> i & 1) != 0;
+    const bool any_layout = takes_any_layout(kernel, i);
     if (role == ArgumentRole::kTensorList) {
       std::vector<at::Tensor> tensors;
       std::vector<runtime::TensorDesc> descs;
@@ -150,6 +155,7 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
       add_value(launch.block, arguments[i], role);
     }
   }
+  size_t next_given = 0;  // only those that are wanted are given
   for (size_t r = 0; r < shapes.size(); ++r) {
     const ResultShape& shape = shapes[r];
     const bool fresh = r >= written_tensors.size();
@@ -160,10 +166,11 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
     }
     at::Tensor result =
         !fresh ? written_tensors[r]
-        : r < given.size()
-            ? given[r]
+        : next_given < given.size()
+            ? given[next_given++]
             : at::empty_strided(shape.sizes, shape.strides,
                                 at::TensorOptions().dtype(shape.dtype).device(device));
+    if (launch.fixed) check_fits(kernel, result, shape.sizes);
     if (fresh || !kernel.in_place) add(result, true);
     launch.results.push_back(std::move(result));
   }

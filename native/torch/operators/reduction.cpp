@@ -87,7 +87,7 @@ void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (kernel.roles[i] != ArgumentRole::kOut) continue;
     const at::Tensor& out = arguments[i].toTensor();
     check_same_device(kernel, out, launch.device);
-    at::native::resize_output(out, sizes);
+    if (!launch.fixed) at::native::resize_output(out, sizes);
     launch.results.push_back(out);
     ++next;
   }
@@ -97,6 +97,7 @@ void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
                             : at::empty(sizes, input.options().dtype(launch.plan->results[next])));
   }
   for (const at::Tensor& result : launch.results) {
+    if (launch.fixed) check_fits(kernel, result, sizes);
     at::assert_no_internal_overlap(result);
     at::assert_no_overlap(result, input);
   }

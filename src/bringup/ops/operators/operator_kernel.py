@@ -163,20 +163,20 @@ def kernel(
         tuple(flags),
     )
     where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-    return _register(operator, family, declaration, _target(operator), strided, where)
+    return _register(operator, family, declaration, strided, where)
 
 
 def _register(
     operator: str,
     family: Sequence[Overload],
     declaration: Declaration,
-    target: str,
     strided: Sequence[str],
     where: str,
 ) -> OperatorKernel:
     """All overloads or, where one is refused, none."""
     native = torch_library("devices.kernel").operators
-    planners = [(one, Planner(one, declaration, target)) for one in family]
+    target, available = _target(operator)
+    planners = [(one, Planner(one, declaration, target, available)) for one in family]
     places = [_strided(operator, one, declaration.kind, strided) for one in family]
     handles: dict[str, Any] = {}
     with _lock:
@@ -275,12 +275,14 @@ def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[st
     return [names.index(name) for name in strided]
 
 
-def _target(operator: str) -> str:
-    """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+def _target(operator: str) -> tuple[str, frozenset[torch.dtype]]:
+    """What jit builds for: device code for the family of the device ("sim" of "sim-1"); and the
+    dtypes that the device has.
+    """
     loaded = devices.loaded()
     if loaded is None:
         raise DeviceError(
             f"devices.kernel({operator!r}): no driver is loaded; call devices.load_driver() first"
         )
     properties = torch.get_device_module(loaded.device_name).get_device_properties()
-    return str(properties.arch).partition("-")[0]
+    return str(properties.arch).partition("-")[0], properties.dtypes

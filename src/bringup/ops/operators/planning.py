@@ -59,12 +59,21 @@ class Declaration:
 class Planner:
     """Plans calls of one overload; called natively for each new choice of dtypes."""
 
-    def __init__(self, overload: Overload, declaration: Declaration, target: str) -> None:
-        """`target`: what jit builds for. Raises `SchemaError` for a macro that no argument has."""
+    def __init__(
+        self,
+        overload: Overload,
+        declaration: Declaration,
+        target: str,
+        available: frozenset[torch.dtype],
+    ) -> None:
+        """`target`: what jit builds for; `available`: the dtypes that the device's tensors may
+        have. Raises `SchemaError` for a macro that no argument has.
+        """
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
         self._declaration = declaration
         self._target = target
+        self._available = available
         self._check_macros()
 
     def _check_macros(self) -> None:
@@ -93,7 +102,8 @@ class Planner:
         if not results:
             return None
         if not all(_has_c_type(v) and _has_one_dtype(v) for v in inputs) or not all(
-            dtype_name(dtype) in C_TYPES for dtype in (*results, *written)
+            dtype_name(dtype) in C_TYPES and dtype in self._available
+            for dtype in (*results, *written)
         ):
             return None
         decided = self._decided(inputs, results[0])

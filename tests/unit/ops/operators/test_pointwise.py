@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -19,9 +19,11 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32,
 
 
 @pytest.fixture(scope="module")
-def add() -> devices.OperatorKernel:
-    return devices.kernel("aten::add", source=kernels.source(kernels.ADD), kind="pointwise",
+def add() -> Iterator[devices.OperatorKernel]:
+    kernel = devices.kernel("aten::add", source=kernels.source(kernels.ADD), kind="pointwise",
                           supports=("floating", "integral"))  # fmt: skip
+    yield kernel
+    kernel.close()
 
 
 @st.composite

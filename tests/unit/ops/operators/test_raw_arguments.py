@@ -1,0 +1,75 @@
+"""Raw kernels: arguments by schema, results as torch's Meta kernel describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.unit.ops.operators import kernels
+
+from bringup import devices, jit
+from bringup.errors import KernelError, MissingKernelError, SchemaError
+
+Declare = Callable[..., devices.OperatorKernel]
+
+EMBEDDING = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+  const bringup::View<const T, 2> weight(args[0]);
+  const DLTensor& indices = bringup::tensor(args[1]);
+  T* out = static_cast<T*>(bringup::tensor(args[5]).data);
+  for (int64_t i = 0; i < bringup::numel(indices); ++i) {
+    const int64_t row = static_cast<const INDEX*>(indices.data)[i];
+    if (row < 0 || row >= weight.size(0)) return bringup::fail(ctx, "an index is out of range");
+    for (int64_t j = 0; j < weight.size(1); ++j) *out++ = weight(row, j);
+  }
+  return 0;
+}
+"""
+DTYPES = {"T": "weight", "INDEX": "indices"}
+
+
+def test_macros_name_the_dtypes_of_arguments(declare: Declare) -> None:
+    declare("aten::embedding", EMBEDDING, "raw", dtypes=DTYPES, strided=("weight",))
+    weight = torch.randn(4, 5)
+    for dtype in (torch.int64, torch.int32):
+        indices = torch.tensor([[3, 0], [1, 1]], dtype=dtype)
+        got = torch.embedding(weight.t().to("npu").t(), indices.to("npu"))
+        assert torch.equal(got.cpu(), torch.embedding(weight, indices))
+    native = {row.operator: row.calls for row in devices.fallback_report().native}
+    assert native["aten::embedding"] == 2
+
+
+def test_a_failure_of_the_kernel_names_the_operator_at_the_next_wait(declare: Declare) -> None:
+    declare("aten::embedding", EMBEDDING, "raw", dtypes=DTYPES)
+    torch.embedding(torch.ones(2, 2, device="npu"), torch.tensor([7], device="npu"))
+    with pytest.raises((RuntimeError, KernelError), match=r"embedding[\s\S]*out of range"):
+        torch.npu.synchronize()
+
+
+def test_a_strided_argument_is_copied_unless_the_kernel_takes_it(declare: Declare) -> None:
+    declare("aten::native_layer_norm", kernels.LAYER_NORM, "raw")
+    x = torch.randn(6, 4)
+    got = torch.layer_norm(x.to("npu").t(), (6,))
+    torch.testing.assert_close(got.cpu(), torch.layer_norm(x.t(), (6,)))
+
+
+def test_frozen_a_dtype_that_was_not_built_is_refused_by_name(declare: Declare) -> None:
+    text = kernels.LAYER_NORM + "// of the frozen test\n"
+    declare("aten::native_layer_norm", text, "raw")
+    with jit.frozen(), pytest.raises(MissingKernelError, match="aten::native_layer_norm"):
+        torch.layer_norm(torch.ones(2, 3, device="npu"), (3,))
+
+
+def test_what_a_program_needs_is_recorded_for_prebuild(declare: Declare) -> None:
+    declare("aten::mul", kernels.MUL)
+    with jit.record() as recording:
+        torch.ones(2, device="npu", dtype=torch.bfloat16) * 2
+    assert [spec.source.name for spec in recording.specs] == ["kernel.entry.cpp"]
+
+
+def test_a_macro_of_no_argument_is_refused() -> None:
+    with pytest.raises(SchemaError, match="expected a tensor argument"):
+        devices.kernel("aten::embedding", source=kernels.source(EMBEDDING), kind="raw",
+                       dtypes={"T": "wieght"})  # fmt: skip
