@@ -42,6 +42,12 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any]) -> None:
+        """`devices.kernel` makes one.
+
+        Args:
+            where: the line of the declaration, for messages.
+            handles: the native registration of each overload, by its name.
+        """
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)
