@@ -5,6 +5,7 @@
 #include <ATen/Dispatch_v2.h>
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -24,6 +25,7 @@ bool on_device(const at::Tensor& tensor) { return tensor.device().type() == kDri
 
 // What the driver can copy from one to the other as it is: one linear range, or rows.
 std::optional<RowLayout> driver_layout(const at::Tensor& source, const at::Tensor& target) {
+  if (source.layout() != c10::kStrided || target.layout() != c10::kStrided) return std::nullopt;
   const auto layout = RowLayout::of(source, target);
   const bool rows = layout.has_value() && layout->height > 1;
   return rows && active_driver()->copy_2d_async == nullptr ? std::nullopt : layout;
@@ -88,11 +90,8 @@ void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIn
   const End on_host{0, host_address};
   const bool up = kind == BRINGUP_HOST_TO_DEVICE;
   copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, rows, stream);
-  if (left_to_stream) {
-    record_host_use(host_address, host, stream);
-  } else {
-    wait_for_copy(device, stream, host);
-  }
+  const bool kept = left_to_stream && record_host_use(host_address, host, stream);
+  if (!kept) wait_for_copy(device, stream, host);
 }
 
 // Between two devices the copy runs in the source's current stream, ordered after and before the
@@ -127,6 +126,27 @@ void copy_by_driver(const at::Tensor& source, const at::Tensor& target, const Ro
   const bool left_to_stream = non_blocking && is_pinned_address(host.data_ptr());
   copy_host_range(up ? BRINGUP_HOST_TO_DEVICE : BRINGUP_DEVICE_TO_HOST, device.data_ptr(),
                   device.device().index(), host.data_ptr(), rows, host.storage(), left_to_stream);
+}
+
+// What can be moved in place: the same bytes in the same order, between visible memory and the
+// host's.
+bool is_in_place(const at::Tensor& source, const at::Tensor& target,
+                 const std::optional<RowLayout>& rows) {
+  return driver_facts().host_visible && rows.has_value() && rows->height == 1 &&
+         (on_device(source) ? target : source).is_cpu();
+}
+
+// The stream comes to its end first.
+void copy_in_place(const at::Tensor& source, const at::Tensor& target, size_t bytes) {
+  const bool up = on_device(target);
+  const c10::DeviceIndex device = (up ? target : source).device().index();
+  synchronize_current_stream(device);
+  void* to = target.mutable_data_ptr();
+  const void* from = source.const_data_ptr();
+  void* view = nullptr;
+  check_driver(active_driver()->host_view(device, up ? to : from, &view), "asking for a host view");
+  // The host's end may be an alias of the same memory.
+  std::memmove(up ? view : to, up ? from : view, bytes);
 }
 
 // The host's copy_ over aliases: any layout, any dtype, nothing staged.
@@ -167,9 +187,11 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   const c10::OptionalDeviceGuard guard(on_device(target) ? target.device() : source.device());
   const bool host_end = !on_device(source) || !on_device(target);
   const bool by_driver = !driver_facts().host_visible || !host_end || non_blocking;
-  const auto rows = by_driver ? driver_layout(source, target) : std::nullopt;
-  if (rows.has_value()) {
+  const auto rows = driver_layout(source, target);
+  if (rows.has_value() && by_driver) {
     copy_by_driver(source, target, *rows, non_blocking);
+  } else if (is_in_place(source, target, rows)) {
+    copy_in_place(source, target, rows->width);
   } else if (driver_facts().host_visible) {
     copy_through_aliases(source, target);
   } else {
@@ -208,11 +230,16 @@ at::Tensor copy_to_host(const at::Tensor& device_tensor) {
   at::Tensor host = at::empty({0}, device_tensor.options().device(c10::kCPU));
   host.unsafeGetTensorImpl()->set_sizes_and_strides(device_tensor.sizes(), device_tensor.strides());
   if (bytes > 0) {
-    at::Tensor buffer = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-    host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer.storage());
+    at::DataPtr memory = bytes < kStagedBytes ? at::DataPtr() : pinned_or_nothing(bytes);
+    if (memory.get() == nullptr) memory = c10::GetCPUAllocator()->allocate(bytes);
+    void* address = memory.get();
+    const c10::Storage buffer(
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                              std::move(memory), c10::GetCPUAllocator(), true));
+    host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer);
     copy_host_range(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(),
-                    device_tensor.device().index(), buffer.data_ptr(), RowLayout::linear(bytes),
-                    buffer.storage(), false);
+                    device_tensor.device().index(), address, RowLayout::linear(bytes), buffer,
+                    false);
   }
   if (device_tensor.is_conj()) host._set_conj(true);
   if (device_tensor.is_neg()) host._set_neg(true);

@@ -2,6 +2,18 @@
 // memory on zero-copy aliases, else on copies.
 #include "torch/devices/fallback.h"
 
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/exp_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/neg_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/silu_ops.h>
+#include <ATen/ops/sqrt_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tanh_ops.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -173,8 +185,23 @@ void adopt_value(HostCall& call, c10::IValue& value) {
 
 // torch's composite kernel of a structured operator: it checks the arguments, allocates the result
 // and calls the out form. Reached through the table of a device that has no kernels at all.
+constexpr c10::DispatchKeySet kComposites(c10::DispatchKey::PrivateUse3);
 void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse3), stack);
+  op.redispatchBoxed(kComposites, stack);
+}
+
+// What the host returned becomes the device's, by `adopt`.
+template <class Adopt>
+void adopt_results(const OperatorPlan& plan, const HostCall& call, FallbackCall& counted,
+                   Adopt adopt) {
+  try {
+    adopt();
+    counted.copied(call.bytes_to_host(), call.bytes_to_device());
+  } catch (const c10::TypeError& error) {
+    // Python's operators (a * b) turn a TypeError into NotImplemented and lose what it says.
+    if (!plan.takes_dtype) TORCH_WARN(error.what_without_backtrace());
+    throw;
+  }
 }
 
 // The keys of the CPU's kernel: sparse where an argument is.
@@ -215,16 +242,11 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
     op.redispatchBoxed(kHostKeys, stack);
   }
   if (plan.mutates) call.write_back();
-  try {
+  adopt_results(plan, call, counted, [&] {
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
       adopt_value(call, (*stack)[i]);
     }
-    counted.copied(call.bytes_to_host(), call.bytes_to_device());
-  } catch (const c10::TypeError& error) {
-    // Python's operators (a * b) turn a TypeError into NotImplemented and lose what it says.
-    if (!plan.takes_dtype) TORCH_WARN(error.what_without_backtrace());
-    throw;
-  }
+  });
 }
 
 template <c10::DispatchKey host_key>
@@ -236,6 +258,69 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       return run_composite(op, stack);
   }
   run_cpu_kernel<host_key>(op, keys, stack);
+}
+
+// The same without boxing, for an aten operator of single tensors and numbers that writes to none
+// of them and has one result.
+template <class Op, class Signature = typename Op::schema>
+struct Unboxed;
+template <class Op, class... Arguments>
+struct Unboxed<Op, at::Tensor(Arguments...)> {
+  static at::Tensor run(c10::DispatchKeySet, Arguments... arguments) {
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    static const OperatorPlan& plan = kept_plan(op);
+    if (C10_UNLIKELY(has_own_kernel(plan.out_form))) {
+      return Op::redispatch(kComposites, arguments...);
+    }
+    FallbackCall counted(*plan.record);
+    CommonDevice common;
+    (see(common, arguments), ...);
+    const c10::Device device = common.get(op.operator_name());
+    const c10::OptionalDeviceGuard guard(
+        device.index() == current_device() ? std::nullopt : std::optional(device));
+    HostCall call(device.index(), host_call_mode());
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    at::Tensor result = Op::redispatch(kCpuKeys, host_value(call, arguments)...);
+    adopt_results(plan, call, counted, [&] { result = call.adopt(result); });
+    return result;
+  }
+
+ private:
+  static void see(CommonDevice& common, const at::Tensor& tensor) {
+    if (tensor.defined()) common.see(tensor, false);
+  }
+  static void see(CommonDevice&, const at::Scalar&) {}
+  static at::Tensor host_value(HostCall& call, const at::Tensor& tensor) {
+    return call.stand_in(tensor, false);
+  }
+  static const at::Scalar& host_value(HostCall&, const at::Scalar& number) { return number; }
+};
+
+using UnboxedKernels = std::unordered_map<c10::OperatorName, c10::KernelFunction>;
+
+template <class... Ops>
+UnboxedKernels unboxed() {
+  return {{c10::OperatorName(Ops::name, Ops::overload_name),
+           c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(Unboxed<Ops>::run))}...};
+}
+
+// Short operators that models call often: boxing is a tenth of such a call.
+const UnboxedKernels& unboxed_kernels() {
+  namespace ops = at::_ops;
+  static const auto* kernels = new UnboxedKernels(
+      unboxed<ops::add_Tensor, ops::div_Tensor, ops::exp, ops::mul_Tensor, ops::neg, ops::relu,
+              ops::rsqrt, ops::sigmoid, ops::silu, ops::sqrt, ops::sub_Tensor, ops::tanh>());
+  return *kernels;
+}
+
+template <c10::DispatchKey host_key>
+c10::KernelFunction single_kernel(const c10::OperatorName& op) {
+  if constexpr (host_key == c10::DispatchKey::CPU) {
+    const auto found = unboxed_kernels().find(op);
+    if (found != unboxed_kernels().end()) return found->second;
+  }
+  return c10::KernelFunction::makeFromBoxedFunction<&run_on_host<host_key>>();
 }
 
 // The registrations for single operators on PrivateUse1; an empty one was withdrawn.
@@ -253,13 +338,13 @@ SingleRegistrations& single_registrations() {
 template <c10::DispatchKey host_key>
 c10::RegistrationHandleRAII register_single(const c10::OperatorName& op, c10::DispatchKey key) {
   return c10::Dispatcher::singleton().registerImpl(
-      op, key, c10::KernelFunction::makeFromBoxedFunction<&run_on_host<host_key>>(), std::nullopt,
-      nullptr, std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__));
+      op, key, single_kernel<host_key>(op), std::nullopt, nullptr,
+      std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__));
 }
 
 // Operators with a CPU kernel and a composite one: without a kernel of its own the device would get
 // the composite one, which is a detour (structured operators), or slower and less exact
-// (layer_norm).
+// (layer_norm). And those that have an unboxed kernel.
 template <c10::DispatchKey host_key>
 void register_instead_of_composites(c10::DispatchKey key) {
   static auto* kept = new std::vector<c10::RegistrationHandleRAII>;
@@ -269,7 +354,9 @@ void register_instead_of_composites(c10::DispatchKey key) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op.has_value() || !op->hasKernelForDispatchKey(host_key)) continue;
     if (op->hasKernelForDispatchKey(key)) continue;
-    if (!op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+    const bool is_unboxed = host_key == DispatchKey::CPU && unboxed_kernels().contains(name);
+    if (!is_unboxed &&
+        !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) &&
         !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
         !op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
       continue;

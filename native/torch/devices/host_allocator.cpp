@@ -162,23 +162,32 @@ void free_pinned(void* context) {
 
 at::HostAllocator& host_allocator() { return pinned_allocator(); }
 
+at::DataPtr pinned_or_nothing(size_t bytes) {
+  try {
+    return pinned_allocator().allocate(bytes);
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
 bool is_pinned_address(const void* address) {
   PinnedRanges& pinned = pinned_ranges();
   std::lock_guard lock(pinned.mutex);
   return pinned.find(address) != pinned.ranges.end();
 }
 
-void record_host_use(void* address, const at::Storage& storage, const c10::Stream& stream) {
+bool record_host_use(void* address, const at::Storage& storage, const c10::Stream& stream) {
   PinnedRanges& pinned = pinned_ranges();
   {
     std::lock_guard lock(pinned.mutex);
     const auto range = pinned.find(address);
     if (range != pinned.ranges.end() && range->second.registered) {
       range->second.uses.insert_or_assign({stream.device_index(), stream.id()}, end_of(stream));
-      return;
+      return true;
     }
   }
-  host_allocator().record_event(address, storage.data_ptr().get_context(), stream);
+  const at::DataPtr& memory = storage.data_ptr();
+  return host_allocator().record_event(memory.get(), memory.get_context(), stream);
 }
 
 void register_host_memory(void* address, size_t bytes) {

@@ -14,6 +14,7 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
 #include "torch/devices/dtypes.h"
+#include "torch/devices/host_allocator.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -148,6 +149,11 @@ void take_geometry(const at::Tensor& to, const at::Tensor& from) {
                                                   from.storage_offset());
 }
 
+// A capture records what host code allocates in copy mode, so its interceptor stays.
+bool intercepts(HostCall::Mode mode, const AllocationInterceptor* former) {
+  return mode == HostCall::Mode::kAlias || (mode == HostCall::Mode::kStage && former == nullptr);
+}
+
 }  // namespace
 
 at::Tensor host_alias(const at::Tensor& device_tensor) {
@@ -163,7 +169,7 @@ HostCall::HostCall(c10::DeviceIndex device, Mode mode)
     : device_(device),
       mode_(mode),
       former_interceptor_(current_interceptor()),
-      scope_(mode == Mode::kAlias ? this : former_interceptor_) {
+      scope_(intercepts(mode, former_interceptor_) ? this : former_interceptor_) {
   [[maybe_unused]] static const bool known = (add_raw_release(&release_redirected), true);
   synchronize_current_stream(device);
 }
@@ -178,7 +184,7 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
       return pairs_[i].host;
     }
   }
-  if (mode_ == Mode::kCopy) {
+  if (mode_ != Mode::kAlias) {
     check_overlap(tensor, written);
     bytes_to_host_ += tensor.nbytes();
   }
@@ -207,7 +213,21 @@ at::Tensor HostCall::new_alias(const at::Tensor& tensor) const {
   return alias_of(tensor, true);
 }
 
-at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&) {
+// Large memory of the CPU comes from the pinned cache. Where that has none left ordinary memory
+// does.
+at::DataPtr HostCall::allocate_staged(size_t bytes, c10::Device device, c10::Allocator& base) {
+  const InterceptorScope outside(nullptr);
+  if (!device.is_cpu() || bytes < kStagedBytes) return base.allocate(bytes);
+  at::DataPtr block = pinned_or_nothing(bytes);
+  void* host = block.get();
+  if (host == nullptr) return base.allocate(bytes);
+  const at::DeleterFnPtr deleter = block.get_deleter();
+  redirected_memory().add(host, {block.release_context(), deleter});
+  return {host, host, &delete_redirected, c10::Device(c10::kCPU)};
+}
+
+at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
+  if (mode_ == Mode::kStage) return allocate_staged(bytes, device, base);
   const InterceptorScope outside(former_interceptor_);
   at::DataPtr block = allocate_intercepted(bytes, device_);
   if (device.type() == kDriverDevice) return block;
@@ -245,7 +265,8 @@ at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) {
 
 at::Tensor HostCall::copy_to_device(const at::Tensor& tensor) {
   bytes_to_device_ += tensor.nbytes();
-  return tensor.to(c10::Device(kDriverDevice, device_));
+  return tensor.to(c10::Device(kDriverDevice, device_), tensor.scalar_type(),
+                   /*non_blocking=*/mode_ == Mode::kStage);
 }
 
 at::Tensor HostCall::adopt(const at::Tensor& result) {
@@ -265,7 +286,7 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   for (const Pair& pair : pairs_) {
     if (storage_of(pair.host) != storage) continue;
     at::Tensor view = device_view(pair.original, result);
-    if (mode_ == Mode::kCopy) {  // the copy begins at the first element of the original
+    if (mode_ != Mode::kAlias) {  // the copy begins at the first element of the original
       const auto skipped = static_cast<size_t>(pair.original.storage_offset()) *
                            pair.original.element_size() / result.element_size();
       view.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(skipped) +
@@ -277,7 +298,7 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
     at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     // Not allocated through us, and others may hold it: a constant, or another thread's.
     const bool foreign = data.get() != nullptr && find_redirected(data.get()) == nullptr;
-    if (foreign || mode_ == Mode::kCopy) return copy_to_device(result);
+    if (foreign || mode_ != Mode::kAlias) return copy_to_device(result);
     storage->set_data_ptr_noswap(to_device(std::move(data), storage->nbytes()));
     storage->set_allocator(&device_allocator());
   }
@@ -321,7 +342,7 @@ void HostCall::write_copy_back(const Pair& pair) {
     take_geometry(pair.original, moved);
   } else {
     bytes_to_device_ += pair.host.nbytes();
-    pair.original.copy_(pair.host);
+    pair.original.copy_(pair.host, /*non_blocking=*/mode_ == Mode::kStage);
   }
 }
 

@@ -49,7 +49,9 @@ class CommonDevice {
 
 class HostCall final : AllocationInterceptor {
  public:
-  enum class Mode { kAlias, kCopy };
+  // kStage: copies too, for host code that keeps nothing it is given. What it allocates lies in
+  // pinned memory, so that results go to the device without waiting.
+  enum class Mode { kAlias, kCopy, kStage };
 
   // Waits for the current stream of `device`, and raises what failed in it. Alias mode requires
   // host-visible memory.
@@ -83,6 +85,7 @@ class HostCall final : AllocationInterceptor {
   };
 
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
+  at::DataPtr allocate_staged(size_t bytes, c10::Device device, c10::Allocator& base);
   const Redirected* find_redirected(const void* host) const;
   at::DataPtr to_device(at::DataPtr&& data, size_t bytes);
   at::Tensor new_alias(const at::Tensor& tensor) const;
@@ -109,7 +112,7 @@ class HostCall final : AllocationInterceptor {
 
 // Aliases where the driver allows them.
 inline HostCall::Mode host_call_mode() noexcept {
-  return driver_facts().host_visible ? HostCall::Mode::kAlias : HostCall::Mode::kCopy;
+  return driver_facts().host_visible ? HostCall::Mode::kAlias : HostCall::Mode::kStage;
 }
 
 }  // namespace bringup::torch_ext

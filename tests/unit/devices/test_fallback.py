@@ -195,3 +195,50 @@ def test_an_out_form_of_a_vendor_serves_all_forms_of_a_structured_operator() -> 
     assert (fresh.cpu() == 7).all()
     assert z.tolist() == [7, 7]
     assert (x - y).cpu().eq(0).all()  # the fallback again
+
+
+UNBOXED = {
+    "add.Tensor": lambda x: x + x,
+    "div.Tensor": lambda x: x / x,
+    "exp": torch.exp,
+    "mul.Tensor": lambda x: x * 3,
+    "neg": torch.neg,
+    "relu": torch.relu,
+    "rsqrt": torch.rsqrt,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "sqrt": torch.sqrt,
+    "sub.Tensor": lambda x: torch.sub(x, 2 * x, alpha=0.5),
+    "tanh": torch.tanh,
+}
+
+
+@pytest.mark.parametrize("operator", UNBOXED)
+def test_short_operators_without_boxing_have_the_bytes_of_cpu_and_are_counted(
+    operator: str,
+) -> None:
+    here = torch.rand(3, 5)[:, 1:] - 0.25
+    there = here.to("npu")
+    devices.fallback_report(reset=True)
+    result = UNBOXED[operator](there)
+    assert row(f"aten::{operator}").calls == 1
+    expected = UNBOXED[operator](here)
+    assert result.device == there.device
+    assert result.stride() == expected.stride()
+    torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_short_operators_without_boxing_run_in_the_device_of_their_tensors() -> None:
+    x = torch.ones(2, device="npu:1")
+    assert (x + x).device == torch.relu(x).device == x.device
+    with pytest.raises(RuntimeError, match=r"tensors of aten::mul.Tensor .* npu:1 and cpu"):
+        x * torch.ones(2)
+
+
+def test_a_kernel_takes_the_place_of_an_unboxed_fallback_while_it_lives() -> None:
+    x = torch.full((2,), -1.0, device="npu")
+    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells once that the fallback's kernel is overridden
+        library.impl("relu", lambda self: torch.full_like(self, 7), "PrivateUse1")
+        assert torch.relu(x).tolist() == [7, 7]
+    assert torch.relu(x).tolist() == [0, 0]
