@@ -228,7 +228,7 @@ def test_what_is_called_a_host_fallback_is_counted_as_one(info: Any) -> None:
         (torch.ops.aten.add, r"has the overloads .*aten::add\.Tensor"),
         (torch.add, r"expected a tensor, the name of an operator .*dispatch_trace"),
     ],
-    ids=str,
+    ids=["near name", "no name", "overloads", "packet", "function"],
 )
 def test_what_is_no_one_operator_is_refused(what: Any, words: str) -> None:
     with pytest.raises(DeviceError, match=words):
