@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps import device_operators
 from tests.sweeps.support import sized
 
 import sim_ops
 from bringup import devices
+from bringup.conformance._opinfo import operators, sweep
 
 # By the names of torch's OpInfos. `native`: the kernel that they have to reach in float32.
 OPERATORS = {
@@ -22,7 +22,7 @@ OPERATORS = {
     "neg": "neg",
     "addcmul": "addcmul",
     "where": "where.self",
-    "clamp": "clamp",
+    "clamp": "clamp.Tensor",
     "nn.functional.relu": "relu",
     "div": "div.Tensor",
     "reciprocal": "reciprocal",
@@ -97,7 +97,7 @@ def cases() -> list[Any]:
     chosen = []
     for name, step in STEPS.items():
         dtype = getattr(torch, name)
-        ours = [op for op in device_operators.operators(dtype) if op.name in OPERATORS]
+        ours = [op for op in operators(dtype) if op.name in OPERATORS]
         for op in ours[:: sized(step, 1)]:
             chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
     return chosen
@@ -109,20 +109,19 @@ def test_a_kernel_gives_the_cpus_results_and_gradients(
     op: Any, dtype: torch.dtype, sweep_counts: Counter[str]
 ) -> None:
     name = str(dtype).removeprefix("torch.")
-    failures = list(device_operators.sweep(op, dtype, sweep_counts))
+    failures = list(sweep(op, dtype, sweep_counts, "npu"))
     found = {(f.operator, name, f.sample, f.phase): f.told for f in failures}
     assert {key: told for key, told in found.items() if key not in KNOWN} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
-def test_the_samples_reach_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_operators, "SAMPLES", 8)
+def test_the_samples_reach_the_kernel(name: str) -> None:
     reached = set()
-    for op in device_operators.operators(torch.float32):
+    for op in operators(torch.float32):
         if op.name == name:
             devices.fallback_report(reset=True)
-            list(device_operators.sweep(op, torch.float32, Counter()))
+            list(sweep(op, torch.float32, Counter(), "npu"))
             reached |= {row.operator for row in devices.fallback_report().native}
     assert f"aten::{OPERATORS[name]}" in reached
 
