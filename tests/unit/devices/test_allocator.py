@@ -25,9 +25,23 @@ def stat(key: str) -> int:
     return int(torch.npu.memory_stats()[f"{key}.current"])
 
 
+def segments_and_statistics() -> tuple[list[Segment], dict[str, Any]]:
+    """Both of one moment: the garbage collector may free a tensor of an earlier test in between."""
+    for _ in range(100):
+        before = torch.npu.memory_stats()
+        found = segments()
+        if torch.npu.memory_stats() == before:
+            return found, before
+    raise AssertionError("the statistics changed a hundred times while the segments were read")
+
+
 def check_snapshot(live: list[torch.Tensor]) -> None:
     """Blocks cover their segments, tensors have blocks of their own, statistics are the sums."""
-    found = segments()
+    found, statistics = segments_and_statistics()
+
+    def current(key: str) -> int:
+        return int(statistics[f"{key}.current"])
+
     blocks = {}
     for segment in found:
         address = segment["address"]
@@ -40,7 +54,7 @@ def check_snapshot(live: list[torch.Tensor]) -> None:
     for tensor in live:
         assert blocks[tensor.data_ptr()] >= tensor.nbytes
     assert len({tensor.data_ptr() for tensor in live}) == len(live)
-    assert stat("segment.all") == len(found)
+    assert current("segment.all") == len(found)
     for key, field in (
         ("reserved_bytes", "total_size"),
         ("allocated_bytes", "allocated_size"),
@@ -48,16 +62,16 @@ def check_snapshot(live: list[torch.Tensor]) -> None:
     ):
         for pool in ("small", "large"):
             of_pool = [s[field] for s in found if s["segment_type"] == pool]
-            assert stat(f"{key}.{pool}_pool") == sum(of_pool), (key, pool)
-        assert stat(f"{key}.all") == sum(segment[field] for segment in found)
+            assert current(f"{key}.{pool}_pool") == sum(of_pool), (key, pool)
+        assert current(f"{key}.all") == sum(segment[field] for segment in found)
     free_parts = [
         block["size"]
         for segment in found
         for block in segment["blocks"]
         if block["state"] == "inactive" and len(segment["blocks"]) > 1
     ]
-    assert stat("inactive_split.all") == len(free_parts)
-    assert stat("inactive_split_bytes.all") == sum(free_parts)
+    assert current("inactive_split.all") == len(free_parts)
+    assert current("inactive_split_bytes.all") == sum(free_parts)
 
 
 STEPS = st.lists(
