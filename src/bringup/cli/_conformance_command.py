@@ -41,6 +41,13 @@ def conformance(
     driver: Annotated[
         str | None, typer.Option(help="A driver's library or name; default: BRINGUP_DRIVER, sim.")
     ] = None,
+    load: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Called in each process once the driver is loaded: kernels of a package.",
+        ),
+    ] = "",
     level: Annotated[
         int,
         typer.Option(min=0, max=2, help="0: driver; 1: and runtime; 2: and operators and models."),
@@ -89,6 +96,7 @@ def conformance(
 
     found = suite.run_conformance(
         driver or settings.driver() or "sim",
+        load=load,
         level=level,
         pattern=pattern,
         every=every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,9 +36,10 @@ class CaseResult:
         reason: of what is no pass, in words.
         samples: how many inputs were tried.
         calls: of operators on the device, as far as they compute.
-        calls_on_host: how many operators ran on the host instead.
-        seconds: of the device's part.
-        seconds_on_host: of the operators that ran on the host.
+        calls_on_host: how many of them ran on the host instead, or with its help.
+        seconds: of the operators on the device, as far as they compute, until all have ended; of a
+            driver's function, or of what did not end, the whole case.
+        seconds_on_host: of those that ran on the host, or with its help.
         error: the largest of results that agree, relative to the largest value; by dtype.
     """
 
@@ -94,7 +95,7 @@ def run_case(case: str, device: str, samples: int) -> CaseResult:
         device: which is tested.
         samples: of an operator, at most so many.
     """
-    watch = _Counting()
+    watch = _Counting(device)
     devices.fallback_report(reset=True)
     try:
         result = _run(case, device, samples, watch)
@@ -104,14 +105,14 @@ def run_case(case: str, device: str, samples: int) -> CaseResult:
         result = CaseResult(case, _kind_of(described(error)), reason=described(error))
     if case.startswith("runtime/"):  # all of it is the device's part
         fell = devices.fallback_report()
-        watch.calls_on_host, watch.seconds_on_host = fell.calls, fell.seconds
+        watch.fell_back = fell.calls > 0
     return replace(
         result,
-        native=result.outcome == "pass" and not watch.calls_on_host,
+        native=result.outcome == "pass" and not watch.fell_back,
         calls=watch.mode.calls,
-        calls_on_host=watch.calls_on_host,
+        calls_on_host=watch.mode.calls_on_host,
         seconds=watch.seconds,
-        seconds_on_host=watch.seconds_on_host,
+        seconds_on_host=watch.mode.seconds_on_host,
         error=watch.error,
     )
 
@@ -142,6 +143,8 @@ def _of_failures(case: str, failures: list[Failure], counts: Counter[str]) -> Ca
     wrong = [failure for failure in failures if not failure.is_torchs_own]
     tried = counts["samples"] - (len(failures) - len(wrong))
     words = [f"sample {one.sample}, {one.phase}: {one.told}" for one in wrong]
+    if failures and not tried:
+        return CaseResult(case, "skipped", reason=f"of torch itself: {failures[0].told}")
     return _of_words(case, words, tried, [one.told for one in wrong])
 
 
@@ -173,44 +176,79 @@ def _name(op: Any) -> str:
 
 
 class _CountCalls(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Counts the operators that compute."""
+    """Counts and times the operators that compute on a device, and those of them that used the
+    host. What is called with tensors of the host alone is no work of the device's.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         super().__init__()
+        self._device = torch.device(device).type
         self.calls = 0
+        self.calls_on_host = 0
+        self.seconds = 0.0
+        self.seconds_on_host = 0.0
+
+    @property
+    def native_calls(self) -> int:
+        """Those that did not use the host."""
+        return self.calls - self.calls_on_host
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Counts the operator and runs it."""
-        self.calls += computes(func)
-        return func(*args, **(kwargs or {}))
+        """Runs the operator and counts it."""
+        if not computes(func):
+            return func(*args, **(kwargs or {}))
+        before = devices.fallback_report().calls
+        result = None
+        start = time.perf_counter()
+        try:
+            result = func(*args, **(kwargs or {}))
+        finally:
+            took = time.perf_counter() - start
+            if any(t.device.type == self._device for t in tensors((args, kwargs, result))):
+                on_host = devices.fallback_report().calls > before
+                self.calls += 1
+                self.calls_on_host += on_host
+                self.seconds += took
+                self.seconds_on_host += took * on_host
+        return result
 
 
 class _Counting(Watch):
     """What the device's part of a case called, took, and was off by."""
 
-    def __init__(self) -> None:
-        self.mode = _CountCalls()
-        self.seconds = 0.0
-        self.calls_on_host = 0
-        self.seconds_on_host = 0.0
-        self.error = 0.0
+    counts_calls = True
 
-    def calls(self) -> AbstractContextManager[object]:
-        """Counts what is called on the device meanwhile."""
-        return self._counted()
+    def __init__(self, device: str) -> None:
+        self.mode = _CountCalls(device)
+        self.waited = 0.0
+        self.fell_back = False
+        self.error = 0.0
+        self._device = device
+
+    @property
+    def seconds(self) -> float:
+        """Of the operators that compute, with the wait for those that were only queued."""
+        return self.mode.seconds + self.waited
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        devices.fallback_report(reset=True)
-        start = time.perf_counter()
+    def run(self) -> Iterator[None]:
+        """Sees whether anything falls back meanwhile."""
+        before = devices.fallback_report().calls
         try:
-            with self.mode:
-                yield
+            yield
         finally:
-            self.seconds += time.perf_counter() - start
-            fell = devices.fallback_report()
-            self.calls_on_host += fell.calls
-            self.seconds_on_host += fell.seconds
+            self.fell_back |= devices.fallback_report().calls > before
+
+    @contextmanager
+    def calls(self) -> Iterator[None]:
+        """Counts what is called on the device meanwhile."""
+        with self.run(), self.mode:
+            queued = self.mode.native_calls
+            yield
+            if self.mode.native_calls > queued:
+                start = time.perf_counter()
+                torch.get_device_module(self._device).synchronize()
+                self.waited += time.perf_counter() - start
 
     def results(self, got: object, expected: object) -> None:
         """Keeps the largest error.

@@ -52,10 +52,25 @@ DRAWN |= {"nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_p
 
 
 class Watch:
-    """Sees what runs on the device; this one does nothing."""
+    """Sees what runs on the device; this one does nothing.
+
+    Attributes:
+        counts_calls: whether a sample of an operator is run a second time, for its calls.
+    """
+
+    counts_calls = False
+
+    def run(self) -> AbstractContextManager[object]:
+        """Entered around the run of a sample on the device that is compared; nothing that sees
+        operators may be active then. torch drops the conjugation of views in operators that call
+        others while a dispatch mode is active: its complex pinv is wrong there, on every device.
+        """
+        return nullcontext()
 
     def calls(self) -> AbstractContextManager[object]:
-        """Entered around every run of a sample on the device."""
+        """Entered around a run whose operators are counted: the second one of an operator's sample,
+        the only one of a module or an optimizer.
+        """
         return nullcontext()
 
     def results(self, got: object, expected: object) -> None:
@@ -153,13 +168,16 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
         yield "move", described(failed)
         return
     device = torch.device(run.device).type if move.moved else "cpu"
+    copies = Mover(run.device)(arguments)
     repeatable = op.name not in UNINITIALISED | DRAWN and _is_repeatable(op, arguments)
     expected, their_error = outcome(lambda: _call(op, arguments))
     if their_error is None and not is_strided(expected):
         counts["not strided"] += 1
         return
-    with watch.calls():
+    with watch.run():
         got, our_error = outcome(lambda: _call(op, there))
+    backward = run.backward and their_error is None
+    _count_calls(run, copies, sample.output_process_fn_grad if backward else None)
     counts["samples"] += 1
     tolerance = ACCUMULATES_OTHERWISE.get(op.name) if run.dtype.itemsize == 2 else None
     words = told(got, our_error, expected, their_error, repeatable, device, tolerance)
@@ -167,18 +185,30 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
         yield "forward", words
     elif repeatable:
         watch.results(got, expected)
-    if words or not run.backward or their_error is not None:
+    if words or not backward:
         return
     counts["backwards"] += 1
     process = sample.output_process_fn_grad
     theirs, their_error = outcome(lambda: gradients(arguments, process(expected)))
-    with watch.calls():
+    with watch.run():
         ours, our_error = outcome(lambda: gradients(there, process(got)))
     words = told(ours, our_error, theirs, their_error, repeatable, device)
     if words:
         yield "backward", words
     elif repeatable:
         watch.results(ours, theirs)
+
+
+def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> None:
+    """Runs a sample once more for its operators; backward with the function of its result that has
+    a gradient. How that ends the first run tells.
+    """
+    if not run.watch.counts_calls:
+        return
+    with run.watch.calls():
+        got, failed = outcome(lambda: _call(run.op, arguments))
+        if failed is None and process is not None:
+            outcome(lambda: gradients(arguments, process(got)))
 
 
 def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:

@@ -38,13 +38,19 @@ class Worker:
         driver: of the device, as for `devices.load_driver`.
         samples: of an operator, at most so many.
         seconds: what one case may take.
+        load: MODULE:FUNCTION, called once the driver is loaded; "": nothing is.
         program: the worker's command; None for `PROGRAM`.
     """
 
     def __init__(
-        self, driver: str, samples: int, seconds: float, program: Sequence[str] | None = None
+        self,
+        driver: str,
+        samples: int,
+        seconds: float,
+        load: str = "",
+        program: Sequence[str] | None = None,
     ) -> None:
-        self._command = [*(program or PROGRAM), driver, str(samples)]
+        self._command = [*(program or PROGRAM), driver, str(samples), *([load] if load else [])]
         self._seconds = seconds
         self._running: _Process | None = None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import hashlib
+import importlib.util
 import json
 import queue
 import threading
@@ -109,6 +110,7 @@ class Conformance:
 def run_conformance(
     driver: str = "sim",
     *,
+    load: str = "",
     level: int = 2,
     pattern: str = "*",
     every: int = 1,
@@ -124,6 +126,9 @@ def run_conformance(
 
     Args:
         driver: its library, or its name.
+        load: "MODULE:FUNCTION" of a package with kernels for the device: the function is called in
+            each process, once the driver is loaded. The module has to be importable there
+            (installed, or on PYTHONPATH).
         level: 0, the functions of the driver; 1, the runtime too; 2, operators, modules and
             optimizers too.
         pattern: cases whose names match, as in a shell.
@@ -137,7 +142,7 @@ def run_conformance(
 
     Raises:
         DriverError: the driver cannot be found or loaded.
-        ModelError: there is no such level, or no case has such a name.
+        ModelError: there is no such level, no such module, or no case has such a name.
     """
     if level not in (0, 1, 2):
         raise ModelError(f"level {level}: expected 0, 1 or 2")
@@ -148,13 +153,15 @@ def run_conformance(
     wanted = named[::every]
     if not wanted:
         raise ModelError(f"no case matches {pattern!r}: expected a name like 'op/add/float32'")
-    journal = _Journal(library, samples)
+    if load:
+        found.facts["kernels"] = load
+    journal = _Journal(library, samples, load)
     known = journal.results(resume)
     found.resumed = sum(case in known for case in wanted)
     run = _Run(found, journal, wanted, known, on_result)
     try:
         run.driver(library, pattern)
-        run.others(str(library), samples, seconds, workers)
+        run.others(lambda: Worker(str(library), samples, seconds, load), workers)
     except KeyboardInterrupt:
         found.is_interrupted = True
     found.results = [run.known[case] for case in wanted if case in run.known]
@@ -235,13 +242,13 @@ class _Run:
             native = outcome == "pass"
             self._keep(CaseResult(case, outcome, native, one.reason, 1, seconds=one.seconds))
 
-    def others(self, driver: str, samples: int, seconds: float, workers: int) -> None:
+    def others(self, make: Callable[[], Worker], workers: int) -> None:
         """Everything else, in workers."""
         cases: queue.SimpleQueue[str] = queue.SimpleQueue()
         missing = [case for case in self._missing() if not case.startswith("driver/")]
         for case in missing:
             cases.put(case)
-        made = [Worker(driver, samples, seconds) for _ in range(min(workers, len(missing)))]
+        made = [make() for _ in range(min(workers, len(missing)))]
         if made:
             self._found.facts |= {name: str(value) for name, value in made[0].facts().items()}
         errors: list[Exception] = []
@@ -284,16 +291,19 @@ class _Run:
 
 class _Journal:
     """Results as lines of a file, one for each case, under all that they depend on: the content of
-    the driver, torch, the number of samples, and the settings of the environment.
+    the driver and of the package with kernels, torch, the number of samples, and the settings of
+    the environment.
     """
 
-    def __init__(self, library: Path, samples: int) -> None:
+    def __init__(self, library: Path, samples: int, load: str) -> None:
         import torch
 
         content = hashlib.sha256(library.read_bytes())
         chosen = {row["variable"]: row["now"] for row in settings.table() if row["now"]}
         chosen.pop("BRINGUP_CACHE_DIR", None)  # where this file is
-        content.update(f"{torch.__version__} {__version__} {samples} {chosen}".encode())
+        content.update(f"{torch.__version__} {__version__} {samples} {chosen} {load}".encode())
+        if load:
+            _add_package(content, load)
         self.path = settings.cache_dir() / "conformance" / f"{content.hexdigest()[:24]}.jsonl"
 
     def results(self, resume: bool) -> dict[str, CaseResult]:
@@ -314,6 +324,24 @@ class _Journal:
         """Keeps a result."""
         with self.path.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+
+
+def _add_package(content: hashlib._Hash, load: str) -> None:
+    """Adds the files of a package to a digest: sources of kernels as well as Python."""
+    module, colon, function = load.partition(":")
+    if not (module and colon and function):
+        raise ModelError(f"{load!r}: expected MODULE:FUNCTION, such as 'sim_ops:load'")
+    package = module.partition(".")[0]
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ModelError(f"{load}: there is no module {package!r}: install it, or set PYTHONPATH")
+    folders = spec.submodule_search_locations
+    files = [Path(spec.origin)] if spec.origin and not folders else []
+    for folder in folders or []:
+        files += [file for file in Path(folder).rglob("*") if file.suffix != ".pyc"]
+    for file in sorted(files):
+        if file.is_file():
+            content.update(str(file).encode() + b"\0" + file.read_bytes())
 
 
 def _row(line: str) -> CaseResult | None:

@@ -1,11 +1,13 @@
 """A process that runs cases: a line on its input is a case, a line on its output the result.
 
-`python -m bringup.conformance._worker DRIVER SAMPLES`. What a case prints goes to standard error.
+`python -m bringup.conformance._worker DRIVER SAMPLES [MODULE:FUNCTION]`: when the driver is loaded
+the function is called. What a case prints goes to standard error.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
@@ -13,7 +15,7 @@ import sys
 
 def main() -> None:
     """Runs what it is told to, until its input ends."""
-    driver, samples = sys.argv[1], int(sys.argv[2])
+    driver, samples, *load = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import torch
@@ -22,6 +24,8 @@ def main() -> None:
     from bringup.conformance._cases import run_case
 
     info = devices.load_driver(driver)
+    for name in load:
+        _load(name)
     facts = {
         "device": info.device_name,
         "description": info.description,
@@ -29,8 +33,18 @@ def main() -> None:
     }
     print(json.dumps({**facts, "host_visible": info.host_visible}), file=answers, flush=True)
     for line in sys.stdin:
-        result = run_case(line.strip(), info.device_name, samples)
+        result = run_case(line.strip(), info.device_name, int(samples))
         print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
+
+
+def _load(name: str) -> None:
+    """Calls MODULE:FUNCTION; a process that cannot says why and ends."""
+    module, _, function = name.partition(":")
+    try:
+        getattr(importlib.import_module(module), function)()
+    except Exception as error:
+        words = " ".join(str(error).split())
+        sys.exit(f"loading {name}: {type(error).__name__}: {words}")
 
 
 if __name__ == "__main__":

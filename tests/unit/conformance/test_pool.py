@@ -30,7 +30,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    made = Worker("sim", 1, 1.0, [sys.executable, "-c", SCRIPT])
+    made = Worker("sim", 1, 1.0, program=[sys.executable, "-c", SCRIPT])
     yield made
     made.close()
 
@@ -62,6 +62,8 @@ def test_a_hang_is_ended_after_its_time_and_the_next_one_runs(worker: Worker) ->
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_last_line() -> None:
-    worker = Worker("sim", 1, 1.0, [sys.executable, "-c", "raise SystemExit('no such driver')"])
+    worker = Worker(
+        "sim", 1, 1.0, program=[sys.executable, "-c", "raise SystemExit('no such driver')"]
+    )
     with pytest.raises(DriverError, match="exit code 1; no such driver"):
         worker.facts()
