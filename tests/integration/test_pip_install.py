@@ -30,7 +30,10 @@ def test_plain_install_works_outside_the_source_tree_and_brings_no_torch(tmp_pat
         "_native.torch_library()\n"
         "from bringup._native import _find\n"  # what another torch's library is built from
         "assert str(_find.source_folder()) == sys.argv[1] + '/bringup/source'\n"
-        "assert (_native.library_dir() / 'torch_version').read_text() == torch.__version__\n"
+        "found = _find.in_folder(_native.library_dir() / str(_find.running_key()))\n"
+        "assert next(found).artifact.torch == torch.__version__\n"
+        "assert _find.core_build_key(_native.library_dir()) == _find.source_digest(\n"
+        "    _find.source_folder())\n"
         "from bringup.cli import _new_command\n"
         "for kind in ('kernel', 'pass'):\n"
         "    _new_command.write_package(kind, f'a_{kind}', pathlib.Path(sys.argv[2]))\n"

@@ -195,8 +195,10 @@ def _text(key: _find.Key, reasons: list[str]) -> str:
 def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
     """The first library that fits, and why those before it do not."""
     refused: list[str] = []
-    for candidate in _find.candidates(key, library_dir()):  # which loads the shared runtime first
-        problem = candidate.incompatibility_reason(key)
+    package_folder = library_dir()  # loads the shared runtime first
+    build_key = _find.core_build_key(package_folder)
+    for candidate in _find.candidates(key, package_folder):
+        problem = candidate.incompatibility_reason(key, build_key)
         if not problem:
             try:
                 return _find.load(candidate, key), refused
@@ -219,9 +221,10 @@ def recipe_for(key: _find.Key) -> tuple[_build.Recipe | None, str]:
         return None, f"it cannot be built here: {missing}"
     import torch
 
-    folder = _find.cache_folder(key, _find.source_digest(sources))
+    digest = _find.source_digest(sources)
+    folder = _find.cache_folder(key, digest)
     name = f"bringup's native library for {key}"
-    return _build.torch_recipe(name, sources, folder, torch.__version__), ""
+    return _build.torch_recipe(name, sources, folder, digest, torch.__version__), ""
 
 
 def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
@@ -234,9 +237,16 @@ def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
         path = _build.obtain(recipe)
         if distrust := _find.distrust(path.parent):
             return None, f"{path} is not loaded: {distrust}"
-        return _find.load(_find.LibraryCandidate(path, key.torch), key), ""
+        return _load_built(path, key), ""
     except NativeLibraryError as error:
         return None, str(error)
+
+
+def _load_built(path: Path, key: _find.Key) -> ModuleType:
+    candidate = next(found for found in _find.in_folder(path.parent) if found.path == path)
+    if problem := candidate.incompatibility_reason(key, _find.core_build_key(library_dir())):
+        raise NativeLibraryError(problem)
+    return _find.load(candidate, key)
 
 
 def _without(key: _find.Key, reason: str) -> TorchLibrary:

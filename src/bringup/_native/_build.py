@@ -21,11 +21,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from bringup import settings
 from bringup._locks import Owner, exclusive
+from bringup._native import _manifest
 from bringup._processes import started
 from bringup.errors import NativeLibraryError
 
@@ -50,7 +52,8 @@ class Recipe:
         folder: where that is published; made by this.
         definitions: CMake variables.
         basis: what else a build depends on: a failure is remembered while all of it is the same.
-        notes: small files that are published beside the product, by name.
+        build_key: the digest of the sources, for the manifest beside the product.
+        torch: the version of torch that it links, for the manifest.
     """
 
     name: str
@@ -60,7 +63,8 @@ class Recipe:
     folder: Path
     definitions: Mapping[str, str] = field(default_factory=dict)
     basis: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    build_key: str = ""
+    torch: str = ""
 
     @property
     def failure_file(self) -> Path:
@@ -73,11 +77,17 @@ class Recipe:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def published(self) -> Path | None:
-        """The library, if it is there."""
-        return next(iter(sorted(self.folder.glob(self.product))), None)
+        """The library, if it is there whole."""
+        with contextlib.suppress(ValueError):  # a damaged manifest: it is built again
+            for artifact in _manifest.read(self.folder):
+                if fnmatch(artifact.file, self.product) and not artifact.damage(self.folder):
+                    return self.folder / artifact.file
+        return None
 
 
-def torch_recipe(name: str, sources: Path, folder: Path, torch_version: str) -> Recipe:
+def torch_recipe(
+    name: str, sources: Path, folder: Path, build_key: str, torch_version: str
+) -> Recipe:
     """The library that links libtorch, from bringup's own sources."""
     return Recipe(
         name=name,
@@ -87,7 +97,8 @@ def torch_recipe(name: str, sources: Path, folder: Path, torch_version: str) -> 
         folder=folder,
         definitions={"Python_EXECUTABLE": sys.executable, "BRINGUP_TORCH": "ON"},
         basis={"torch": torch_version, "nanobind": _version("nanobind")},
-        notes={"torch_version": torch_version},
+        build_key=build_key,
+        torch=torch_version,
     )
 
 
@@ -207,9 +218,9 @@ def _build(recipe: Recipe) -> Path:
         whole = draft / "published"
         whole.mkdir(mode=0o700)
         made.rename(whole / made.name)
-        for name, text in recipe.notes.items():
-            (whole / name).write_text(text)
+        _manifest.write(whole, recipe.build_key, recipe.torch)
         recipe.failure_file.unlink(missing_ok=True)
+        shutil.rmtree(recipe.folder, ignore_errors=True)  # what is there now is damaged
         whole.rename(recipe.folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

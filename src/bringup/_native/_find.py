@@ -1,23 +1,23 @@
 """Which library links the running torch: its key, and where one may lie.
 
-A library belongs to one minor version of torch and one Python. Three places may have it: a folder
-of this package that is called by the key, the package's own folder (what came with the install),
-and the cache, where one is built when neither fits.
+A library belongs to one minor version of torch and one Python. Two places may have it: a folder of
+this package, and the cache, where one is built when none of the package fits. The manifest beside a
+library says what it was built for.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from bringup import settings
+from bringup._native import _manifest
+from bringup._native._manifest import Artifact, minor, source_digest
 from bringup.errors import NativeLibraryError
 
 __all__ = [
@@ -25,16 +25,15 @@ __all__ = [
     "LibraryCandidate",
     "cache_folder",
     "candidates",
+    "core_build_key",
+    "in_folder",
     "load",
-    "module_file",
     "running_key",
     "source_digest",
     "source_folder",
 ]
 
 MODULE = "bringup._native._torch"
-VERSION_FILE = "torch_version"  # beside a library: the torch that it was built with
-_SOURCES = ("CMakeLists.txt", "cmake", "include", "native")
 
 
 class Key(NamedTuple):
@@ -42,7 +41,7 @@ class Key(NamedTuple):
 
     Attributes:
         torch: the minor version, "2.13".
-        python: the Python tag, "cp311".
+        python: the ABI of the Python, "cp311".
     """
 
     torch: str
@@ -50,11 +49,6 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"torch-{self.torch}-{self.python}"
-
-
-def minor(version: str) -> str:
-    """ "2.13" of "2.13.0+cpu"."""
-    return ".".join(version.split(".")[:2])
 
 
 def running_key() -> Key:
@@ -65,11 +59,7 @@ def running_key() -> Key:
         raise NativeLibraryError(
             f"torch cannot be imported ({error}): pip install torch==2.13.0"
         ) from error
-    return Key(minor(torch.__version__), f"cp{sys.version_info[0]}{sys.version_info[1]}{_flags()}")
-
-
-def _flags() -> str:
-    return str(getattr(sys, "abiflags", ""))
+    return Key(minor(torch.__version__), _manifest.interpreter().abi)
 
 
 class LibraryCandidate(NamedTuple):
@@ -77,37 +67,54 @@ class LibraryCandidate(NamedTuple):
 
     Attributes:
         path: the file.
-        torch: the minor version that it was built for; "" where only loading tells.
+        artifact: what its manifest says of it; None where there is no entry.
+        problem: why there is none.
     """
 
     path: Path
-    torch: str
+    artifact: Artifact | None
+    problem: str = ""
 
-    def incompatibility_reason(self, key: Key) -> str:
-        """Why it cannot be the library of `key`, or ""."""
-        if self.torch in ("", key.torch):
-            return ""
-        return f"{self.path} was built for torch {self.torch}, this is torch {key.torch}"
+    def incompatibility_reason(self, key: Key, build_key: str = "") -> str:
+        """Why it cannot be the library of `key` beside a core of `build_key`, or ""."""
+        if self.artifact is None:
+            return self.problem
+        runs = _manifest.interpreter()
+        problem = self.artifact.incompatibility_reason(runs, key.torch, build_key)
+        problem = problem or self.artifact.damage(self.path.parent)
+        return f"{self.path} {problem}" if problem else ""
 
 
 def candidates(key: Key, package_folder: Path) -> Iterator[LibraryCandidate]:
-    """The libraries that there are for this Python, best first."""
-    for folder in (package_folder / str(key), *_cached_folders(key)):
-        if (path := module_file(folder)) is not None:
-            yield LibraryCandidate(path, key.torch)
-    if (path := module_file(package_folder)) is not None:
-        version_file = path.parent / VERSION_FILE
-        yield LibraryCandidate(
-            path, minor(version_file.read_text().strip()) if version_file.is_file() else ""
-        )
+    """The libraries that there are, best first: of this key, of the cache, of other keys."""
+    mine = package_folder / str(key)
+    others = sorted(folder for folder in package_folder.glob("torch-*") if folder != mine)
+    for folder in (mine, *_cached_folders(key), *others):
+        yield from in_folder(folder)
 
 
-def module_file(folder: Path) -> Path | None:
-    """The torch library in a folder, for this Python."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        if (path := folder / f"_torch{suffix}").is_file():
-            return path
-    return None
+def in_folder(folder: Path) -> Iterator[LibraryCandidate]:
+    """The libraries of one folder, with what its manifest says of each."""
+    files = sorted(folder.glob("_torch*.so"))
+    try:
+        listed = {artifact.file: artifact for artifact in _manifest.read(folder)}
+    except ValueError as error:
+        for path in files:
+            yield LibraryCandidate(path, None, str(error))
+        return
+    for path in files:
+        missing = f"{path} is not in a {_manifest.MANIFEST} beside it"
+        artifact = listed.get(path.name)
+        yield LibraryCandidate(path, artifact, "" if artifact else missing)
+
+
+def core_build_key(package_folder: Path) -> str:
+    """The build key of the native core; "" where it has no manifest (a plain cmake build)."""
+    try:
+        listed = _manifest.read(package_folder)
+    except ValueError as error:
+        raise NativeLibraryError(str(error)) from error
+    return next((found.build_key for found in listed if found.file.startswith("_core")), "")
 
 
 def _cached_folders(key: Key) -> Iterator[Path]:
@@ -138,23 +145,9 @@ def source_folder() -> Path | None:
     """The folder with CMakeLists.txt and the sources: of the install, or a checkout's root."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "source", package.parents[1]):
-        if all((folder / name).exists() for name in _SOURCES):
+        if _manifest.is_source_folder(folder):
             return folder
     return None
-
-
-@cache
-def source_digest(sources: Path) -> str:
-    """SHA-256 over names and contents of everything that a library is built from."""
-    import hashlib  # it loads OpenSSL
-
-    digest = hashlib.sha256()
-    for name in _SOURCES:
-        place = sources / name
-        for file in [place] if place.is_file() else sorted(place.rglob("*")):
-            if file.is_file():
-                digest.update(f"{file.relative_to(sources)}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
 
 
 def load(candidate: LibraryCandidate, key: Key) -> ModuleType:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bringup._native import _build, _find
+from bringup._native import _build, _find, _manifest
 from bringup._native._build import Recipe
 from bringup.errors import NativeLibraryError
 
@@ -52,7 +52,8 @@ def recipe(tmp_path: Path) -> Recipe:
         product="_torch*.so",
         folder=tmp_path / "cache" / "torch-1.0-cp311" / "abc",
         basis={"torch": "1.0"},
-        notes={"torch_version": "1.0"},
+        build_key="1" * 64,
+        torch="1.0",
     )
 
 
@@ -65,7 +66,8 @@ def test_what_was_built_is_published_whole_and_found_the_next_time(
 ) -> None:
     library = _build.obtain(recipe)
     assert library == recipe.folder / "_torch.so"
-    assert (recipe.folder / "torch_version").read_text() == "1.0"
+    (artifact,) = _manifest.read(recipe.folder)
+    assert (artifact.file, artifact.torch, artifact.build_key) == ("_torch.so", "1.0", "1" * 64)
     assert left_over(recipe) == ["abc", "abc.lock"]
     assert not _find.distrust(recipe.folder)
     told = capfd.readouterr().err
@@ -74,6 +76,15 @@ def test_what_was_built_is_published_whole_and_found_the_next_time(
     stamp = library.stat()
     assert _build.obtain(recipe).stat() == stamp
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("file", ["_torch.so", "manifest.json"])
+def test_what_was_damaged_in_the_cache_is_built_again(recipe: Recipe, file: str) -> None:
+    library = _build.obtain(recipe)
+    (recipe.folder / file).write_bytes(b"cut off")
+    assert recipe.published() is None
+    assert _build.obtain(recipe) == library
+    assert _manifest.read(recipe.folder)[0].damage(recipe.folder) == ""
 
 
 def test_a_failure_has_the_error_and_is_not_repeated_until_something_changes(

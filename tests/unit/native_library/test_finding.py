@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.machinery
 import json
 import logging
@@ -15,11 +16,13 @@ import pytest
 import torch
 
 from bringup import _native, cli, errors, graphs
-from bringup._native import _build, _find
-from bringup._native._find import Key, LibraryCandidate
+from bringup._native import _build, _find, _manifest
+from bringup._native._find import Key
 
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
-OTHER = Key("2.99", "cp311")
+BUILD_KEY = "1" * 64
+HERE = _manifest.interpreter()
+OTHER = Key("2.99", HERE.abi)
 
 
 @pytest.fixture
@@ -38,18 +41,28 @@ def undecided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     sys.modules.pop(_find.MODULE, None)  # monkeypatch brings back what was there
 
 
-def put_library(folder: Path, built_with: str = "") -> Path:
-    """A file that looks like a library and is none."""
+def put_library(folder: Path, built_with: str, name: str = f"_torch{SUFFIX}") -> Path:
+    """A file that looks like a library and is none, and its manifest."""
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"_torch{SUFFIX}"
-    library.write_bytes(b"not ELF")
-    if built_with:
-        (folder / _find.VERSION_FILE).write_text(built_with)
+    library = folder / name
+    library.write_bytes(b"\x7fELF of " + built_with.encode())
+    _manifest.write(folder, BUILD_KEY, built_with)
     return library
 
 
-def compiled_library(folder: Path, built_with: str) -> Path:
-    """A module called `_torch` that says with which torch it was built."""
+def change_manifest(folder: Path, **changes: str) -> None:
+    """The manifest of a folder with one library, with other entries."""
+    record = json.loads((folder / _manifest.MANIFEST).read_text())
+    record["artifacts"][0].update(changes)
+    (folder / _manifest.MANIFEST).write_text(json.dumps(record))
+
+
+def paths(found: list[_find.LibraryCandidate]) -> list[Path]:
+    return [candidate.path for candidate in found]
+
+
+def compiled_library(folder: Path, built_with: str, listed_with: str = "") -> Path:
+    """A module called `_torch` that says with which torch it was built, as its manifest does."""
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "fake.c"
     source.write_text(
@@ -67,6 +80,7 @@ def compiled_library(folder: Path, built_with: str) -> Path:
     argv = ["cc", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(library)]
     subprocess.run(argv, check=True)
     source.unlink()
+    _manifest.write(folder, BUILD_KEY, listed_with or built_with)
     return library
 
 
@@ -76,15 +90,117 @@ def test_the_key_is_torch_minor_and_python_tag() -> None:
     assert str(_find.running_key()).startswith(f"torch-{major}.{minor}-{tag}")
 
 
-def test_a_folder_of_the_key_comes_first_and_other_keys_are_not_looked_at(tmp_path: Path) -> None:
-    put_library(tmp_path / "torch-2.98-cp311")
-    flat = put_library(tmp_path, "2.13.0+cpu")
-    keyed = put_library(tmp_path / str(OTHER))
+def test_of_several_side_by_side_the_one_of_the_key_comes_first(tmp_path: Path) -> None:
+    older = put_library(tmp_path / f"torch-2.13-{HERE.abi}", "2.13.0+cpu")
+    keyed = put_library(tmp_path / str(OTHER), "2.99.1+cpu")
     found = list(_find.candidates(OTHER, tmp_path))
-    assert found == [LibraryCandidate(keyed, "2.99"), LibraryCandidate(flat, "2.13")]
-    assert found[0].incompatibility_reason(OTHER) == ""
+    assert paths(found) == [keyed, older]
+    assert found[0].incompatibility_reason(OTHER, BUILD_KEY) == ""
     reason = found[1].incompatibility_reason(OTHER)
-    assert reason == f"{flat} was built for torch 2.13, this is torch 2.99"
+    assert reason == f"{older} was built for torch 2.13, this is torch 2.99"
+
+
+def test_two_interpreters_libraries_may_share_a_folder(tmp_path: Path) -> None:
+    mine = put_library(tmp_path / str(OTHER), "2.99.0")
+    other = put_library(tmp_path / str(OTHER), "2.99.0", "_torch.a-other.so")
+    change_manifest(tmp_path / str(OTHER), python="cp399", abi="cp399")
+    found = list(_find.candidates(OTHER, tmp_path))
+    assert paths(found) == [other, mine]
+    reasons = [candidate.incompatibility_reason(OTHER) for candidate in found]
+    assert reasons == [f"{other} was built for Python cp399, this is {HERE.abi}", ""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"platform": "linux_s390x"}, f"was built for linux_s390x, this is {HERE.platform}"),
+        ({"python": "cp39", "abi": "cp39"}, f"was built for Python cp39, this is {HERE.abi}"),
+        ({"abi": "cp311t"}, f"was built for Python cp311t, this is {HERE.abi}"),
+        ({"torch": "2.98.0"}, "was built for torch 2.98, this is torch 2.99"),
+        ({"build_key": "2" * 64}, f"was built from other sources ({'2' * 12}) than the native"),
+        ({"sha256": "3" * 64}, "is damaged: its SHA-256 is"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
+    library = put_library(tmp_path / str(OTHER), "2.99.0")
+    (candidate,) = _find.candidates(OTHER, tmp_path)
+    assert candidate.incompatibility_reason(OTHER, BUILD_KEY) == ""
+    change_manifest(library.parent, **changes)
+    (candidate,) = _find.candidates(OTHER, tmp_path)
+    assert candidate.incompatibility_reason(OTHER, BUILD_KEY).startswith(f"{library} {reason}")
+
+
+def test_a_library_that_no_manifest_lists_is_refused(tmp_path: Path) -> None:
+    library = put_library(tmp_path / str(OTHER), "2.99.0")
+    (library.parent / _manifest.MANIFEST).unlink()
+    (candidate,) = _find.candidates(OTHER, tmp_path)
+    assert candidate.incompatibility_reason(OTHER) == (
+        f"{library} is not in a manifest.json beside it"
+    )
+
+
+def test_a_manifest_lists_native_files_with_what_each_is_for(tmp_path: Path) -> None:
+    (tmp_path / "torch-2.99-cp311").mkdir()
+    (tmp_path / "_core.so").write_bytes(b"\x7fELF core")
+    (tmp_path / "libengine.so").write_bytes(b"\x7fELF engine")
+    (tmp_path / "_core.pyi").write_text("text")
+    _manifest.write(tmp_path, BUILD_KEY)
+    core, engine = _manifest.read(tmp_path)
+    assert dataclasses.astuple(core)[:5] == ("_core.so", HERE.python, HERE.abi, HERE.platform, "")
+    assert dataclasses.astuple(engine)[:4] == ("libengine.so", "", "none", HERE.platform)
+    for artifact in (core, engine):
+        assert artifact.damage(tmp_path) == ""
+        (tmp_path / artifact.file).write_bytes(b"\x7fELF something else")
+        assert "is damaged" in artifact.damage(tmp_path)
+        (tmp_path / artifact.file).unlink()
+        assert artifact.damage(tmp_path) == "cannot be read (No such file or directory)"
+    assert _find.core_build_key(tmp_path) == BUILD_KEY
+    assert _find.core_build_key(tmp_path / "nothing here") == ""
+    another_python = dataclasses.replace(HERE, python="cp399", abi="cp399")
+    assert engine.incompatibility_reason(another_python, "", "") == ""
+    assert "cp399" in core.incompatibility_reason(another_python, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "cannot be read: "),
+        ("[]", "has format list, expected 1: reinstall bringup"),
+        ('{"format": 2}', "has format 2, expected 1: reinstall bringup"),
+        ('{"format": 1}', "has no list of artifacts: reinstall bringup"),
+        ('{"format": 1, "artifacts": [{"file": "x"}]}', "has an artifact without abi, build_key"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    library = put_library(tmp_path / str(OTHER), "2.99.0")
+    manifest = library.parent / _manifest.MANIFEST
+    manifest.write_text(text)
+    (candidate,) = _find.candidates(OTHER, tmp_path)
+    assert candidate.incompatibility_reason(OTHER).startswith(f"{manifest} {reason}")
+    with pytest.raises(errors.NativeLibraryError, match=str(manifest)):
+        _find.core_build_key(library.parent)
+
+
+def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+    library = put_library(tmp_path / str(OTHER), "2.99.0")
+    change_manifest(library.parent, file=f"../{library.name}")
+    (candidate,) = _find.candidates(OTHER, tmp_path)
+    assert "which is not in its folder" in candidate.incompatibility_reason(OTHER)
+
+
+def test_what_make_build_installed_is_what_its_manifests_say() -> None:
+    folder = _native.library_dir()
+    (candidate,) = _find.in_folder(folder / str(_find.running_key()))
+    build_key = _find.core_build_key(folder)
+    assert candidate.incompatibility_reason(_find.running_key(), build_key) == ""
+    listed = _manifest.read(folder)
+    assert {"libbringup_engine.so", "libbringup_runtime.so", "libbringup_sim.so"} < {
+        artifact.file for artifact in listed
+    }
+    assert [artifact.damage(folder) for artifact in listed] == [""] * len(listed)
 
 
 def test_a_library_of_the_cache_is_found_for_these_sources_only(
@@ -93,10 +209,10 @@ def test_a_library_of_the_cache_is_found_for_these_sources_only(
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
     sources = _find.source_folder()
     assert sources is not None
-    put_library(_find.cache_folder(OTHER, "0" * 64))
+    put_library(_find.cache_folder(OTHER, "0" * 64), "2.99.0")
     assert list(_find.candidates(OTHER, tmp_path / "package")) == []
-    mine = put_library(_find.cache_folder(OTHER, _find.source_digest(sources)))
-    assert list(_find.candidates(OTHER, tmp_path / "package")) == [LibraryCandidate(mine, "2.99")]
+    mine = put_library(_find.cache_folder(OTHER, _find.source_digest(sources)), "2.99.0")
+    assert paths(list(_find.candidates(OTHER, tmp_path / "package"))) == [mine]
     mine.parent.chmod(0o777)
     assert "others than you may write" in _find.distrust(mine.parent)
     assert list(_find.candidates(OTHER, tmp_path / "package")) == []
@@ -110,13 +226,12 @@ def test_a_fitting_library_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undecided")
-@pytest.mark.parametrize("told", [True, False], ids=["version file", "only loading tells"])
+@pytest.mark.parametrize("told", [True, False], ids=["manifest", "only loading tells"])
 def test_a_library_for_another_torch_is_refused_by_both_versions_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, told: bool
 ) -> None:
-    library = compiled_library(tmp_path / "package", "2.99.0")
-    if told:
-        (library.parent / _find.VERSION_FILE).write_text("2.99.0+cpu\n")
+    listed_with = "" if told else torch.__version__
+    compiled_library(tmp_path / "package" / str(_find.running_key()), "2.99.0", listed_with)
     with caplog.at_level(logging.WARNING, logger="bringup.native"):
         assert not _native.has_torch_library()
         assert not _native.has_torch_library()
@@ -132,10 +247,27 @@ def test_a_library_for_another_torch_is_refused_by_both_versions_and_said_once(
 
 @pytest.mark.usefixtures("undecided")
 def test_a_damaged_library_is_named_and_done_without(tmp_path: Path) -> None:
-    library = put_library(tmp_path / "package", torch.__version__)
+    library = put_library(tmp_path / "package" / str(_find.running_key()), torch.__version__)
     status = _native.torch_library_status()
     assert status.module is None
     assert f"{library} cannot be loaded" in status.reason
+    _native.forget_torch_library()
+    library.write_bytes(b"\x7fELF cut off")
+    status = _native.torch_library_status()
+    assert status.module is None
+    assert f"{library} is damaged: its SHA-256 is" in status.reason
+
+
+@pytest.mark.usefixtures("undecided")
+def test_a_torch_that_no_library_was_built_for_is_named_with_the_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = compiled_library(tmp_path / "package" / str(_find.running_key()), torch.__version__)
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    reason = _native.torch_library_status().reason
+    built = _manifest.minor(torch.version.__version__)
+    assert f"{library} was built for torch {built}, this is torch 2.99;" in reason
+    assert "\n" not in reason
 
 
 @pytest.mark.usefixtures("undecided")
