@@ -43,6 +43,7 @@ struct OperatorPlan {
   bool takes_dtype = false;
   int device = -1;                              // position of this argument, or -1
   std::optional<c10::OperatorHandle> out_form;  // of a structured operator
+  bool out_form_may_fall_back = false;          // the fallback has an entry of its own for it
   RandomTraits random;
   std::vector<bool> writes;  // for each argument
   FallbackRecord* record = nullptr;
@@ -65,8 +66,21 @@ std::optional<c10::OperatorHandle> structured_out_form(const c10::OperatorHandle
   return find_out_form(op);
 }
 
-bool has_own_kernel(const std::optional<c10::OperatorHandle>& op) {
-  return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+// Part of what the dispatcher says of the kernels that this file registers for single operators.
+constexpr const char* kRegisteredHere = "registered at " __FILE__;
+
+// Whether the device's kernel of an operator that has one is an entry of the fallback.
+bool is_fallback(const c10::OperatorHandle& op) {
+  const auto kernel = op.getComputedKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  return kernel.debug().starts_with(kRegisteredHere);
+}
+
+bool has_single_registration(const c10::OperatorName& op);
+
+bool out_form_has_own_kernel(const OperatorPlan& plan) {
+  const std::optional<c10::OperatorHandle>& op = plan.out_form;
+  return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
+         !(plan.out_form_may_fall_back && is_fallback(*op));
 }
 
 OperatorPlan make_plan(const c10::OperatorHandle& op) {
@@ -77,6 +91,8 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
   plan.out_form = structured_out_form(op);
+  plan.out_form_may_fall_back =
+      plan.out_form.has_value() && has_single_registration(plan.out_form->operator_name());
   plan.record = &fallback_record(op.operator_name());
   const auto device = c10::OptionalType::create(c10::DeviceObjType::get());
   const auto dtype = c10::OptionalType::create(c10::ScalarTypeType::get());
@@ -254,7 +270,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   if constexpr (host_key == c10::DispatchKey::CPU) {
     const bool aten = op.schema().name().starts_with("aten::");
-    if (aten && C10_UNLIKELY(has_own_kernel(kept_plan(op).out_form)))
+    if (aten && C10_UNLIKELY(out_form_has_own_kernel(kept_plan(op))))
       return run_composite(op, stack);
   }
   run_cpu_kernel<host_key>(op, keys, stack);
@@ -270,7 +286,7 @@ struct Unboxed<Op, at::Tensor(Arguments...)> {
     static const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
     static const OperatorPlan& plan = kept_plan(op);
-    if (C10_UNLIKELY(has_own_kernel(plan.out_form))) {
+    if (C10_UNLIKELY(out_form_has_own_kernel(plan))) {
       return Op::redispatch(kComposites, arguments...);
     }
     FallbackCall counted(*plan.record);
@@ -335,11 +351,17 @@ SingleRegistrations& single_registrations() {
   return *one;
 }
 
+bool has_single_registration(const c10::OperatorName& op) {
+  SingleRegistrations& single = single_registrations();
+  const std::lock_guard lock(single.mutex);
+  return single.all.contains(op);
+}
+
 template <c10::DispatchKey host_key>
 c10::RegistrationHandleRAII register_single(const c10::OperatorName& op, c10::DispatchKey key) {
   return c10::Dispatcher::singleton().registerImpl(
       op, key, single_kernel<host_key>(op), std::nullopt, nullptr,
-      std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__));
+      std::string(kRegisteredHere) + ":" + std::to_string(__LINE__));
 }
 
 // Operators with a CPU kernel and a composite one: without a kernel of its own the device would get
@@ -386,7 +408,10 @@ void withdraw_fallback(const c10::OperatorName& op) {
   SingleRegistrations& single = single_registrations();
   const std::lock_guard lock(single.mutex);
   const auto found = single.all.find(op);
-  if (found != single.all.end()) found->second.reset();
+  if (found == single.all.end() || !found->second.has_value()) return;
+  // Below somebody else's kernel it stays: put back later it would win over that one.
+  const auto handle = c10::Dispatcher::singleton().findSchema(op);
+  if (handle.has_value() && is_fallback(*handle)) found->second.reset();
 }
 
 void restore_fallback(const c10::OperatorName& op) {
@@ -398,7 +423,7 @@ void restore_fallback(const c10::OperatorName& op) {
 }
 
 bool hands_to_out_form(const c10::OperatorHandle& op) {
-  return op.schema().name().starts_with("aten::") && has_own_kernel(structured_out_form(op));
+  return op.schema().name().starts_with("aten::") && out_form_has_own_kernel(kept_plan(op));
 }
 
 void register_fallback() {

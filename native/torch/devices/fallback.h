@@ -12,7 +12,8 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 // Takes the fallback's own registration for an operator out of the dispatcher, so that a kernel can
 // be registered in its place without overriding it, and puts it back. Nothing for an operator that
-// the fallback has no registration for: it is reached as the backend's fallback then.
+// the fallback has no registration for (it is reached as the backend's fallback then), nor for one
+// that somebody else has given a kernel.
 void withdraw_fallback(const c10::OperatorName& op);
 void restore_fallback(const c10::OperatorName& op);
 

@@ -197,6 +197,30 @@ def test_an_out_form_of_a_vendor_serves_all_forms_of_a_structured_operator() -> 
     assert (x - y).cpu().eq(0).all()  # the fallback again
 
 
+@pytest.mark.parametrize("name", ["all", "any"])
+def test_an_out_form_that_falls_back_itself_is_no_kernel_of_a_vendor(name: str) -> None:
+    """torch has kernels of the CPU and composite ones for `all.dims_out` and `any.dims_out`."""
+
+    def fill_true(
+        x: torch.Tensor, dim: object, keepdim: bool = False, *, out: torch.Tensor
+    ) -> object:
+        return out.fill_(True)
+
+    x = torch.tensor([[True, False], [True, True]], device="npu")
+    devices.fallback_report(reset=True)
+    function = getattr(torch, name)
+    assert function(x, dim=(0,)).tolist() == function(x.cpu(), dim=(0,)).tolist()
+    rows = {row.operator: row.calls for row in devices.fallback_report().rows}
+    assert rows == {f"aten::{name}.dims": 1}
+    entry = devices.dispatch_table(f"aten::{name}.dims")["PrivateUse1"]
+    assert entry.kind.value == "host fallback"
+    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        library.impl(f"{name}.dims_out", fill_true, "PrivateUse1")
+        assert function(x & False, dim=(0,)).tolist() == [True, True]
+    assert function(x & False, dim=(0,)).tolist() == [False, False]
+
+
 UNBOXED = {
     "add.Tensor": lambda x: x + x,
     "div.Tensor": lambda x: x / x,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +99,18 @@ def test_somebody_elses_kernel_is_not_overridden(declare: Declare) -> None:
     finally:
         library._destroy()
     assert torch.zeros(1, device="npu").erfinv().tolist() == [0]
+
+
+def test_a_refused_declaration_leaves_the_fallback_as_it_was(declare: Declare) -> None:
+    table = torch._C._dispatch_dump("aten::exp")
+    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        library.impl("exp", lambda x: torch.full_like(x, 7), "PrivateUse1")
+        with pytest.raises(DeviceError, match="somebody else registered"):
+            declare("aten::exp", "template <class T> T exp(T x) { return x; }")
+        assert torch.zeros(1, device="npu").exp().tolist() == [7]
+    assert torch._C._dispatch_dump("aten::exp") == table
+    assert torch.zeros(1, device="npu").exp().tolist() == [1]
 
 
 def test_a_kernel_that_does_not_compile_says_so_where_it_is_called(declare: Declare) -> None:
