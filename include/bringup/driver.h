@@ -131,9 +131,14 @@ typedef enum bringup_arg_kind {
   BRINGUP_ARG_TENSOR_LIST = 7
 } bringup_arg_kind;
 
+/* Bits of bringup_launch.flags. */
+/* The kernel waits for nothing: neither for the host nor for other work. A driver may run it within
+ * the call when all that its stream was given before is over; it need not. */
+#define BRINGUP_LAUNCH_WAITS_FOR_NOTHING (UINT64_C(1) << 0)
+
 /* One kernel launch. Everything it points at stays valid until the driver calls release(owner),
  * which it does exactly once, from any thread, when the launch has finished, failed or was refused.
- * release may be NULL. */
+ * release may be NULL. A driver reads no further than struct_size; what is behind it is 0. */
 typedef struct bringup_launch {
   uint32_t struct_size;
   int32_t nargs;
@@ -144,6 +149,8 @@ typedef struct bringup_launch {
   const char* name;     /* of the operator, for errors and traces */
   void* owner;
   void (*release)(void* owner);
+  /* --- since 1.1 */
+  uint64_t flags; /* BRINGUP_LAUNCH_* */
 } bringup_launch;
 
 /* Bits of bringup_driver.capabilities: the groups of functions behind it that the driver has. */

@@ -240,6 +240,10 @@ ArgKind LaunchBlock::kind(int32_t index) const {
   return state_->kinds[index];
 }
 
+void* LaunchBlock::detach() noexcept { return state_.release(); }
+
+void LaunchBlock::free_detached(void* detached) noexcept { delete static_cast<State*>(detached); }
+
 void LaunchBlock::set_int(int32_t index, int64_t value) {
   *static_cast<int64_t*>(state_->at(index, ArgKind::kInt)) = value;
 }

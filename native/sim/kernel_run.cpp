@@ -1,6 +1,9 @@
 #include "sim/kernel_run.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -10,6 +13,9 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr int32_t kExternalDevice = 12;  // DLPack's kDLExtDev
+
+// The most bytes of tensors, each by its elements, that a short launch may name.
+constexpr int64_t kShortLaunch = int64_t{16} << 10;
 
 // A worker's scratch memory. Request number i of a block gets buffer i, so a kernel launched again
 // and again allocates nothing.
@@ -145,7 +151,46 @@ std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, con
   return std::nullopt;
 }
 
+// How many bytes the elements of a tensor have, but no more than kShortLaunch + 1.
+int64_t bytes_of(const DLTensor* tensor) noexcept {
+  if (tensor == nullptr) return 0;
+  int64_t bytes = (int64_t{tensor->dtype.bits} * tensor->dtype.lanes + 7) / 8;
+  for (int32_t dim = 0; dim < tensor->ndim; ++dim) {
+    const int64_t size = tensor->shape[dim];
+    if (size == 0) return 0;
+    bytes = size > kShortLaunch ? kShortLaunch + 1 : std::min(bytes * size, kShortLaunch + 1);
+  }
+  return bytes;
+}
+
+int64_t bytes_of(const bringup_list* list) noexcept {
+  if (list == nullptr) return 0;
+  const auto* items = static_cast<DLTensor* const*>(list->data);
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < list->size && bytes <= kShortLaunch; ++i) bytes += bytes_of(items[i]);
+  return bytes;
+}
+
 }  // namespace
+
+bringup_launch read_launch(const bringup_launch& launch) noexcept {
+  bringup_launch read{};
+  std::memcpy(&read, &launch, std::min<size_t>(launch.struct_size, sizeof read));
+  return read;
+}
+
+bool is_short_launch(const bringup_launch& launch) noexcept {
+  if ((launch.flags & BRINGUP_LAUNCH_WAITS_FOR_NOTHING) == 0) return false;
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < launch.nargs && bytes <= kShortLaunch; ++i) {
+    if (launch.kinds[i] == BRINGUP_ARG_TENSOR) {
+      bytes += bytes_of(static_cast<const DLTensor*>(launch.args[i]));
+    } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST) {
+      bytes += bytes_of(static_cast<const bringup_list*>(launch.args[i]));
+    }
+  }
+  return bytes <= kShortLaunch;
+}
 
 Failure failure_of(const char* name, const Place& place, const std::string& what, int64_t code,
                    std::string text) {

@@ -2,12 +2,13 @@
 
 #include <cstring>
 
+#include "sim/kernel_run.h"
 #include "sim/status.h"
 
 namespace bringup::sim {
 
 LaunchCopy::LaunchCopy(const bringup_launch& launch)
-    : launch_(launch),
+    : launch_(read_launch(launch)),
       name_(launch.name != nullptr ? launch.name : "?"),
       kinds_(launch.kinds, launch.kinds + launch.nargs) {
   for (int32_t i = 0; i < launch.nargs; ++i) args_.push_back(copy(launch.args[i], kinds_[i]));

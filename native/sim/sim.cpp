@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -392,7 +393,8 @@ int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
 }
 
 void check_launch(const bringup_launch& launch) {
-  require(launch.struct_size >= sizeof(bringup_launch), "a launch with a struct_size too small");
+  require(launch.struct_size >= offsetof(bringup_launch, flags),
+          "a launch with a struct_size too small");
   require(launch.fn != nullptr, "a launch without a function");
   require(launch.grid >= 1, "a launch over less than one block");
 }

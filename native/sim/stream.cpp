@@ -77,7 +77,7 @@ std::optional<bringup_record> describe_work(const Task& task) {
       task);
 }
 
-// A copy or fill of few bytes, or an event: nothing that could wait or call anybody.
+// A copy or fill of few bytes, an event, or a launch that says so: nothing that could wait.
 bool is_short(const Task& task) {
   return std::visit(
       Overloaded{
@@ -86,6 +86,7 @@ bool is_short(const Task& task) {
           [](const FillTask& fill) { return fill.bytes <= kShortWork; },
           [](const WideFillTask& fill) { return fill.size * fill.count <= kShortWork; },
           [](const RecordTask&) { return true; },
+          [](const OwnedLaunch& launch) { return is_short_launch(launch.get()); },
           [](const auto&) { return false; },
       },
       task);
@@ -104,12 +105,16 @@ Stream::~Stream() { stop(false); }
 void Stream::enqueue(Task task) {
   bool wake = false;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
     const bool at_once = runs_at_once(task);
     if (!at_once && !thread_.joinable()) thread_ = std::thread(&Stream::work, this);
     const WorkNumber number = next_number(task);
     Queued queued{std::move(task), number};
+    if (at_once && std::holds_alternative<OwnedLaunch>(queued.task)) {
+      submitted_.fetch_add(1, std::memory_order_release);
+      return launch_here(std::move(queued), std::move(lock));
+    }
     if (at_once) {
       perform(queued);
       submitted_.fetch_add(1, std::memory_order_release);
@@ -124,10 +129,26 @@ void Stream::enqueue(Task task) {
   if (wake) wake_.notify_one();
 }
 
+// The kernel and the launch's owner are others' code, which may give this stream work: they run
+// without the lock, and the worker waits until they are over.
+void Stream::launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexcept {
+  launching_ = true;
+  lock.unlock();
+  const bool worker = std::exchange(t_worker, true);
+  perform(queued);
+  finish(std::move(queued.task));
+  t_worker = worker;
+  lock.lock();
+  launching_ = false;
+  const bool is_awaited = !incoming_.empty() || draining_ || dropping_;
+  lock.unlock();
+  if (is_awaited) wake_.notify_all();
+}
+
 // Not where faults delay or put off what a stream does, nor where streams stand back for each
 // other.
 bool Stream::runs_at_once(const Task& task) const {
-  return idle() && is_short(task) && !Faults::active() && !resetting_.load() &&
+  return !launching_ && idle() && is_short(task) && !Faults::active() && !resetting_.load() &&
          priority_ >= kLeastPriority && !turns_.any_urgent();
 }
 
@@ -236,11 +257,12 @@ void Stream::raise_failure() {
 void Stream::stop(bool drain) {
   std::thread ending;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     (drain ? draining_ : dropping_) = true;
+    wake_.wait(lock, [&] { return !launching_; });
     ending = std::exchange(thread_, std::thread());
   }
-  wake_.notify_one();
+  wake_.notify_all();
   turns_.wake();
   if (ending.joinable()) ending.join();
 }
@@ -253,7 +275,8 @@ void Stream::work() {
       std::unique_lock lock(mutex_);
       sleeping_ = incoming_.empty();
       if (sleeping_) set_ready(false);
-      wake_.wait(lock, [&] { return !incoming_.empty() || draining_ || dropping_; });
+      wake_.wait(lock,
+                 [&] { return !launching_ && (!incoming_.empty() || draining_ || dropping_); });
       sleeping_ = false;
       if (incoming_.empty()) return;
       batch.swap(incoming_);

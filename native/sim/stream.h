@@ -84,8 +84,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int32_t device() const noexcept { return place_.device; }
   int number() const noexcept { return place_.stream_number; }
 
-  // Cheap when the worker is busy: a lock and a push. A short copy or fill, or an event, that
-  // nothing is before is performed here instead, which takes no longer than waking the worker.
+  // Cheap when the worker is busy: a lock and a push. A short copy, fill or launch, or an event,
+  // that nothing is before is performed here instead, which takes no longer than waking the worker.
   // Throws SimError once the stream was stopped.
   void enqueue(Task task);
   void record(const std::shared_ptr<Event>& event);
@@ -121,6 +121,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void work();
   // Whether the caller may perform it, as no task is queued or runs. With mutex_ held.
   bool runs_at_once(const Task& task) const;
+  // Performs a launch in the calling thread, while others may only queue.
+  void launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexcept;
   WorkNumber next_number(const Task& task);
   void run(Queued& queued);
   // Performs it, and where work is recorded notes when.
@@ -143,8 +145,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Turns& turns_;
   WorkLog& log_;
   const int32_t priority_;
-  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_; held by whoever performs a
-  // task that is not the worker.
+  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_; held by whoever
+  // performs a task that is not the worker, but for a launch.
   std::mutex mutex_;
   bool ready_ = false;
   bool blocked_ = false;  // in a wait or a host function
@@ -152,6 +154,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<Queued> incoming_;
   WorkNumber numbered_;  // the next number, of the last recording
   bool sleeping_ = false;
+  bool launching_ = false;  // in launch_here
   std::thread thread_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> dropping_{false};  // for good

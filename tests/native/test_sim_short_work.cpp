@@ -1,5 +1,7 @@
-// Short copies, fills and events of a stream of the simulator that has nothing else to do: the
+// Short copies, fills, launches and events of a stream of the simulator that has nothing else to do: the
 // caller performs them, with the order and the failures that they have on the stream's worker.
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -145,6 +147,200 @@ TEST(callers_and_the_worker_never_run_work_of_one_stream_at_once) {
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(read(memory, 1, stream.get()), std::vector<int64_t>{800});
   CHECK_EQ(read(copy, 1, stream.get()), std::vector<int64_t>{800});
+}
+
+// --- launches
+
+// A launch that says it waits for nothing.
+struct Short : Launch {
+  Short(bringup_kernel_fn fn, void* data, int64_t size, int64_t value, int64_t grid = 1)
+      : Launch(fn, data, size, value, grid) {
+    launch.flags = BRINGUP_LAUNCH_WAITS_FOR_NOTHING;
+  }
+};
+
+std::thread::id g_thread;
+int32_t note_thread(void**, int32_t, const bringup_ctx*) {
+  g_thread = std::this_thread::get_id();
+  return 0;
+}
+
+// The thread that a launch given to an idle stream ran in.
+bool runs_in_the_call(const bringup_launch& launch) {
+  const Stream stream;
+  CHECK_EQ(driver().launch(0, stream.get(), &launch), BRINGUP_OK);
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+  return g_thread == std::this_thread::get_id();
+}
+
+TEST(a_short_launch_of_an_idle_stream_is_over_and_released_when_the_call_returns) {
+  const Stream stream;
+  const Memory memory(sizeof(int64_t));
+  driver().fill_async(0, memory.get(), 0, sizeof(int64_t), stream.get());
+  Short launch(add_number, memory.get(), 1, 5);
+  CHECK_EQ(driver().launch(0, stream.get(), &launch.launch), BRINGUP_OK);
+  CHECK_EQ(launch.released.load(), 1);
+  CHECK_EQ(driver().stream_query(0, stream.get()), BRINGUP_OK);
+  CHECK_EQ(read(memory, 1, stream.get()), std::vector<int64_t>{5});
+}
+
+TEST(a_launch_is_short_by_the_bytes_of_its_tensors) {
+  constexpr int64_t kMost = (int64_t{16} << 10) / static_cast<int64_t>(sizeof(int64_t));
+  const Memory memory((kMost + 1) * sizeof(int64_t));
+  CHECK(runs_in_the_call(Short(note_thread, memory.get(), kMost, 0).launch));
+  CHECK(!runs_in_the_call(Short(note_thread, memory.get(), kMost + 1, 0).launch));
+  CHECK(runs_in_the_call(Short(note_thread, memory.get(), 0, 0).launch));
+  Short large(note_thread, memory.get(), 1, 0);
+  int64_t sizes[3] = {INT64_MAX, INT64_MAX, 2};
+  int64_t strides[3] = {0, 0, 0};
+  large.tensor.ndim = 3;
+  large.tensor.shape = sizes;
+  large.tensor.strides = strides;
+  CHECK(!runs_in_the_call(large.launch));
+  sizes[2] = 0;
+  CHECK(runs_in_the_call(large.launch));
+}
+
+TEST(tensors_of_a_list_count_for_how_short_a_launch_is) {
+  const Memory memory(sizeof(int64_t));
+  Short launch(note_thread, memory.get(), int64_t{1} << 10, 0);
+  DLTensor* items[3] = {&launch.tensor, &launch.tensor, &launch.tensor};
+  bringup_list list{items, 2};
+  launch.args[0] = &list;
+  launch.kinds[0] = BRINGUP_ARG_TENSOR_LIST;
+  CHECK(runs_in_the_call(launch.launch));
+  list.size = 3;
+  CHECK(!runs_in_the_call(launch.launch));
+}
+
+TEST(a_launch_that_promises_nothing_runs_on_the_worker) {
+  const Memory memory(sizeof(int64_t));
+  Launch plain(note_thread, memory.get(), 1, 0);
+  CHECK(!runs_in_the_call(plain.launch));
+  // Nor is a flag read that lies behind what the caller knows of.
+  plain.launch.flags = BRINGUP_LAUNCH_WAITS_FOR_NOTHING;
+  plain.launch.struct_size = offsetof(bringup_launch, flags);
+  CHECK(!runs_in_the_call(plain.launch));
+  CHECK_EQ(plain.released.load(), 2);
+}
+
+TEST(a_short_launch_waits_for_what_its_stream_was_given_before) {
+  const Stream stream;
+  const Values values(sizeof(int64_t));
+  values.fill(0, stream.get());
+  Gate gate;
+  driver().host_func(0, stream.get(), Gate::wait, &gate);
+  gate.reached.wait(false);
+  Launch queued(add_number, values.memory.get(), 1, int64_t{2} << 56);
+  Short launch(add_number, values.memory.get(), 1, int64_t{3} << 56);
+  driver().launch(0, stream.get(), &queued.launch);
+  driver().launch(0, stream.get(), &launch.launch);
+  CHECK_EQ(values.last(), 0);
+  CHECK_EQ(launch.released.load(), 0);
+  gate.release();
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+  CHECK_EQ(values.last(), 5);
+}
+
+TEST(a_short_launch_that_fails_is_reported_by_the_next_wait) {
+  const Stream stream;
+  const Memory memory(sizeof(int64_t));
+  Short bad(fail, memory.get(), 1, 7);
+  CHECK_EQ(driver().launch(0, stream.get(), &bad.launch), BRINGUP_OK);
+  CHECK_EQ(bad.released.load(), 1);
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_KERNEL_FAILED);
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+}
+
+// What the kernel below is given to do, and what it was answered.
+bringup_stream g_stream = nullptr;
+Launch* g_next = nullptr;
+int32_t g_waited = BRINGUP_OK;
+int32_t gives_work(void**, int32_t, const bringup_ctx*) {
+  driver().launch(0, g_stream, &g_next->launch);
+  g_waited = driver().stream_synchronize(0, g_stream);
+  return 0;
+}
+
+TEST(a_short_launch_may_give_its_stream_work_and_may_not_wait_for_it) {
+  const Stream stream;
+  const Memory memory(sizeof(int64_t));
+  driver().fill_async(0, memory.get(), 0, sizeof(int64_t), stream.get());
+  Short next(add_number, memory.get(), 1, 5);
+  g_stream = stream.get();
+  g_next = &next;
+  Short launch(gives_work, memory.get(), 1, 0);
+  CHECK_EQ(driver().launch(0, stream.get(), &launch.launch), BRINGUP_OK);
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);  // the caller may wait again
+  CHECK_EQ(g_waited, BRINGUP_INVALID);
+  CHECK_EQ(read(memory, 1, stream.get()), std::vector<int64_t>{5});
+}
+
+TEST(work_given_while_a_short_launch_runs_comes_after_it) {
+  const Stream stream;
+  const Values values(sizeof(int64_t));
+  values.fill(0, stream.get());
+  g_runs = false;
+  g_may_end = false;
+  Short launch(&busy, values.memory.get(), 1, 0);  // so long that another thread gives work
+  std::thread caller([&] { driver().launch(0, stream.get(), &launch.launch); });
+  g_runs.wait(false);
+  values.fill(4, stream.get());
+  CHECK_EQ(values.last(), 0);
+  CHECK_EQ(driver().stream_query(0, stream.get()), BRINGUP_NOT_READY);
+  g_may_end = true;
+  g_may_end.notify_all();
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+  CHECK_EQ(values.last(), 4);
+  caller.join();
+}
+
+TEST(a_stream_that_is_destroyed_waits_for_a_short_launch) {
+  bringup_stream stream = nullptr;
+  REQUIRE(driver().stream_create(0, 0, &stream) == BRINGUP_OK);
+  const Memory memory(sizeof(int64_t));
+  g_runs = false;
+  g_may_end = false;
+  Short launch(&busy, memory.get(), 1, 0);
+  std::thread caller([&] { driver().launch(0, stream, &launch.launch); });
+  g_runs.wait(false);
+  std::atomic<bool> asked{false};
+  std::thread opener([&] {
+    asked.wait(false);
+    g_may_end = true;
+    g_may_end.notify_all();
+  });
+  asked = true;
+  asked.notify_all();
+  CHECK_EQ(driver().stream_destroy(stream), BRINGUP_OK);
+  CHECK_EQ(launch.released.load(), 1);
+  caller.join();
+  opener.join();
+}
+
+TEST(threads_that_launch_in_the_call_never_run_work_of_one_stream_at_once) {
+  const Stream stream;
+  const Memory memory(sizeof(int64_t));
+  driver().fill_async(0, memory.get(), 0, sizeof(int64_t), stream.get());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<std::unique_ptr<Launch>> launches;
+      for (int i = 0; i < 300; ++i) {
+        if ((i + t) % 4 == 0) {
+          launches.push_back(std::make_unique<Launch>(add_number, memory.get(), 1, 1));
+        } else {
+          launches.push_back(std::make_unique<Short>(add_number, memory.get(), 1, 1));
+        }
+        driver().launch(0, stream.get(), &launches.back()->launch);
+        if (i % 7 == 0) driver().stream_synchronize(0, stream.get());
+      }
+      driver().stream_synchronize(0, stream.get());
+      for (const auto& launch : launches) CHECK_EQ(launch->released.load(), 1);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(read(memory, 1, stream.get()), std::vector<int64_t>{1200});
 }
 
 TEST(longer_work_reaches_its_memory_through_the_worker) {

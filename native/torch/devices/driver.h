@@ -6,7 +6,10 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <array>
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "bringup/driver.h"
@@ -56,6 +59,16 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept;
 // now with the native stream.
 void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
                    int64_t grid, c10::DeviceIndex device, const char* operator_name);
+
+// A kernel that waits for nothing and lives as long as the process, as its name does.
+struct LastingKernel {
+  std::shared_ptr<const runtime::Kernel> kernel;
+  const char* name = nullptr;
+  mutable std::array<std::atomic<bringup_kernel_fn>, 64> functions{};  // as each device has it
+};
+// The same for one of these. `device` exists.
+void launch_lasting(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                    c10::DeviceIndex device);
 
 // The same for device code with plain arguments (kernel->values); `args` as the kernel's entry
 // would take them, read before this returns.

@@ -120,35 +120,60 @@ std::atomic<bool> g_launch_blocking{false};
 struct LaunchOwner {
   std::shared_ptr<const runtime::Kernel> kernel;
   runtime::LaunchBlock block;
-  std::vector<uint8_t> kinds;
   std::string name;
 };
 
 void release_owner(void* owner) { delete static_cast<LaunchOwner*>(owner); }
 
-void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
-                        int64_t grid, c10::DeviceIndex device, const char* operator_name) {
+const bringup_driver& launching_driver(const char* operator_name) {
   const bringup_driver& driver = *active_driver();
   TORCH_CHECK(driver.launch != nullptr, "operator '", operator_name, "': the driver of device '",
               driver_facts().device_name, "' has no launch function, so it cannot run device code");
-  const bringup_kernel_fn fn = device_function(kernel, device);
-  auto owner = std::make_unique<LaunchOwner>(
-      LaunchOwner{std::move(kernel), std::move(block), {}, operator_name});
-  for (int32_t i = 0; i < owner->block.size(); ++i) {
-    owner->kinds.push_back(static_cast<uint8_t>(owner->block.kind(i)));
-  }
+  return driver;
+}
+
+// Without name and owner.
+bringup_launch described(bringup_kernel_fn fn, runtime::LaunchBlock& block, int64_t grid) {
   bringup_launch launch{};
   launch.struct_size = sizeof(launch);
-  launch.nargs = owner->block.size();
-  launch.args = owner->block.args();
-  launch.kinds = owner->kinds.data();
+  launch.nargs = block.size();
+  launch.args = block.args();
+  launch.kinds = block.kinds();
   launch.fn = fn;
   launch.grid = grid;
+  return launch;
+}
+
+void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
+                        int64_t grid, c10::DeviceIndex device, const char* operator_name) {
+  const bringup_driver& driver = launching_driver(operator_name);
+  const bringup_kernel_fn fn = device_function(kernel, device);
+  auto owner = std::make_unique<LaunchOwner>(
+      LaunchOwner{std::move(kernel), std::move(block), operator_name});
+  bringup_launch launch = described(fn, owner->block, grid);
   launch.name = owner->name.c_str();
   launch.owner = owner.get();
   launch.release = &release_owner;
   owner.release();  // the driver's from here on, also when it refuses
   check_driver(driver.launch(device, current_driver_stream(device), &launch), operator_name);
+}
+
+// The kernel and its name last, so that only the arguments have to be kept.
+void launch_lasting_code(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                         c10::DeviceIndex device) {
+  const bringup_driver& driver = launching_driver(lasting.name);
+  std::atomic<bringup_kernel_fn>& known = lasting.functions[static_cast<size_t>(device)];
+  bringup_kernel_fn fn = known.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(fn == nullptr)) {
+    fn = device_function(lasting.kernel, device);
+    known.store(fn, std::memory_order_release);
+  }
+  bringup_launch launch = described(fn, block, grid);
+  launch.name = lasting.name;
+  launch.flags = BRINGUP_LAUNCH_WAITS_FOR_NOTHING;
+  launch.owner = block.detach();
+  launch.release = &runtime::LaunchBlock::free_detached;
+  check_driver(driver.launch(device, current_driver_stream(device), &launch), lasting.name);
 }
 
 // Scratch memory on the device, for work that a host entry starts on its stream. It goes back to
@@ -235,6 +260,18 @@ void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::Launc
   } else {
     const ProfiledWork work(ProfiledHostEntry{operator_name}, current_stream(device));
     call_host_entry(*kernel, block, device, operator_name);
+  }
+  if (g_launch_blocking) synchronize_current_stream(device);
+}
+
+void launch_lasting(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                    c10::DeviceIndex device) {
+  if (!launched_by_driver(*lasting.kernel)) {
+    return launch_kernel(lasting.kernel, std::move(block), grid, device, lasting.name);
+  }
+  {
+    const ProfiledWork work(lasting.name, current_stream(device));
+    launch_lasting_code(lasting, std::move(block), grid, device);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

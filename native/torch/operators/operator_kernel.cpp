@@ -152,8 +152,7 @@ void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
   if (!launch) return fall_back(op, keys, stack);
   kernel.record.native_calls.fetch_add(1, std::memory_order_relaxed);
   if (!launch->empty) {
-    launch_kernel(launch->plan->kernel, std::move(launch->block), launch->grid, launch->device,
-                  kernel.name.c_str());
+    launch_lasting(*launch->plan, std::move(launch->block), launch->grid, launch->device);
   }
   torch::jit::drop(*stack, count);
   for (at::Tensor& result : launch->results) stack->emplace_back(std::move(result));
@@ -211,7 +210,8 @@ runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
   return packer.key();
 }
 
-OperatorPlan ask_for_plan(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
+                                           c10::ArrayRef<c10::IValue> arguments) {
   const nb::gil_scoped_acquire gil;
   nb::list values;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -225,13 +225,14 @@ OperatorPlan ask_for_plan(const OperatorKernel& kernel, c10::ArrayRef<c10::IValu
   }
   const nb::object answer = nb::steal(PyObject_CallOneArg(kernel.plan, values.ptr()));
   if (!answer.is_valid()) raise_current_python_error();
-  OperatorPlan plan;
+  auto plan = std::make_unique<OperatorPlan>();
+  plan->name = kernel.name.c_str();
   if (answer.is_none()) return plan;
   const nb::object dtypes = answer[0];
   for (const nb::handle dtype : dtypes) {
-    plan.results.push_back(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
+    plan->results.push_back(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
   }
-  plan.kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
+  plan->kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
   return plan;
 }
 
@@ -242,7 +243,7 @@ const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
     if (C10_UNLIKELY(has_empty_operand(arguments))) ask_for_plan(kernel, arguments);
     return *found;
   }
-  auto made = std::make_unique<OperatorPlan>(ask_for_plan(kernel, arguments));
+  auto made = ask_for_plan(kernel, arguments);
   const void* present = plans().insert(key, made.get());
   if (present == made.get()) made.release();
   return *static_cast<const OperatorPlan*>(present);

@@ -18,6 +18,7 @@
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
 #include "runtime/variant_table.h"
+#include "torch/devices/driver.h"
 #include "torch/devices/fallback_policy.h"
 
 namespace bringup::torch_ext {
@@ -49,8 +50,7 @@ struct ResultShape {
 };
 
 // What was found out about calls with one key: published once and never freed.
-struct OperatorPlan {
-  std::shared_ptr<const runtime::Kernel> kernel;  // null: such calls fall back
+struct OperatorPlan : LastingKernel {  // no kernel: such calls fall back
   c10::SmallVector<at::ScalarType, 2> results;
 };
 
@@ -73,7 +73,7 @@ struct OperatorKernel {
   OperatorKernel& operator=(const OperatorKernel&) = delete;
 
   const c10::OperatorHandle handle;
-  const std::string name;  // "aten::add.Tensor"
+  const std::string name;  // "aten::add.Tensor"; plans refer to it
   const OperatorKernelKind kind;
   const std::vector<ArgumentRole> roles;
   const int32_t out;         // the written argument, or -1: the results are fresh
@@ -98,7 +98,8 @@ runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
 const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
 
 // The same from Python, which raises for arguments that are refused by their sizes or values.
-OperatorPlan ask_for_plan(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
+std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
+                                           c10::ArrayRef<c10::IValue> arguments);
 
 // The launch for a call, its results allocated or resized; none where the kernel does not take it.
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,

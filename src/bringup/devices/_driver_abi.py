@@ -113,6 +113,7 @@ class Launch(c.Structure):
         ("name", _text),
         ("owner", _pointer),
         ("release", Release),
+        ("flags", _u64),
     )
 
 
