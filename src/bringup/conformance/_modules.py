@@ -13,14 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from bringup.conformance._deviation import leaf_deviations, worst
 from bringup.conformance._opinfo import Watch
-from bringup.conformance._samples import Mover, difference, gradients, outcome, told
+from bringup.conformance._samples import Mover, difference, gradients, outcome, tensors, told
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
 __all__ = ["module_cases", "module_failures"]
+
+_OPERATORS = 10.0  # a module is many, each with an error of its own
 
 
 def module_cases() -> Iterator[tuple[str, ModuleInfo, bool]]:
@@ -108,7 +111,7 @@ def module_failures(
         with watch.calls():
             got, our_error = outcome(lambda: there(*moved[0], **moved[1]))  # noqa: B023
         counts["calls"] += 1
-        found = told(got, our_error, expected, their_error, values, kind)
+        found = _told(got, our_error, expected, their_error, values, kind)
         if not found and their_error is None:
             counts["backwards"] += 1
             theirs, their_error = outcome(
@@ -116,10 +119,39 @@ def module_failures(
             )
             with watch.calls():
                 ours, our_error = outcome(lambda: gradients(_leaves(there, moved), got))  # noqa: B023
-            found = told(ours, our_error, theirs, their_error, values, kind)
+            found = _told(ours, our_error, theirs, their_error, values, kind)
             buffers = dict(module.named_buffers()), dict(there.named_buffers())
             found = found or difference(buffers[1], buffers[0], values=values, device=kind)
         if not found and values and their_error is None:
             watch.results(got, expected)
         if found:
-            yield f"{given.desc or arguments}: {found}"
+            yield f"{given.desc or _forms(arguments)}: {found}"
+
+
+def _told(
+    got: object,
+    our_error: Exception | None,
+    expected: object,
+    their_error: Exception | None,
+    values: bool,
+    device: str,
+) -> str:
+    """How an outcome differs from the CPU's, in words: numbers by the largest of each result."""
+    words = told(got, our_error, expected, their_error, False, device)
+    if words or not values or their_error is not None:
+        return words
+    pair = list(tensors(got)), list(tensors(expected))
+    found = worst(leaf_deviations(*pair, factor=_OPERATORS))
+    if not found.exceeds:
+        return ""
+    return (
+        f"{found.got} at {list(found.index)} of {found.dtype}{list(found.shape)}, expected "
+        f"{found.expected}; error {found.error:.2g} of the largest value, allowed "
+        f"{found.allowed:.2g} {found.words}".rstrip()
+    )
+
+
+def _forms(arguments: Any) -> str:
+    """What a module was called with: dtypes and shapes of its tensors."""
+    forms = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(arguments))
+    return f"called with {', '.join(forms)}"

@@ -13,7 +13,7 @@ import torch
 from tests.unit.conformance.conftest import Register
 
 from bringup import _native, conformance
-from bringup.conformance import CaseResult, Conformance, _samples, _suite
+from bringup.conformance import CaseResult, Conformance, _modules, _samples, _suite
 from bringup.conformance._cases import case_ids, run_case
 from bringup.conformance._opinfo import TORCHS_OWN
 from bringup.errors import DriverError, ModelError
@@ -155,6 +155,17 @@ def test_a_package_that_there_is_not_is_refused(load: str, told: str) -> None:
 def test_a_package_that_cannot_be_loaded_says_why() -> None:
     with pytest.raises(DriverError, match=r"loading json:nothing: AttributeError: .*nothing"):
         conformance.run_conformance("sim", load="json:nothing", pattern="op/exp/float32")
+
+
+def test_a_module_one_per_cent_wrong_fails_with_numbers_and_forms(
+    device_kernel: Register,
+) -> None:
+    device_kernel("gelu", lambda x, approximate="none": torch.nn.functional.gelu(x) * 1.01)
+    result = run_case("module/nn_GELU-training", "npu", 1)
+    assert result.outcome == "failed"
+    assert "error 0.01 of the largest value, allowed 0.0001" in result.reason
+    given = ((torch.ones(2, 3),), {"mask": torch.ones(2, dtype=torch.bool)})
+    assert _modules._forms(given) == "called with float32[2, 3], bool[2]"
 
 
 def test_samples_that_torch_itself_refuses_are_named() -> None:
