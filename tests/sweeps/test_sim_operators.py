@@ -25,6 +25,7 @@ OPERATORS = {
     "clamp": "clamp.Tensor",
     "nn.functional.relu": "relu",
     "div": "div.Tensor",
+    "pow": "pow.Tensor_Tensor",
     "reciprocal": "reciprocal",
     "addcdiv": "addcdiv",
     "lerp": "lerp.Tensor",
@@ -53,7 +54,7 @@ OPERATORS = {
     "nn.functional.layer_norm": "native_layer_norm",
     "native_layer_norm": "native_layer_norm",
     "nn.functional.nll_loss": "nll_loss_forward",
-    "nn.functional.cross_entropy": "_log_softmax",
+    "nn.functional.cross_entropy": "nll_loss2d_forward",
     "nn.functional.scaled_dot_product_attention": "_scaled_dot_product_flash_attention_for_cpu",
     "index_select": "index_select",
     "gather": "gather",
@@ -131,6 +132,55 @@ def test_the_samples_are_of_every_kernel() -> None:
     covered = {f"aten::{native}".partition(".")[0] for native in OPERATORS.values()}
     tabled = {operator.name.partition(".")[0] for operator in sim_ops.OPERATORS}
     assert {name for name in tabled - covered if "backward" not in name} == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64])
+@pytest.mark.parametrize("exponent", [-1, 0, 1, 2, 3, 0.5, -0.5, 2.5])
+def test_powers_of_numbers_are_the_cpus(dtype: torch.dtype, exponent: float) -> None:
+    x = torch.tensor([-3, -1, 0, 1, 2, 7, float("nan"), float("inf")])
+    x = x[:6].to(dtype) if dtype is torch.int64 else x.to(dtype)
+    there = x.to("npu")
+    if dtype is torch.int64 and exponent == -1:
+        with pytest.raises(RuntimeError, match="negative integer powers"):
+            there**exponent
+        return
+    devices.fallback_report(reset=True)
+    torch.testing.assert_close((there**exponent).cpu(), x**exponent, equal_nan=True)
+    if dtype.is_floating_point:
+        assert devices.fallback_report().rows == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8])
+def test_powers_of_integers_wrap_and_negative_exponents_cut(dtype: torch.dtype) -> None:
+    least = 0 if dtype is torch.uint8 else -3
+    x, y = torch.meshgrid(
+        torch.arange(least, 6, dtype=dtype), torch.arange(least, 40, dtype=dtype), indexing="ij"
+    )
+    assert torch.equal((x.to("npu") ** y.to("npu")).cpu(), x**y)
+
+
+@pytest.mark.parametrize("name", ["silu", "nll_loss2d"])
+def test_a_gradient_reaches_its_own_kernel(name: str) -> None:
+    x = torch.randn(2, 3, 4, 4).to("npu").requires_grad_()
+    devices.fallback_report(reset=True)
+    if name == "silu":
+        torch.nn.functional.silu(x).sum().backward()
+    else:
+        target = torch.zeros(2, 4, 4, dtype=torch.int64, device="npu")
+        torch.nn.functional.nll_loss(x, target).backward()
+    report = devices.fallback_report()
+    assert f"aten::{name}_backward" in {row.operator for row in report.native}
+    assert f"aten::{name}_backward" not in {row.operator for row in report.rows}
+
+
+def test_a_gradient_of_silus_gradient_is_the_cpus() -> None:
+    """torch makes it of operators that have gradients, not of `silu_backward`."""
+    found = []
+    for device in ("cpu", "npu"):
+        x = torch.linspace(-3, 3, 9).to(device).requires_grad_()
+        (grad,) = torch.autograd.grad(torch.nn.functional.silu(x).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(grad.square().sum(), x)[0].cpu())
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("causal", [False, True])

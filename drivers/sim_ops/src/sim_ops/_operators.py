@@ -67,10 +67,13 @@ def _raw(
 _INDEXED = {"T": "self", "I": "index"}
 
 OPERATORS: tuple[Operator, ...] = (
-    *_pointwise("add sub mul neg addcmul where.self clamp relu", _NUMBERS),
+    *_pointwise("add sub mul neg addcmul where.self clamp relu pow.Tensor_Tensor", _NUMBERS),
+    # Of integers torch refuses a negative exponent by its value, which the host does.
+    *_pointwise("pow.Tensor_Scalar", _FLOATING),
     *_pointwise("div reciprocal addcdiv lerp sqrt rsqrt exp log tanh sigmoid silu gelu", _FLOATING),
     *_pointwise(
-        "gelu_backward threshold_backward tanh_backward sigmoid_backward native_dropout_backward",
+        "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward "
+        "native_dropout_backward",
         _FLOATING,
     ),
     _reduction("sum.dim_IntList", "sum", _NUMBERS),
@@ -91,6 +94,8 @@ OPERATORS: tuple[Operator, ...] = (
     _raw("native_layer_norm_backward", "layer_norm.cpp", "layer_norm_backward"),
     _raw("nll_loss_forward", "nll_loss.cpp", "nll_loss"),
     _raw("nll_loss_backward", "nll_loss.cpp", "nll_loss_backward", dtypes={"T": "self"}),
+    _raw("nll_loss2d_forward", "nll_loss.cpp", "nll_loss"),
+    _raw("nll_loss2d_backward", "nll_loss.cpp", "nll_loss_backward", dtypes={"T": "self"}),
     _raw(
         "_scaled_dot_product_flash_attention_for_cpu",
         "attention.cpp",

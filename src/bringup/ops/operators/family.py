@@ -128,8 +128,10 @@ class Overload:
 
     @property
     def composite(self) -> bool:
-        """Whether it is made of other operators, above autograd."""
-        return self.has_kernel("CompositeImplicitAutograd")
+        """Whether it is made of other operators, above autograd: torch has no formula for its
+        gradient, or does not use it, whatever the device registers.
+        """
+        return self.has_kernel("CompositeImplicitAutograd") and not self.has_kernel("Autograd")
 
     def signature(self, kind: Kind) -> tuple[object, ...]:
         """What the forms of one family have in common: a tensor in one may be a number in

@@ -1,4 +1,5 @@
-// nll_loss of log-probabilities [rows, classes] or [classes], and its gradient. T: self.
+// nll_loss of log-probabilities [rows, classes], [classes] or [batch, classes, height, width], and
+// its gradient. T: self.
 #include "rows.h"
 
 namespace {
@@ -13,8 +14,14 @@ struct Call {
   const T* weight;
   int64_t reduction, ignored;
 
-  int64_t classes() const { return self.shape[self.ndim - 1]; }
-  int64_t rows() const { return self.ndim == 2 ? self.shape[0] : 1; }
+  int64_t classes() const { return self.shape[self.ndim == 1 ? 0 : 1]; }
+  // Targets of one image; one after the other in memory.
+  int64_t places() const { return self.ndim == 4 ? self.shape[2] * self.shape[3] : 1; }
+  int64_t rows() const { return self.ndim == 1 ? 1 : self.shape[0] * places(); }
+  // Where row r has the number of class c.
+  int64_t at(int64_t r, int64_t c) const {
+    return (r / places() * classes() + c) * places() + r % places();
+  }
   T weight_of(int64_t c) const { return weight != nullptr ? weight[c] : T(1); }
 };
 
@@ -34,7 +41,7 @@ BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
   const Call call = call_of(bringup::tensor(args[0]), args + 1);
   const T* self = elements<T>(args[0]);
   T* const output = results<T>(args[5]);
-  const bool each = call.reduction == kNone && call.self.ndim == 2;
+  const bool each = call.reduction == kNone && call.self.ndim != 1;
   double loss = 0, weights = 0;
   for (int64_t r = 0; r < call.rows(); ++r) {
     const int64_t c = call.target[r];
@@ -43,7 +50,7 @@ BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
       continue;
     }
     if (c < 0 || c >= call.classes()) return out_of_range(ctx);
-    const T term = -self[r * call.classes() + c] * call.weight_of(c);
+    const T term = -self[call.at(r, c)] * call.weight_of(c);
     if (each) output[r] = term;
     loss += term;
     weights += call.weight_of(c);
@@ -58,7 +65,7 @@ BRINGUP_EXPORT int32_t nll_loss_backward(void** args, int32_t, const bringup_ctx
   const Call call = call_of(bringup::tensor(args[1]), args + 2);
   const T* grad = elements<T>(args[0]);
   T* const grad_input = results<T>(args[7]);
-  const bool each = call.reduction == kNone && call.self.ndim == 2;
+  const bool each = call.reduction == kNone && call.self.ndim != 1;
   const T total = *elements<T>(args[6]);
   for (int64_t i = 0; i < call.rows() * call.classes(); ++i) grad_input[i] = 0;
   for (int64_t r = 0; r < call.rows(); ++r) {
@@ -66,7 +73,7 @@ BRINGUP_EXPORT int32_t nll_loss_backward(void** args, int32_t, const bringup_ctx
     if (c == call.ignored) continue;
     if (c < 0 || c >= call.classes()) return out_of_range(ctx);
     const T scale = call.reduction == kMean ? T(1) / total : T(1);
-    grad_input[r * call.classes() + c] = -call.weight_of(c) * (each ? grad[r] : *grad) * scale;
+    grad_input[call.at(r, c)] = -call.weight_of(c) * (each ? grad[r] : *grad) * scale;
   }
   return 0;
 }
