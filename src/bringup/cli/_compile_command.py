@@ -46,6 +46,13 @@ def compile_(
             help=f"Only the passes of this stage: {', '.join(PassStage)}; repeatable.",
         ),
     ] = None,
+    library: Annotated[
+        bool,
+        typer.Option(
+            "--library/--no-library",
+            help="Also the passes that bringup ships for such models; see BRINGUP_PASS_LIBRARY.",
+        ),
+    ] = True,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run every rewrite against what it replaces.")
     ] = False,
@@ -79,6 +86,7 @@ def compile_(
                 paths=places_of(path),
                 modules=module or (),
                 stages=stage,
+                library=library,
                 options=options,
             )
         ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from bringup import passes
+from bringup import passes, settings
 from bringup.compiler.apply import apply_passes
 from bringup.compiler.output_file import replacing
 from bringup.errors import ModelError, PluginError
@@ -25,6 +26,7 @@ def compile_file(
     paths: Sequence[str | os.PathLike[str]] = (),
     modules: Sequence[str] = (),
     stages: Sequence[PassStage] | None = None,
+    library: bool = True,
     options: Mapping[str, object] | None = None,
 ) -> PassReport:
     """Run passes over the model in a file and write what comes of it, whole or not at all.
@@ -34,11 +36,13 @@ def compile_file(
             (`.pt2`).
         target: where the result goes, of the same kind; `source` itself may be overwritten. Data
             that an ONNX model keeps in other files stay there where both lie in one folder.
-        names: of the passes; None for all that are registered and switched on. The passes that
-            bringup ships are for torch's operators and left out for ONNX models.
+        names: of the passes; None for all that are registered and switched on.
         paths: files and folders with passes, besides those of `BRINGUP_PASS_PATH`.
         modules: Python modules that register passes when they are imported.
         stages: run only the passes of these stages; None for all of them.
+        library: whether the passes that bringup ships for such models are among them: those of
+            `compiler.onnx.register_library`, or those for torch's operators. Also without them
+            where `BRINGUP_PASS_LIBRARY` is 0.
         options: see `apply_passes`, for example `{"verify": True}`.
 
     Returns the report. Raises `ModelError` for a file that is no model or of another kind,
@@ -51,9 +55,13 @@ def compile_file(
         raise FileNotFoundError(f"there is no file {given}")
     if not wanted.absolute().parent.is_dir():
         raise FileNotFoundError(f"the folder {wanted.absolute().parent} does not exist")
-    _load(paths, modules, library=given.suffix != ".onnx")
+    is_onnx = given.suffix == ".onnx"
+    _load(paths, modules, library=not is_onnx)
     model = read(given)
-    report = apply_passes(model, names, options=_with_stages(options or {}, stages))
+    with _onnx_library() if is_onnx and library else nullcontext():
+        leave_out = () if library or is_onnx else (_TORCH_LIBRARY,)
+        switched = _switched(options or {}, stages, leave_out)
+        report = apply_passes(model, names, options=switched)
     write(model, wanted)
     return report
 
@@ -92,17 +100,28 @@ def _load(
         raise found.errors[0]
 
 
-def _with_stages(
-    options: Mapping[str, object], stages: Sequence[PassStage] | None
+_TORCH_LIBRARY = "bringup.kernels.patterns."
+
+
+def _onnx_library() -> AbstractContextManager[None]:
+    """The library for ONNX models, for the time of one file."""
+    if not settings.pass_library():
+        return nullcontext()
+    from bringup.compiler.onnx.library import library_registered
+
+    return library_registered()
+
+
+def _switched(
+    options: Mapping[str, object], stages: Sequence[PassStage] | None, leave_out: tuple[str, ...]
 ) -> dict[str, object]:
-    """The options, with the passes of other stages switched off."""
-    if stages is None:
-        return dict(options)
+    """The options, with passes of other stages, and of modules to leave out, switched off."""
     switch = dict(options.get("pass_switch", {}))  # type: ignore[call-overload]
     for item in passes.get_registered_passes():
-        if item.stage not in stages:
+        is_other = stages is not None and item.stage not in stages
+        if is_other or (leave_out and item.pass_class.__module__.startswith(leave_out)):
             switch[item.pass_name] = False
-    return {**options, "pass_switch": switch}
+    return {**options, "pass_switch": switch} if switch else dict(options)
 
 
 def _read_onnx(path: Path) -> Any:

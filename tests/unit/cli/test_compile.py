@@ -87,7 +87,8 @@ def test_passes_of_a_module_run_and_the_model_may_be_overwritten(folder, monkeyp
     assert (folder / "model.onnx").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_model_that_no_pass_changes_comes_back_equal(folder, capsys):
+@pytest.mark.parametrize(("library", "said"), [((), "Written"), (("--no-library",), "No pass ran")])
+def test_a_model_that_no_pass_changes_comes_back_equal(folder, capsys, library, said):
     proto = model_of(MODEL)
     proto.metadata_props.add(key="who", value="me")
     add_fields_of_the_future(proto)
@@ -96,8 +97,8 @@ def test_a_model_that_no_pass_changes_comes_back_equal(folder, capsys):
     onnx.save_model(
         proto, "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
-    assert run("model.onnx", "-o", "out.onnx") == 0
-    assert "No pass ran" in capsys.readouterr().out
+    assert run("model.onnx", "-o", "out.onnx", *library) == 0
+    assert said in capsys.readouterr().out
     before, after = (
         onnx.load(name, load_external_data=False) for name in ("model.onnx", "out.onnx")
     )
@@ -106,6 +107,37 @@ def test_a_model_that_no_pass_changes_comes_back_equal(folder, capsys):
         deterministic=True
     )
     assert after.graph.initializer[0].external_data[0].value == "w.bin"
+
+
+TWICE = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Relu(a) y = Abs(b) }"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "left"),
+    [
+        ((), {}, ["Relu", "Abs"]),
+        (("--no-library",), {}, ["Relu", "Relu", "Abs"]),
+        ((), {"BRINGUP_PASS_LIBRARY": "0"}, ["Relu", "Relu", "Abs"]),
+        (("--pass", "OnnxLibraryMergeCasts"), {}, ["Relu", "Relu", "Abs"]),
+        (("--pass", "OnnxLibraryMergeClips", "--verify"), {}, ["Relu", "Abs"]),
+    ],
+)
+def test_the_library_runs_over_an_onnx_model_unless_it_is_left_out(
+    folder, monkeypatch, arguments, environment, left
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    onnx.save(model_of(TWICE), "twice.onnx")
+    assert run("twice.onnx", "-o", "out.onnx", *arguments) == 0
+    assert op_types(onnx.load("out.onnx")) == left
+    assert passes.get_registered_passes() == ()
+
+
+def test_a_library_that_somebody_registered_stays_registered(folder):
+    compiler.onnx.register_library(["MergeCasts"])
+    compiler.compile_file("model.onnx", "out.onnx")
+    (left,) = passes.get_registered_passes()
+    assert left.pass_name == "OnnxLibraryMergeCasts"
 
 
 def test_a_wrong_pass_leaves_the_output_as_it_was(folder, capsys):
@@ -161,6 +193,20 @@ def test_an_exported_program_is_rewritten_and_written(folder):
     program = torch.export.load("out.pt2")
     x = torch.randn(3)
     torch.testing.assert_close(program.module()(x), (-x).sin().abs())
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_the_library_of_torch_is_left_out_of_an_exported_program_too(folder, library):
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x.view(2, 3).view(3, 2)
+
+    torch.export.save(torch.export.export(Model(), (torch.randn(6),)), "model.pt2")
+    report = compiler.compile_file("model.pt2", "out.pt2", library=library)
+    ran = {result.name for result in report.results}
+    assert ("LibraryCollapseViews" in ran) == library
 
 
 def test_a_file_that_is_no_exported_program_says_which_torch_could_not_read_it(folder):

@@ -49,6 +49,10 @@ class ModelOperators:
             versions.setdefault(function.domain, 1)
         return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
+    def version_of(self, domain: str) -> int:
+        """The version of a domain that is used: the imported one, else the newest that onnx has."""
+        return self._versions.get(domain) or operators.newest(domain) or 1
+
     def _signature(self, domain: str, name: str) -> Signature | None:
         version = self._versions.get(domain) or operators.newest(domain)
         return None if version is None else operators.signature(domain, name, version)

@@ -1,0 +1,87 @@
+"""The pass library on ONNX: what onnxscript's rewriter does by default, where it is right.
+
+`register_library()` registers the passes; importing this package registers nothing. They run in the
+stage `AFTER_INFER_SHAPE`, in the order of `LIBRARY`, after the passes that others register with the
+default priority. `bringup compile` registers them for the time of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bringup.compiler.onnx.library.casts import MergeCasts
+from bringup.compiler.onnx.library.clips import MergeClips
+from bringup.compiler.onnx.library.convolutions import DropZeroBiases, PadIntoConv
+from bringup.compiler.onnx.library.no_ops import DropNoOps
+from bringup.compiler.onnx.library.normalizations import BatchNormIntoWeights
+from bringup.compiler.onnx.library.products import MatMulWithoutReshapes
+from bringup.compiler.onnx.library.reshapes import MergeReshapes, MergeUnsqueezes
+from bringup.compiler.onnx.library.scatters import DropScatters
+from bringup.compiler.onnx.library.slices import MergeSlices, SlicesToSplit
+from bringup.compiler.onnx.library.transposes import MergeTransposes
+from bringup.passes import (
+    FusionBasePass,
+    PassStage,
+    get_registered_passes,
+    register_fusion_pass,
+    unregister_pass,
+)
+
+__all__ = ["LIBRARY", "library_registered", "register_library"]
+
+LIBRARY: tuple[type[FusionBasePass], ...] = (
+    DropNoOps,
+    MergeCasts,
+    MatMulWithoutReshapes,  # before its reshapes are joined with others
+    MergeReshapes,
+    MergeUnsqueezes,
+    MergeTransposes,
+    MergeSlices,
+    SlicesToSplit,
+    MergeClips,
+    DropScatters,
+    PadIntoConv,
+    BatchNormIntoWeights,
+    DropZeroBiases,  # also those that a normalization left
+)
+"""The passes in the order in which they run; each is registered as `OnnxLibrary` + its name."""
+
+_PREFIX = "OnnxLibrary"
+
+
+def register_library(names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Register passes of the ONNX library and return the names they are registered under.
+
+    Args:
+        names: class names (`MergeCasts`) of the ones to register; None for all. Registering one
+            again is free.
+
+    Raises `ValueError` for a name that the library does not have, or that another pass has taken.
+    """
+    known = [item.__name__ for item in LIBRARY]
+    for name in known if names is None else names:
+        if name not in known:
+            raise ValueError(f"the ONNX library has no {name!r}; it has {known}")
+    registered = []
+    for number, item in enumerate(LIBRARY):
+        if names is None or item.__name__ in names:
+            name = f"{_PREFIX}{item.__name__}"
+            register_fusion_pass(
+                name=name, stage=PassStage.AFTER_INFER_SHAPE, priority=-1 - number
+            )(item)
+            registered.append(name)
+    return tuple(registered)
+
+
+@contextmanager
+def library_registered() -> Iterator[None]:
+    """In this block the library is registered; what was not before is forgotten at its end."""
+    before = {item.pass_name for item in get_registered_passes()}
+    names = register_library()
+    try:
+        yield
+    finally:
+        for name in names:
+            if name not in before:
+                unregister_pass(name)
