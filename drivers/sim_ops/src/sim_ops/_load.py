@@ -63,5 +63,5 @@ def _register(operator: Operator) -> OperatorKernel:
         supports=operator.supports,
         dtypes=operator.dtypes,
         strided=operator.strided,
-        flags=_FLAGS,
+        flags=(*_FLAGS, *operator.flags),
     )

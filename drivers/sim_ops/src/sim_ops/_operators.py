@@ -30,6 +30,7 @@ class Operator:
         supports: the dtypes that it computes in; others fall back.
         dtypes: of a raw kernel, macro -> argument whose C type it is.
         strided: of a raw kernel, the arguments that it takes in any layout.
+        flags: more options of the compiler.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operator:
     supports: tuple[Supported, ...]
     dtypes: Mapping[str, str] | None = None
     strided: tuple[str, ...] = field(default=())
+    flags: tuple[str, ...] = field(default=())
 
 
 def _pointwise(names: str, supports: tuple[Supported, ...]) -> list[Operator]:
@@ -60,10 +62,13 @@ def _raw(
     supports: tuple[Supported, ...] = _PLAIN,
     dtypes: Mapping[str, str] | None = None,
     strided: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> Operator:
-    return Operator(f"aten::{name}", file, "raw", entry, supports, dtypes, strided)
+    return Operator(f"aten::{name}", file, "raw", entry, supports, dtypes, strided, flags)
 
 
+# Fused products and sums, as a library of products has.
+_PRODUCTS = ("-ffp-contract=fast",)
 _INDEXED = {"T": "self", "I": "index"}
 
 OPERATORS: tuple[Operator, ...] = (
@@ -83,9 +88,9 @@ OPERATORS: tuple[Operator, ...] = (
     _reduction("max.dim", "max_with_index", _NUMBERS),
     _reduction("argmax", "argmax", _NUMBERS),
     _reduction("linalg_vector_norm", "linalg_vector_norm", _FLOATING),
-    _raw("mm", "matmul.cpp", "product", strided=("self", "mat2")),
-    _raw("bmm", "matmul.cpp", "product", strided=("self", "mat2")),
-    _raw("addmm", "matmul.cpp", "addmm", strided=("self", "mat1", "mat2")),
+    _raw("mm", "matmul.cpp", "product", strided=("self", "mat2"), flags=_PRODUCTS),
+    _raw("bmm", "matmul.cpp", "product", strided=("self", "mat2"), flags=_PRODUCTS),
+    _raw("addmm", "matmul.cpp", "addmm", strided=("self", "mat1", "mat2"), flags=_PRODUCTS),
     _raw("_softmax", "softmax.cpp", "softmax", strided=("self",)),
     _raw("_log_softmax", "softmax.cpp", "log_softmax", strided=("self",)),
     _raw("_softmax_backward_data", "softmax.cpp", "softmax_backward"),

@@ -54,19 +54,59 @@ const T* packed(const Matrix& b, T* room) {
   return room;
 }
 
-constexpr int64_t kRows = 4;  // of the result at a time: each row of b is read once for them
+// A block of the result that stays in registers: each element of `a` is read once for kColumns of
+// them, each of `b` once for kRows. And a panel of `b` that stays in the cache: kDepth rows of it.
+constexpr int64_t kRows = 6;
+constexpr int64_t kColumns = 64 / static_cast<int64_t>(sizeof(T)) * 2;
+constexpr int64_t kDepth = 256;
 
+// Adds to `sums` (rows `columns` apart) the products of kRows rows of `a` with a panel of `b` whose
+// rows are `width` apart. Sizes are constants, so that the block is kept in registers.
+template <int64_t Rows>
+void block(const T* a, int64_t depth, const T* b, int64_t width, T* sums, int64_t columns) {
+  T kept[Rows][kColumns];
+  for (int64_t r = 0; r < Rows; ++r)
+    for (int64_t j = 0; j < kColumns; ++j) kept[r][j] = sums[r * columns + j];
+  for (int64_t k = 0; k < depth; ++k)
+    for (int64_t r = 0; r < Rows; ++r)
+      for (int64_t j = 0; j < kColumns; ++j) kept[r][j] += a[k * Rows + r] * b[k * width + j];
+  for (int64_t r = 0; r < Rows; ++r)
+    for (int64_t j = 0; j < kColumns; ++j) sums[r * columns + j] = kept[r][j];
+}
+
+// What is left at the edges.
+void edge(const T* a, int64_t rows, int64_t depth, const T* b, int64_t width, int64_t count,
+          T* sums, int64_t columns) {
+  for (int64_t k = 0; k < depth; ++k)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < count; ++j)
+        sums[r * columns + j] += a[k * rows + r] * b[k * width + j];
+}
+
+// Rows of `a` one beside the other, as `block` reads them.
+void gather_rows(const Matrix& a, int64_t i, int64_t rows, int64_t from, int64_t depth, T* room) {
+  for (int64_t k = 0; k < depth; ++k)
+    for (int64_t r = 0; r < rows; ++r) room[k * rows + r] = a.at(i + r, from + k);
+}
+
+// room: kRows * kDepth elements, then kRows rows of the result.
 void multiply(const Matrix& a, const T* b, int64_t columns, const Added& plus, double alpha,
-              const Result& out, T* sums) {
+              const Result& out, T* room) {
+  T* const sums = room + kRows * kDepth;
   for (int64_t i = 0; i < a.rows; i += kRows) {
     const int64_t rows = a.rows - i < kRows ? a.rows - i : kRows;
     for (int64_t j = 0; j < rows * columns; ++j) sums[j] = 0;
-    for (int64_t k = 0; k < a.columns; ++k) {
-      const T* line = b + k * columns;
-      for (int64_t r = 0; r < rows; ++r) {
-        const T factor = a.at(i + r, k);
-        T* sum = sums + r * columns;
-        for (int64_t j = 0; j < columns; ++j) sum[j] += factor * line[j];
+    for (int64_t from = 0; from < a.columns; from += kDepth) {
+      const int64_t depth = a.columns - from < kDepth ? a.columns - from : kDepth;
+      gather_rows(a, i, rows, from, depth, room);
+      const T* panel = b + from * columns;
+      for (int64_t j = 0; j < columns; j += kColumns) {
+        const int64_t count = columns - j < kColumns ? columns - j : kColumns;
+        if (rows == kRows && count == kColumns) {
+          block<kRows>(room, depth, panel + j, columns, sums + j, columns);
+        } else {
+          edge(room, rows, depth, panel + j, columns, count, sums + j, columns);
+        }
       }
     }
     for (int64_t r = 0; r < rows; ++r) {
@@ -87,11 +127,12 @@ int32_t products(const bringup_ctx* ctx, const DLTensor& a, const DLTensor& b, c
                  double alpha, const DLTensor& out) {
   const int64_t batches = a.ndim == 3 ? a.shape[0] : 1;
   const Matrix first = matrix(b);
-  T* const room = bringup::workspace<T>(ctx, first.rows * first.columns + kRows * first.columns);
+  const int64_t working = kRows * (kDepth + first.columns);
+  T* const room = bringup::workspace<T>(ctx, working + first.rows * first.columns);
   if (room == nullptr) return bringup::fail(ctx, "no memory for a copy of the second matrix");
   for (int64_t batch = 0; batch < batches; ++batch) {
     const Matrix right = matrix(b, batch);
-    const T* rows = packed(right, room + kRows * right.columns);
+    const T* rows = packed(right, room + working);
     multiply(matrix(a, batch), rows, right.columns, plus, alpha, result(out, batch), room);
   }
   return 0;
