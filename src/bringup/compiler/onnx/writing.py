@@ -27,6 +27,8 @@ from bringup.errors import ModelError
 
 __all__ = ["body_writer", "taken_names", "write_function", "write_graph"]
 
+_FREE_INITIALIZERS_SINCE = 4
+"""The first IR version whose initializers need not be inputs of the graph."""
 _METADATA_SINCE = 10
 """The first IR version whose nodes have metadata."""
 _TRACE = "pkg.torch.onnx.stack_trace"
@@ -161,7 +163,7 @@ class _Writer:
         missing = self._name_outputs()
         if not self._is_function:
             for node in graph.find(ir.CONSTANT):
-                if not _is_constant_node(node):
+                if not (_is_constant_node(node) or self._needs_a_node(node)):
                     self._initializer(node)
         for node in graph.nodes:
             if node.op_type == ir.CONSTANT:
@@ -208,6 +210,10 @@ class _Writer:
         name = self._names.of(node.output)
         self._names.constants[id(payload)] = name
         self._initializers.append(_named_tensor(as_constant(payload), name))
+
+    def _needs_a_node(self, node: ir.Node) -> bool:
+        """Whether a new constant cannot be an initializer: in old models those are inputs too."""
+        return origin_of(node) is None and self._dialect.ir_version < _FREE_INITIALIZERS_SINCE
 
     def _constant_node(self, node: ir.Node) -> None:
         payload = node.payload
