@@ -1,9 +1,12 @@
 // Pointwise kernels: torch's TensorIterator finds the common shape, makes the result, refuses
-// memory that overlaps, and gives the order in which all operands are walked through.
+// memory that overlaps, and gives the order in which all operands are walked through. Where these
+// are contiguous and of one shape there is nothing to find.
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
 
 #include <algorithm>
 
+#include "torch/devices/allocator.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
 #include "torch/ops/frame.h"
@@ -23,10 +26,69 @@ void add_operand(runtime::LaunchBlock& block, const at::TensorIterator& iterator
   block.add_tensor(describe(iterator.tensor(operand), sizes, strides));
 }
 
+bool is_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, size_t i) {
+  return kernel.roles[i] == ArgumentRole::kTensor && arguments[i].isTensor() &&
+         arguments[i].toTensor().defined() && !is_host_number(arguments[i]);
+}
+
+int64_t grid_of(int64_t elements) {
+  return std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks);
+}
+
+// The operands' first where all are contiguous, of one shape, on the call's device; else null.
+const at::Tensor* first_of_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                                 c10::DeviceIndex device) {
+  const at::Tensor* first = nullptr;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_operand(kernel, arguments, i)) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!tensor.is_privateuseone() || tensor.device().index() != device ||
+        !tensor.is_contiguous()) {
+      return nullptr;
+    }
+    if (first == nullptr) {
+      first = &tensor;
+    } else if (tensor.sizes() != first->sizes()) {
+      return nullptr;
+    }
+  }
+  return first;
+}
+
+// A fresh result for operands that are all alike: what the iterator's own fast setup finds, with
+// all dimensions merged, without the iterator.
+void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                   const at::Tensor& first, OperatorLaunch& launch) {
+  const at::ScalarType dtype = launch.plan->results.front();
+  check_dtype(dtype, launch.device);
+  const at::Tensor& result = launch.results.emplace_back(at::detail::empty_generic(
+      first.sizes(), &device_allocator(), kDriverKeys, dtype, std::nullopt));
+  const int64_t elements = first.numel();
+  launch.empty = elements == 0;
+  if (launch.empty) return;
+  constexpr int64_t kUnit = 1;
+  const size_t rank = first.dim() == 0 ? 0 : 1;
+  const c10::IntArrayRef sizes(&elements, rank);
+  const c10::IntArrayRef strides(&kUnit, rank);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (is_operand(kernel, arguments, i)) {
+      launch.block.add_tensor(describe(arguments[i].toTensor(), sizes, strides));
+    } else {
+      add_value(launch.block, arguments[i], kernel.roles[i]);
+    }
+  }
+  launch.block.add_tensor(describe(result, sizes, strides));
+  launch.grid = grid_of(elements);
+}
+
 }  // namespace
 
 void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch) {
+  if (results.empty() && kernel.out < 0 && !launch.fixed) {
+    const at::Tensor* first = first_of_alike(kernel, arguments, launch.device);
+    if (first != nullptr) return prepare_alike(kernel, arguments, *first, launch);
+  }
   at::Tensor result = !results.empty()  ? results.front()
                       : kernel.out >= 0 ? arguments[static_cast<size_t>(kernel.out)].toTensor()
                                         : at::Tensor();
@@ -36,12 +98,8 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
                                        c10::Device(kDriverDevice, launch.device))
       .resize_outputs(!launch.fixed)
       .add_output(result);
-  const auto is_operand = [&](size_t i) {
-    return kernel.roles[i] == ArgumentRole::kTensor && arguments[i].isTensor() &&
-           arguments[i].toTensor().defined() && !is_host_number(arguments[i]);
-  };
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (is_operand(i)) config.add_const_input(arguments[i].toTensor());
+    if (is_operand(kernel, arguments, i)) config.add_const_input(arguments[i].toTensor());
   }
   const at::TensorIterator iterator = config.build();
   if (!result.defined()) result = iterator.output();
@@ -51,14 +109,14 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   int operand = 1;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (kernel.roles[i] == ArgumentRole::kOut) continue;
-    if (is_operand(i)) {
+    if (is_operand(kernel, arguments, i)) {
       add_operand(launch.block, iterator, operand++);
     } else {
       add_value(launch.block, arguments[i], kernel.roles[i]);
     }
   }
   add_operand(launch.block, iterator, 0);
-  launch.grid = std::clamp<int64_t>(iterator.numel() / kBlockElements, 1, kMostBlocks);
+  launch.grid = grid_of(iterator.numel());
 }
 
 }  // namespace bringup::torch_ext

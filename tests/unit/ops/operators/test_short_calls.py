@@ -89,3 +89,35 @@ def test_calls_on_two_devices_load_the_kernel_into_each(declare: Declare) -> Non
         x = torch.full((2,), index + 1.0, device=f"npu:{index}")
         results.append(torch.add(x, x).tolist())
     assert results == [[2, 2], [4, 4], [2, 2], [4, 4]]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor(2.5),
+        torch.ones(0, 3),
+        torch.arange(6.0).reshape(2, 3),
+        torch.ones(2, 1, 3, 3).to(memory_format=torch.channels_last),  # contiguous in two ways
+        torch.arange(4, dtype=torch.int64),
+        torch.arange(6.0).half().reshape(3, 1, 2),
+    ],
+    ids=["scalar", "empty", "matrix", "one_channel", "integers", "half"],
+)
+def test_contiguous_operands_give_what_they_give_on_cpu(declare: Declare, x: torch.Tensor) -> None:
+    declare("aten::add", ADD, supports=("floating", "integral"))
+    there = x.to("npu")
+    result = torch.add(there, there, alpha=3)
+    expected = torch.add(x, x, alpha=3)
+    torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+    assert (result.shape, result.stride(), result.dtype) == (
+        expected.shape,
+        expected.stride(),
+        expected.dtype,
+    )
+    assert devices.fallback_report().native
+
+
+def test_contiguous_operands_of_two_devices_are_refused(declare: Declare) -> None:
+    declare("aten::add", ADD)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.add(torch.ones(2, device="npu:0"), torch.ones(2, device="npu:1"))
