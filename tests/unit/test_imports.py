@@ -26,7 +26,14 @@ _WITHOUT_TORCH = {
     "bringup": ("dataclasses", "logging", "hashlib", "json", *_METADATA, *_PROGRAMS),
     "bringup.settings": ("hashlib", "json", "platformdirs", "tempfile", *_METADATA, *_PROGRAMS),
     "bringup.ir": ("hashlib", "platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
-    "bringup.passes": ("platformdirs", "tempfile", "difflib", *_METADATA, *_PROGRAMS),
+    "bringup.passes": (
+        "bringup.passes.mining.mining",
+        "platformdirs",
+        "tempfile",
+        "difflib",
+        *_METADATA,
+        *_PROGRAMS,
+    ),
     "bringup.jit": (
         "importlib.metadata",
         "email",
@@ -50,6 +57,23 @@ def _imported_by(statements: str) -> set[str]:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     return set(done.stdout.split())
+
+
+def test_rewriting_an_onnx_model_imports_neither_mining_nor_the_library_nor_the_evaluator() -> None:
+    imported = _imported_by(
+        "import onnx\nfrom bringup import compiler\n"
+        'model = onnx.parser.parse_model(\'<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[2] x) => (float[2] y) { y = Relu(x) }')\n"
+        "compiler.apply_passes(compiler.onnx.from_proto(model))"
+    )
+    unwanted = {
+        "torch",
+        "bringup.compiler.onnx.library",
+        "bringup.passes.mining.mining",
+        "onnx.reference",
+    }
+    assert "bringup.compiler.onnx.model" in imported
+    assert sorted(unwanted & imported) == []
 
 
 @pytest.mark.parametrize("package", _WITHOUT_TORCH)

@@ -16,6 +16,7 @@ knowing only those before it:
 - `mining`: what repeats in a graph
 """
 
+from bringup._lazy import lazily
 from bringup.errors import (
     ExpiredHandleError,
     PassError,
@@ -26,7 +27,6 @@ from bringup.errors import (
 from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass, pattern
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.stages import PassStage
-from bringup.passes.mining.mining import Mined, Repeat, mine
 from bringup.passes.patterns.elements import (
     AnyValue,
     ArgumentPattern,
@@ -79,6 +79,10 @@ from bringup.passes.rewrite.subgraph import (
 from bringup.passes.run.controls import Rewrite, RewriteLimit, limit_rewrites
 from bringup.passes.run.events import EventKind, PassEvent, profile_with, subscribe
 from bringup.passes.run.executor import run_passes
+
+TYPE_CHECKING = False  # `typing` is imported by none of this
+if TYPE_CHECKING:
+    from bringup.passes.mining.mining import Mined, Repeat, mine
 
 __all__ = [
     "AnyValue",
@@ -150,3 +154,5 @@ __all__ = [
     "unregister_pass",
     "variadic",
 ]
+
+__getattr__ = lazily(__name__, {"mining.mining": "Mined Repeat mine"})
