@@ -24,7 +24,7 @@ PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test check build compilers lint native-test \
-	asan asan-python tsan test-aarch64 pytest driver-abi sweep bench format clean
+	asan asan-python tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"
 	@echo "make lint | native-test | asan | tsan | pytest         the parts of make test"
 	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
+	@echo "make wheels   a wheel for every interpreter    make test-wheels   each in an empty environment"
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
 
 $(STAMPS)/venv:
@@ -132,6 +133,13 @@ test:
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory pytest
+
+# Not a part of `make test`: a build for every interpreter takes minutes.
+wheels: build
+	$(BIN)/python tools/wheels.py build
+
+test-wheels: $(STAMPS)/tools
+	$(BIN)/python tools/wheels.py test
 
 bench: build
 	$(BIN)/python -m benchmarks $(ROWS)

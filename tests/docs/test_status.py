@@ -29,8 +29,8 @@ def _names_in(file: Path) -> frozenset[str]:
     return frozenset(re.findall(pattern, file.read_text(), re.MULTILINE))
 
 
-def test_page_has_rows_for_each_of_the_five_systems() -> None:
-    assert PAGE.read_text().count("\n## ") == 5
+def test_page_has_rows_for_each_of_the_five_systems_and_for_packages() -> None:
+    assert PAGE.read_text().count("\n## ") == 6
     assert len(rows()) > 100
     assert len({feature for feature, _, _ in rows()}) == len(rows())
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from bringup import passes
@@ -195,7 +194,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise click.UsageError(f"{type(error).__name__}: {error}") from error
+        raise typer.BadParameter(f"{type(error).__name__}: {error}") from error
 
 
 def mine(

@@ -1,0 +1,124 @@
+"""What `make test-wheels` runs in an environment that has nothing but a wheel and what it needs.
+
+python try_wheel.py none|TORCH_VERSION
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_MODEL = """
+<ir_version: 10, opset_import: ["" : 17]>
+tiny (float[2, 4] x, float[4, 3] w, float[3] b) => (float[2, 3] y)
+{ t = MatMul(x, w)  y = Add(t, b) }
+"""
+_KERNEL = """#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<float, 1> x(args[0]), out(args[1]);
+  for (int64_t i = 0; i < x.size(0); ++i) out(i) = 2 * x(i);
+  return 0;
+}"""
+
+
+def check(holds: bool, text: str) -> None:
+    """Ends the program where something does not hold."""
+    if not holds:
+        sys.exit(f"{sys.executable}: {text}")
+
+
+def run_a_pass() -> None:
+    """Reads an ONNX model, fuses two nodes, writes it, and compares the results."""
+    import numpy as np
+    import onnx
+    from onnx import parser
+
+    from bringup import compiler, ir, passes
+
+    @passes.register_fusion_pass(name="OnnxGemm", stage=passes.PassStage.AFTER_INFER_SHAPE)
+    class OnnxGemm(passes.PatternFusionPass):
+        @passes.pattern
+        def linear(self, inputs):  # type: ignore[no-untyped-def]
+            op = inputs[0].builder.onnx
+            return op.Add(op.MatMul(inputs[0], inputs[1]), inputs[2])
+
+        def replacement(self, match_result):  # type: ignore[no-untyped-def]
+            builder = ir.GraphBuilder()
+            return builder.onnx.Gemm(*builder.create_inputs(3))
+
+    before = parser.parse_model(_MODEL)
+    onnx.save(before, "tiny.onnx")
+    model = compiler.onnx.load("tiny.onnx")
+    check(model.to_proto() == before, "a model that no pass touched comes back different")
+    report = compiler.apply_passes(model, options={"verify": True})
+    check(report.matches == {"OnnxGemm": 1}, f"the pass matched {report.matches}")
+    model.save("fused.onnx")
+    after = onnx.load("fused.onnx")
+    check([node.op_type for node in after.graph.node] == ["Gemm"], "the file has no Gemm")
+    random = np.random.default_rng(0)
+    shapes = {"x": (2, 4), "w": (4, 3), "b": (3,)}
+    feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    (expected,), (got,) = (compiler.onnx.run(proto, feeds) for proto in (before, after))
+    check(np.allclose(expected, got, atol=1e-6), "the fused model computes something else")
+
+
+def call_an_operator() -> None:
+    """Compiles a kernel and calls it as an operator of torch, natively and on the device."""
+    import torch
+
+    from bringup import devices, jit, ops
+
+    double = ops.kernel_op(
+        "try_wheel::double(Tensor x) -> Tensor",
+        source=jit.Source(name="double.cpp", text=_KERNEL),
+        outputs=ops.empty_like("x"),
+    )
+    check(double(torch.arange(3.0)).tolist() == [0.0, 2.0, 4.0], "the operator is wrong")
+    devices.load_driver("sim")
+    check((torch.ones(2, device="npu") + 1).cpu().tolist() == [2.0, 2.0], "the device is wrong")
+
+
+def doctor(torch_version: str) -> list[str]:
+    """What `bringup doctor` finds missing: nothing but a torch that is not there."""
+    program = Path(sys.executable).parent / "bringup"
+    argv = [program, "doctor", "--json", "doctor.json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    check(Path("doctor.json").is_file(), f"bringup doctor failed:\n{done.stdout}{done.stderr}")
+    findings = json.loads(Path("doctor.json").read_text())["findings"]
+    missing = [finding["subject"] for finding in findings if finding["health"] == "missing"]
+    expected = ["torch", "native torch library"] if torch_version == "none" else []
+    check(missing == expected, f"bringup doctor misses {missing}, expected {expected}")
+    check(done.returncode == bool(expected), f"bringup doctor ended with {done.returncode}")
+    return missing
+
+
+def main() -> None:
+    """Tries everything; the last line says what was tried."""
+    torch_version = sys.argv[1]
+    os.environ["BRINGUP_NATIVE"] = "auto"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BRINGUP_CACHE_DIR"] = str(Path(folder) / "cache")
+        os.chdir(folder)
+        import bringup
+        from bringup import _native
+
+        check(str(bringup.__file__).startswith(sys.prefix), f"bringup is at {bringup.__file__}")
+        run_a_pass()
+        missing = doctor(torch_version)
+        tried = ["import", "pass", "ONNX", "doctor"]
+        if torch_version != "none":
+            path = str(_native.torch_library().__file__)
+            check(path.startswith(sys.prefix), f"the torch library was built: {path}")
+            call_an_operator()
+            tried += ["operator", "device"]
+    without = f"; not tried, as there is no torch: operators, devices ({missing})"
+    print(f"Python {platform.python_version()}: {', '.join(tried)} work{without * bool(missing)}")
+
+
+if __name__ == "__main__":
+    main()
