@@ -270,3 +270,11 @@ def test_a_bias_of_zeros_is_dropped(kind, opset, numbers, fires):
     after, _ = check(text, [kind], "DropZeroBiases", opset=opset)
     assert len(after.graph.node[0].input) == (2 if fires else 3)
     assert len(after.graph.initializer) == (0 if fires else 1)
+
+
+def test_a_normalization_by_what_is_computed_stays():
+    before = normalized("Conv", (4, 2, 3, 3), (1, 2, 6, 6), 4)
+    before.graph.input.append(helper.make_tensor_value_info("m", 1, [4]))
+    after, report = compiled(before, "BatchNormIntoWeights")
+    assert kinds(after) == ["Conv", "BatchNormalization"]
+    assert "a parameter is no constant" in str(report)
