@@ -106,6 +106,7 @@ OPERATORS: tuple[Operator, ...] = (
         "attention.cpp",
         "attention",
         strided=("query", "key", "value", "attn_mask"),
+        flags=_PRODUCTS,
     ),
     _raw(
         "_scaled_dot_product_flash_attention_for_cpu_backward",
