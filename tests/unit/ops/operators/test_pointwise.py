@@ -54,6 +54,13 @@ def on_device(tensor: torch.Tensor) -> torch.Tensor:
     return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
+def strides_that_matter(tensor: torch.Tensor) -> list[int]:
+    """Not those of dimensions of size 1: where dtypes differ, the CPU iterates over an operand that
+    it converted first, without gaps, and such dimensions have other strides there.
+    """
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
 @given(operands(), st.sampled_from([1, 2, -3]))
 @settings(max_examples=60, deadline=None)
 def test_any_two_tensors_are_added_as_on_cpu(
@@ -66,11 +73,8 @@ def test_any_two_tensors_are_added_as_on_cpu(
             torch.add(*map(on_device, tensors), alpha=alpha)
         return
     got = torch.add(*map(on_device, tensors), alpha=alpha)
-    assert (got.dtype, got.shape, got.stride()) == (
-        expected.dtype,
-        expected.shape,
-        expected.stride(),
-    )
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert strides_that_matter(got) == strides_that_matter(expected)
     torch.testing.assert_close(got.cpu(), expected, rtol=2e-3, atol=1e-5)
 
 
