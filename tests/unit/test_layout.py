@@ -76,7 +76,7 @@ def private_names(path: Path) -> Iterator[str]:
                     yield f"{path.name}:{node.lineno}: {name}"
 
 
-SHARED = {"_native", "_core", "_build", "_find", "_after_import"}
+SHARED = {"_native", "_core", "_build", "_find", "_manifest", "_after_import"}
 """Modules without a public package around them."""
 
 
