@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
-__all__ = ["module_cases", "module_failures"]
+__all__ = ["forms", "module_cases", "module_failures"]
 
 _OPERATORS = 10.0  # a module is many, each with an error of its own
 
@@ -125,7 +125,7 @@ def module_failures(
         if not found and values and their_error is None:
             watch.results(got, expected)
         if found:
-            yield f"{given.desc or _forms(arguments)}: {found}"
+            yield f"{given.desc or forms(arguments)}: {found}"
 
 
 def _told(
@@ -151,7 +151,7 @@ def _told(
     )
 
 
-def _forms(arguments: Any) -> str:
+def forms(arguments: Any) -> str:
     """What a module was called with: dtypes and shapes of its tensors."""
     forms = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(arguments))
     return f"called with {', '.join(forms)}"

@@ -165,7 +165,7 @@ def test_a_module_one_per_cent_wrong_fails_with_numbers_and_forms(
     assert result.outcome == "failed"
     assert "error 0.01 of the largest value, allowed 0.0001" in result.reason
     given = ((torch.ones(2, 3),), {"mask": torch.ones(2, dtype=torch.bool)})
-    assert _modules._forms(given) == "called with float32[2, 3], bool[2]"
+    assert _modules.forms(given) == "called with float32[2, 3], bool[2]"
 
 
 def test_samples_that_torch_itself_refuses_are_named() -> None:
