@@ -23,7 +23,7 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test check build compilers lint native-test \
+.PHONY: help demo test test-host check build compilers lint native-test \
 	asan asan-python tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench format clean
 .DEFAULT_GOAL := help
 
@@ -116,6 +116,10 @@ pytest: build compilers
 # Prebuilt drivers of older headers, on the kit as it is. `make pytest` has them too.
 driver-abi: build
 	$(BIN)/python -m pytest -q -rs tests/driver_abi
+
+# C++ programs, processes of their own, that run passes in Python. `make pytest` has them too.
+test-host: build
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -q -rs tests/host
 
 # The fast loop. SINCE=REVISION: what to compare with; SECONDS=90: for how long tests may begin.
 SECONDS ?= 90

@@ -351,9 +351,34 @@ typedef struct bringup_pass_result {
   const char* name;      /* these live until report_release */
   const char* message;   /* why it was skipped or failed; else "" */
   const char* near_miss; /* the candidate that came closest, and what was wrong; else "" */
+  const char* traceback; /* of a failed pass in Python; else "" */
 } bringup_pass_result;
 
 typedef uint64_t bringup_run_report; /* lives until report_release */
+
+/* --- passes written in Python, for programs that are not */
+
+/* Where Python and its passes are. NULL stands for what is said; strings are copied. Lists of paths
+ * have ":" between them. */
+typedef struct bringup_python_options {
+  uint32_t struct_size;
+  const char* bridge;         /* libbringup_bridge.so; NULL: beside libbringup_engine.so */
+  const char* python_library; /* libpython3.X.so, where the process has no interpreter yet; NULL:
+                                 of the Python that the bridge was built for */
+  const char* python_program; /* an interpreter whose environment is used (a venv's bin/python);
+                                 NULL: the one that the bridge was built for */
+  const char* sys_path;       /* folders before all others on sys.path, for this round */
+  const char* pass_path;      /* files and folders with passes, before those of the environment */
+  const char* modules;        /* modules that register passes when they are imported; "," between */
+  double time_limit;          /* seconds that one pass may take on one graph; 0: no limit */
+} bringup_python_options;
+
+typedef enum bringup_python_state {
+  BRINGUP_PYTHON_NONE = 0,     /* no interpreter is used (yet) */
+  BRINGUP_PYTHON_OWNED = 1,    /* one that python_load began */
+  BRINGUP_PYTHON_BORROWED = 2, /* one that the program itself began */
+  BRINGUP_PYTHON_ENDED = 3     /* it was shut down; a process cannot use Python passes again */
+} bringup_python_state;
 
 typedef struct bringup_engine_api {
   uint32_t struct_size;
@@ -559,6 +584,27 @@ typedef struct bringup_engine_api {
                                  const bringup_ir_node** nodes, uint32_t* count);
   int32_t (*node_control_users)(bringup_ir_graph graph, bringup_ir_node node,
                                 const bringup_ir_node** nodes, uint32_t* count);
+
+  /* --- passes written in Python. They run in run_passes beside all others, on the program's own
+   * graph, and take the interpreter's lock only while Python code runs; an exception fails the pass
+   * and stands in its result. A thread that calls these may hold the lock or not.
+   *
+   * Begins a round, which ends the one before: reads the environment (BRINGUP_PASS_PATH,
+   * ASCEND_GE_PY_PASS_PATH, PYTHONPATH) again, and finds and registers passes. Starts an
+   * interpreter if the process has none. `options` may be NULL; *count (may be NULL): the passes in
+   * Python. FAILED, and none is registered, when one cannot be loaded. */
+  int32_t (*python_load)(const bringup_python_options* options, uint32_t* count);
+  /* Ends the round: forgets its passes and their modules; the interpreter stays. A run that has
+   * begun keeps the passes that it uses. Does nothing where nothing was loaded. */
+  int32_t (*python_unload)(void);
+  /* For the end of the process: ends the round, then the interpreter if python_load began it, and
+   * closes the bridge. May be called again, from any thread, and after the program ended its own
+   * interpreter. FAILED while runs use it. */
+  int32_t (*python_shutdown)(void);
+  int32_t (*python_state)(void); /* of bringup_python_state */
+  /* Runs a command of `bringup` ("compile", "model.onnx", ...) in this process. */
+  int32_t (*python_command)(const bringup_python_options* options, const char* const* arguments,
+                            uint32_t count, int32_t* exit_code);
 } bringup_engine_api;
 
 /* Whether the engine that gave `api` has a function: the table of an older one is shorter. */

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "python/engine_graph.h"
+#include "python/engine_hosted.h"
 #include "python/engine_match.h"
 #include "python/engine_passes.h"
 #include "python/engine_registry.h"
@@ -48,6 +49,7 @@ void bind_engine(nb::module_& module) {
   bringup::python::bind_passes(module);
   bringup::python::bind_rewriting(module);
   bringup::python::bind_running(module);
+  bringup::python::bind_hosted(module);
 }
 
 // What binds the names that who only loads kernels has no use for: they take longer than all the
@@ -97,6 +99,8 @@ PyMethodDef late_names[] = {{"__getattr__", late_name, METH_O, nullptr}, {}};
 NB_MODULE(_core, module) {
   // Operators are kept for the life of the process, and with them whatever their modules hold.
   nb::set_leak_warnings(false);
+  const std::string mismatch = bringup::python::engine_mismatch();
+  if (!mismatch.empty()) throw nb::import_error(mismatch.c_str());
   module.attr("kernel_abi") = BRINGUP_KERNEL_ABI;
   module.def(
       "load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),

@@ -83,9 +83,12 @@ struct Mirrored {
 };
 
 struct GraphCore {
-  explicit GraphCore(const std::string& name) : graph(name) {}
+  explicit GraphCore(const std::string& name) : GraphCore(std::make_shared<en::Graph>(name)) {}
+  // A graph that was there before, of a program in C++.
+  explicit GraphCore(std::shared_ptr<en::Graph> given) : held(std::move(given)), graph(*held) {}
 
-  en::Graph graph;
+  const std::shared_ptr<en::Graph> held;
+  en::Graph& graph;
   PyObject* self = nullptr;  // the Python object of this core; borrowed
   Ref owner;                 // weak reference to the bringup.ir.Graph
   bool expired = false;

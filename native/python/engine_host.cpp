@@ -51,6 +51,7 @@ std::vector<en::Dim> dims_of(PyObject* sizes) {
 struct Buffer {
   Py_buffer view{};
   ~Buffer() {
+    if (!Py_IsInitialized()) return;  // the graph of a C++ program may outlive the interpreter
     const nb::gil_scoped_acquire acquired;
     PyBuffer_Release(&view);
   }

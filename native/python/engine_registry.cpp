@@ -157,6 +157,8 @@ void bind_registry(nb::module_& module) {
            })
       .def("describe", &describe)
       .def_prop_ro("pass_class", &pass_class)
+      .def_prop_ro("of_python",
+                   [](const PassRegistration& self) { return self.registration->of_host; })
       .def_prop_ro(
           "label",
           [](const PassRegistration& self) { return en::label_of(self.registration->descriptor); })

@@ -244,6 +244,10 @@ nb::dict run_session(nb::object session, nb::handle descriptor) {
 
 }  // namespace
 
+std::unique_ptr<en::SessionSteps> python_session(nb::object session, en::RegistrationPtr pass) {
+  return std::make_unique<PythonSession>(std::move(session), std::move(pass));
+}
+
 void bind_running(nb::module_& module) {
   module.def("run_passes", &run_passes, nb::arg("run"), nb::arg("descriptors"),
              "Runs passes by the steps of `run`; the status of the first failure, or 0.");

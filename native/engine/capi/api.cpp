@@ -20,6 +20,7 @@ bringup_engine_api make_table() {
   fill_boundary_functions(table);
   fill_control_functions(table);
   fill_running_functions(table);
+  fill_python_functions(table);
   return table;
 }
 

@@ -1,7 +1,11 @@
 // The C API: running passes, and what came of it.
+#include <algorithm>
+#include <optional>
+
 #include "engine/capi/api.h"
 #include "engine/capi/handles.h"
 #include "engine/capi/marshal.h"
+#include "engine/run/host_sessions.h"
 #include "engine/run/native_run.h"
 #include "engine/run/registry.h"
 #include "engine/run/status.h"
@@ -45,6 +49,7 @@ std::vector<RegistrationPtr> select(const bringup_run_options& options) {
   for (uint32_t index = 0; options.names != nullptr && index < options.name_count; ++index) {
     selection.names->emplace_back(text_given(options.names[index], "the name of a pass"));
   }
+  selection.on_host_graphs = host_sessions() != nullptr;
   return Registry::instance().select(selection);
 }
 
@@ -65,8 +70,13 @@ int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_o
     settings.providers = *entry->providers;
     settings.infer_shapes = options.infer_shapes != 0;
     settings.fold = options.fold != 0;
-    auto done =
-        std::make_shared<const Report>(run_passes(*entry->graph, select(options), settings));
+    const std::vector<RegistrationPtr> selected = select(options);
+    std::optional<HostUse> use;
+    if (std::any_of(selected.begin(), selected.end(),
+                    [](const RegistrationPtr& pass) { return pass->of_host; })) {
+      use.emplace();
+    }
+    auto done = std::make_shared<const Report>(run_passes(*entry->graph, selected, settings));
     *report = report_handles().add(done);
     if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);
   });
@@ -99,6 +109,7 @@ int32_t report_result(bringup_run_report report, uint32_t index, bringup_pass_re
     filled.seconds = result.seconds;
     filled.name = kept(result.name);
     filled.message = result.message.c_str();
+    filled.traceback = result.traceback.c_str();
     filled.near_miss = result.near_misses.empty() ? "" : kept(result.near_misses.front().text());
     hand_out(filled, out);
   });

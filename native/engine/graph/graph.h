@@ -47,7 +47,7 @@ struct Subgraph {
   std::shared_ptr<Graph> graph;
 };
 
-class Graph {
+class Graph : public std::enable_shared_from_this<Graph> {
  public:
   explicit Graph(std::string_view name);
   ~Graph();

@@ -1,6 +1,8 @@
 #include "engine/run/native_run.h"
 
 #include "engine/rewrite/folding.h"
+#include "engine/run/host_sessions.h"
+#include "engine/util/error.h"
 
 namespace bringup::engine {
 namespace {
@@ -25,6 +27,7 @@ class NativeRun : public RunSteps {
   std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass) override {
     static const Commit kNoCommit;
     const Commit& commit = &graph == &graph_ ? settings_.commit : kNoCommit;
+    if (pass->of_host) return open_of_host(graph, pass, commit);
     return native_session(graph, pass, {settings_.options, settings_.providers, commit});
   }
 
@@ -49,6 +52,16 @@ class NativeRun : public RunSteps {
   }
 
  private:
+  std::unique_ptr<SessionSteps> open_of_host(Graph& graph, const RegistrationPtr& pass,
+                                             const Commit& commit) {
+    const std::shared_ptr<HostSessions> host = host_sessions();
+    if (host == nullptr) {
+      throw EngineError(ErrorCode::kPass, "pass " + quoted(pass->descriptor.pass_name) +
+                                              " is written in Python, which has been unloaded");
+    }
+    return host->open(graph, pass, {settings_.options, settings_.providers, commit});
+  }
+
   Graph& graph_;
   const RunSettings& settings_;
   uint64_t inferred_ = 0;

@@ -181,6 +181,7 @@ class Session {
     result_.tolerated =
         descriptor_.policy != Policy::kFail && verdict.kind == Verdict::Kind::kFailure;
     result_.message = steps_.describe(error);
+    result_.traceback = steps_.traceback();
   }
 
   const PassDescriptor& descriptor_;

@@ -33,7 +33,8 @@ struct PassResult {
   bool fatal = false;      // the stage ends here
   bool tolerated = false;  // it failed, but its policy lets the run go on
   double seconds = 0;
-  std::string message;  // why it was skipped or failed, or stopped early
+  std::string message;    // why it was skipped or failed, or stopped early
+  std::string traceback;  // of a failure in another language
   std::vector<NearMiss> near_misses;
   std::exception_ptr error;  // of a failure: what was thrown
 

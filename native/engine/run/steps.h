@@ -86,6 +86,8 @@ class SessionSteps {
   virtual Verdict classify_error(std::exception_ptr error) const;
   // A failure in words for the result; called once each, when its edits were undone.
   virtual std::string describe(std::exception_ptr error) { return classify_error(error).text; }
+  // Where the failure that was described last came from, in the host's language.
+  virtual std::string traceback() { return ""; }
 };
 
 // A run of several passes over a graph and its subgraphs.

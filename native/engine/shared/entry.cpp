@@ -1,4 +1,4 @@
-// libbringup_engine.so: the engine for C and C++ programs. Its only export is the C table.
+// libbringup_engine.so: the engine for C and C++ programs, which call this function alone.
 #include "engine/capi/api.h"
 
 extern "C" __attribute__((visibility("default"))) const bringup_engine_api* bringup_engine_get(

@@ -54,16 +54,27 @@ class Graph(GraphTree):
     """
 
     def __init__(self, name: str = "graph", dialect: Dialect | None = None) -> None:
-        super().__init__()
+        dialect = dialect if dialect is not None else current_dialect()
+        self._begin(GraphCore(name), name, dialect)
+        self._core.values_are_memory = _values_are_memory(dialect)
+
+    @classmethod
+    def of_core(cls, core: GraphCore, name: str, dialect: Dialect) -> Graph:
+        """The face of a graph that a C++ program made and that `core` holds."""
+        graph = cls.__new__(cls)
+        graph._begin(core, name, dialect)
+        return graph
+
+    def _begin(self, core: GraphCore, name: str, dialect: Dialect | None) -> None:
+        GraphTree.__init__(self)
         self.name = name
-        self.dialect = dialect if dialect is not None else current_dialect()
+        self.dialect = dialect
         self._expired = False
         self._rule = ""
         self._relaid: dict[Node, None] = {}
         self._expected: dict[Expectation, None] = {}
-        self._core = GraphCore(name)
+        self._core = core
         self._core.attach(self)
-        self._core.values_are_memory = _values_are_memory(self.dialect)
 
     @property
     def core(self) -> GraphCore:

@@ -9,6 +9,8 @@ from bringup._native import core
 if TYPE_CHECKING:
     import bringup._native._core as native
     from bringup._native._core import (
+        GraphCore,
+        HostOperators,
         MatcherCore,
         NativeInstance,
         PassBatch,
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     )
 else:
     native = core()
+    GraphCore = native.GraphCore
+    HostOperators = native.HostOperators
     MatcherCore = native.MatcherCore
     NativeInstance = native.NativeInstance
     PassBatch = native.PassBatch
@@ -26,6 +30,8 @@ else:
     ProgramCore = native.ProgramCore
 
 __all__ = [
+    "GraphCore",
+    "HostOperators",
     "MatcherCore",
     "NativeInstance",
     "PassBatch",

@@ -1,0 +1,173 @@
+#include "bridge/interpreter.h"
+
+#include "bridge_python.h"
+
+namespace bringup::bridge {
+namespace {
+
+class Reference {
+ public:
+  Reference(const PythonApi& api, PyObject* owned) : api_(api), object_(owned) {}
+  ~Reference() {
+    if (object_ != nullptr) api_.release_object(object_);
+  }
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+  PyObject* get() const { return object_; }
+  PyObject* release() {
+    PyObject* object = object_;
+    object_ = nullptr;
+    return object;
+  }
+
+ private:
+  const PythonApi& api_;
+  PyObject* object_;
+};
+
+// What `function` of the package says about it; empty where it cannot be asked.
+std::string described(const PythonApi& api, Reference& value, Reference& trace) {
+  const Reference module(api, api.import("bringup.passes.host"));
+  if (module.get() == nullptr || value.get() == nullptr) return "";
+  const Reference describe(api, api.attribute(module.get(), "describe_error"));
+  const Reference arguments(api, api.new_tuple(trace.get() != nullptr ? 2 : 1));
+  if (describe.get() == nullptr || arguments.get() == nullptr) return "";
+  api.set_item(arguments.get(), 0, value.release());
+  if (trace.get() != nullptr) api.set_item(arguments.get(), 1, trace.release());
+  const Reference said(api, api.call(describe.get(), arguments.get()));
+  const Reference bytes(api, said.get() != nullptr ? api.as_utf8(said.get()) : nullptr);
+  return bytes.get() != nullptr ? api.bytes(bytes.get()) : "";
+}
+
+void clear_error(const PythonApi& api) {
+  PyObject* parts[3] = {};
+  api.fetch(&parts[0], &parts[1], &parts[2]);
+  for (PyObject* part : parts) {
+    if (part != nullptr) api.release_object(part);
+  }
+}
+
+PyObject* checked(const PythonApi& api, PyObject* object) {
+  if (object == nullptr) throw BridgeError{take_error(api)};
+  return object;
+}
+
+}  // namespace
+
+std::string take_error(const PythonApi& api) {
+  PyObject* parts[3] = {};
+  api.fetch(&parts[0], &parts[1], &parts[2]);
+  api.normalize(&parts[0], &parts[1], &parts[2]);
+  Reference type(api, parts[0]), value(api, parts[1]), trace(api, parts[2]);
+  const Reference plain(api, value.get() != nullptr ? api.text(value.get()) : nullptr);
+  const Reference bytes(api, plain.get() != nullptr ? api.as_utf8(plain.get()) : nullptr);
+  std::string text = bytes.get() != nullptr ? api.bytes(bytes.get()) : "Python cannot say why";
+  const std::string more = described(api, value, trace);
+  clear_error(api);
+  return more.empty() ? text : more;
+}
+
+void find_module(const PythonApi& api, const char* module, const std::string& folder) {
+  const Reference found(api, api.import(module));
+  if (found.get() != nullptr) return;
+  clear_error(api);
+  const Reference sys(api, checked(api, api.import("sys")));
+  const Reference path(api, checked(api, api.attribute(sys.get(), "path")));
+  const Reference append(api, checked(api, api.attribute(path.get(), "append")));
+  const Reference arguments(api, checked(api, api.new_tuple(1)));
+  api.set_item(arguments.get(), 0, checked(api, api.new_path(folder.c_str())));
+  const Reference none(api, checked(api, api.call(append.get(), arguments.get())));
+  const Reference again(api, api.import(module));
+  if (again.get() == nullptr) {
+    throw BridgeError{"the Python package bringup cannot be imported: " + take_error(api)};
+  }
+}
+
+Interpreter& Interpreter::instance() {
+  static auto* const interpreter = new Interpreter;  // outlives what static destructors do
+  return *interpreter;
+}
+
+const PythonApi& Interpreter::start(const char* library, const char* program) {
+  const std::lock_guard lock(mutex_);
+  if (is_used_ && api_->is_initialized() == 0) {
+    throw BridgeError{
+        "the interpreter of this process was finalised, and the package's native modules do not "
+        "start twice: run passes before Py_Finalize, or in a new process"};
+  }
+  if (is_used_) return *api_;
+  std::string why;
+  api_ = find_python(library != nullptr ? library : BRINGUP_BRIDGE_LIBRARY, why);
+  if (api_ == nullptr) throw BridgeError{why};
+  if (api_->is_initialized() == 0) begin(program != nullptr ? program : BRINGUP_BRIDGE_PROGRAM);
+  is_used_ = true;
+  return *api_;
+}
+
+void Interpreter::begin(const char* program) {
+  // Kept: Python goes on reading it. It decides where the standard library and packages are.
+  wchar_t* name = api_->decode(program, nullptr);
+  if (name != nullptr && api_->set_program != nullptr) api_->set_program(name);
+  api_->initialize(0);  // signals stay the program's
+  if (api_->is_initialized() == 0) {
+    throw BridgeError{std::string("Python cannot be started for ") + program};
+  }
+  is_owned_ = true;
+  main_ = api_->save_thread();  // the lock is for whoever takes it
+}
+
+const PythonApi* Interpreter::running() {
+  const std::lock_guard lock(mutex_);
+  return is_used_ && api_->is_initialized() != 0 ? api_ : nullptr;
+}
+
+void Interpreter::end(void (*before)(const PythonApi&)) {
+  const std::lock_guard lock(mutex_);
+  if (!is_used_ || api_->is_initialized() == 0) return;
+  {
+    const Gil gil(*api_);
+    before(*api_);
+    api_->collect();
+  }
+  if (!is_owned_) return;
+  // With a thread state of this thread, which need not be the one that began the interpreter: what
+  // takes the lock while it ends looks for that. It goes with the interpreter.
+  api_->ensure();
+  if (api_->thread_state() != main_) {  // threading.py would wait for the thread that began it
+    api_->clear_thread(main_);
+    api_->delete_thread(main_);
+  }
+  is_owned_ = false;
+  if (api_->finalize() != 0) {
+    throw BridgeError{"Python ended, but could not write all that it had buffered"};
+  }
+}
+
+bringup_python_state Interpreter::state() {
+  const std::lock_guard lock(mutex_);
+  if (!is_used_) return BRINGUP_PYTHON_NONE;
+  if (api_->is_initialized() == 0) return BRINGUP_PYTHON_ENDED;
+  return is_owned_ ? BRINGUP_PYTHON_OWNED : BRINGUP_PYTHON_BORROWED;
+}
+
+long call(const PythonApi& api, const char* module, const char* function,
+          const std::vector<std::string>& texts, const double* number) {
+  const Reference imported(api, checked(api, api.import(module)));
+  const Reference callable(api, checked(api, api.attribute(imported.get(), function)));
+  const auto size = static_cast<ptrdiff_t>(texts.size());
+  const Reference arguments(api, checked(api, api.new_tuple(size + (number != nullptr ? 1 : 0))));
+  for (ptrdiff_t i = 0; i < size; ++i) {
+    const std::string& text = texts[static_cast<size_t>(i)];
+    api.set_item(arguments.get(), i,
+                 checked(api, api.new_bytes(text.data(), static_cast<ptrdiff_t>(text.size()))));
+  }
+  if (number != nullptr) {
+    api.set_item(arguments.get(), size, checked(api, api.new_float(*number)));
+  }
+  const Reference result(api, checked(api, api.call(callable.get(), arguments.get())));
+  const long answer = api.as_long(result.get());
+  if (answer == -1 && api.error() != nullptr) throw BridgeError{take_error(api)};
+  return answer;
+}
+
+}  // namespace bringup::bridge

@@ -1,0 +1,66 @@
+// The interpreter: the program's, or one that the bridge begins and then ends.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bridge/python_api.h"
+#include "bringup/engine.h"
+
+namespace bringup::bridge {
+
+// Why something failed, in words.
+struct BridgeError {
+  std::string text;
+};
+
+// Holds the interpreter's lock, on a thread that may hold it already.
+class Gil {
+ public:
+  explicit Gil(const PythonApi& api) : api_(api), state_(api.ensure()) {}
+  ~Gil() { api_.release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  const PythonApi& api_;
+  int state_;
+};
+
+class Interpreter {
+ public:
+  static Interpreter& instance();
+
+  // Begins one unless the process has one. `library` and `program` as in bringup_python_options.
+  const PythonApi& start(const char* library, const char* program);
+  // Null where none runs, or the bridge never used it.
+  const PythonApi* running();
+  // Ends it, if it is the bridge's own. `before` is called with the lock while it still runs.
+  void end(void (*before)(const PythonApi&));
+  bringup_python_state state();
+
+ private:
+  void begin(const char* program);
+
+  std::mutex mutex_;
+  const PythonApi* api_ = nullptr;
+  PyThreadState* main_ = nullptr;  // of the thread that began the bridge's own interpreter
+  bool is_used_ = false;
+  bool is_owned_ = false;
+};
+
+// The exception that is set, with its traceback where the package is there to make one; it is then
+// cleared. With the lock.
+std::string take_error(const PythonApi& api);
+
+// Imports `module` and calls `function` of it with bytes, or with a number after them. The result
+// as an integer. With the lock. Throws BridgeError with the exception and its traceback.
+long call(const PythonApi& api, const char* module, const char* function,
+          const std::vector<std::string>& texts, const double* number = nullptr);
+
+// Makes sure that `module` can be imported; `folder`, where the package lies, is looked at last.
+// With the lock.
+void find_module(const PythonApi& api, const char* module, const std::string& folder);
+
+}  // namespace bringup::bridge

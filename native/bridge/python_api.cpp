@@ -1,0 +1,89 @@
+#include "bridge/python_api.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+namespace bringup::bridge {
+namespace {
+
+template <class Function>
+bool look_up(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  return function != nullptr;
+}
+
+// The name that is missing, or null.
+const char* fill(PythonApi& api) {
+  look_up(api.set_program, "Py_SetProgramName");
+#define BRINGUP_FIND(member, name) \
+  if (!look_up(api.member, name)) return name;
+  BRINGUP_FIND(is_initialized, "Py_IsInitialized")
+  BRINGUP_FIND(initialize, "Py_InitializeEx")
+  BRINGUP_FIND(finalize, "Py_FinalizeEx")
+  BRINGUP_FIND(decode, "Py_DecodeLocale")
+  BRINGUP_FIND(save_thread, "PyEval_SaveThread")
+  BRINGUP_FIND(thread_state, "PyThreadState_Get")
+  BRINGUP_FIND(clear_thread, "PyThreadState_Clear")
+  BRINGUP_FIND(delete_thread, "PyThreadState_Delete")
+  BRINGUP_FIND(ensure, "PyGILState_Ensure")
+  BRINGUP_FIND(release, "PyGILState_Release")
+  BRINGUP_FIND(import, "PyImport_ImportModule")
+  BRINGUP_FIND(attribute, "PyObject_GetAttrString")
+  BRINGUP_FIND(call, "PyObject_CallObject")
+  BRINGUP_FIND(new_tuple, "PyTuple_New")
+  BRINGUP_FIND(set_item, "PyTuple_SetItem")
+  BRINGUP_FIND(new_bytes, "PyBytes_FromStringAndSize")
+  BRINGUP_FIND(new_path, "PyUnicode_DecodeFSDefault")
+  BRINGUP_FIND(text, "PyObject_Str")
+  BRINGUP_FIND(new_float, "PyFloat_FromDouble")
+  BRINGUP_FIND(as_long, "PyLong_AsLong")
+  BRINGUP_FIND(as_utf8, "PyUnicode_AsUTF8String")
+  BRINGUP_FIND(bytes, "PyBytes_AsString")
+  BRINGUP_FIND(release_object, "Py_DecRef")
+  BRINGUP_FIND(error, "PyErr_Occurred")
+  BRINGUP_FIND(fetch, "PyErr_Fetch")
+  BRINGUP_FIND(normalize, "PyErr_NormalizeException")
+  BRINGUP_FIND(collect, "PyGC_Collect")
+#undef BRINGUP_FIND
+  return nullptr;
+}
+
+std::mutex& lookup_mutex() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+PythonApi found;
+bool is_found = false;
+
+}  // namespace
+
+const PythonApi* python_of_process() {
+  const std::lock_guard lock(lookup_mutex());
+  if (!is_found) is_found = fill(found) == nullptr;
+  return is_found ? &found : nullptr;
+}
+
+const PythonApi* find_python(const char* library, std::string& why) {
+  if (const PythonApi* api = python_of_process()) return api;
+  if (*library == '\0') {
+    why =
+        "the Python that the bridge was built for has only a static library, which no program can "
+        "load: name a shared one (bringup_python_options.python_library; Debian: libpython3.11)";
+    return nullptr;
+  }
+  // Never closed: CPython cannot be unmapped.
+  if (dlopen(library, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* reason = dlerror();
+    why = std::string("the Python library cannot be loaded: ") + (reason != nullptr ? reason : "?");
+    return nullptr;
+  }
+  const std::lock_guard lock(lookup_mutex());
+  const char* missing = fill(found);
+  is_found = missing == nullptr;
+  if (!is_found) why = std::string(library) + " is no Python 3.10 or later: it lacks " + missing;
+  return is_found ? &found : nullptr;
+}
+
+}  // namespace bringup::bridge

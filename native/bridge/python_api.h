@@ -1,0 +1,52 @@
+// The part of CPython's C API that the bridge calls, found by name in the process: the interpreter
+// may be the program's own, linked in or not, and a library with undefined Python symbols could not
+// even be opened before one is there. All of it is the stable ABI (3.10 and later).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace bringup::bridge {
+
+struct PyObject;
+struct PyThreadState;
+
+struct PythonApi {
+  int (*is_initialized)();
+  void (*initialize)(int signals);
+  int (*finalize)();
+  void (*set_program)(const wchar_t* path);  // null where Python has it no more (3.15)
+  wchar_t* (*decode)(const char* text, size_t* size);
+  PyThreadState* (*save_thread)();
+  PyThreadState* (*thread_state)();
+  void (*clear_thread)(PyThreadState* state);
+  void (*delete_thread)(PyThreadState* state);
+  int (*ensure)();
+  void (*release)(int state);
+  PyObject* (*import)(const char* name);
+  PyObject* (*attribute)(PyObject* object, const char* name);
+  PyObject* (*call)(PyObject* callable, PyObject* arguments);
+  PyObject* (*new_tuple)(ptrdiff_t size);
+  int (*set_item)(PyObject* tuple, ptrdiff_t index, PyObject* item);  // takes the reference
+  PyObject* (*new_bytes)(const char* text, ptrdiff_t size);
+  PyObject* (*new_path)(const char* text);  // a str
+  PyObject* (*text)(PyObject* object);      // a str
+  PyObject* (*new_float)(double number);
+  long (*as_long)(PyObject* object);
+  PyObject* (*as_utf8)(PyObject* text);  // bytes
+  char* (*bytes)(PyObject* bytes);
+  void (*release_object)(PyObject* object);
+  PyObject* (*error)();
+  void (*fetch)(PyObject** type, PyObject** value, PyObject** traceback);
+  void (*normalize)(PyObject** type, PyObject** value, PyObject** traceback);
+  ptrdiff_t (*collect)();
+};
+
+// The process's Python, or else that of `library` (an absolute path), which is opened with its
+// symbols global: extension modules do not link libpython. Null with words in `why` where there is
+// none.
+const PythonApi* find_python(const char* library, std::string& why);
+// The same without opening anything; null where the process has no Python.
+const PythonApi* python_of_process();
+
+}  // namespace bringup::bridge

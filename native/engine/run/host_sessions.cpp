@@ -1,0 +1,69 @@
+#include "engine/run/host_sessions.h"
+
+#include <mutex>
+
+#include "engine/util/error.h"
+
+namespace bringup::engine {
+namespace {
+
+struct HostState {
+  std::mutex mutex;
+  std::shared_ptr<HostSessions> sessions;
+  size_t uses = 0;
+  bool is_paused = false;
+};
+
+HostState& host_state() {
+  static auto* const state = new HostState;  // never destroyed, as the registry
+  return *state;
+}
+
+}  // namespace
+
+void set_host_sessions(std::shared_ptr<HostSessions> sessions) {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  state.sessions.swap(sessions);
+}
+
+std::shared_ptr<HostSessions> host_sessions() {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  return state.sessions;
+}
+
+HostUse::HostUse() {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  if (state.is_paused) {
+    throw EngineError(ErrorCode::kFailed, "another thread is shutting Python down");
+  }
+  ++state.uses;
+}
+
+HostUse::~HostUse() {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  --state.uses;
+}
+
+HostPause::HostPause() {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  if (state.uses > 0 || state.is_paused) {
+    throw EngineError(ErrorCode::kFailed,
+                      state.uses > 0 ? std::to_string(state.uses) +
+                                           " threads use Python just now: let them end first"
+                                     : "another thread is shutting Python down");
+  }
+  state.is_paused = true;
+}
+
+HostPause::~HostPause() {
+  HostState& state = host_state();
+  const std::lock_guard lock(state.mutex);
+  state.is_paused = false;
+}
+
+}  // namespace bringup::engine

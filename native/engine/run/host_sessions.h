@@ -1,0 +1,45 @@
+// Who runs passes of the host's language over graphs of the engine: Python, where it is there.
+#pragma once
+
+#include <memory>
+
+#include "engine/run/creation.h"
+#include "engine/run/native_run.h"
+#include "engine/run/steps.h"
+
+namespace bringup::engine {
+
+class HostSessions {
+ public:
+  virtual ~HostSessions() = default;
+  // The steps of such a pass on one graph. Called on any thread.
+  virtual std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass,
+                                             const SharedRunState& shared_state) = 0;
+};
+
+// Null takes it away: passes of the host are then left out of runs over graphs of the engine.
+void set_host_sessions(std::shared_ptr<HostSessions> sessions);
+std::shared_ptr<HostSessions> host_sessions();
+
+// Counts a run that may call the host; EngineError(kFailed) while the host is being taken away.
+class HostUse {
+ public:
+  HostUse();
+  ~HostUse();
+  HostUse(const HostUse&) = delete;
+  HostUse& operator=(const HostUse&) = delete;
+};
+
+// Keeps new runs away from the host in its life. EngineError(kFailed) while runs use it.
+class HostPause {
+ public:
+  HostPause();
+  ~HostPause();
+  HostPause(const HostPause&) = delete;
+  HostPause& operator=(const HostPause&) = delete;
+};
+
+// Identifies the build of the engine: what shares its C++ must have the same.
+const char* build_key();
+
+}  // namespace bringup::engine

@@ -1,0 +1,141 @@
+"""Sessions of Python passes on graphs of C++ programs, which the engine opens and closes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bringup import ir, settings
+from bringup.errors import PassFatalError
+from bringup.passes.engine import GraphCore, HostOperators, PassRegistration, native
+from bringup.passes.registry.registry import descriptors_of
+from bringup.passes.run.controls import Controls
+from bringup.passes.run.host_dialect import HostDialect
+from bringup.passes.run.session import Session
+
+__all__ = [
+    "close_session",
+    "make_data",
+    "make_desc",
+    "make_object",
+    "make_symbol",
+    "open_session",
+    "use_time_limit",
+]
+
+_LOG = settings.logger("passes")
+_LIMIT = "time_limit"
+_default_limit = 0.0
+
+
+def use_time_limit(seconds: float) -> None:
+    """How long a pass may take on a graph whose run names no `time_limit` itself; 0: any time."""
+    global _default_limit
+    _default_limit = seconds
+
+
+@dataclass(frozen=True)
+class HostObject:
+    """Stands for an opaque argument of the program: equal where the program's are."""
+
+    number: int
+
+
+def make_desc(
+    sizes: tuple[ir.Dim, ...], dtype: str, strides: tuple[ir.Dim, ...], device: str
+) -> ir.TensorDesc:
+    """What a value looks like."""
+    return ir.TensorDesc(ir.Shape(sizes), dtype, strides, device)
+
+
+def make_data(dtype: str, sizes: tuple[int, ...], buffer: object) -> ir.ConstantData:
+    """The data of a constant, which stay where the program has them."""
+    return ir.ConstantData(dtype, sizes, memoryview(buffer))  # type: ignore[arg-type]
+
+
+make_object = HostObject
+make_symbol = ir.SymbolicDim.named
+
+
+class HostSession(Session):
+    """One pass on one graph of a C++ program."""
+
+    watch: TimeLimit | None = None
+
+    @property
+    def traceback(self) -> str:
+        """Of the failure that was described last."""
+        return self._traceback
+
+    def close(self) -> None:
+        """The pass may keep what it was given: from here on it raises `ExpiredHandleError`."""
+        if self.watch is not None:
+            self.watch.end()
+        self.graph.expire()
+        context = getattr(self, "_context", None)  # a session that could not begin has none
+        if context is not None:
+            context.expire()
+
+
+def open_session(
+    core: GraphCore,
+    name: str,
+    registration: PassRegistration,
+    options: Mapping[str, object],
+    operators: HostOperators,
+) -> HostSession:
+    """The session of a pass on the graph of this core. Called on the thread that will run it."""
+    (descriptor,) = descriptors_of([registration])
+    given = dict(options)
+    seconds = given.get(_LIMIT, _default_limit)
+    if not isinstance(seconds, (int, float)) or seconds < 0:
+        raise ValueError(f"the option {_LIMIT!r} must be a number of seconds, got {seconds!r}")
+    graph = ir.Graph.of_core(core, name, HostDialect(operators))
+    session = HostSession(graph, descriptor, given, Controls.of(given), None)
+    if seconds:
+        session.watch = TimeLimit(descriptor.pass_name, float(seconds))
+    return session
+
+
+def close_session(session: HostSession) -> None:
+    """Called by the engine when the session is over, however it ended."""
+    session.close()
+
+
+class TimeLimit:
+    """Interrupts a pass that takes too long, by an exception in its thread.
+
+    Python code is interrupted between two of its instructions. What waits in a call of C is not:
+    then a warning names the pass, and the exception comes when the call returns.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        class TimeLimitExceeded(PassFatalError):
+            def __init__(self) -> None:
+                super().__init__(f"pass {name!r} took longer than its time limit of {seconds:g} s")
+
+        self._error = TimeLimitExceeded
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._name, self._seconds = name, seconds
+        self._timer = threading.Timer(seconds, self._interrupt)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """No interrupt comes after this."""
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            native.interrupt_thread(self._thread, None)
+
+    def _interrupt(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            _LOG.warning(
+                "pass %r exceeds its time limit of %g s: interrupting it", self._name, self._seconds
+            )
+            native.interrupt_thread(self._thread, self._error)
