@@ -185,3 +185,17 @@ except RuntimeError as error:
 """)
     assert "aten::index_select" in said
     assert "an index is out of range" in said
+
+
+def test_factors_of_a_product_are_read_by_their_values(program: Program) -> None:
+    """Integers and floating-point numbers, also integers whose bits are those of a small double."""
+    program("""
+sim_ops.load()
+added, left, right = torch.ones(2, 3), torch.ones(2, 4), torch.ones(4, 3)
+on_npu = [t.to("npu") for t in (added, left, right)]
+for beta, alpha in ((2**53, 1), (-(2**60), 2**52), (True, 2.5), (0.5, -3), (0, 2**62)):
+    expected = torch.addmm(added, left, right, beta=beta, alpha=alpha)
+    assert torch.equal(torch.addmm(*on_npu, beta=beta, alpha=alpha).cpu(), expected)
+    in_place = on_npu[0].clone().addmm_(*on_npu[1:], beta=beta, alpha=alpha)
+    assert torch.equal(in_place.cpu(), expected)
+""")

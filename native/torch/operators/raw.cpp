@@ -118,6 +118,8 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const std::vector<ResultShape> shapes = shapes_of(kernel, arguments);
   const c10::Device device(kDriverDevice, launch.device);
+  // A kernel of numbers that are not integers cannot tell the bits of one from those of the other.
+  const bool is_floating = !shapes.empty() && at::isFloatingType(shapes.front().dtype);
   const auto add = [&](const at::Tensor& tensor, bool any_layout) {
     TORCH_CHECK(tensor.device() == device, "Expected all tensors to be on the same device, but ",
                 kernel.name, " got ", tensor.device(), " and ", device);
@@ -151,6 +153,8 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
     } else if (role == ArgumentRole::kTensor && arguments[i].isTensor() &&
                arguments[i].toTensor().defined() && !is_host_number(arguments[i])) {
       add(arguments[i].toTensor(), any_layout);
+    } else if (is_floating && arguments[i].isScalar() && role == ArgumentRole::kScalar) {
+      launch.block.add_float(arguments[i].toScalar().toDouble());
     } else {
       add_value(launch.block, arguments[i], role);
     }

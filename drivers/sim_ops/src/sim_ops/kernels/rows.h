@@ -49,13 +49,7 @@ Element* results(const void* arg) {
   return static_cast<Element*>(bringup::tensor(arg).data);
 }
 
-// A Scalar of the schema, which comes as int64_t or as double, by its value: no double that means
-// anything here has the bits of an integer below 2^52.
-inline double number(const void* arg) {
-  const int64_t bits = *static_cast<const int64_t*>(arg);
-  constexpr int64_t kLimit = int64_t{1} << 52;
-  if (-kLimit < bits && bits < kLimit) return static_cast<double>(bits);
-  return *static_cast<const double*>(arg);
-}
+// A Scalar of the schema, which comes as double where the first result is of a floating type.
+inline double number(const void* arg) { return *static_cast<const double*>(arg); }
 
 }  // namespace sim_ops
