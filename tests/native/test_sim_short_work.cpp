@@ -1,5 +1,6 @@
-// Short copies, fills, launches and events of a stream of the simulator that has nothing else to do: the
-// caller performs them, with the order and the failures that they have on the stream's worker.
+// Short copies, fills, launches and events of a stream of the simulator that has nothing else to
+// do: the caller performs them, with the order and the failures that they have on the stream's
+// worker.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
