@@ -18,7 +18,7 @@ from bringup._native import _manifest
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".c", ".cmake", ".cpp", ".h", ".json", ".py", ".pyi", ".so", ".tmpl", ".txt"}
-OTHERS = {"py.typed", "bringup-driver-check", "LICENSE", "METADATA", "RECORD", "WHEEL"}
+OTHERS = {"py.typed", "bringup-driver-check", "bringupc", "LICENSE", "METADATA", "RECORD", "WHEEL"}
 
 
 @pytest.fixture(scope="module")
