@@ -17,7 +17,20 @@ import pytest
 from bringup._native import _manifest
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = {".c", ".cmake", ".cpp", ".h", ".json", ".py", ".pyi", ".so", ".tmpl", ".txt"}
+SUFFIXES = {
+    ".c",
+    ".cmake",
+    ".cpp",
+    ".h",
+    ".in",
+    ".json",
+    ".map",
+    ".py",
+    ".pyi",
+    ".so",
+    ".tmpl",
+    ".txt",
+}
 OTHERS = {"py.typed", "bringup-driver-check", "bringupc", "LICENSE", "METADATA", "RECORD", "WHEEL"}
 
 
