@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bringup._native import core
 
 onnx = pytest.importorskip("onnx")
 
+ROOT = Path(__file__).parents[2]
 BRINGUPC = Path(core().__file__).parent / "bringupc"
 PASS = """
 from bringup import ir, passes
@@ -95,3 +97,20 @@ def test_a_bridge_that_is_not_there_ends_with_1(model, tmp_path):
     done = bringupc(model, "-o", tmp_path / "out.onnx", "--bridge", tmp_path / "none.so")
     assert done.returncode == 1
     assert "the bridge to Python cannot be loaded" in done.stderr
+
+
+def test_the_python_and_its_library_may_be_named(model, tmp_path):
+    find = [sys.executable, ROOT / "native/bridge/find_python.py"]
+    library = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
+    if not library:
+        pytest.skip("this Python has only a static library")
+    named = ("--python", sys.executable, "--python-library", library)
+    done = bringupc(model, "-o", tmp_path / "out.onnx", *named)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_python_library_that_is_not_there_ends_with_1_and_is_named(model, tmp_path):
+    missing = tmp_path / "libpython3.11.so"
+    done = bringupc(model, "-o", tmp_path / "out.onnx", "--python-library", missing)
+    assert done.returncode == 1
+    assert str(missing) in done.stderr
