@@ -196,7 +196,8 @@ def source_digest(sources: Path) -> str:
     for name in _SOURCES:
         place = sources / name
         for file in [place] if place.is_file() else sorted(place.rglob("*")):
-            if file.is_file():
+            # An installer compiles Python files, and what it made is no source.
+            if file.is_file() and file.parent.name != "__pycache__":
                 digest.update(f"{file.relative_to(sources)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 

@@ -60,7 +60,13 @@ class Graph(GraphTree):
 
     @classmethod
     def of_core(cls, core: GraphCore, name: str, dialect: Dialect) -> Graph:
-        """The face of a graph that a C++ program made and that `core` holds."""
+        """The face of a graph that a C++ program made.
+
+        Args:
+            core: holds it.
+            name: its name.
+            dialect: of its operators.
+        """
         graph = cls.__new__(cls)
         graph._begin(core, name, dialect)
         return graph
