@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +11,9 @@ from typing import Any
 from bringup import passes, settings
 from bringup.compiler.apply import apply_passes
 from bringup.compiler.output_file import replacing
-from bringup.errors import ModelError, PluginError
+from bringup.errors import ModelError
 from bringup.passes import PassReport, PassStage
+from bringup.passes.registry.loader import import_pass_module
 
 __all__ = ["compile_file"]
 
@@ -88,13 +88,7 @@ def _load(
     paths: Sequence[str | os.PathLike[str]], modules: Sequence[str], *, library: bool
 ) -> None:
     for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            raise PluginError(
-                f"the module {name!r} with passes cannot be imported: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        import_pass_module(name)
     found = passes.load_pass_plugins(*paths, library=library)
     if found.errors:  # one that was asked for and is left out would be a silent difference
         raise found.errors[0]

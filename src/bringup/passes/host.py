@@ -15,7 +15,6 @@ import threading
 import traceback
 from types import TracebackType
 
-from bringup.errors import PluginError
 from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import loader, registry
 from bringup.passes.run import host_session
@@ -121,16 +120,9 @@ def describe_error(error: BaseException, trace: TracebackType | None = None) -> 
 def _import_modules(names: list[str]) -> None:
     for name in names:
         with registry.collecting() as registered:
-            known = name in sys.modules
-            if not known:
+            if name not in sys.modules:
                 _module_passes.append(name)
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                raise PluginError(
-                    f"the module {name!r} with passes cannot be imported: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+            loader.import_pass_module(name)
         _REGISTERED.extend(registered)
 
 

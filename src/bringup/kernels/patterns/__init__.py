@@ -22,7 +22,8 @@ from bringup.kernels.patterns.cleanup import (
 from bringup.kernels.patterns.linear import MergeProjections, PackLinear
 from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, NarrowRmsNorm, RmsNorm
 from bringup.kernels.patterns.rotary import Rotary
-from bringup.passes import FusionBasePass, PassStage, register_fusion_pass
+from bringup.passes import FusionBasePass
+from bringup.passes.registry.registering import register_in_order
 
 __all__ = ["LIBRARY", "register_patterns"]
 
@@ -58,16 +59,4 @@ def register_patterns(names: Sequence[str] | None = None) -> tuple[str, ...]:
 
     Raises `ValueError` for a name that the library does not have, or that another pass has taken.
     """
-    known = [item.__name__ for item in LIBRARY]
-    for name in known if names is None else names:
-        if name not in known:
-            raise ValueError(f"the pass library has no {name!r}; it has {known}")
-    registered = []
-    for number, item in enumerate(LIBRARY):
-        if names is None or item.__name__ in names:
-            name = f"Library{item.__name__}"
-            priority = -1 - number  # behind the passes of users, who would find nothing left
-            stage = PassStage.AFTER_INFER_SHAPE
-            register_fusion_pass(name=name, stage=stage, priority=priority)(item)
-            registered.append(name)
-    return tuple(registered)
+    return register_in_order(LIBRARY, names, prefix="Library", owner="the pass library")

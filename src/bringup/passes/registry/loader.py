@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bringup import plugins, settings
+from bringup.errors import PluginError
 from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import registry
 from bringup.passes.registry.native import load_library, unload_library
@@ -19,6 +21,7 @@ from bringup.plugins import PluginReport
 __all__ = [
     "ENTRY_POINT_GROUP",
     "PluginReport",
+    "import_pass_module",
     "load_pass_plugins",
     "shutdown",
     "unload_pass_plugins",
@@ -38,6 +41,16 @@ def _whole_or_nothing() -> Iterator[list[str]]:
     for registration in registrations:
         _registered[registration.label] = registration
         labels.append(registration.label)
+
+
+def import_pass_module(name: str) -> None:
+    """Import a module that registers passes. Raises `PluginError` with its name when it fails."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise PluginError(
+            f"the module {name!r} with passes cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _forget(label: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from bringup import ir
@@ -23,6 +23,7 @@ __all__ = [
     "register_custom_pass",
     "register_decompose_pass",
     "register_fusion_pass",
+    "register_in_order",
 ]
 
 PassClass = TypeVar("PassClass", bound=type[FusionBasePass])
@@ -67,6 +68,39 @@ def register_fusion_pass(
         return cls
 
     return register
+
+
+def register_in_order(
+    library: Sequence[type[FusionBasePass]],
+    names: Sequence[str] | None,
+    *,
+    prefix: str,
+    owner: str,
+) -> tuple[str, ...]:
+    """Register passes of a library that run in its order; the names they are registered under.
+
+    They come behind passes with the default priority: those of users would find nothing left.
+
+    Args:
+        library: the classes.
+        names: class names of the ones to register; None for all.
+        prefix: stands before the name of a class.
+        owner: what the library is called in an error.
+
+    Raises `ValueError` for a name that the library does not have, or that another pass has taken.
+    """
+    known = [item.__name__ for item in library]
+    for name in known if names is None else names:
+        if name not in known:
+            raise ValueError(f"{owner} has no {name!r}; it has {known}")
+    registered = []
+    for number, item in enumerate(library):
+        if names is None or item.__name__ in names:
+            name = f"{prefix}{item.__name__}"
+            stage = PassStage.AFTER_INFER_SHAPE
+            register_fusion_pass(name=name, stage=stage, priority=-1 - number)(item)
+            registered.append(name)
+    return tuple(registered)
 
 
 def register_decompose_pass(

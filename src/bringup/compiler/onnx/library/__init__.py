@@ -20,13 +20,8 @@ from bringup.compiler.onnx.library.reshapes import MergeReshapes, MergeUnsqueeze
 from bringup.compiler.onnx.library.scatters import DropScatters
 from bringup.compiler.onnx.library.slices import MergeSlices, SlicesToSplit
 from bringup.compiler.onnx.library.transposes import MergeTransposes
-from bringup.passes import (
-    FusionBasePass,
-    PassStage,
-    get_registered_passes,
-    register_fusion_pass,
-    unregister_pass,
-)
+from bringup.passes import FusionBasePass, get_registered_passes, unregister_pass
+from bringup.passes.registry.registering import register_in_order
 
 __all__ = ["LIBRARY", "library_registered", "register_library"]
 
@@ -47,8 +42,6 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
 )
 """The passes in the order in which they run; each is registered as `OnnxLibrary` + its name."""
 
-_PREFIX = "OnnxLibrary"
-
 
 def register_library(names: Sequence[str] | None = None) -> tuple[str, ...]:
     """Register passes of the ONNX library and return the names they are registered under.
@@ -59,19 +52,7 @@ def register_library(names: Sequence[str] | None = None) -> tuple[str, ...]:
 
     Raises `ValueError` for a name that the library does not have, or that another pass has taken.
     """
-    known = [item.__name__ for item in LIBRARY]
-    for name in known if names is None else names:
-        if name not in known:
-            raise ValueError(f"the ONNX library has no {name!r}; it has {known}")
-    registered = []
-    for number, item in enumerate(LIBRARY):
-        if names is None or item.__name__ in names:
-            name = f"{_PREFIX}{item.__name__}"
-            register_fusion_pass(
-                name=name, stage=PassStage.AFTER_INFER_SHAPE, priority=-1 - number
-            )(item)
-            registered.append(name)
-    return tuple(registered)
+    return register_in_order(LIBRARY, names, prefix="OnnxLibrary", owner="the ONNX library")
 
 
 @contextmanager
