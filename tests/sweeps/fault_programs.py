@@ -306,16 +306,22 @@ def run(program: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
 
 
 def drain() -> None:
-    """Takes failures that nobody has asked for yet."""
+    """Takes failures that nobody has asked for yet.
+
+    The thread of a device that ran a backward pass that failed keeps the error, with the tensors of
+    its traceback, until it takes the next task: it gets one of no elements.
+    """
     for index in range(torch.npu.device_count()):
         with contextlib.suppress(RuntimeError):
             torch.npu.synchronize(index)
+        nothing = torch.zeros(0, device=f"npu:{index}", requires_grad=True)
+        nothing.clone().backward(nothing.detach())
 
 
 def state() -> dict[str, Any]:
     """What has to be the same before and after a program."""
-    gc.collect()
     drain()
+    gc.collect()
     torch.npu.empty_cache()
     torch.accelerator.empty_host_cache()
     found: dict[str, Any] = {"device": torch.npu.current_device()}
