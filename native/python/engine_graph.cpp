@@ -4,6 +4,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <unordered_map>
+
 #include "engine/analysis/alias_analysis.h"
 #include "engine/analysis/control.h"
 #include "engine/analysis/order.h"
@@ -65,6 +67,33 @@ nb::object all_nodes(GraphCore& core) {
 nb::object find_by_name(GraphCore& core, std::string_view name) {
   const en::NodeId node = core.graph.find_by_name(name);
   return node == en::kNoNode ? nb::none() : take(node_handle(core, node));
+}
+
+// Whether `is_settled` accepts the meta of every output. Values share their metas, so each is asked
+// about once: `known` has the answers, and no meta goes while it is used.
+bool has_settled_outputs(GraphCore& core, en::NodeId node, nb::handle is_settled,
+                         std::unordered_map<PyObject*, bool>& known) {
+  for (uint32_t i = 0; i < core.graph.output_count(node); ++i) {
+    PyObject* meta = core.meta({node, i});
+    if (meta == nullptr) return false;
+    auto found = known.find(meta);
+    if (found == known.end()) {
+      found = known.emplace(meta, nb::cast<bool>(is_settled(nb::borrow(meta)))).first;
+    }
+    if (!found->second) return false;
+  }
+  return core.graph.output_count(node) > 0;
+}
+
+// Constants, and nodes of which more may be inferred.
+nb::object unsettled(GraphCore& core, nb::handle is_settled) {
+  std::vector<en::NodeId> nodes;
+  std::unordered_map<PyObject*, bool> known;
+  for (en::NodeId node = core.graph.first(); node != en::kNoNode; node = core.graph.next(node)) {
+    const bool is_constant = &core.graph.op(node) == en::Operators::constant();
+    if (is_constant || !has_settled_outputs(core, node, is_settled, known)) nodes.push_back(node);
+  }
+  return take(node_tuple(core, nodes));
 }
 
 bool owns(GraphCore& core, nb::handle object) {
@@ -307,7 +336,8 @@ void def_reading(nb::class_<GraphCore>& type) {
       .def("find_by_name", &find_by_name)
       .def("owns", &owns)
       .def("has_control_edges", [](GraphCore& core) { return core.graph.has_control_edges(); })
-      .def("can_be_shaped", &can_be_shaped);
+      .def("can_be_shaped", &can_be_shaped)
+      .def("unsettled", &unsettled);
 }
 
 void def_changing(nb::class_<GraphCore>& type) {

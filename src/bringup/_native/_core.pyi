@@ -3,7 +3,7 @@ reached through `core()`.
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bringup.ir.graph import Graph
@@ -212,6 +212,7 @@ class GraphCore:
     def find_by_name(self, name: str) -> Node | None: ...
     def owns(self, node: Node) -> bool: ...
     def can_be_shaped(self, node: Node) -> bool: ...
+    def unsettled(self, is_settled: Callable[[object], bool]) -> tuple[Node, ...]: ...
     def draft(
         self,
         operator: Operator,

@@ -190,6 +190,12 @@ class GraphBuilder:
             )
         return self._graph
 
+    def _with_inputs(self) -> Graph:
+        """The graph, to be given one more input."""
+        if self._edits_graph:
+            raise ValueError("a builder over a live graph cannot give it new inputs")
+        return self._live()
+
     def create_input(
         self,
         name: str | int = "",
@@ -209,9 +215,7 @@ class GraphBuilder:
 
         `dtype` and `device` belong to the description, and mean nothing without a `shape`.
         """
-        if self._edits_graph:
-            raise ValueError("a builder over a live graph cannot give it new inputs")
-        graph = self._live()
+        graph = self._with_inputs()
         if isinstance(name, int):
             self._check_next(name)
             name = ""
@@ -315,7 +319,8 @@ class GraphBuilder:
             raise ValueError(f"the number of inputs must not be negative, got {number}")
         if start_index is not None:
             self._check_next(start_index)
-        return tuple(self.create_input() for _ in range(number))
+        graph = self._with_inputs()
+        return tuple([TensorHolder(self, graph.add_input()) for _ in range(number)])
 
     def op(
         self, op_type: str, *arguments: object, outputs: int | None = None, **keywords: object
@@ -334,18 +339,16 @@ class GraphBuilder:
         Raises `SchemaError` when the arguments do not fit the operator.
         """
         graph = self._live()
-        for argument in (*arguments, *keywords.values()):
-            self._check_owner(argument)
         node = graph.insert(
             op_type,
-            tuple(plain(argument) for argument in arguments),
-            {name: plain(argument) for name, argument in keywords.items()},
+            tuple([self._held(argument) for argument in arguments]),
+            {name: self._held(argument) for name, argument in keywords.items()},
             before=self._before,
             output_count=outputs,
         )
         for source in self._dependencies:
             graph.add_control_edge(source, node)
-        holders = tuple(TensorHolder(self, value) for value in node.outputs)
+        holders = tuple([TensorHolder(self, value) for value in node.outputs])
         several = len(holders) != 1 or node.operator.output_count is None
         return holders if several else holders[0]
 
@@ -379,8 +382,7 @@ class GraphBuilder:
     def _nodes_of(self, given: object) -> tuple[Node, ...]:
         if isinstance(given, (tuple, list)):
             return tuple(node for item in given for node in self._nodes_of(item))
-        self._check_owner(given)
-        found = plain(given)
+        found = self._held(given)
         node = found.node if isinstance(found, Value) else found
         if not isinstance(node, Node):
             raise TypeError(f"a control dependency is a holder, value or node, got {given!r}")
@@ -389,29 +391,29 @@ class GraphBuilder:
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
         """In a pattern: a value that is any one of `alternatives` (holders or host arguments)."""
         graph = self._live()
-        for argument in alternatives:
-            self._check_owner(argument)
-        arguments = tuple(plain(argument) for argument in alternatives)
+        arguments = tuple([self._held(argument) for argument in alternatives])
         node = graph.insert_call(Operator(ONE_OF), arguments, before=self._before, output_count=1)
         node.meta["name"] = name
         return TensorHolder(self, node.output)
 
-    def _check_owner(self, argument: object) -> None:
+    def _held(self, argument: object) -> object:
+        """The argument with holders, which must be this builder's, exchanged for their values."""
+        if isinstance(argument, TensorHolder):
+            if argument._builder._graph is not self._graph:
+                raise ValueError(
+                    f"{argument!r} was made by another builder (of graph "
+                    f"{argument.value.node.graph.name!r}, not {self._live().name!r})"
+                )
+            return argument._value
         if isinstance(argument, (tuple, list)):
-            for item in argument:
-                self._check_owner(item)
-        elif isinstance(argument, TensorHolder) and argument.builder._graph is not self._graph:
-            raise ValueError(
-                f"{argument!r} was made by another builder (of graph "
-                f"{argument.value.node.graph.name!r}, not {self._live().name!r})"
-            )
+            return tuple([self._held(item) for item in argument])
+        return plain(argument)
 
     def set_graph_output(self, output: object, index: int) -> None:
         """Let the graph return `output`, a holder, as number `index`, for `build_and_reset()`
         without outputs.
         """
-        self._check_owner(output)
-        self._outputs[index] = output
+        self._outputs[index] = self._held(output)
 
     def build_and_reset(self, outputs: object = None) -> Graph:
         """The finished graph, returning `outputs` (a holder or a sequence of them); by default what

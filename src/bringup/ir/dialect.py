@@ -181,9 +181,9 @@ class Dialect(ABC):
         """
         return None
 
-    def is_settled(self, node: Node) -> bool:
-        """Whether inference over a graph may leave a node with outputs out, because all is known of
-        them.
+    def is_settled(self, meta: object) -> bool:
+        """Whether inference over a graph could say nothing more of a value of this meta: a node all
+        of whose outputs are settled is left out.
         """
         return False
 

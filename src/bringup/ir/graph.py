@@ -222,8 +222,10 @@ class Graph(GraphTree):
 
         `instead_of` is a value that the only output will stand for and that then goes.
         """
-        before = before or self.output_node
-        self._own(before)
+        if before is None:
+            before = self.output_node
+        else:
+            self._own(before)
         arguments = computed_sizes(self, arguments, before)
         base = operator.type.partition("::")[2].partition(".")[0] or operator.type
         node = self._core.draft(operator, base, arguments, keywords)
@@ -311,10 +313,14 @@ class Graph(GraphTree):
 
     def set_outputs(self, *outputs: object) -> None:
         """What the graph returns: values or holders, also nested in tuples, lists and dicts."""
-        arguments = tuple(plain(output) for output in outputs)
-        for value in values_in(arguments):
-            self._own_value(value)
         self._live()
+        arguments = tuple([plain(output) for output in outputs])
+        for argument in arguments:
+            if isinstance(argument, Value):
+                self._own(argument.node)
+            else:
+                for value in values_in(argument):
+                    self._own(value.node)
         self._core.rewire(self._core.output_node(), arguments, {})
 
     def erase(self, node: Node) -> None:
@@ -421,22 +427,33 @@ class Graph(GraphTree):
 
         Raises `RuntimeError` outside of a transaction.
         """
-        self._live()
-        journal = self._journal
-        if journal is None:
-            raise RuntimeError(
-                f"graph {self.name!r} has no open transaction to make a savepoint in"
-            )
-        savepoint, notes = self._core.savepoint(), len(self._undo)
-        edits = len(journal)
+        mark = self.mark()
         try:
             yield
         except BaseException:
+            edits = self.roll_back_to(mark)
             if undone is not None:
-                undone.extend(journal[edits:])
-            self._core.rollback_to(*savepoint)
-            self._undo_since(notes)
+                undone.extend(edits)
             raise
+
+    def mark(self) -> tuple[int, int, int]:
+        """How far the open transaction has come, for `roll_back_to`; see `savepoint`."""
+        self._live()
+        if self._journal is None:
+            raise RuntimeError(
+                f"graph {self.name!r} has no open transaction to make a savepoint in"
+            )
+        edits, metas = self._core.savepoint()
+        return edits, metas, len(self._undo)
+
+    def roll_back_to(self, mark: tuple[int, int, int]) -> list[Edit]:
+        """Undo the edits since `mark`, which are returned."""
+        assert self._journal is not None, "a mark is of an open transaction"
+        edits, metas, notes = mark
+        undone = self._journal[edits:]
+        self._core.rollback_to(edits, metas)
+        self._undo_since(notes)
+        return undone
 
     @property
     def is_edited(self) -> bool:

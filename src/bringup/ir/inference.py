@@ -46,11 +46,9 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
         if meta is None and value.known_desc is not None:
             meta = dialect.meta_of(value.known_desc)
         graph.set_meta(value, meta)
-    for node in graph.nodes:
+    for node in graph.core.unsettled(dialect.is_settled):
         if node.op_type == CONSTANT and node.payload is not None:
             graph.set_meta(node.output, dialect.constant_meta(node.payload))
-        elif node.outputs and dialect.is_settled(node):
-            continue
         elif node.operator.parameters and all(value.meta is not None for value in node.inputs):
             _infer_node(graph, dialect, node)
     graph.shapes_pending = False

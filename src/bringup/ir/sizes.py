@@ -12,7 +12,8 @@ from bringup.ir.symbolic import Dim, SymbolicDim, same_size
 
 __all__ = ["computed_sizes"]
 
-_PLAIN = frozenset({Value, int, float, bool, str, complex, type(None)})
+_PLAIN = frozenset({Value, int, float, bool, str, complex, dict, type(None)})
+"""Types of arguments that are no size, and hold none that a node could compute."""
 _SIZE = "size"
 
 use_symbolic_type(SymbolicDim, str)
@@ -29,16 +30,20 @@ def computed_sizes(
 
     Raises `PassError` when the graph that a pass edits has no such size.
     """
-    if not any(_may_hold_size(item) for item in arguments):
+    for item in arguments:
+        if _may_hold_size(item):
+            break
+    else:
         return arguments
     sizes = _Sizes(graph, before)
     return tuple([sizes.exchanged(item) for item in arguments])
 
 
 def _may_hold_size(item: object) -> bool:
-    if type(item) in (tuple, list):
-        return any(_may_hold_size(inner) for inner in item)  # type: ignore[attr-defined]
-    return type(item) not in _PLAIN
+    kind = type(item)
+    if kind is tuple or kind is list:
+        return any(map(_may_hold_size, item))  # type: ignore[call-overload]
+    return kind not in _PLAIN
 
 
 class _Sizes:

@@ -72,6 +72,23 @@ def test_whether_a_node_commutes_or_draws_is_what_its_operator_says():
     assert (dialect.commutes(plain), dialect.draws_random(plain)) == (False, False)
     assert dialect.supports(plain) == (True, "")
     assert dialect.can_fold(plain)
-    assert not dialect.is_settled(plain)
+    assert not dialect.is_settled(plain.output.meta)
     assert not dialect.reads_strides(plain)
     assert dialect.laid_out_as(x, None, plain) is None
+
+
+def test_inference_leaves_out_what_is_settled_and_asks_about_a_shared_description_once():
+    asked = []
+
+    class Settling(NamedDialect):
+        def is_settled(self, meta):
+            asked.append(meta)
+            return meta == "settled"
+
+    graph = ir.Graph("g", Settling())
+    x = graph.add_input(meta="settled")
+    nodes = [graph.insert("t::relu", (x,)) for _ in range(4)]
+    for node, meta in zip(nodes, ("settled", "settled", "open", None), strict=True):
+        graph.set_meta(node.output, meta)
+    assert graph.core.unsettled(graph.dialect.is_settled) == (*nodes[2:], graph.output_node)
+    assert asked == ["settled", "open"]

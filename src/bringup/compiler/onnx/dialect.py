@@ -45,6 +45,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
     ) -> None:
         super().__init__(opsets, functions=functions, ir_version=ir_version)
         self._random_functions: dict[str, bool] = {}
+        self._foreign: dict[str, ir.Operator] = {}  # by type: of domains without schemas
 
     @property
     def name(self) -> str:
@@ -67,8 +68,10 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         like: a pattern of it matches nothing, and a graph refuses it. Operators of domains without
         schemas are taken as they come: any values, any attributes.
         """
+        found = self.signature_named(op_type)
+        if found is None and op_type in self._foreign:
+            return self._foreign[op_type], operators.foreign_arguments(arguments, keywords)
         domain, name = operators.domain_of(op_type)
-        found = self._signature(domain, name)
         if found is not None:
             try:
                 return found.operator, found.bound(arguments, keywords)
@@ -79,7 +82,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
                 if since is None:
                     raise
         elif not operators.is_known_domain(domain):
-            operator = operators.foreign(op_type)
+            operator = self._foreign[op_type] = operators.foreign(op_type)
             return operator, operators.foreign_arguments(arguments, keywords)
         else:
             since = operators.other_version(domain, name, arguments, keywords)
@@ -147,12 +150,9 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         known.extend([None] * (count - len(known)))
         return tuple(_settled(new, old) for new, old in zip(inferred, known, strict=True))
 
-    def is_settled(self, node: ir.Node) -> bool:
-        """See `ir.Dialect`: whether every output is a tensor whose sizes have numbers or names."""
-        return all(
-            isinstance(value.meta, ir.TensorDesc) and not any(map(is_unknown, value.meta.shape))
-            for value in node.outputs
-        )
+    def is_settled(self, meta: object) -> bool:
+        """See `ir.Dialect`: whether it is a tensor whose sizes have numbers or names."""
+        return isinstance(meta, ir.TensorDesc) and not any(map(is_unknown, meta.shape))
 
     def pass_on_shapes(self, graph: ir.Graph) -> None:
         """See `ir.Dialect`: what inner graphs read of this one looks there as it does here."""

@@ -59,10 +59,13 @@ class ModelOperators:
 
     def signature_of(self, operator: ir.Operator) -> Signature | None:
         """The schema of a node's operator; None for one without."""
-        kind = operator.type
-        if kind not in self._facts:
-            self._facts[kind] = self._signature(*operators.domain_of(kind))
-        return self._facts[kind]
+        return self.signature_named(operator.type)
+
+    def signature_named(self, op_type: str) -> Signature | None:
+        """The schema of an operator type; None for one without."""
+        if op_type not in self._facts:
+            self._facts[op_type] = self._signature(*operators.domain_of(op_type))
+        return self._facts[op_type]
 
     def function_of(self, op_type: str) -> Any:
         """The `onnx.FunctionProto` behind an operator type; None when it is no function."""

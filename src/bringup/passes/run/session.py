@@ -86,7 +86,7 @@ class Session:
         self._refusals: list[NearMiss] = []
         self._around = ExitStack()
         self._transaction: AbstractContextManager[Sequence[ir.Edit]] | None = None
-        self._savepoint: AbstractContextManager[None] | None = None
+        self._mark: tuple[int, int, int] | None = None
         self._verifier: Verifier | None = None
         self._made: tuple[ir.Node, ...] = ()
         self._searches = 0
@@ -239,7 +239,7 @@ class Session:
     def replace(self) -> None:
         """Put the replacement where the candidate is."""
         target, replacement = self._target, self._replacement
-        inputs, outputs = target.around(len(replacement.outputs))
+        inputs, outputs = target.around(replacement)
         if self._verifier is not None and len(replacement.outputs) == len(outputs):
             where = f"{target.pattern} ({', '.join(target.names)})"
             self._verifier.check(where, target.nodes, inputs, outputs, replacement)
@@ -278,21 +278,16 @@ class Session:
 
     def savepoint(self) -> None:
         """Mark the state that `rollback_to_savepoint` brings back."""
-        self._undone: list[ir.Edit] = []
-        savepoint = self.graph.savepoint(self._undone)
-        savepoint.__enter__()
-        self._savepoint = savepoint
+        self._mark = self.graph.mark()
 
     def release_savepoint(self) -> None:
         """Keep what was edited since the savepoint."""
-        assert self._savepoint is not None, "savepoint() made it"
-        self._savepoint.__exit__(None, None, None)
+        self._mark = None
 
     def rollback_to_savepoint(self) -> None:
         """Undo what was edited since the savepoint."""
-        assert self._savepoint is not None, "savepoint() made it"
-        _undo(self._savepoint)
-        if self._undone:
+        assert self._mark is not None, "savepoint() made it"
+        if self.graph.roll_back_to(self._mark):
             self.aliases.rebuild()
 
     # What happens

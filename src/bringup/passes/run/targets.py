@@ -49,13 +49,14 @@ class RewriteTarget:
             return []
         return [value.name for value in self.subject.captured()]
 
-    def around(self, wanted: int) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
+    def around(self, replacement: ir.Graph) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
         """What the replacement's inputs stand for (None where an optional part is absent), and what
-        `wanted` outputs of it stand for.
+        its outputs stand for.
         """
-        if isinstance(self.subject, MatchResult):
-            return self.subject.inputs, self.subject.outputs
-        return native.values_around(self.subject.graph.core, self.subject, wanted)
+        subject = self.subject
+        if isinstance(subject, MatchResult):
+            return subject.inputs, subject.outputs
+        return native.values_around(subject.graph.core, subject, len(replacement.outputs))
 
 
 class PatternTargets:
