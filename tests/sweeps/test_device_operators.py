@@ -43,6 +43,15 @@ def cases() -> list[Any]:
     return chosen
 
 
+def told_by(*arguments: str) -> dict[str, Any]:
+    """The report of a process that sweeps a part."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.device_operators", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
 def unexpected(failures: list[Failure]) -> list[Failure]:
     """Those that are not listed."""
     return [f for f in failures if not f.is_torchs_own]
@@ -70,17 +79,25 @@ def test_operators_give_the_cpus_results_where_the_host_sees_no_device_memory(
     dtype: str, sweep_counts: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.device_operators"]
-    command += ["--dtype", dtype, "--first", "1", "--step", str(sized(COPIES_STEP, 1))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout)
+    told = told_by("--dtype", dtype, "--first", "1", "--step", str(sized(COPIES_STEP, 1)))
     assert not told["host_visible"]
     assert told["counts"]["samples"] > 0
     sweep_counts.update(told["counts"])
     failures = [Failure(**failure) for failure in told["failures"]]
     assert unexpected(failures) == []
     assert absent(failures, set(told["operators"])) == []
+
+
+@pytest.mark.slow
+def test_modules_are_the_cpus_where_the_host_sees_no_device_memory(
+    sweep_counts: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
+    told = told_by("--modules")
+    assert not told["host_visible"]
+    assert told["counts"]["backwards"] > 0
+    sweep_counts.update(told["counts"])
+    assert told["failures"] == []
 
 
 def test_a_sample_is_moved_as_it_lies_in_memory() -> None:

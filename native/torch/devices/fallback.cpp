@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "torch/common/out_form.h"
+#include "torch/common/written.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/host_random.h"
@@ -35,17 +36,20 @@
 namespace bringup::torch_ext {
 namespace {
 
+// When a call writes an argument. Running statistics stay as they are in evaluation.
+enum class Writes : uint8_t { kNever, kAlways, kInTraining };
+
 // What is known about an operator from its schema alone.
 struct OperatorPlan {
   bool keeps_nothing = false;  // an aten operator; others may keep the tensors they are given
-  bool mutates = false;
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
   bool takes_dtype = false;
   int device = -1;                              // position of this argument, or -1
   std::optional<c10::OperatorHandle> out_form;  // of a structured operator
   bool out_form_may_fall_back = false;          // the fallback has an entry of its own for it
   RandomTraits random;
-  std::vector<bool> writes;  // for each argument
+  std::vector<Writes> writes;  // for each argument
+  int training = -1;           // position of this argument, or -1
   FallbackRecord* record = nullptr;
 };
 
@@ -87,7 +91,6 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OperatorPlan plan;
   plan.keeps_nothing = schema.name().starts_with("aten::");
-  plan.mutates = schema.is_mutable();
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
   plan.out_form = structured_out_form(op);
@@ -100,8 +103,11 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
     const c10::TypePtr& type = schema.arguments()[i].real_type();
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
     plan.takes_dtype |= type->isSubtypeOf(*dtype);
-    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
-    plan.writes.push_back(alias != nullptr && alias->isWrite());
+    const c10::Argument& argument = schema.arguments()[i];
+    plan.writes.push_back(writes(argument)                      ? Writes::kAlways
+                          : writes_undeclared(schema, argument) ? Writes::kInTraining
+                                                                : Writes::kNever);
+    if (argument.name() == "training") plan.training = static_cast<int>(i);
   }
   return plan;
 }
@@ -244,10 +250,14 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
 
   const c10::OptionalDeviceGuard guard(device.index() == current_device() ? std::nullopt
                                                                           : std::optional(device));
+  const bool evaluates = plan.training >= 0 && !arguments[plan.training].toBool();
   HostCall call(device.index(), plan.keeps_nothing ? host_call_mode() : HostCall::Mode::kCopy);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     c10::IValue& value = arguments[i];
-    if (value.isTensor() || value.isList()) value = stand_in(call, value, plan.writes[i]);
+    if (!value.isTensor() && !value.isList()) continue;
+    const bool written =
+        plan.writes[i] == Writes::kAlways || (plan.writes[i] == Writes::kInTraining && !evaluates);
+    value = stand_in(call, value, written);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (C10_UNLIKELY(plan.random.draws_inside())) {
@@ -257,7 +267,7 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   } else {
     op.redispatchBoxed(kHostKeys, stack);
   }
-  if (plan.mutates) call.write_back();
+  call.write_back();
   adopt_results(plan, call, counted, [&] {
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
       adopt_value(call, (*stack)[i]);

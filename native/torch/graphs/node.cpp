@@ -6,6 +6,7 @@
 
 #include "torch/common/errors.h"
 #include "torch/common/kernel_call.h"
+#include "torch/common/written.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
@@ -26,10 +27,10 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
                      const AccessVisitor& visit) {
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    const bool written = may_write(schema, argument);
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       if (!argument.is_out()) visit(tensor, false);
-      if (writes) visit(tensor, true);
+      if (written) visit(tensor, true);
     });
   }
 }

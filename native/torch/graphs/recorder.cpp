@@ -10,6 +10,7 @@
 #include <atomic>
 #include <utility>
 
+#include "torch/common/written.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
@@ -24,11 +25,6 @@ namespace {
 thread_local Recorder* t_recorder = nullptr;
 // Generators and the tensors to restore are the whole process's: one capture at a time.
 std::atomic<bool> g_capturing{false};
-
-// The batch norms write their running statistics without saying so in the schema.
-bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& argument) {
-  return schema.name().ends_with("batch_norm") && argument.name().starts_with("running_");
-}
 
 // An operator of torch that wrote nothing and gave back memory it was given: a view whose schema
 // does not say so (_unsafe_view), or one that had nothing to do. Replaying it would change nothing.
@@ -433,8 +429,7 @@ std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
     if (!updatable) continue;
     const c10::Argument& argument = traits.schema->arguments()[i];
     const auto type = SlotType::of(argument);
-    if (!type || !type->is_tensor() || writes(argument) ||
-        writes_undeclared(*traits.schema, argument)) {
+    if (!type || !type->is_tensor() || may_write(*traits.schema, argument)) {
       continue;
     }
     bool all = !held[i].isTensor() || held[i].toTensor().defined();

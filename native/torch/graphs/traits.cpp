@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "torch/common/written.h"
 #include "torch/ops/kernel_op.h"
 
 namespace bringup::torch_ext::graphs {
@@ -30,10 +31,6 @@ bool is_empty_factory(std::string_view base_name) {
 }
 
 }  // namespace
-
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
 
 OperatorTraits look_up(const c10::OperatorHandle& op,
                        const std::unordered_set<std::string>& updatable,

@@ -44,7 +44,4 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
                        const std::unordered_set<std::string>& updatable = {},
                        const std::unordered_set<std::string>& hooked = {});
 
-// Whether the schema says that the argument is written.
-bool writes(const c10::Argument& argument);
-
 }  // namespace bringup::torch_ext::graphs

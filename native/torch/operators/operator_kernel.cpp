@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "torch/common/errors.h"
+#include "torch/common/written.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/fallback.h"
 #include "torch/devices/state.h"
@@ -118,8 +119,7 @@ uint32_t next_number() {
 
 int32_t written_argument(const c10::FunctionSchema& schema) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) return static_cast<int32_t>(i);
+    if (writes(schema.arguments()[i])) return static_cast<int32_t>(i);
   }
   return -1;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "torch/common/written.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
 
@@ -93,8 +94,7 @@ std::vector<ResultShape> shapes_of(const OperatorKernel& kernel,
 }
 
 bool written(const OperatorKernel& kernel, size_t i) {
-  const c10::AliasInfo* alias = kernel.handle.schema().arguments()[i].alias_info();
-  return alias != nullptr && alias->isWrite();
+  return writes(kernel.handle.schema().arguments()[i]);
 }
 
 void check_written(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
@@ -110,7 +110,8 @@ void check_written(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
 }  // namespace
 
 bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
-  return kernel.kind != OperatorKernelKind::kRaw || written(kernel, i) ||
+  const c10::FunctionSchema& schema = kernel.handle.schema();
+  return kernel.kind != OperatorKernelKind::kRaw || may_write(schema, schema.arguments()[i]) ||
          (kernel.strided >> i & 1) != 0;
 }
 

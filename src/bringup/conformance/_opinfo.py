@@ -23,6 +23,7 @@ from bringup.conformance._samples import (
     gradients,
     is_strided,
     outcome,
+    tensors,
     told,
 )
 
@@ -181,6 +182,8 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
     counts["samples"] += 1
     tolerance = ACCUMULATES_OTHERWISE.get(op.name) if run.dtype.itemsize == 2 else None
     words = told(got, our_error, expected, their_error, repeatable, device, tolerance)
+    if not words and their_error is None and repeatable:
+        words = _left_otherwise(there, arguments, device)
     if words:
         yield "forward", words
     elif repeatable:
@@ -209,6 +212,14 @@ def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> No
         got, failed = outcome(lambda: _call(run.op, arguments))
         if failed is None and process is not None:
             outcome(lambda: gradients(arguments, process(got)))
+
+
+def _left_otherwise(there: object, arguments: object, device: str) -> str:
+    """How arguments differ after the call: what an operator writes, declared or not, is to be the
+    same.
+    """
+    words = difference(list(tensors(there)), list(tensors(arguments)), values=True, device=device)
+    return f"the arguments after the call: {words}" if words else ""
 
 
 def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:

@@ -157,6 +157,39 @@ except NotImplementedError as error:
     assert said == "1 400 400\nTrue"
 
 
+@pytest.mark.parametrize("isolated", ["0", "1"])
+def test_running_statistics_that_no_schema_says_are_written_are_the_cpus(
+    fresh_python: Callable[..., str], isolated: str
+) -> None:
+    code = """
+import torch
+from bringup import devices
+devices.load_driver("sim")
+x = torch.arange(24.0).view(4, 3, 2)
+
+def statistics(device, update):
+    mean, var = (torch.ones(6, device=device)[::2] for _ in range(2))
+    update(x.to(device), mean, var)
+    return mean.cpu(), var.cpu()
+
+for update in (
+    lambda x, mean, var: torch.batch_norm_update_stats(x, mean, var, 0.1),
+    lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 0),
+    lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, False, 0.1, 0),
+    lambda x, mean, var: torch.instance_norm(x, None, None, mean, var, True, 0.1, 0, False),
+):
+    pairs = zip(statistics("npu", update), statistics("cpu", update))
+    print(*(torch.equal(ours, theirs) for ours, theirs in pairs))
+devices.fallback_report(reset=True)
+statistics("npu", lambda x, m, v: torch.batch_norm(x, None, None, m, v, False, 0, 1, False))
+(row,) = (row for row in devices.fallback_report().rows if "batch_norm" in row.operator)
+print(row.bytes_to_device)
+"""
+    copied = 24 * 4 if isolated == "1" else 0  # of the result: evaluation writes no statistics
+    said = fresh_python(code, BRINGUP_SIM_ISOLATED=isolated)
+    assert said == "\n".join(["True True"] * 4 + [str(copied)])
+
+
 def test_a_policy_from_before_the_driver_holds(fresh_python: Callable[..., str]) -> None:
     code = """
 import torch

@@ -1,0 +1,18 @@
+// Which arguments a call writes.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace bringup::torch_ext {
+
+// Whether the schema says that the argument is written.
+bool writes(const c10::Argument& argument);
+
+// Whether calls may write the argument although the schema does not say so: the running statistics
+// of torch's batch norms.
+bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
+// Whether calls may write the argument, declared or not.
+bool may_write(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
+}  // namespace bringup::torch_ext
