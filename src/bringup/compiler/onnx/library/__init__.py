@@ -12,10 +12,14 @@ from contextlib import contextmanager
 
 from bringup.compiler.onnx.library.casts import MergeCasts
 from bringup.compiler.onnx.library.clips import MergeClips
-from bringup.compiler.onnx.library.convolutions import DropZeroBiases, PadIntoConv
+from bringup.compiler.onnx.library.convolutions import (
+    DropZeroBiases,
+    ExplicitPads,
+    PadIntoConv,
+)
 from bringup.compiler.onnx.library.no_ops import DropNoOps
 from bringup.compiler.onnx.library.normalizations import BatchNormIntoWeights
-from bringup.compiler.onnx.library.products import MatMulWithoutReshapes
+from bringup.compiler.onnx.library.products import MatMulAddToGemm, MatMulWithoutReshapes
 from bringup.compiler.onnx.library.reshapes import MergeReshapes, MergeUnsqueezes
 from bringup.compiler.onnx.library.scatters import DropScatters
 from bringup.compiler.onnx.library.slices import MergeSlices, SlicesToSplit
@@ -23,7 +27,7 @@ from bringup.compiler.onnx.library.transposes import MergeTransposes
 from bringup.passes import FusionBasePass, get_registered_passes, unregister_pass
 from bringup.passes.registry.registering import register_in_order
 
-__all__ = ["LIBRARY", "library_registered", "register_library"]
+__all__ = ["LIBRARY", "OPT_IN", "library_registered", "register_library"]
 
 LIBRARY: tuple[type[FusionBasePass], ...] = (
     DropNoOps,
@@ -37,21 +41,28 @@ LIBRARY: tuple[type[FusionBasePass], ...] = (
     MergeClips,
     DropScatters,
     PadIntoConv,
+    ExplicitPads,
+    MatMulAddToGemm,  # before what merges more into a Gemm
     BatchNormIntoWeights,
     DropZeroBiases,  # also those that a normalization left
 )
 """The passes in the order in which they run; each is registered as `OnnxLibrary` + its name."""
+
+OPT_IN: frozenset[type[FusionBasePass]] = frozenset({MatMulAddToGemm})
+"""Those that are registered only by name, as onnxscript has them outside its defaults."""
 
 
 def register_library(names: Sequence[str] | None = None) -> tuple[str, ...]:
     """Register passes of the ONNX library and return the names they are registered under.
 
     Args:
-        names: class names (`MergeCasts`) of the ones to register; None for all. Registering one
-            again is free.
+        names: class names (`MergeCasts`) of the ones to register; None for all but `OPT_IN`.
+            Registering one again is free.
 
     Raises `ValueError` for a name that the library does not have, or that another pass has taken.
     """
+    if names is None:
+        names = [item.__name__ for item in LIBRARY if item not in OPT_IN]
     return register_in_order(LIBRARY, names, prefix="OnnxLibrary", owner="the ONNX library")
 
 

@@ -1,4 +1,4 @@
-"""Paddings that a convolution can do itself, and biases that are zero."""
+"""Paddings of convolutions: those of a `Pad` in front, and as numbers; biases that are zero."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["DropZeroBiases", "PadIntoConv"]
+__all__ = ["DropZeroBiases", "ExplicitPads", "PadIntoConv"]
 
 
 class PadIntoConv(NodePass):
@@ -46,14 +46,7 @@ class PadIntoConv(NodePass):
         self._check_value(node, _value_of(pad))
         own = _own_padding(node, rank - 2)
         sizes = [one + other for one, other in zip(own, (*before[2:], *behind[2:]), strict=True)]
-        given = {
-            name: attribute(node, name)
-            for name in ("dilations", "group", "kernel_shape", "strides")
-            if attribute(node, name) is not None
-        }
-        inputs = node.arguments[1 : 4 if node.op_type == "onnx::ConvInteger" else 3]
-        name = node.op_type.partition("::")[2]
-        return self.made(node, name, source, *inputs, pads=sizes, **given)
+        return _padded(self, node, source, sizes)
 
     def _check_value(self, node: ir.Node, value: Any) -> None:
         require(value is not None, "what it is padded with is known only at run time")
@@ -65,6 +58,31 @@ class PadIntoConv(NodePass):
             wanted = 0 if found is None else found
         is_same = np.size(wanted) == 1 and np.all(np.asarray(wanted) == value)
         require(is_same, f"it is padded with {value}, the convolution pads with {wanted}")
+
+
+class ExplicitPads(NodePass):
+    """The numbers that the `auto_pad` of a `Conv` or `ConvInteger` stands for, in its place."""
+
+    rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
+
+    def conv(self, node: ir.Node) -> ir.Value:
+        """Where the shape is known, or nothing is padded."""
+        require(attribute(node, "auto_pad") not in ("NOTSET", None), "its padding is explicit")
+        source = node.inputs[0]
+        rank = known(rank_of(source), "the rank is not known")
+        return _padded(self, node, source, _own_padding(node, rank - 2))
+
+
+def _padded(rewriter: NodePass, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    """The same convolution of another value, with these sizes as its padding."""
+    given = {
+        name: attribute(node, name)
+        for name in ("dilations", "group", "kernel_shape", "strides")
+        if attribute(node, name) is not None
+    }
+    inputs = node.arguments[1 : 4 if node.op_type == "onnx::ConvInteger" else 3]
+    name = node.op_type.partition("::")[2]
+    return rewriter.made(node, name, source, *inputs, pads=list(sizes), **given)
 
 
 def _padding(pad: ir.Node, rank: int | None) -> tuple[Sequence[int], Sequence[int]]:

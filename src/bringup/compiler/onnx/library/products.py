@@ -1,4 +1,4 @@
-"""Matrix products between reshapes that only take dimensions together."""
+"""Matrix products: between reshapes that only take dimensions together, and with a bias."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from typing import ClassVar
 
 from bringup import ir
 from bringup.compiler.onnx.library.facts import (
+    attribute,
     dims,
+    dtype_of,
+    is_result,
     known,
     nodes_behind,
+    opset,
+    rank_of,
     require,
     same_dim,
     same_dims,
 )
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["MatMulWithoutReshapes"]
+__all__ = ["MatMulAddToGemm", "MatMulWithoutReshapes"]
 
 Sizes = Sequence[ir.Dim]
+_BROADCASTS_SINCE = 7
+"""Before it a `Gemm` broadcasts its bias only where an attribute says so."""
+_GEMM_DTYPES = ("float16", "float32", "float64")
+"""Those that every version has, and that runtimes compute: hardly one has a `Gemm` of integers."""
 
 
 class MatMulWithoutReshapes(NodePass):
@@ -72,3 +81,50 @@ def _shape_of_product(inner: tuple[Sizes, Sizes], outer: tuple[Sizes, Sizes]) ->
     if is_batch and same_dims(left[-2:], first[-2:]) and same_dims(right[-2:], second[-2:]):
         return (*first[:-1], second[-1])
     return None
+
+
+class MatMulAddToGemm(NodePass):
+    """`Add` of a bias to a `MatMul` of two matrices, also transposed ones: a `Gemm`."""
+
+    rules: ClassVar = {"Add": "add"}
+
+    def add(self, node: ir.Node) -> ir.Value:
+        """The product may be either operand; nothing else reads it."""
+        left, right = node.inputs
+        reason = "no operand is a MatMul of matrices that nothing else reads"
+        product, bias = (left, right) if _is_own_product(left) else (right, left)
+        require(_is_own_product(product) and bias is not product, reason)
+        require(opset(self.graph) >= _BROADCASTS_SINCE, "Gemm broadcasts otherwise in this version")
+        require(dtype_of(product) in _GEMM_DTYPES, "Gemm does not compute this dtype everywhere")
+        _require_broadcast(bias, product)
+        (first, transposed), (second, is_turned) = map(_untransposed, product.node.inputs)
+        return self.made(
+            node, "Gemm", first, second, bias, transA=int(transposed), transB=int(is_turned)
+        )
+
+
+def _is_own_product(value: ir.Value) -> bool:
+    node = nodes_behind(value, "onnx::MatMul")
+    if node is None or len(value.users) != 1 or is_result(value):
+        return False
+    return [rank_of(operand) for operand in node.inputs] == [2, 2]
+
+
+def _require_broadcast(bias: ir.Value, product: ir.Value) -> None:
+    """A `Gemm` broadcasts the bias to the product, and never the product to the bias."""
+    sizes = known(dims(bias), "the shape of the bias is not known")
+    whole = known(dims(product), "the shape of the product is not known")
+    require(len(sizes) <= len(whole), "the bias has more dimensions than the product")
+    behind = whole[len(whole) - len(sizes) :]
+    fits = all(
+        same_dim(size, 1) or same_dim(size, full) for size, full in zip(sizes, behind, strict=True)
+    )
+    require(fits, "the bias may be larger than the product")
+
+
+def _untransposed(value: ir.Value) -> tuple[ir.Value, bool]:
+    """What a matrix is read from, and whether that is its transposition."""
+    node = nodes_behind(value, "onnx::Transpose")
+    if node is None or attribute(node, "perm") not in ((1, 0), None):
+        return value, False
+    return node.inputs[0], True

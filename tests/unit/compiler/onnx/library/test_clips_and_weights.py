@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from tests.unit.compiler.onnx.library.support import assert_agree, check, compiled, kinds
 from tests.unit.compiler.onnx.support import model_of
@@ -164,6 +166,57 @@ def test_quantized_convolutions_pad_with_their_zero_point(value, point, fires):
     }
     expected = ["ConvInteger"] if fires else ["Pad", "ConvInteger"]
     check(text, expected, "PadIntoConv", feeds=feeds, tolerance=0)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]),
+    st.tuples(st.integers(3, 7), st.integers(3, 7)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.sampled_from(["", ", kernel_shape = [{},{}]"]),
+)
+def test_an_automatic_padding_becomes_numbers(mode, sizes, kernel, strides, stated):
+    shape = stated.format(*kernel)
+    text = f"""g (float[1,2,{sizes[0]},{sizes[1]}] x, float[3,2,{kernel[0]},{kernel[1]}] w)
+        => (float[?,?,?,?] y)
+        {{ y = Conv<auto_pad = "{mode}", strides = [{strides[0]},{strides[1]}]{shape}>(x, w) }}"""
+    after, _ = check(text, ["Conv"], "ExplicitPads")
+    names = [item.name for item in after.graph.node[0].attribute]
+    assert "pads" in names
+    assert "auto_pad" not in names
+
+
+def test_an_automatic_padding_of_integers_becomes_numbers():
+    text = """g (uint8[1,1,4,4] x, uint8[1,1,2,2] w) => (int32[?,?,?,?] y)
+        { y = ConvInteger<auto_pad = "SAME_UPPER">(x, w) }"""
+    feeds = {"x": np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4)}
+    feeds["w"] = feeds["x"][..., :2, :2]
+    after, _ = check(text, ["ConvInteger"], "ExplicitPads", feeds=feeds, tolerance=0)
+    pads = {item.name: list(item.ints) for item in after.graph.node[0].attribute}["pads"]
+    assert pads == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "reason"),
+    [
+        ("1,2,N,6", 'auto_pad = "SAME_UPPER"', "known only at run time"),
+        ("1,2,5,6", 'auto_pad = "SAME_UPPER", dilations = [2,1]', "dilations"),
+        ("1,2,5,6", "pads = [1,1,1,1]", "explicit"),
+        ("1,2,5,6", 'auto_pad = "NOTSET"', "explicit"),
+    ],
+)
+def test_a_padding_that_is_not_known_or_is_stated_stays(shape, attributes, reason):
+    text = f"""g (float[{shape}] x, float[3,2,2,3] w) => (float[?,?,?,?] y)
+        {{ y = Conv<{attributes}>(x, w) }}"""
+    before = model_of(text, ir_version=8)
+    after, report = compiled(before, "ExplicitPads")
+    assert after == before
+    assert reason in str(report["OnnxLibraryExplicitPads"].near_misses[0])
 
 
 # Normalization
