@@ -1,6 +1,8 @@
 """What `make test-wheels` runs in an environment that has nothing but a wheel and what it needs.
 
-python try_wheel.py none|TORCH_VERSION
+python try_wheel.py none|TORCH_VERSION HOST.cpp
+
+HOST.cpp is a program that runs passes of Python through libbringup_engine.so.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,42 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 }"""
 
 
+_PASS = """
+import sys
+from bringup import ir, passes
+
+print("runs in", sys.prefix)
+
+@passes.register_fusion_pass(name="OnnxGemm", stage=passes.PassStage.AFTER_INFER_SHAPE)
+class OnnxGemm(passes.PatternFusionPass):
+    @passes.pattern
+    def linear(self, inputs):
+        op = inputs[0].builder.onnx
+        return op.Add(op.MatMul(inputs[0], inputs[1]), inputs[2])
+
+    def replacement(self, match_result):
+        builder = ir.GraphBuilder()
+        return builder.onnx.Gemm(*builder.create_inputs(3))
+"""
+_HOST_PASS = """
+import sys
+from bringup import ir, passes
+
+print("runs in", sys.prefix)
+
+@passes.register_fusion_pass(name="Twice", stage=passes.PassStage.AFTER_INFER_SHAPE)
+class Twice(passes.PatternFusionPass):
+    @passes.pattern
+    def twice(self, inputs):
+        once = inputs[0].builder.op("demo::relu", inputs[0])
+        return inputs[0].builder.op("demo::relu", once)
+
+    def replacement(self, match_result):
+        builder = ir.GraphBuilder()
+        return builder.op("demo::once", builder.create_input())
+"""
+
+
 def check(holds: bool, text: str) -> None:
     """Ends the program where something does not hold."""
     if not holds:
@@ -38,19 +77,10 @@ def run_a_pass() -> None:
     import onnx
     from onnx import parser
 
-    from bringup import compiler, ir, passes
+    from bringup import compiler, passes
 
-    @passes.register_fusion_pass(name="OnnxGemm", stage=passes.PassStage.AFTER_INFER_SHAPE)
-    class OnnxGemm(passes.PatternFusionPass):
-        @passes.pattern
-        def linear(self, inputs):  # type: ignore[no-untyped-def]
-            op = inputs[0].builder.onnx
-            return op.Add(op.MatMul(inputs[0], inputs[1]), inputs[2])
-
-        def replacement(self, match_result):  # type: ignore[no-untyped-def]
-            builder = ir.GraphBuilder()
-            return builder.onnx.Gemm(*builder.create_inputs(3))
-
+    Path("gemm.py").write_text(_PASS)
+    passes.load_pass_plugins("gemm.py", library=False)
     before = parser.parse_model(_MODEL)
     onnx.save(before, "tiny.onnx")
     model = compiler.onnx.load("tiny.onnx")
@@ -65,6 +95,40 @@ def run_a_pass() -> None:
     feeds = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     (expected,), (got,) = (compiler.onnx.run(proto, feeds) for proto in (before, after))
     check(np.allclose(expected, got, atol=1e-6), "the fused model computes something else")
+
+
+def run_outside_python(host: str) -> None:
+    """Runs passes in programs that are not Python: `bringupc`, and a C++ program of one's own. Both
+    have to find this environment by themselves.
+    """
+    import onnx
+
+    from bringup import _native
+
+    native = Path(str(_native.core().__file__)).parent
+    options = ["tiny.onnx", "-o", "compiled.onnx", "--pass-path", "gemm.py", "--verify"]
+    said = _program(native / "bringupc", *options)
+    check(f"runs in {sys.prefix}" in said, f"bringupc took another Python:\n{said}")
+    types = [node.op_type for node in onnx.load("compiled.onnx").graph.node]
+    check(types == ["Gemm"], f"bringupc made {types}")
+    Path("twice.py").write_text(_HOST_PASS)
+    engine = native / "libbringup_engine.so"
+    compiler = [shutil.which("c++") or "c++", "-std=c++20", f"-I{_native.include_dir()}", host]
+    _program(*compiler, "-o", "host", engine, f"-Wl,-rpath,{native}", "-pthread", "-ldl")
+    said = _program(Path("host").absolute(), "once", BRINGUP_PASS_PATH="twice.py")
+    check(f"runs in {sys.prefix}" in said, f"the C++ program took another Python:\n{said}")
+    check("pass Twice outcome=1 matches=3" in said, f"the C++ program said:\n{said}")
+
+
+def _program(*argv: object, **variables: str) -> str:
+    """What it prints, run with nothing of this environment but the cache."""
+    kept = {name: os.environ[name] for name in ("PATH", "BRINGUP_CACHE_DIR")}
+    command = [str(part) for part in argv]
+    done = subprocess.run(
+        command, env=kept | variables, capture_output=True, text=True, check=False
+    )
+    check(done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
 
 
 def call_an_operator() -> None:
@@ -109,8 +173,9 @@ def main() -> None:
 
         check(str(bringup.__file__).startswith(sys.prefix), f"bringup is at {bringup.__file__}")
         run_a_pass()
+        run_outside_python(sys.argv[2])
         missing = doctor(torch_version)
-        tried = ["import", "pass", "ONNX", "doctor"]
+        tried = ["import", "pass", "ONNX", "bringupc", "a C++ program", "doctor"]
         if torch_version != "none":
             path = str(_native.torch_library().__file__)
             check(path.startswith(sys.prefix), f"the torch library was built: {path}")

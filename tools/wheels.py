@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -91,8 +92,10 @@ def build() -> None:
     _DIST.mkdir()
     group(environment(Path(sys.executable), "tools"), "wheels")
     run(tool("python"), "-m", "build", "--sdist", "--outdir", _DIST, _ROOT)
+    compiled_in: set[str] = set()
     for tag, python in interpreters().items():
         print(f"building {tag}", flush=True)
+        began = time.monotonic()
         has_torch = python == Path(sys.executable)
         builder = python if has_torch else environment(python, f"build-{tag}")
         if not has_torch:
@@ -102,11 +105,15 @@ def build() -> None:
         options += ["--config-settings", f"build-dir={_ROOT / 'build' / f'wheel-{tag}'}"]
         path = f"{builder.parent}{os.pathsep}{os.environ['PATH']}"
         run(builder, "-m", "pip", "wheel", *options, "--wheel-dir", raw, _ROOT, PATH=path)
+        compiled_in.add(run(builder, "-c", "import nanobind; print(nanobind.__version__)").strip())
+        print(f"built {tag} in {time.monotonic() - began:.0f} s", flush=True)
+    if len(compiled_in) != 1:
+        sys.exit(f"the wheels have different versions of nanobind in them: {sorted(compiled_in)}")
     for wheel in sorted(raw.glob("*.whl")):
         repair(wheel)
     wheels = sorted(_DIST.glob("*.whl"))
     run(tool("twine"), "check", "--strict", *sorted(_DIST.iterdir()))
-    bill_of_materials(wheels[0])
+    bill_of_materials(wheels[0], compiled_in.pop())
     described = [describe(wheel) for wheel in wheels]
     (_DIST / "wheels.json").write_text(json.dumps(described, indent=1) + "\n")
     files = sorted(path for path in _DIST.iterdir() if path.name != "SHA256SUMS")
@@ -155,8 +162,10 @@ def checked(manifest: Path) -> list[dict[str, object]]:
     return artifacts
 
 
-def bill_of_materials(wheel: Path) -> None:
-    """A CycloneDX file of what a wheel brings, from an environment that has nothing else."""
+def bill_of_materials(wheel: Path, nanobind: str) -> None:
+    """A CycloneDX file of what a wheel brings, from an environment that has nothing else, and of
+    nanobind, which is compiled in and which no environment shows.
+    """
     tag = wheel.name.split("-")[2]
     python = environment(interpreters()[tag], "materials", fresh=True)
     run(python, "-m", "pip", "install", "--quiet", wheel)
@@ -165,6 +174,23 @@ def bill_of_materials(wheel: Path) -> None:
     options = ["--pyproject", _ROOT / "pyproject.toml", "--mc-type", "library"]
     options += ["--output-reproducible", "--of", "JSON", "-o", target]
     run(tool("cyclonedx-py"), "environment", *options, python)
+    record = json.loads(target.read_text())
+    reference = f"nanobind=={nanobind}"
+    compiled_in = {
+        "type": "library",
+        "bom-ref": reference,
+        "name": "nanobind",
+        "version": nanobind,
+        "description": "compiled into bringup/_native/_core and _torch",
+        "licenses": [{"license": {"id": "BSD-3-Clause"}}],
+        "purl": f"pkg:pypi/nanobind@{nanobind}",
+    }
+    record["components"].append(compiled_in)
+    root = record["metadata"]["component"]["bom-ref"]
+    (of_root,) = (part for part in record["dependencies"] if part["ref"] == root)
+    of_root["dependsOn"] = sorted([*of_root.get("dependsOn", []), reference])
+    record["dependencies"].append({"ref": reference})
+    target.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def sha256(path: Path) -> str:
@@ -183,13 +209,16 @@ def test() -> None:
         if sha256(wheel) != described["sha256"]:
             sys.exit(f"{wheel} is not the one that was built: make wheels")
         tag = wheel.name.split("-")[2]
+        began = time.monotonic()
         python = environment(known[tag], f"test-{tag}", fresh=True)
         expected = "none"
         if str(described["torch"]).startswith("torch "):
             expected = str(described["torch"]).split()[1].split("+")[0]
             run(python, _ROOT / "tools" / "install_torch.py", f"torch=={expected}")
         run(python, "-m", "pip", "install", "--quiet", f"{wheel}[onnx]")
-        print(f"{tag}: {run(python, _ROOT / 'tools' / 'try_wheel.py', expected).strip()}")
+        host = _ROOT / "tests" / "host" / "host.cpp"
+        said = run(python, _ROOT / "tools" / "try_wheel.py", expected, host).strip()
+        print(f"{tag}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
     refused_by_python_39()
 
 

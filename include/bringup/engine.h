@@ -364,9 +364,9 @@ typedef struct bringup_python_options {
   uint32_t struct_size;
   const char* bridge;         /* libbringup_bridge.so; NULL: beside libbringup_engine.so */
   const char* python_library; /* libpython3.X.so, where the process has no interpreter yet; NULL:
-                                 of the Python that the bridge was built for */
+                                 that of python_program, else the one that the loader finds */
   const char* python_program; /* an interpreter whose environment is used (a venv's bin/python);
-                                 NULL: the one that the bridge was built for */
+                                 NULL: of the environment in which the bridge is installed */
   const char* sys_path;       /* folders before all others on sys.path, for this round */
   const char* pass_path;      /* files and folders with passes, before those of the environment */
   const char* modules;        /* modules that register passes when they are imported; "," between */

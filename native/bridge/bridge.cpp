@@ -19,8 +19,8 @@ constexpr const char* kModule = "bringup.passes.host";
 
 thread_local std::string error_text;
 
-std::string& package_folder() {  // where `bringup` lies, if nothing else says so
-  static auto* const folder = new std::string;
+std::filesystem::path& package_folder() {  // where `bringup` lies, if nothing else says so
+  static auto* const folder = new std::filesystem::path;
   return *folder;
 }
 
@@ -51,7 +51,8 @@ std::string environment() {
 }
 
 const PythonApi& prepare(const bringup_python_options& options) {
-  return Interpreter::instance().start(options.python_library, options.python_program);
+  return Interpreter::instance().start(options.python_library, options.python_program,
+                                       package_folder());
 }
 
 int32_t load(const bringup_python_options* options, uint32_t* count) {
@@ -100,11 +101,8 @@ int32_t state() { return Interpreter::instance().state(); }
 
 extern "C" __attribute__((visibility("default"))) const bringup_bridge_table* bringup_bridge_get(
     const char* path) {
-  namespace fs = std::filesystem;
   namespace bridge = bringup::bridge;
-  std::error_code ignored;  // the name as it was given is as good
-  const fs::path real = fs::weakly_canonical(path, ignored);
-  bridge::package_folder() = real.parent_path().parent_path().parent_path().string();
+  bridge::package_folder() = bridge::folder_of_package(path);
   static const bringup_bridge_table table = {
       sizeof(bringup_bridge_table),
       BRINGUP_BUILD_KEY,

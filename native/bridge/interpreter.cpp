@@ -47,6 +47,12 @@ void clear_error(const PythonApi& api) {
   }
 }
 
+// "3.11.7" of "3.11.7 (main, ...".
+std::string version(const PythonApi& api) {
+  const std::string whole = api.version();
+  return whole.substr(0, whole.find(' '));
+}
+
 PyObject* checked(const PythonApi& api, PyObject* object) {
   if (object == nullptr) throw BridgeError{take_error(api)};
   return object;
@@ -79,7 +85,8 @@ void find_module(const PythonApi& api, const char* module, const std::string& fo
   const Reference none(api, checked(api, api.call(append.get(), arguments.get())));
   const Reference again(api, api.import(module));
   if (again.get() == nullptr) {
-    throw BridgeError{"the Python package bringup cannot be imported: " + take_error(api)};
+    throw BridgeError{"the Python package bringup cannot be imported by Python " + version(api) +
+                      ": " + take_error(api)};
   }
 }
 
@@ -88,7 +95,22 @@ Interpreter& Interpreter::instance() {
   return *interpreter;
 }
 
-const PythonApi& Interpreter::start(const char* library, const char* program) {
+namespace {
+
+// CPython ends the process where library and standard library are of different versions.
+void check_version(const PythonApi& api, const std::string& library) {
+  const std::string full = version(api);
+  const std::string minor = "python" + full.substr(0, full.find('.', full.find('.') + 1));
+  const std::string expected = BRINGUP_BRIDGE_STANDARD_LIBRARY;
+  if (expected == minor || expected == minor + "t") return;
+  throw BridgeError{library + " is Python " + full + ", the package beside the bridge is for " +
+                    expected + ": name a library of that, or install the package for the other"};
+}
+
+}  // namespace
+
+const PythonApi& Interpreter::start(const char* library, const char* program,
+                                    const std::filesystem::path& package_folder) {
   const std::lock_guard lock(mutex_);
   if (is_used_ && api_->is_initialized() == 0) {
     throw BridgeError{
@@ -96,22 +118,24 @@ const PythonApi& Interpreter::start(const char* library, const char* program) {
         "start twice: run passes before Py_Finalize, or in a new process"};
   }
   if (is_used_) return *api_;
-  std::string why;
-  api_ = find_python(library != nullptr ? library : BRINGUP_BRIDGE_LIBRARY, why);
-  if (api_ == nullptr) throw BridgeError{why};
-  if (api_->is_initialized() == 0) begin(program != nullptr ? program : BRINGUP_BRIDGE_PROGRAM);
+  api_ = python_of_process();
+  if (api_ == nullptr || api_->is_initialized() == 0) {
+    const PythonPlace place = place_of_python(library, program, package_folder);
+    const std::string library = api_ != nullptr ? "the libpython of this process" : place.library;
+    if (api_ == nullptr) api_ = &open_python(place);
+    check_version(*api_, library);
+    begin(place.program);
+  }
   is_used_ = true;
   return *api_;
 }
 
-void Interpreter::begin(const char* program) {
+void Interpreter::begin(const std::string& program) {
   // Kept: Python goes on reading it. It decides where the standard library and packages are.
-  wchar_t* name = api_->decode(program, nullptr);
+  wchar_t* name = api_->decode(program.c_str(), nullptr);
   if (name != nullptr && api_->set_program != nullptr) api_->set_program(name);
   api_->initialize(0);  // signals stay the program's
-  if (api_->is_initialized() == 0) {
-    throw BridgeError{std::string("Python cannot be started for ") + program};
-  }
+  if (api_->is_initialized() == 0) throw BridgeError{"Python cannot be started for " + program};
   is_owned_ = true;
   main_ = api_->save_thread();  // the lock is for whoever takes it
 }

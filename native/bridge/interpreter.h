@@ -1,19 +1,17 @@
 // The interpreter: the program's, or one that the bridge begins and then ends.
 #pragma once
 
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "bridge/error.h"
 #include "bridge/python_api.h"
+#include "bridge/python_place.h"
 #include "bringup/engine.h"
 
 namespace bringup::bridge {
-
-// Why something failed, in words.
-struct BridgeError {
-  std::string text;
-};
 
 // Holds the interpreter's lock, on a thread that may hold it already.
 class Gil {
@@ -33,7 +31,8 @@ class Interpreter {
   static Interpreter& instance();
 
   // Begins one unless the process has one. `library` and `program` as in bringup_python_options.
-  const PythonApi& start(const char* library, const char* program);
+  const PythonApi& start(const char* library, const char* program,
+                         const std::filesystem::path& package_folder);
   // Null where none runs, or the bridge never used it.
   const PythonApi* running();
   // Ends it, if it is the bridge's own. `before` is called with the lock while it still runs.
@@ -41,7 +40,7 @@ class Interpreter {
   bringup_python_state state();
 
  private:
-  void begin(const char* program);
+  void begin(const std::string& program);
 
   std::mutex mutex_;
   const PythonApi* api_ = nullptr;

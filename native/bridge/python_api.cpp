@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "bridge/error.h"
+
 namespace bringup::bridge {
 namespace {
 
@@ -19,6 +21,7 @@ const char* fill(PythonApi& api) {
 #define BRINGUP_FIND(member, name) \
   if (!look_up(api.member, name)) return name;
   BRINGUP_FIND(is_initialized, "Py_IsInitialized")
+  BRINGUP_FIND(version, "Py_GetVersion")
   BRINGUP_FIND(initialize, "Py_InitializeEx")
   BRINGUP_FIND(finalize, "Py_FinalizeEx")
   BRINGUP_FIND(decode, "Py_DecodeLocale")
@@ -65,25 +68,25 @@ const PythonApi* python_of_process() {
   return is_found ? &found : nullptr;
 }
 
-const PythonApi* find_python(const char* library, std::string& why) {
-  if (const PythonApi* api = python_of_process()) return api;
-  if (*library == '\0') {
-    why =
-        "the Python that the bridge was built for has only a static library, which no program can "
-        "load: name a shared one (bringup_python_options.python_library; Debian: libpython3.11)";
-    return nullptr;
-  }
+const PythonApi& open_python(const PythonPlace& place) {
   // Never closed: CPython cannot be unmapped.
-  if (dlopen(library, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const char* reason = dlerror();
-    why = std::string("the Python library cannot be loaded: ") + (reason != nullptr ? reason : "?");
-    return nullptr;
+  if (dlopen(place.library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* said = dlerror();
+    const std::string reason = said != nullptr ? said : "no reason is known";
+    if (place.is_named) throw BridgeError{"the Python library cannot be loaded: " + reason};
+    throw BridgeError{
+        "there is no shared Python library: " + place.looked + ", and the loader says: " + reason +
+        "; name one in bringup_python_options.python_library (bringupc: "
+        "--python-library FILE), or install it (Debian: apt-get install libpython3.X; "
+        "pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared)"};
   }
   const std::lock_guard lock(lookup_mutex());
   const char* missing = fill(found);
   is_found = missing == nullptr;
-  if (!is_found) why = std::string(library) + " is no Python 3.10 or later: it lacks " + missing;
-  return is_found ? &found : nullptr;
+  if (!is_found) {
+    throw BridgeError{place.library + " is no Python 3.10 or later: it lacks " + missing};
+  }
+  return found;
 }
 
 }  // namespace bringup::bridge

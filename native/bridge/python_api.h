@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <string>
 
+#include "bridge/python_place.h"
+
 namespace bringup::bridge {
 
 struct PyObject;
@@ -13,6 +15,7 @@ struct PyThreadState;
 
 struct PythonApi {
   int (*is_initialized)();
+  const char* (*version)();
   void (*initialize)(int signals);
   int (*finalize)();
   void (*set_program)(const wchar_t* path);  // null where Python has it no more (3.15)
@@ -42,11 +45,10 @@ struct PythonApi {
   ptrdiff_t (*collect)();
 };
 
-// The process's Python, or else that of `library` (an absolute path), which is opened with its
-// symbols global: extension modules do not link libpython. Null with words in `why` where there is
-// none.
-const PythonApi* find_python(const char* library, std::string& why);
-// The same without opening anything; null where the process has no Python.
+// The process's Python without opening anything; null where it has none.
 const PythonApi* python_of_process();
+// That of a library, which is opened with its symbols global: extension modules do not link
+// libpython. Throws BridgeError.
+const PythonApi& open_python(const PythonPlace& place);
 
 }  // namespace bringup::bridge

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from bringup._native import core
 
 onnx = pytest.importorskip("onnx")
 
-ROOT = Path(__file__).parents[2]
 BRINGUPC = Path(core().__file__).parent / "bringupc"
 PASS = """
 from bringup import ir, passes
@@ -100,9 +100,9 @@ def test_a_bridge_that_is_not_there_ends_with_1(model, tmp_path):
 
 
 def test_the_python_and_its_library_may_be_named(model, tmp_path):
-    find = [sys.executable, ROOT / "native/bridge/find_python.py"]
-    library = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
-    if not library:
+    names = ("LIBDIR", "INSTSONAME")
+    library = Path(*(sysconfig.get_config_var(name) for name in names))
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         pytest.skip("this Python has only a static library")
     named = ("--python", sys.executable, "--python-library", library)
     done = bringupc(model, "-o", tmp_path / "out.onnx", *named)
