@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,14 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.installed_package import link_other_packages, put_package
 
-import bringup
-from bringup._native import core, include_dir
+from bringup._native import core
 
 onnx = pytest.importorskip("onnx")
 
 ROOT = Path(__file__).parents[2]
-SOURCES = Path(bringup.__file__).parent
 NATIVE = Path(core().__file__).parent
 LIBDIR = Path(sysconfig.get_config_var("LIBDIR"))
 LIBRARY = f"libpython{sysconfig.get_config_var('LDVERSION')}.so.1.0"
@@ -31,26 +29,6 @@ WHICH = (
 pytestmark = pytest.mark.skipif(
     not (LIBDIR / LIBRARY).is_file(), reason="this Python has only a static library"
 )
-
-
-def link_other_packages(folder: Path) -> None:
-    """numpy, onnx and what else the package needs, and not the package itself."""
-    folder.mkdir(exist_ok=True)
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
-        if "bringup" not in package.name and package.suffix != ".pth":
-            (folder / package.name).symlink_to(package)
-
-
-def put_package(folder: Path) -> Path:
-    """The package as pip would lay it there; the path of its `bringupc`."""
-    left_out = shutil.ignore_patterns("__pycache__", "*.so", "torch-*")
-    shutil.copytree(SOURCES, folder / "bringup", ignore=left_out)
-    shutil.copytree(include_dir(), folder / "bringup" / "include", dirs_exist_ok=True)
-    native = folder / "bringup" / "_native"
-    for file in (*NATIVE.glob("*.so"), NATIVE / "bringupc", NATIVE / "manifest.json"):
-        if not (native / file.name).exists():
-            shutil.copy(file, native)
-    return native / "bringupc"
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TorchLibrary",
     "core",
+    "core_damage",
     "forget_torch_library",
     "has_torch_library",
     "include_dir",
@@ -36,6 +37,7 @@ __all__ = [
     "torch_library_status",
 ]
 
+_OF_CORE = ("_core", "libbringup_engine", "libbringup_runtime")
 _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources: `make build`)"
 
 
@@ -70,9 +72,17 @@ def core() -> ModuleType:
     try:
         return importlib.import_module("bringup._native._core")
     except ImportError as error:
-        raise NativeLibraryError(
-            f"bringup's native core cannot be loaded ({error}): {_REBUILD}"
-        ) from error
+        why = core_damage() or f"bringup's native core cannot be loaded ({error}): {_REBUILD}"
+        raise NativeLibraryError(why) from error
+
+
+def core_damage() -> str:
+    """What is wrong with the files that the native core consists of, or "". Loads nothing."""
+    folder = _find.package_folder()
+    problems = [] if folder is None else list(_find.damage(folder, _OF_CORE))
+    if not problems:
+        return ""
+    return f"bringup's native core cannot be loaded: {'; '.join(problems)}: {_REBUILD}"
 
 
 @dataclass(frozen=True)

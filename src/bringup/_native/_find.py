@@ -26,8 +26,10 @@ __all__ = [
     "cache_folder",
     "candidates",
     "core_build_key",
+    "damage",
     "in_folder",
     "load",
+    "package_folder",
     "running_key",
     "source_digest",
     "source_folder",
@@ -115,6 +117,31 @@ def core_build_key(package_folder: Path) -> str:
     except ValueError as error:
         raise NativeLibraryError(str(error)) from error
     return next((found.build_key for found in listed if found.file.startswith("_core")), "")
+
+
+def package_folder() -> Path | None:
+    """The folder of the native core, found without loading it; None where this Python has none."""
+    spec = importlib.util.find_spec("bringup._native._core")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str]:
+    """What is wrong with the package's native files, each with the file: reads them whole.
+
+    Args:
+        package_folder: the one of the native core; those for torch are in folders of it.
+        names: how the names of the files begin.
+    """
+    for folder in (package_folder, *sorted(package_folder.glob("torch-*"))):
+        try:
+            listed = _manifest.read(folder)
+        except ValueError as error:
+            yield str(error)
+            continue
+        for artifact in listed:
+            problem = artifact.damage(folder) if artifact.file.startswith(names) else ""
+            if problem:
+                yield f"{folder / artifact.file} {problem}"
 
 
 def _cached_folders(key: Key) -> Iterator[Path]:

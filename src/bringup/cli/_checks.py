@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 
 from bringup import __version__, _native, settings
+from bringup._native import _find, _manifest
 from bringup.cli._needs import GET_TORCH
 from bringup.plugins import PluginReport
 
@@ -73,6 +74,19 @@ def _bringup() -> Iterator[Finding]:
     yield Finding("bringup", Health.OK, f"{__version__} at {Path(__file__).resolve().parents[1]}")
     yield Finding("headers", Health.OK, str(_native.include_dir()))
     yield Finding("native core", Health.OK, str(_native.core().__file__))
+
+
+def _native_files() -> Iterator[Finding]:
+    subject = "native files"
+    folder = _native.library_dir()
+    problems = list(_find.damage(folder))
+    for problem in problems:
+        yield Finding(subject, Health.MISSING, problem, _REINSTALL)
+    if problems:
+        return
+    listed = (folder / _manifest.MANIFEST).is_file()
+    compared = "as they were built" if listed else "not compared: there is no manifest"
+    yield Finding(subject, Health.OK, f"{folder}: {compared}")
 
 
 def _torch_library() -> Iterator[Finding]:
@@ -220,6 +234,7 @@ CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
     "python": (_python, ""),
     "torch": (_torch, GET_TORCH),
     "bringup": (_bringup, _REINSTALL),
+    "native files": (_native_files, _REINSTALL),
     "native torch library": (_torch_library, _REINSTALL),
     "compiler": (_compiler, "apt-get install g++"),
     "driver": (_driver, "unset BRINGUP_DRIVER"),
