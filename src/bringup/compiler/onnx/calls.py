@@ -22,6 +22,8 @@ __all__ = ["as_data", "evaluate", "infer"]
 
 _MOST_INTEGERS, _MOST_OTHERS = 1024, 16
 """Constants with more elements than this say nothing about shapes (axes, sizes, scales)."""
+_KEEPS_NAMES = ("", "Slice", 10)
+"""Its inference gives a sliced axis the name of the whole one."""
 
 
 def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
@@ -63,7 +65,13 @@ def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]
         opset_imports=call.dialect.imports,
         ir_version=call.dialect.ir_version,
     )
-    return [types.get(name) for name in call.outputs]
+    found = [types.get(name) for name in call.outputs]
+    schema = call.signature.schema
+    if (schema.domain, schema.name, schema.since_version) == _KEEPS_NAMES:
+        for item in found:
+            for dim in () if item is None else item.tensor_type.shape.dim:
+                dim.ClearField("dim_param")
+    return found
 
 
 def _key(

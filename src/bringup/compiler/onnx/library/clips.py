@@ -73,7 +73,9 @@ class MergeClips(NodePass):
         require(opset(self.graph) >= _INPUTS_SINCE, "Clip takes no limits as inputs here")
         source = inner.inputs[0]
         require(dtype_of(source) in _CLIPPED, "the dtype is not known, or Clip does not take it")
-        return self._clipped(node, source, _joined(_limits(inner), _limits(node)))
+        first, second = _limits(inner), _limits(node)
+        _require_alike(first, second)
+        return self._clipped(node, source, _joined(first, second))
 
     def _clipped(self, node: ir.Node, source: ir.Value, limits: Limits) -> ir.Value:
         dtype = _CLIPPED[str(dtype_of(source))]
@@ -121,6 +123,16 @@ def _limits(node: ir.Node) -> Limits:
     low, high = found
     require(low is None or high is None or low <= high, "the lower limit is above the upper one")
     return low, high
+
+
+def _require_alike(first: Limits, second: Limits) -> None:
+    """No limit, to ONNX, is the largest number of the dtype: infinities become that number, unless
+    a limit is infinite.
+    """
+    for one, other in zip(first, second, strict=True):
+        stated = [limit for limit in (one, other) if limit is not None]
+        is_mixed = len(stated) == 1 and math.isinf(stated[0])
+        require(not is_mixed, "one limit is infinite where the other clip has none")
 
 
 def _joined(first: Limits, second: Limits) -> Limits:

@@ -21,13 +21,14 @@ from bringup.compiler.onnx.library.facts import (
     optional,
     rank_of,
     require,
-    same_dims,
 )
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
 
 __all__ = ["MergeSlices", "SlicesToSplit"]
 
 _INPUTS_SINCE = 10
+_OPEN_END = 2**31 - 1
+"""This and larger ends are taken for no end."""
 _SPLIT_INPUT_SINCE = 13
 
 
@@ -40,8 +41,11 @@ class _Part:
     step: int
 
     def of(self, size: int) -> range:
-        """The places that it takes of so many. ONNX limits starts and ends as Python does."""
-        return range(size)[self.start : self.stop : self.step]
+        """The places that it takes of so many. ONNX limits starts and ends as Python does, but for
+        a start in front of everything from which it goes backwards: that is the first place.
+        """
+        start = self.start if self.step > 0 else max(self.start, -size)
+        return range(size)[start : self.stop : self.step]
 
 
 def _parts(node: ir.Node) -> dict[int, _Part]:
@@ -55,6 +59,9 @@ def _parts(node: ir.Node) -> dict[int, _Part]:
     steps = stated[1] if stated[1] is not None else (1,) * len(starts)
     require(len(starts) == len(ends) == len(axes) == len(steps), "the lists differ in length")
     require(0 not in steps, "a step is 0")
+    for stop, step in zip(ends, steps, strict=True):
+        is_open = step < 0 and stop >= _OPEN_END
+        require(not is_open, "backwards to an end that some runtimes take for the first place")
     rank = rank_of(node.inputs[0])
     found = {
         axis_in(axis, rank): _Part(*part)
@@ -90,9 +97,6 @@ class MergeSlices(NodePass):
         source = node.inputs[0]
         parts = _parts(node)
         sizes = dims(source)
-        forward = all(part.step == 1 for part in parts.values())
-        if forward and same_dims(sizes, dims(node.output)):
-            return source
         if all(
             _takes_all(part, None if sizes is None else sizes[axis]) for axis, part in parts.items()
         ):
@@ -122,11 +126,13 @@ class MergeSlices(NodePass):
 def _merged(first: _Part, second: _Part, size: ir.Dim | None) -> _Part:
     """What both take of one axis; `PassSkipException` where that depends on its size."""
     if isinstance(size, int):
-        left = first.of(size)[second.start : second.stop : second.step]
-        if not left:
+        taken = first.of(size)
+        places = second.of(len(taken))
+        if not places:
             return _Part(0, 0, 1)
-        stop = left.stop if left.stop >= 0 else -size - 1
-        return _Part(left.start, stop, left.step)
+        step = taken.step * places.step
+        stop = taken[places[-1]] + (1 if step > 0 else -1)
+        return _Part(taken[places[0]], stop if stop >= 0 else -size - 1, step)
     numbers = (first.start, first.stop, second.start, second.stop)
     is_plain = first.step == second.step == 1 and min(numbers) >= 0
     require(is_plain, "what is left of the slice depends on a size that is not known")

@@ -92,6 +92,24 @@ def test_a_clip_needs_its_limits_as_inputs(opset, left):
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("(x, l)", "(a)", ["Clip", "Clip"]),
+        ("(x)", "(a, , h)", ["Clip", "Clip"]),
+        ("(x, l, h)", "(a, l, h)", ["Clip"]),
+        ("(x, , z)", "(a)", ["Clip"]),
+    ],
+)
+def test_no_limit_and_an_infinite_one_differ(first, second, expected):
+    """onnxruntime limits float64 to its largest numbers where there is no limit."""
+    text = f"""g (double[N] x) => (double[N] y)
+        <double l = {{-inf}}, double h = {{inf}}, double z = {{0}}>
+        {{ a = Clip{first} y = Clip{second} }}"""
+    feeds = {"x": np.array([-np.inf, -1.0, np.inf])}
+    check(text, expected, "MergeClips", feeds=feeds, tolerance=0)
+
+
 def test_integers_are_clipped_exactly():
     large = 2**53 + 1
     text = f"""g (int64[N] x) => (int64[N] y) <int64 l = {{-{large}}}, int64 h = {{{large}}}> {{

@@ -195,6 +195,10 @@ def test_a_slice_of_everything_is_dropped(x, starts, ends, axes, steps, fires):
         ("float[9,3]", (8, -99, 0, -1), (1, 99, 0, 3), 1),
         ("float[9,3]", (0, 9, 0, 2), (-1, -99, 0, -1), 1),
         ("float[9,3]", (0, 3, 0, 1), (5, 8, 0, 1), 1),
+        ("float[9,3]", (-99, -99, 0, -1), (0, 9, 1, 1), 1),  # the first row
+        ("float[9,3]", (7, 2, 0, -2), (-99, -99, 0, -1), 1),
+        ("float[9,3]", (7, 2, 0, -1), (2, 0, 0, -1), 1),
+        ("float[9,3]", (1, 8, 0, 1), (5, 2147483647, 0, -1), 2),
         ("float[N,3]", (1, 4, 0, 1), (1, BIG, 0, 1), 1),
         ("float[N,3]", (2, BIG, 0, 1), (1, 2, 0, 1), 1),
         ("float[N,3]", (2, BIG, 0, 1), (-1, BIG, 0, 1), 2),
@@ -213,6 +217,14 @@ def test_a_slice_of_a_slice_is_one_slice(x, first, second, left):
         b = Slice(x, s0, e0, a0, t0) c = Slice(b, s1, e1, a1, t1) y = Neg(c) }}"""
     for size in (1, 3, 7):
         check(text, ["Slice"] * left + ["Neg"], "MergeSlices", size=size)
+
+
+def test_a_part_of_a_named_size_stays_in_version_10():
+    """onnx infers the name of the whole size for it there."""
+    text = """g (float[N,3] x) => (float[?,?] y)
+        <int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {0}>
+        { b = Slice(x, s, e, a) y = Neg(b) }"""
+    check(text, ["Slice", "Neg"], opset=10)
 
 
 def halves(*ranges, axis=1, results=None):
