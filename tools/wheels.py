@@ -216,10 +216,31 @@ def test() -> None:
             expected = str(described["torch"]).split()[1].split("+")[0]
             run(python, _ROOT / "tools" / "install_torch.py", f"torch=={expected}")
         run(python, "-m", "pip", "install", "--quiet", f"{wheel}[onnx]")
-        host = _ROOT / "tests" / "host" / "host.cpp"
-        said = run(python, _ROOT / "tools" / "try_wheel.py", expected, host).strip()
-        print(f"{tag}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"{tag}: {tried(python, expected)} ({time.monotonic() - began:.0f} s)", flush=True)
+    source_distribution()
     refused_by_python_39()
+
+
+def tried(python: Path, torch: str) -> str:
+    """What try_wheel.py says of the package that is installed there."""
+    host = _ROOT / "tests" / "host" / "host.cpp"
+    return run(python, _ROOT / "tools" / "try_wheel.py", torch, host).splitlines()[-1]
+
+
+def source_distribution() -> None:
+    """Where no wheel fits, pip builds the source distribution; without a compiler, one sentence."""
+    (source,) = _DIST.glob("*.tar.gz")
+    began = time.monotonic()
+    python = environment(Path(sys.executable), "test-sdist", fresh=True)
+    argv = [python, "-m", "pip", "install", "--no-deps", source]
+    nothing_else = {"PATH": str(python.parent), "HOME": str(Path.home()), **_ENVIRONMENT}
+    done = subprocess.run(argv, env=nothing_else, capture_output=True, text=True, check=False)
+    missing = "bringup's native parts need a C++20 compiler, and there is none: apt-get install g++"
+    if done.returncode == 0 or missing not in " ".join((done.stdout + done.stderr).split()):
+        sys.exit(f"without a compiler pip said:\n{done.stdout}{done.stderr}")
+    run(python, "-m", "pip", "install", "--quiet", f"{source}[onnx]")
+    seconds = time.monotonic() - began
+    print(f"source distribution: {tried(python, 'none')} ({seconds:.0f} s)", flush=True)
 
 
 def refused_by_python_39() -> None:

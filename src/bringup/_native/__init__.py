@@ -79,7 +79,10 @@ def core() -> ModuleType:
 def core_damage() -> str:
     """What is wrong with the files that the native core consists of, or "". Loads nothing."""
     folder = _find.package_folder()
-    problems = [] if folder is None else list(_find.damage(folder, _OF_CORE))
+    if folder is None:
+        problems = [_find.missing_core(Path(__file__).parent)]
+    else:
+        problems = list(_find.damage(folder, _OF_CORE))
     if not problems:
         return ""
     return f"bringup's native core cannot be loaded: {'; '.join(problems)}: {_REBUILD}"
@@ -223,6 +226,12 @@ def recipe_for(key: _find.Key) -> tuple[_build.Recipe | None, str]:
     sources = _find.source_folder()
     if sources is None:
         return None, f"this installation has no sources to build it from: {_REBUILD}"
+    written_for = _find.torch_of(sources)
+    if written_for not in ("", key.torch):
+        return None, (
+            f"its sources use private members of torch {written_for}, this is torch {key.torch}: "
+            f"pip install torch=={written_for}.0"
+        )
     if not sources.is_relative_to(Path(__file__).resolve().parents[1]):
         return None, "this is a checkout of the sources: `make build` builds it"
     from bringup._native import _build  # only here, as it loads what starts programs
@@ -233,6 +242,11 @@ def recipe_for(key: _find.Key) -> tuple[_build.Recipe | None, str]:
 
     digest = _find.source_digest(sources)
     folder = _find.cache_folder(key, digest)
+    if distrust := _find.distrust(folder):
+        return None, (
+            f"it is not built, as nothing may be loaded from {folder}: {distrust}; set "
+            "BRINGUP_CACHE_DIR to a folder of your own"
+        )
     name = f"bringup's native library for {key}"
     return _build.torch_recipe(name, sources, folder, digest, torch.__version__), ""
 
@@ -245,8 +259,6 @@ def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
 
     try:
         path = _build.obtain(recipe)
-        if distrust := _find.distrust(path.parent):
-            return None, f"{path} is not loaded: {distrust}"
         return _load_built(path, key), ""
     except NativeLibraryError as error:
         return None, str(error)

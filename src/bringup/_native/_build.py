@@ -7,6 +7,7 @@ again until something changes that it depends on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import math
@@ -37,6 +38,7 @@ _REPORT_S = 10.0
 _LIMIT_S = 3600.0
 _LOG_LINES = 20
 _END_S = 10.0
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 
 
@@ -180,7 +182,7 @@ def obtain(recipe: Recipe) -> Path:
         _report(f"waiting for {who}, which builds {recipe.name}")
 
     try:
-        recipe.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(recipe.folder.parent)
         lock = recipe.folder.with_name(f"{recipe.folder.name}.lock")
         with exclusive(lock, math.inf, waiting, _REPORT_S):
             if (found := recipe.published()) is not None:
@@ -194,6 +196,15 @@ def obtain(recipe: Recipe) -> Path:
         ) from error
 
 
+def _make_private(folder: Path) -> None:
+    """Makes it and what is missing above it, for nobody else: what others may write is not loaded.
+    `parents=True` would give the folders above what the umask says.
+    """
+    for place in reversed((folder, *folder.parents)):
+        if not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
+
+
 def _refuse_repetition(recipe: Recipe) -> None:
     if reason := remembered_failure(recipe):
         raise NativeLibraryError(
@@ -202,10 +213,38 @@ def _refuse_repetition(recipe: Recipe) -> None:
         )
 
 
-def _build(recipe: Recipe) -> Path:
+def _remove_left_over(recipe: Recipe) -> None:
+    """Removes drafts of builds that were killed. One that goes on is left alone: where the file
+    system has no locks, several build at once.
+    """
     prefix = f".{recipe.folder.name}."
-    for left in recipe.folder.parent.glob(f"{prefix}*"):  # by a build that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for left in recipe.folder.parent.glob(f"{prefix}*"):
+        builder, _, host = left.name.removeprefix(prefix).rpartition(".")[0].partition("@")
+        here = host == os.uname().nodename
+        if (here and not _is_running(builder)) or _age(left) > _LIMIT_S:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_running(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _age(path: Path) -> float:
+    """Seconds since it was made; 0 where it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime
+    return 0.0
+
+
+def _build(recipe: Recipe) -> Path:
+    _remove_left_over(recipe)
+    prefix = f".{recipe.folder.name}.{os.getpid()}@{os.uname().nodename}."
     draft = Path(tempfile.mkdtemp(prefix=prefix, dir=recipe.folder.parent))
     try:
         reason = _compile(recipe, draft)
@@ -213,7 +252,7 @@ def _build(recipe: Recipe) -> Path:
         if not reason and made is None:
             reason = f"the build made no {recipe.product}"
         if reason:
-            raise NativeLibraryError(_remember(recipe, draft, reason))
+            raise _failure(recipe, draft, reason)
         assert made is not None
         whole = draft / "published"
         whole.mkdir(mode=0o700)
@@ -292,9 +331,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 process.wait(_END_S)
 
 
-def _remember(recipe: Recipe, draft: Path, reason: str) -> str:
-    """Writes down why the build failed; the text for the error."""
+def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:
+    """What to raise for a build that failed. It is written down, unless the disk was full: that is
+    another one's fault, and may be over the next time.
+    """
     log = (draft / "build.log").read_text(encoding="utf-8") if draft.exists() else ""
+    if full := _FULL.search(log):
+        return OSError(errno.ENOSPC, f"{full[0]} while it was built, for it or temporary files")
+    return NativeLibraryError(_remember(recipe, draft, reason, log))
+
+
+def _remember(recipe: Recipe, draft: Path, reason: str, log: str) -> str:
+    """Writes down why the build failed; the text for the error."""
     recipe.log_file.write_text(log, encoding="utf-8")
     lines = log.splitlines()
     at = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +30,16 @@ __all__ = [
     "damage",
     "in_folder",
     "load",
+    "missing_core",
     "package_folder",
     "running_key",
     "source_digest",
     "source_folder",
+    "torch_of",
 ]
 
 MODULE = "bringup._native._torch"
+_WRITTEN_FOR = re.compile(r"TORCH_VERSION_MAJOR == (\d+) && TORCH_VERSION_MINOR == (\d+)")
 
 
 class Key(NamedTuple):
@@ -125,6 +129,23 @@ def package_folder() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
+def missing_core(folder: Path) -> str:
+    """Why there is no native core in the package's own folder for this Python."""
+    if not folder.is_dir():
+        return (
+            f"{folder} is in an archive, from which nothing native is loaded: install it with pip"
+        )
+    try:
+        listed = _manifest.read(folder)
+    except ValueError as error:
+        return str(error)
+    for artifact in listed:
+        if artifact.file.startswith("_core"):
+            reason = artifact.incompatibility_reason(_manifest.interpreter(), "", "")
+            return f"{folder / artifact.file} {reason or artifact.damage(folder)}"
+    return f"{folder} has none"
+
+
 def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str]:
     """What is wrong with the package's native files, each with the file: reads them whole.
 
@@ -146,12 +167,19 @@ def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str
 
 def _cached_folders(key: Key) -> Iterator[Path]:
     sources = source_folder()
-    base = settings.cache_dir() / "native" / str(key)
-    if sources is None or not base.is_dir():
-        return
+    if sources is None or not _is_folder(settings.cache_dir() / "native" / str(key)):
+        return  # the digest reads all sources
     folder = cache_folder(key, source_digest(sources))
-    if folder.is_dir() and not distrust(folder):
+    if _is_folder(folder) and not distrust(folder):
         yield folder
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one that can be looked into."""
+    try:
+        return path.is_dir()
+    except OSError:  # of another user
+        return False
 
 
 def cache_folder(key: Key, digest: str) -> Path:
@@ -160,9 +188,16 @@ def cache_folder(key: Key, digest: str) -> Path:
 
 
 def distrust(folder: Path) -> str:
-    """Why nothing may be loaded from a folder, or "": others could have put it there."""
+    """Why nothing may be loaded from a folder, or "": others could have put it there. What is
+    missing would be made for nobody else.
+    """
     for place in (folder, folder.parent, folder.parent.parent):
-        status = place.stat()
+        try:
+            status = place.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return str(error)
         if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
             return f"others than you may write {place}"
     return ""
@@ -175,6 +210,15 @@ def source_folder() -> Path | None:
         if _manifest.is_source_folder(folder):
             return folder
     return None
+
+
+def torch_of(sources: Path) -> str:
+    """The minor version of torch that the sources are written for, as they use its private members;
+    "" where they do not say.
+    """
+    header = sources / "native" / "torch" / "common" / "torch_private.h"
+    found = _WRITTEN_FOR.search(header.read_text()) if header.is_file() else None
+    return ".".join(found.groups()) if found else ""
 
 
 def load(candidate: LibraryCandidate, key: Key) -> ModuleType:

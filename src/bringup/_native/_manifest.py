@@ -27,6 +27,7 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
+_LIMIT = 1_000_000  # bytes; an entry has 300
 _SOURCES = ("CMakeLists.txt", "cmake", "include", "native")
 _ELF = b"\x7fELF"
 
@@ -121,11 +122,13 @@ def read(folder: Path) -> list[Artifact]:
     """
     path = folder / MANIFEST
     try:
+        if (size := path.stat().st_size) > _LIMIT:
+            raise ValueError(f"{path} has {size} bytes, expected at most {_LIMIT}")
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}: reinstall bringup") from error
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise ValueError(f"{path} has format {found}, expected {_FORMAT}: reinstall bringup")
@@ -140,7 +143,7 @@ def _artifact(entry: object, path: Path) -> Artifact:
     if not isinstance(entry, dict) or not names <= entry.keys():
         raise ValueError(f"{path} has an artifact without {', '.join(sorted(names))}: {entry}")
     found = Artifact(**{name: str(entry[name]) for name in names})
-    if Path(found.file).name != found.file:
+    if found.file in ("", "..") or "\0" in found.file or Path(found.file).name != found.file:
         raise ValueError(f"{path} lists {found.file!r}, which is not in its folder")
     return found
 

@@ -183,14 +183,73 @@ def test_an_interrupted_build_leaves_nothing_and_is_no_failure(
     assert left_over(recipe) == ["abc.lock"]
 
 
+def draft_of(recipe: Recipe, builder: int | str, host: str = os.uname().nodename) -> Path:
+    """The folder in which that process builds, or has built."""
+    made = recipe.folder.parent / f".abc.{builder}@{host}.x1y2"
+    (made / "build").mkdir(parents=True)
+    return made
+
+
 def test_what_a_killed_build_has_left_goes_with_the_next_one(recipe: Recipe) -> None:
     """kill -9 leaves a draft folder, which nobody would ever look for again."""
-    left = recipe.folder.parent / ".abc.killed"
-    (left / "build").mkdir(parents=True)
-    other = recipe.folder.parent / ".other.draft"
-    other.mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    draft_of(recipe, ended.pid)
+    draft_of(recipe, "no number")
+    (recipe.folder.parent / ".other.draft").mkdir()
     _build.obtain(recipe)
     assert left_over(recipe) == [".other.draft", "abc", "abc.lock"]
+
+
+def test_what_another_process_builds_just_now_is_left_alone(recipe: Recipe) -> None:
+    """Without locks (a network file system) several build at once."""
+    mine, another_host = draft_of(recipe, os.getpid()), draft_of(recipe, 1, "elsewhere")
+    _build.obtain(recipe)
+    assert mine.is_dir()
+    assert another_host.is_dir()
+    two_hours_ago = time.time() - 7200
+    os.utime(another_host, (two_hours_ago, two_hours_ago))
+    shutil.rmtree(recipe.folder)
+    _build.obtain(recipe)
+    assert mine.is_dir()
+    assert not another_host.exists()
+
+
+def test_what_is_built_under_a_generous_umask_is_nobody_elses_and_is_loaded(
+    recipe: Recipe,
+) -> None:
+    before = os.umask(0)
+    try:
+        _build.obtain(recipe)
+    finally:
+        os.umask(before)
+    assert _find.distrust(recipe.folder) == ""
+    assert recipe.folder.parents[1].stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("said", ["No space left on device", "Disk quota exceeded"])
+def test_a_full_disk_is_named_and_not_remembered_as_a_failure(recipe: Recipe, said: str) -> None:
+    whole = (recipe.source / "CMakeLists.txt").read_text()
+    text = f'cmake_minimum_required(VERSION 3.25)\nmessage(FATAL_ERROR "x.o: {said}")\n'
+    (recipe.source / "CMakeLists.txt").write_text(text)
+    with pytest.raises(NativeLibraryError, match=rf"cannot be kept in .*{said}.*BRINGUP_CACHE_DIR"):
+        _build.obtain(recipe)
+    assert left_over(recipe) == ["abc.lock"]
+    (recipe.source / "CMakeLists.txt").write_text(whole)
+    assert _build.obtain(recipe).is_file()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_cache_that_cannot_be_written_is_an_error_with_advice(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(NativeLibraryError, match=rf"{os.strerror(code)}; set BRINGUP_CACHE_DIR"):
+        _build.obtain(recipe)
+    assert left_over(recipe) == ["abc.lock"]
 
 
 # One compiler that never ends, and says which process it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,7 +99,34 @@ def test_without_a_manifest_nothing_is_compared_and_that_is_said(native: Path) -
 
 def test_a_package_for_another_python_says_so(native: Path) -> None:
     (core,) = native.glob("_core*.so")
-    core.rename(native / core.name.replace(_manifest.interpreter().python[2:], "399"))
+    other = native / core.name.replace(_manifest.interpreter().python[2:], "399")
+    core.rename(other)
     done = run_doctor(native)
-    assert done.returncode == 1
-    assert "bringup's native core cannot be loaded (No module named" in done.stderr
+    assert (done.returncode, f"{core} cannot be read (No such file" in done.stderr) == (1, True)
+    record = json.loads((native / _manifest.MANIFEST).read_text())
+    (artifact,) = (found for found in record["artifacts"] if found["file"] == core.name)
+    artifact.update(file=other.name, python="cp399", abi="cp399")
+    (native / _manifest.MANIFEST).write_text(json.dumps(record))
+    here = _manifest.interpreter().abi
+    assert f"{other} was built for Python cp399, this is {here}" in run_doctor(native).stderr
+    (native / _manifest.MANIFEST).unlink()
+    assert f"native core cannot be loaded: {native} has none: " in run_doctor(native).stderr
+
+
+def test_a_package_in_an_archive_says_that_it_has_to_be_installed(native: Path) -> None:
+    """A wheel on the path of Python, as some tools put one there."""
+    site = native.parents[1]
+    archive = shutil.make_archive(str(site.parent / "whole"), "zip", site, "bringup")
+    shutil.rmtree(site / "bringup")
+    program = "import sys; from bringup.cli import main; sys.exit(main(['doctor']))"
+    for code in (program, "import bringup.ir"):
+        done = subprocess.run(
+            [sys.executable, "-S", "-P", "-c", code],
+            env={"PYTHONPATH": f"{archive}:{site}", "HOME": "/nowhere"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert f"{archive}/bringup/_native is in an archive, from which nothing native is" in last

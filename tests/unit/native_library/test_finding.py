@@ -7,6 +7,7 @@ import importlib.machinery
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -172,7 +173,11 @@ def test_a_manifest_lists_native_files_with_what_each_is_for(tmp_path: Path) -> 
         ('{"format": 2}', "has format 2, expected 1: reinstall bringup"),
         ('{"format": 1}', "has no list of artifacts: reinstall bringup"),
         ('{"format": 1, "artifacts": [{"file": "x"}]}', "has an artifact without abi, build_key"),
+        ("[" * 100_000, "cannot be read: "),
+        (" " * 1_000_001, "cannot be read: "),
+        ("\0", "cannot be read: "),
     ],
+    ids=lambda value: value[:12].replace("\0", "NUL"),
 )
 def test_a_manifest_that_cannot_be_used_is_named(tmp_path: Path, text: str, reason: str) -> None:
     library = put_library(tmp_path / str(OTHER), "2.99.0")
@@ -184,11 +189,60 @@ def test_a_manifest_that_cannot_be_used_is_named(tmp_path: Path, text: str, reas
         _find.core_build_key(library.parent)
 
 
-def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [f"../_torch{SUFFIX}", "..", ".", "", "/etc/passwd", "a\0b"])
+def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path, file: str) -> None:
     library = put_library(tmp_path / str(OTHER), "2.99.0")
-    change_manifest(library.parent, file=f"../{library.name}")
+    change_manifest(library.parent, file=file)
     (candidate,) = _find.candidates(OTHER, tmp_path)
     assert "which is not in its folder" in candidate.incompatibility_reason(OTHER)
+
+
+def test_a_manifest_as_large_as_they_may_be_is_read(tmp_path: Path) -> None:
+    library = put_library(tmp_path / str(OTHER), "2.99.0")
+    manifest = library.parent / _manifest.MANIFEST
+    manifest.write_text(manifest.read_text().ljust(1_000_000))
+    assert [artifact.file for artifact in _manifest.read(library.parent)] == [library.name]
+
+
+@pytest.mark.usefixtures("undecided")
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_cache_that_others_may_write_is_not_built_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """It would be built for minutes and then not loaded."""
+    package = Path(_native.__file__).resolve().parents[1]
+    monkeypatch.setattr(_find, "source_folder", lambda: package)
+    monkeypatch.setattr(_find, "source_digest", lambda sources: "1" * 64)
+    monkeypatch.setattr(_build, "missing_tools", lambda: "")
+    monkeypatch.setattr(_build, "obtain", lambda recipe: pytest.fail("a build was begun"))
+    assert _native.recipe_for(_find.running_key())[0] is not None
+    (tmp_path / "cache" / "native").mkdir(parents=True)
+    (tmp_path / "cache" / "native").chmod(mode)
+    reason = _native.torch_library_status().reason
+    assert f"others than you may write {tmp_path}/cache/native; set BRINGUP_CACHE_DIR" in reason
+    assert not _native.has_torch_library()
+
+
+@pytest.mark.usefixtures("undecided")
+def test_a_cache_that_cannot_be_looked_into_has_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_folder = Path.is_dir
+
+    def refuse(path: Path) -> bool:
+        if path.is_relative_to(tmp_path / "cache"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_folder(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert list(_find.candidates(OTHER, tmp_path / "package")) == []
+
+
+def test_fields_of_fx_nodes_are_members_that_the_engine_reads_in_place() -> None:
+    """A torch whose nodes are written in Python would be right all the same, and slower."""
+    node = torch.fx.Node
+    fields = (node.op, node.target, node._args, node._kwargs)
+    assert {type(field).__name__ for field in fields} == {"member_descriptor"}
 
 
 def test_what_make_build_installed_is_what_its_manifests_say() -> None:
@@ -267,7 +321,45 @@ def test_a_torch_that_no_library_was_built_for_is_named_with_the_one_that_was(
     reason = _native.torch_library_status().reason
     built = _manifest.minor(torch.version.__version__)
     assert f"{library} was built for torch {built}, this is torch 2.99;" in reason
+    assert f"its sources use private members of torch {built}, this is torch 2.99: pip" in reason
     assert "\n" not in reason
+
+
+@pytest.mark.usefixtures("undecided")
+def test_a_torch_that_the_sources_are_not_written_for_starts_no_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would compile for minutes and then end in a static_assert."""
+    sources = _find.source_folder()
+    assert sources is not None
+    header = Path("native", "torch", "common", "torch_private.h")
+    installed = tmp_path / "source"
+    (installed / header.parent).mkdir(parents=True)
+    shutil.copy(sources / header, installed / header)
+    monkeypatch.setattr(_find, "source_folder", lambda: installed)
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native" / "__init__.py"))
+    monkeypatch.setattr(_build, "missing_tools", lambda: "")
+    assert _native.recipe_for(_find.running_key())[0] is not None
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    monkeypatch.setattr(_build, "obtain", lambda recipe: pytest.fail("a build was begun"))
+    with caplog.at_level(logging.WARNING, logger="bringup.native"):
+        assert not _native.has_torch_library()
+    (record,) = caplog.records
+    assert "its sources use private members of torch 2.13, this is torch 2.99" in record.message
+    monkeypatch.setenv("BRINGUP_NATIVE", "1")
+    _native.forget_torch_library()
+    with pytest.raises(errors.NativeLibraryError, match=r"private members of torch 2\.13"):
+        _native.has_torch_library()
+
+
+def test_sources_that_do_not_say_for_which_torch_they_are_are_left_to_the_compiler(
+    tmp_path: Path,
+) -> None:
+    assert _find.torch_of(tmp_path) == ""
+    header = tmp_path / "native" / "torch" / "common" / "torch_private.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#pragma once\n")
+    assert _find.torch_of(tmp_path) == ""
 
 
 @pytest.mark.usefixtures("undecided")
