@@ -42,10 +42,12 @@ class _Part:
 
     def of(self, size: int) -> range:
         """The places that it takes of so many. ONNX limits starts and ends as Python does, but for
-        a start in front of everything from which it goes backwards: that is the first place.
+        a start in front of everything from which it goes backwards: to ONNX and onnxruntime that is
+        the first place, to its reference implementation none.
         """
-        start = self.start if self.step > 0 else max(self.start, -size)
-        return range(size)[start : self.stop : self.step]
+        is_clear = self.step > 0 or self.start >= -size
+        require(is_clear, "backwards from in front of everything, where runtimes differ")
+        return range(size)[self.start : self.stop : self.step]
 
 
 def _parts(node: ir.Node) -> dict[int, _Part]:
@@ -68,6 +70,8 @@ def _parts(node: ir.Node) -> dict[int, _Part]:
         for axis, *part in zip(axes, starts, ends, steps, strict=True)
     }
     require(len(found) == len(axes), "an axis is named twice")
+    is_there = rank is None or all(0 <= axis < rank for axis in found)
+    require(is_there, "an axis is none of the tensor")
     return found
 
 
