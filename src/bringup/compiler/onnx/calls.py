@@ -22,8 +22,8 @@ __all__ = ["as_data", "evaluate", "infer"]
 
 _MOST_INTEGERS, _MOST_OTHERS = 1024, 16
 """Constants with more elements than this say nothing about shapes (axes, sizes, scales)."""
-_KEEPS_NAMES = ("", "Slice", 10)
-"""Its inference gives a sliced axis the name of the whole one."""
+_KEEPS_NAMES = 10
+"""The version of `Slice` whose inference gives a part of an axis the name of the whole one."""
 
 
 def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
@@ -66,12 +66,20 @@ def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]
         ir_version=call.dialect.ir_version,
     )
     found = [types.get(name) for name in call.outputs]
-    schema = call.signature.schema
-    if (schema.domain, schema.name, schema.since_version) == _KEEPS_NAMES:
-        for item in found:
-            for dim in () if item is None else item.tensor_type.shape.dim:
-                dim.ClearField("dim_param")
+    for item in found:
+        if item is not None:
+            _forget_wrong_sizes(call.signature.schema, item.tensor_type.shape.dim)
     return found
+
+
+def _forget_wrong_sizes(schema: Any, sizes: Any) -> None:
+    """Take out what onnx infers and what is not so."""
+    kind = (schema.domain, schema.name)
+    for size in sizes:
+        if kind == ("", "Slice") and schema.since_version == _KEEPS_NAMES:
+            size.ClearField("dim_param")
+        if kind == ("", "Attention") and size.HasField("dim_value") and size.dim_value == 0:
+            size.Clear()  # what has a name counts as 0 there
 
 
 def _key(

@@ -1,5 +1,9 @@
 """Stages, shapes, folding and support on ONNX models."""
 
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -175,3 +179,61 @@ def test_what_onnx_infers_is_remembered_for_calls_that_look_the_same():
     assert (one.dtype, one.shape[0]) == ("int64", 2)
     assert not ir.same_size(one.shape[1], other.shape[1])
     assert len(graph.dialect.inferred) == 2
+
+
+COLLECT = """
+import pickle, sys, warnings
+import numpy
+from onnx.backend.test.case.node import collect_testcases
+warnings.simplefilter("ignore")
+def shapes(data):
+    return [numpy.shape(item) if isinstance(item, numpy.ndarray) else None for item in data]
+cases = {
+    case.name: (case.model.SerializeToString(), *map(shapes, case.data_sets[0]))
+    for case in collect_testcases(None) if case.data_sets
+}
+pickle.dump(cases, open(sys.argv[1], "wb"))
+"""
+
+
+def named(proto, shapes):
+    """What each size of the inputs is called now; the outputs say nothing."""
+    sizes = {}
+    for number, (info, shape) in enumerate(zip(proto.graph.input, shapes, strict=True)):
+        dims = info.type.tensor_type.shape.dim
+        if shape is None or len(dims) != len(shape):
+            continue
+        for axis, dim in enumerate(dims):
+            dim.dim_param = f"input_{number}_{axis}"
+            sizes[dim.dim_param] = shape[axis]
+    for info in proto.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    return sizes
+
+
+@pytest.mark.slow
+def test_what_is_inferred_of_named_sizes_is_so_for_every_operator(tmp_path):
+    """The node tests of onnx with names for all sizes, and the shapes of what they expect."""
+    subprocess.run([sys.executable, "-c", COLLECT, str(tmp_path / "cases")], check=True)
+    compared, cases = 0, pickle.loads((tmp_path / "cases").read_bytes())
+    for name, (data, given, expected) in cases.items():
+        proto = onnx.ModelProto.FromString(data)
+        if len(given) != len(proto.graph.input) or len(expected) != len(proto.graph.output):
+            continue
+        sizes = named(proto, given)
+        graph = bringup_onnx.from_proto(proto).graph
+        try:
+            ir.infer_shapes(graph)
+        except PassError:
+            continue  # the operator needs to know a size
+        for value, shape in zip(graph.outputs, expected, strict=True):
+            if value.desc is None or shape is None:
+                continue
+            inferred = tuple(value.desc.shape)
+            assert len(inferred) == len(shape), f"{name}: {value.desc} is {shape}"
+            assert all(
+                size == (dim if isinstance(dim, int) else sizes.get(str(dim), size))
+                for dim, size in zip(inferred, shape, strict=True)
+            ), f"{name}: {value.desc} is {shape}"
+            compared += 1
+    assert compared > 1000
