@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "torch/common/errors.h"
 #include "torch/common/written.h"
@@ -34,6 +35,7 @@ constexpr int kTensorBits = 9;
 constexpr int kScalarBits = 4;
 constexpr int kStringBits = 5;
 constexpr uint64_t kNoTensor = (1u << kTensorBits) - 1;
+constexpr uint64_t kMixedTensors = kNoTensor - 1;  // no tensor has it: there is no such priority
 constexpr uint64_t kNoScalar = (1u << kScalarBits) - 1;
 constexpr uint64_t kNoDtype = (1u << kDtypeBits) - 1;
 constexpr uint64_t kNoString = (1u << kStringBits) - 1;
@@ -64,6 +66,19 @@ uint64_t tensor_code(const at::Tensor& tensor) {
          static_cast<uint64_t>(tensor.is_cpu()) << (kDtypeBits + 2);
 }
 
+// Of a list's first tensor, unless another one has another dtype.
+uint64_t list_code(c10::ArrayRef<c10::IValue> tensors) {
+  if (tensors.empty()) return kNoTensor;
+  const at::Tensor& first = tensors.front().toTensor();
+  for (const c10::IValue& item : tensors) {
+    const at::Tensor& tensor = item.toTensor();
+    if (first.defined() && tensor.defined() && tensor.scalar_type() != first.scalar_type()) {
+      return kMixedTensors;
+    }
+  }
+  return tensor_code(first);
+}
+
 // Operators promote by a number's category, and refuse some that are negative.
 uint64_t scalar_code(const c10::Scalar& scalar) {
   if (scalar.isComplex()) return 3;
@@ -88,11 +103,8 @@ uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, Argumen
     case ArgumentRole::kTensor:
     case ArgumentRole::kOut:
       return value.isTensor() ? tensor_code(value.toTensor()) : kNoTensor;
-    case ArgumentRole::kTensorList: {
-      if (!value.isTensorList()) return kNoTensor;
-      const auto tensors = value.toTensorList();
-      return tensors.empty() ? kNoTensor : tensor_code(tensors.get(0));
-    }
+    case ArgumentRole::kTensorList:
+      return value.isTensorList() ? list_code(value.toListRef()) : kNoTensor;
     case ArgumentRole::kScalar:
       return value.isScalar() ? scalar_code(value.toScalar()) : kNoScalar;
     case ArgumentRole::kString:
@@ -233,6 +245,8 @@ std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
     plan->results.push_back(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
   }
   plan->kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
+  const nb::object computed = answer[2];
+  plan->computed = reinterpret_cast<THPDtype*>(computed.ptr())->scalar_type;
   return plan;
 }
 
@@ -270,10 +284,10 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
       prepare_pointwise(kernel, arguments, results, *launch);
       break;
     case OperatorKernelKind::kReduction:
-      prepare_reduction(kernel, arguments, results, *launch);
+      if (!prepare_reduction(kernel, arguments, results, *launch)) return std::nullopt;
       break;
     case OperatorKernelKind::kRaw:
-      prepare_raw(kernel, arguments, results, *launch);
+      if (!prepare_raw(kernel, arguments, results, *launch)) return std::nullopt;
       break;
   }
   return launch;
@@ -337,6 +351,37 @@ void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRo
   if (value.isInt()) return block.add_int(value.toInt());
   TORCH_INTERNAL_ASSERT(value.isList());
   add_list(block, value);
+}
+
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined() || !a.is_alias_of(b)) return false;
+  const auto bytes = [](const at::Tensor& tensor) {
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto* first = static_cast<const char*>(tensor.const_data_ptr());
+    return std::pair(first, first + (last + 1) * static_cast<int64_t>(tensor.element_size()));
+  };
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const auto [a_begin, a_end] = bytes(a);
+  const auto [b_begin, b_end] = bytes(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
+void check_in_range(const c10::Scalar& scalar, at::ScalarType computed) {
+  switch (computed) {
+#define BRINGUP_CONVERT(type, name) \
+  case at::ScalarType::name:        \
+    (void)scalar.to<type>();        \
+    return;
+    AT_FORALL_SCALAR_TYPES(BRINGUP_CONVERT)
+#undef BRINGUP_CONVERT
+    case at::ScalarType::Half:
+    case at::ScalarType::BFloat16:
+      (void)scalar.to<float>();
+      return;
+    default:
+      return;
+  }
 }
 
 runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,

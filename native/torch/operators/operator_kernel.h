@@ -52,6 +52,7 @@ struct ResultShape {
 // What was found out about calls with one key: published once and never freed.
 struct OperatorPlan : LastingKernel {  // no kernel: such calls fall back
   c10::SmallVector<at::ScalarType, 2> results;
+  at::ScalarType computed = at::ScalarType::Undefined;  // which chose the binary
 };
 
 // A call on its way to the driver.
@@ -112,13 +113,19 @@ std::optional<OperatorLaunch> prepare_launch_into(const OperatorKernel& kernel,
 // One for each kind.
 void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
-void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+// False where a result may lie on top of an operand: what is to come of that the CPU's kernel
+// knows.
+bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
-void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
 
 // Appends what is no tensor of the device: numbers, 0-dimensional tensors of the host, lists, None.
 void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRole role);
+// Whether the bytes from one tensor's first to its last element and those of another one meet.
+bool may_overlap(const at::Tensor& a, const at::Tensor& b);
+// Raises torch's error for a number that the type computed in does not hold.
+void check_in_range(const c10::Scalar& scalar, at::ScalarType computed);
 // A tensor that stands for a number: 0-dimensional, on the host.
 bool is_host_number(const c10::IValue& value);
 runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,

@@ -31,6 +31,13 @@ bool is_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argumen
          arguments[i].toTensor().defined() && !is_host_number(arguments[i]);
 }
 
+void add_number(const c10::IValue& value, ArgumentRole role, OperatorLaunch& launch) {
+  if (role == ArgumentRole::kScalar && value.isScalar()) {
+    check_in_range(value.toScalar(), launch.plan->computed);
+  }
+  add_value(launch.block, value, role);
+}
+
 int64_t grid_of(int64_t elements) {
   return std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks);
 }
@@ -74,7 +81,7 @@ void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
     if (is_operand(kernel, arguments, i)) {
       launch.block.add_tensor(describe(arguments[i].toTensor(), sizes, strides));
     } else {
-      add_value(launch.block, arguments[i], kernel.roles[i]);
+      add_number(arguments[i], kernel.roles[i], launch);
     }
   }
   launch.block.add_tensor(describe(result, sizes, strides));
@@ -112,7 +119,7 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (is_operand(kernel, arguments, i)) {
       add_operand(launch.block, iterator, operand++);
     } else {
-      add_value(launch.block, arguments[i], kernel.roles[i]);
+      add_number(arguments[i], kernel.roles[i], launch);
     }
   }
   add_operand(launch.block, iterator, 0);

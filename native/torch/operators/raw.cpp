@@ -3,8 +3,9 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/DefaultDtype.h>
 
-#include <algorithm>
+#include <bit>
 
 #include "torch/common/written.h"
 #include "torch/devices/state.h"
@@ -15,8 +16,20 @@ namespace {
 
 constexpr size_t kMostShapes = 4096;  // that are remembered
 
+// What stands in a key before a value, so that 0, 0.0, false and None differ: below every rank.
+enum Tag : int64_t {
+  kNone = -1,
+  kUndefined = -2,
+  kInt = -3,
+  kBool = -4,
+  kDouble = -5,
+  kText = -6,
+  kList = -7,
+  kOther = -8
+};
+
 void note_tensor(const at::Tensor& tensor, std::vector<int64_t>& key) {
-  if (!tensor.defined()) return key.push_back(-2);
+  if (!tensor.defined()) return key.push_back(kUndefined);
   key.push_back(tensor.dim());
   key.push_back(static_cast<int64_t>(tensor.scalar_type()));
   key.insert(key.end(), tensor.sizes().begin(), tensor.sizes().end());
@@ -25,28 +38,24 @@ void note_tensor(const at::Tensor& tensor, std::vector<int64_t>& key) {
 
 // Everything that the results' shapes can depend on, and nothing else.
 void note(const c10::IValue& value, std::vector<int64_t>& key) {
-  if (value.isNone()) return key.push_back(-1);
+  if (value.isNone()) return key.push_back(kNone);
   if (value.isTensor()) return note_tensor(value.toTensor(), key);
-  if (value.isInt()) return key.push_back(value.toInt());
-  if (value.isBool()) return key.push_back(value.toBool());
-  if (value.isDouble()) {
-    int64_t bits = 0;
-    const double number = value.toDouble();
-    std::memcpy(&bits, &number, sizeof bits);
-    return key.push_back(bits);
-  }
-  if (value.isString()) {
-    key.push_back(static_cast<int64_t>(value.toStringRef().size()));
+  if (value.isInt()) {
+    key.insert(key.end(), {kInt, value.toInt()});
+  } else if (value.isBool()) {
+    key.insert(key.end(), {kBool, value.toBool()});
+  } else if (value.isDouble()) {
+    key.insert(key.end(), {kDouble, std::bit_cast<int64_t>(value.toDouble())});
+  } else if (value.isString()) {
+    key.insert(key.end(), {kText, static_cast<int64_t>(value.toStringRef().size())});
     for (const char letter : value.toStringRef()) key.push_back(letter);
-    return;
-  }
-  if (value.isList()) {
+  } else if (value.isList()) {
     const auto items = value.toListRef();
-    key.push_back(static_cast<int64_t>(items.size()));
+    key.insert(key.end(), {kList, static_cast<int64_t>(items.size())});
     for (const c10::IValue& item : items) note(item, key);
-    return;
+  } else {
+    key.insert(key.end(), {kOther, static_cast<int64_t>(value.hash().toInt())});
   }
-  key.push_back(static_cast<int64_t>(value.hash().toInt()));
 }
 
 c10::IValue without_memory(const c10::IValue& value) {
@@ -66,7 +75,8 @@ c10::IValue without_memory(const c10::IValue& value) {
 
 std::vector<ResultShape> shapes_of(const OperatorKernel& kernel,
                                    c10::ArrayRef<c10::IValue> arguments) {
-  std::vector<int64_t> key;
+  std::vector<int64_t> key{
+      static_cast<int64_t>(c10::typeMetaToScalarType(c10::get_default_dtype()))};
   for (const c10::IValue& value : arguments) note(value, key);
   {
     const std::lock_guard lock(kernel.mutex);
@@ -97,14 +107,26 @@ bool written(const OperatorKernel& kernel, size_t i) {
   return writes(kernel.handle.schema().arguments()[i]);
 }
 
-void check_written(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
-                   const at::Tensor& tensor) {
+// Whether written argument number `w` lies on top of another argument. Raises where it is one that
+// overlaps in part, as pointwise operators do.
+bool lies_on_another(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, size_t w) {
+  const at::Tensor& tensor = arguments[w].toTensor();
   at::assert_no_internal_overlap(tensor);
+  bool found = false;
+  const auto look = [&](const at::Tensor& other) {
+    if (!may_overlap(tensor, other)) return;
+    if (!other.is_same(tensor)) at::assert_no_partial_overlap(tensor, other);
+    found = true;
+  };
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] == ArgumentRole::kOut || !arguments[i].isTensor()) continue;
-    const at::Tensor& other = arguments[i].toTensor();
-    if (other.defined() && !other.is_same(tensor)) at::assert_no_partial_overlap(tensor, other);
+    if (i == w) continue;
+    if (kernel.roles[i] == ArgumentRole::kTensorList && arguments[i].isTensorList()) {
+      for (const c10::IValue& item : arguments[i].toListRef()) look(item.toTensor());
+    } else if (arguments[i].isTensor()) {
+      look(arguments[i].toTensor());
+    }
   }
+  return found;
 }
 
 }  // namespace
@@ -115,18 +137,22 @@ bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
          (kernel.strided >> i & 1) != 0;
 }
 
-void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const std::vector<ResultShape> shapes = shapes_of(kernel, arguments);
   const c10::Device device(kDriverDevice, launch.device);
   // A kernel of numbers that are not integers cannot tell the bits of one from those of the other.
   const bool is_floating = !shapes.empty() && at::isFloatingType(shapes.front().dtype);
-  const auto add = [&](const at::Tensor& tensor, bool any_layout) {
+  const auto passed = [&](const at::Tensor& tensor, bool any_layout) {
     TORCH_CHECK(tensor.device() == device, "Expected all tensors to be on the same device, but ",
                 kernel.name, " got ", tensor.device(), " and ", device);
-    const at::Tensor passed = any_layout ? tensor : tensor.contiguous();
-    if (!passed.is_same(tensor)) launch.held.push_back(passed);
-    launch.block.add_tensor(describe(passed, passed.sizes(), passed.strides()));
+    at::Tensor given = any_layout ? tensor : tensor.contiguous();
+    if (!given.is_same(tensor)) launch.held.push_back(given);
+    return given;
+  };
+  const auto add = [&](const at::Tensor& tensor, bool any_layout) {
+    const at::Tensor given = passed(tensor, any_layout);
+    launch.block.add_tensor(describe(given, given.sizes(), given.strides()));
   };
   c10::SmallVector<at::Tensor, 2> written_tensors;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -135,7 +161,7 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
     if (kernel.roles[i] == ArgumentRole::kOut && !launch.fixed) {
       at::native::resize_output(tensor, shapes[written_tensors.size()].sizes);
     }
-    check_written(kernel, arguments, tensor);
+    if (lies_on_another(kernel, arguments, i)) return false;
     written_tensors.push_back(tensor);
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -146,13 +172,16 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
       std::vector<at::Tensor> tensors;
       std::vector<runtime::TensorDesc> descs;
       for (const at::Tensor& tensor : arguments[i].toTensorList()) {
-        tensors.push_back(any_layout ? tensor : tensor.contiguous());
-        launch.held.push_back(tensors.back());
+        tensors.push_back(passed(tensor, any_layout));
         descs.push_back(describe(tensors.back(), tensors.back().sizes(), tensors.back().strides()));
       }
       launch.block.add_tensor_list(descs);
+    } else if (role == ArgumentRole::kTensor && is_host_number(arguments[i])) {
+      // The kernel cannot tell a number from a tensor.
+      launch.held.push_back(arguments[i].toTensor().to(device));
+      add(launch.held.back(), true);
     } else if (role == ArgumentRole::kTensor && arguments[i].isTensor() &&
-               arguments[i].toTensor().defined() && !is_host_number(arguments[i])) {
+               arguments[i].toTensor().defined()) {
       add(arguments[i].toTensor(), any_layout);
     } else if (is_floating && arguments[i].isScalar() && role == ArgumentRole::kScalar) {
       launch.block.add_float(arguments[i].toScalar().toDouble());
@@ -179,6 +208,7 @@ void prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
     if (fresh || !kernel.in_place) add(result, true);
     launch.results.push_back(std::move(result));
   }
+  return true;
 }
 
 }  // namespace bringup::torch_ext

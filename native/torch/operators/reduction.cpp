@@ -66,7 +66,7 @@ void check_same_device(const OperatorKernel& kernel, const at::Tensor& tensor,
 
 }  // namespace
 
-void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const at::Tensor& input = arguments.front().toTensor();
   check_same_device(kernel, input, launch.device);
@@ -100,6 +100,7 @@ void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (launch.fixed) check_fits(kernel, result, sizes);
     at::assert_no_internal_overlap(result);
     at::assert_no_overlap(result, input);
+    if (may_overlap(result, input)) return false;
   }
 
   Group kept;
@@ -116,7 +117,7 @@ void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   }
   const int64_t results = c10::multiply_integers(sizes);
   launch.empty = results == 0;
-  if (launch.empty) return;
+  if (launch.empty) return true;
 
   Numbers all_sizes(kept.sizes);
   all_sizes.append(inner.sizes.begin(), inner.sizes.end());
@@ -139,6 +140,7 @@ void prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   }
   launch.grid =
       std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks);
+  return true;
 }
 
 }  // namespace bringup::torch_ext

@@ -70,11 +70,13 @@ def _raw(
 # Fused products and sums, as a library of products has.
 _PRODUCTS = ("-ffp-contract=fast",)
 _INDEXED = {"T": "self", "I": "index"}
+_TARGETS = {"T": "self", "I": "target"}
 
 OPERATORS: tuple[Operator, ...] = (
     *_pointwise("add sub mul neg addcmul where.self clamp relu pow.Tensor_Tensor", _NUMBERS),
+    *_pointwise("pow.Scalar", _NUMBERS),
     # Of integers torch refuses a negative exponent by its value, which the host does.
-    *_pointwise("pow.Tensor_Scalar", _FLOATING),
+    Operator("aten::pow.Tensor_Scalar", "pointwise.cpp", "pointwise", "pow_of_number", _FLOATING),
     *_pointwise("div reciprocal addcdiv lerp sqrt rsqrt exp log tanh sigmoid silu gelu", _FLOATING),
     *_pointwise(
         "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward "
@@ -97,10 +99,10 @@ OPERATORS: tuple[Operator, ...] = (
     _raw("_log_softmax_backward_data", "softmax.cpp", "log_softmax_backward"),
     _raw("native_layer_norm", "layer_norm.cpp", "layer_norm"),
     _raw("native_layer_norm_backward", "layer_norm.cpp", "layer_norm_backward"),
-    _raw("nll_loss_forward", "nll_loss.cpp", "nll_loss"),
-    _raw("nll_loss_backward", "nll_loss.cpp", "nll_loss_backward", dtypes={"T": "self"}),
-    _raw("nll_loss2d_forward", "nll_loss.cpp", "nll_loss"),
-    _raw("nll_loss2d_backward", "nll_loss.cpp", "nll_loss_backward", dtypes={"T": "self"}),
+    _raw("nll_loss_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS),
+    _raw("nll_loss_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS),
+    _raw("nll_loss2d_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS),
+    _raw("nll_loss2d_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS),
     _raw(
         "_scaled_dot_product_flash_attention_for_cpu",
         "attention.cpp",

@@ -29,12 +29,15 @@ class Operand:
         c_type: of a tensor, its elements; of a number, its own.
         optional: whether the function takes a pointer, which may be null.
         text: of a string.
+        rounded: of a tensor, the half precision that its elements have before they are widened to
+            the type computed in: torch promotes operands first.
     """
 
     form: Form
     c_type: str = ""
     optional: bool = False
     text: str = ""
+    rounded: str = ""
 
 
 def pointwise_entry(
@@ -63,8 +66,8 @@ def pointwise_entry(
         last=len(tensors),
         count=len(tensors) + 1,
         out=out,
-        dense="".join(_loaded(i, "[i]") for i in tensors),
-        strided="".join(_loaded(i, f"[i * strides[{places[i]}]]") for i in tensors),
+        dense="".join(_loaded(i, operands[i], "[i]") for i in tensors),
+        strided="".join(_loaded(i, operands[i], f"[i * strides[{places[i]}]]") for i in tensors),
         call=call,
     )
     return _source(source, computed, [result], body)
@@ -141,8 +144,11 @@ def _constant(i: int, operand: Operand) -> str:
     return ""
 
 
-def _loaded(i: int, index: str) -> str:
-    read = f"static_cast<bringup_computed>(row_{i}{index})"
+def _loaded(i: int, operand: Operand, index: str) -> str:
+    element = f"row_{i}{index}"
+    if operand.rounded:
+        element = f"static_cast<{operand.rounded}>(static_cast<float>({element}))"
+    read = f"static_cast<bringup_computed>({element})"
     return f"        const bringup_computed value_{i} = {read};\n"
 
 

@@ -133,6 +133,11 @@ class Overload:
         """
         return self.has_kernel("CompositeImplicitAutograd") and not self.has_kernel("Autograd")
 
+    @property
+    def given_roles(self) -> tuple[Role, ...]:
+        """What its arguments are, without those that are only written."""
+        return tuple(p.role for p in self.parameters if p.role != "out")
+
     def signature(self, kind: Kind) -> tuple[object, ...]:
         """What the forms of one family have in common: a tensor in one may be a number in
         another.
@@ -176,6 +181,8 @@ def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
     primary = _primary(operator, everything, wanted, f"{namespace}::{base}")
     signature = primary.signature(kind)
     family = [one for one in everything if one.signature(kind) == signature and not one.composite]
+    if wanted:  # pow of a tensor and pow of a number are not one function
+        family = [one for one in family if one.given_roles == primary.given_roles]
     if primary not in family:
         raise SchemaError(
             f"devices.kernel({operator!r}): it is made of other operators wherever it is called; "
@@ -197,11 +204,10 @@ def functional_form(overload: Overload, kind: Kind) -> Overload:
     namespace, _, base = overload.name.partition("::")
     names = dict.fromkeys((overload.name, f"{namespace}::{base.removesuffix('_')}"))
     forms = [_overload(name, function, kind) for name in names for function in _overloads(name)]
-    roles = [p.role for p in overload.parameters if p.role != "out"]
     for form in forms:
         if not form.functional or form.signature(kind) != overload.signature(kind):
             continue
-        if [p.role for p in form.parameters] == roles:
+        if form.given_roles == overload.given_roles:
             return form
     raise SchemaError(f"{overload.qualified_name}: torch has no form of it without written results")
 

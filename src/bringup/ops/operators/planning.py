@@ -24,7 +24,8 @@ from bringup.ops.operators.family import Kind, Overload, functional_form
 
 __all__ = ["Declaration", "Planner"]
 
-Plan = tuple[tuple[torch.dtype, ...], int]  # dtypes of the results, number of the kernel
+# Dtypes of the results, number of the kernel, the dtype that chose it.
+Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype]
 
 _WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -107,10 +108,23 @@ class Planner:
         ):
             return None
         decided = self._decided(inputs, results[0])
-        if decided not in self._declaration.supports:
+        if decided not in self._declaration.supports or not self._has_named_dtypes(inputs):
             return None
         kernel = self._compile(values, inputs, decided, written)
-        return None if kernel is None else (written, kernel)
+        return None if kernel is None else (written, kernel, decided)
+
+    def _has_named_dtypes(self, inputs: Sequence[Any]) -> bool:
+        """Whether a raw kernel knows the dtype of each tensor: another one than `T` has to have a
+        macro, else the kernel would read its bytes as `T`.
+        """
+        if self._declaration.kind != "raw":
+            return True
+        macros = self._declaration.dtypes
+        names = [self._overload.parameters[i].name for i in self._overload.operands]
+        given = {n: d for n, d in zip(names, map(_dtype_of, inputs), strict=True) if d is not None}
+        known = given.get(macros["T"]) if "T" in macros else next(iter(given.values()), None)
+        named = set(macros.values())
+        return known is None or all(d is known for name, d in given.items() if name not in named)
 
     def _made(self, inputs: Sequence[Any]) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
         made = self._functional.call([_meta(v) for v in inputs])
@@ -186,7 +200,7 @@ class Planner:
             source, macros = declared.source, self._macros(values, results)
         else:
             computed = _c_type(_WIDENED.get(decided, decided))
-            operands = self._operands(inputs)
+            operands = self._operands(inputs, decided)
             if declared.kind == "pointwise":
                 source, more = pointwise_entry(
                     declared.source, declared.entry, operands, computed, _c_type(results[0])
@@ -205,7 +219,7 @@ class Planner:
                 f"{name}: {error}", spec=error.spec, command=error.command
             ) from None
 
-    def _operands(self, inputs: Sequence[Any]) -> list[Operand]:
+    def _operands(self, inputs: Sequence[Any], decided: torch.dtype) -> list[Operand]:
         operands = []
         for value, i in zip(inputs, self._overload.operands, strict=True):
             parameter = self._overload.parameters[i]
@@ -213,7 +227,9 @@ class Planner:
                 continue
             optional = parameter.optional
             if isinstance(value, torch.Tensor) and not _is_number(value):
-                operands.append(Operand("tensor", _c_type(value.dtype), optional))
+                rounds = decided in _WIDENED and value.dtype is not decided
+                rounded = _c_type(decided) if rounds else ""
+                operands.append(Operand("tensor", _c_type(value.dtype), optional, rounded=rounded))
             elif value is None:
                 operands.append(Operand("none", _NUMBERS.get(parameter.type, "")))
             elif isinstance(value, str):

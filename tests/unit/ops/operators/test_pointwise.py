@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.ops.operators import kernels
 
 from bringup import devices
+from bringup.ops.operators.family import family_of
 
 Declare = Callable[..., devices.OperatorKernel]
 ALL = ("floating", "integral", "bool")
@@ -220,3 +221,47 @@ def test_none_is_a_null_pointer(declare: Declare) -> None:
     x = torch.tensor([-2.0, 0.5, 3.0], device="npu")
     assert x.clamp(min=0).tolist() == [0, 0.5, 3]
     assert x.clamp(max=1).tolist() == [-2, 0.5, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float32])
+def test_a_number_that_the_dtype_does_not_hold_is_refused_as_on_cpu(
+    add: devices.OperatorKernel, dtype: torch.dtype
+) -> None:
+    large = 1e300 if dtype.is_floating_point else 2**40
+    x = torch.ones(3, dtype=dtype)
+    assert torch.add(x.to("npu"), x.to("npu"), alpha=2).tolist() == [3, 3, 3]
+    for device in ("cpu", "npu"):
+        y = x.to(device)
+        for call in (
+            lambda y=y: torch.add(y, y, alpha=large),
+            lambda y=y: y.add_(y * 1, alpha=large),
+        ):
+            with pytest.raises(RuntimeError, match="without overflow"):
+                call()
+
+
+def test_operands_are_promoted_to_half_before_they_are_widened(declare: Declare) -> None:
+    declare("aten::add", kernels.ADD)
+    x = torch.tensor([2049, 4097], dtype=torch.int32)
+    y = torch.tensor([-2048.0, -4096.0], dtype=torch.float16)
+    assert torch.equal(torch.add(x.to("npu"), y.to("npu")).cpu(), torch.add(x, y))
+
+
+def test_an_overload_that_is_named_leaves_those_of_numbers_alone(declare: Declare) -> None:
+    of_tensors = declare("aten::lerp.Tensor", LERP)
+    assert of_tensors.operators == (
+        "aten::lerp.Tensor",
+        "aten::lerp.Tensor_out",
+        "aten::lerp_.Tensor",
+    )
+    of_numbers = declare("aten::lerp.Scalar", LERP)
+    assert of_numbers.operators == (
+        "aten::lerp.Scalar",
+        "aten::lerp.Scalar_out",
+        "aten::lerp_.Scalar",
+    )
+    of_both = family_of("aten::lerp", "pointwise")
+    assert len(of_both) == 6
+
+
+LERP = "template <class T> T lerp(T a, T b, T weight) { return a + weight * (b - a); }"

@@ -40,6 +40,39 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 }
 """
 
+CUMSUM = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t n, const bringup_ctx*) {
+  const bringup::View<const T, 1> self(args[0]);
+  const bringup::View<T, 1> out(args[n > 3 ? 3 : 0]);
+  T sum = 0;
+  for (int64_t i = 0; i < self.size(0); ++i) sum += self(i), out(i) = sum;
+  return 0;
+}
+"""
+
+LAST = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const DLTensor& out = bringup::tensor(args[3]);
+  for (int64_t i = 0; i < bringup::numel(out); ++i) static_cast<int64_t*>(out.data)[i] = 7;
+  return 0;
+}
+"""
+
+SELECT = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const DLTensor& index = bringup::tensor(args[2]);
+  const DLTensor& out = bringup::tensor(args[3]);
+  const T* self = static_cast<const T*>(bringup::tensor(args[0]).data);
+  for (int64_t i = 0; i < bringup::numel(out); ++i) {
+    static_cast<T*>(out.data)[i] = self[static_cast<const I*>(index.data)[i]];
+  }
+  return 0;
+}
+"""
+
 Declare = Callable[..., devices.OperatorKernel]
 
 
@@ -61,6 +94,47 @@ def test_a_list_of_several_dtypes_falls_back(declare: Declare) -> None:
     got = torch.cat([x, x.float() / 2])
     assert got.tolist() == [0, 1, 2, 0, 0.5, 1]
     assert native_calls() == 0
+
+
+def test_a_list_of_several_dtypes_falls_back_behind_one_of_one_dtype(declare: Declare) -> None:
+    declare("aten::cat", CAT, "raw", dtypes={"T": "tensors"}, supports=("floating", "integral"))
+    x = torch.arange(3, device="npu")
+    assert torch.cat([x, x]).tolist() == [0, 1, 2, 0, 1, 2]
+    assert torch.cat([x, x.to(torch.int32)]).tolist() == [0, 1, 2, 0, 1, 2]
+    assert torch.cat([x, x.float() / 2]).tolist() == [0, 1, 2, 0, 0.5, 1]
+    assert native_calls() == 1
+
+
+def test_a_list_with_a_tensor_of_the_host_is_refused(declare: Declare) -> None:
+    declare("aten::cat", CAT, "raw", dtypes={"T": "tensors"})
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.cat([torch.ones(2, device="npu"), torch.ones(2)])
+
+
+def test_a_result_on_top_of_an_operand_falls_back(declare: Declare) -> None:
+    declare("aten::cumsum", CUMSUM, "raw", strided=("self",))
+    x = torch.arange(1.0, 5, device="npu")
+    assert torch.cumsum(x, 0, out=x).tolist() == [1, 3, 6, 10]
+    parts = torch.ones(8, device="npu").view(4, 2)
+    torch.cumsum(parts[:, 0], 0, out=parts[:, 1])  # bytes that lie between one another
+    assert parts[:, 1].tolist() == [1, 2, 3, 4]
+    assert native_calls() == 0
+    assert x.cumsum(0).tolist() == [1, 4, 10, 20]
+    assert native_calls() == 1
+
+
+def test_none_and_a_number_have_results_of_their_own(declare: Declare) -> None:
+    declare("aten::argmax", LAST, "raw")
+    x = torch.ones(2, 3, device="npu")
+    assert torch.argmax(x).tolist() == 7
+    assert torch.argmax(x, -1).tolist() == [7, 7]
+    assert torch.argmax(x, None).tolist() == 7
+
+
+def test_a_number_of_the_host_comes_as_a_tensor(declare: Declare) -> None:
+    declare("aten::index_select", SELECT, "raw", dtypes={"T": "self", "I": "index"})
+    x = torch.arange(3.0, device="npu")
+    assert torch.index_select(x, 0, torch.tensor(2)).tolist() == [2]
 
 
 def test_a_macro_of_no_tensor_is_refused(declare: Declare) -> None:

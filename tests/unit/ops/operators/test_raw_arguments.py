@@ -55,6 +55,17 @@ def test_a_strided_argument_is_copied_unless_the_kernel_takes_it(declare: Declar
     torch.testing.assert_close(got.cpu(), torch.layer_norm(x.t(), (6,)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_a_tensor_of_a_dtype_that_no_macro_names_falls_back(
+    declare: Declare, dtype: torch.dtype
+) -> None:
+    declare("aten::native_layer_norm", kernels.LAYER_NORM, "raw")
+    x = torch.ones(2, 3, device="npu")
+    torch.layer_norm(x, (3,), x[0])  # the plan for one dtype is there
+    with pytest.raises(RuntimeError, match="expect parameter to have scalar type"):
+        torch.layer_norm(x, (3,), x[0].to(dtype))
+
+
 def test_frozen_a_dtype_that_was_not_built_is_refused_by_name(declare: Declare) -> None:
     text = kernels.LAYER_NORM + "// of the frozen test\n"
     declare("aten::native_layer_norm", text, "raw")

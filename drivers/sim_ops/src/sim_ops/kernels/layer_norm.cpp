@@ -18,8 +18,7 @@ int64_t row_size(const void* arg) {
 // input, normalized_shape, weight?, bias?, eps, out, mean, rstd
 BRINGUP_EXPORT int32_t layer_norm(void** args, int32_t, const bringup_ctx* ctx) {
   const int64_t n = row_size(args[1]);
-  const int64_t total = bringup::numel(bringup::tensor(args[0]));
-  if (total == 0) return 0;
+  const int64_t rows = bringup::numel(bringup::tensor(args[6]));
   const T* input = elements<T>(args[0]);
   const T* weight = args[2] != nullptr ? elements<T>(args[2]) : nullptr;
   const T* bias = args[3] != nullptr ? elements<T>(args[3]) : nullptr;
@@ -27,12 +26,12 @@ BRINGUP_EXPORT int32_t layer_norm(void** args, int32_t, const bringup_ctx* ctx) 
   T* const out = results<T>(args[5]);
   T* const means = results<T>(args[6]);
   T* const rstds = results<T>(args[7]);
-  bringup::parallel_for(ctx, total / n, 16, [&](int64_t begin, int64_t end) {
+  bringup::parallel_for(ctx, rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* x = input + r * n;
       double sum = 0, squares = 0;
       for (int64_t i = 0; i < n; ++i) sum += x[i];
-      const double mean = sum / static_cast<double>(n);
+      const double mean = n == 0 ? 0 : sum / static_cast<double>(n);  // rstd is NaN then
       for (int64_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
       const double rstd = 1 / std::sqrt(squares / static_cast<double>(n) + eps);
       means[r] = static_cast<T>(mean);

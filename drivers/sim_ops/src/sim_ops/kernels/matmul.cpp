@@ -96,7 +96,8 @@ void multiply(const Matrix& a, const T* b, int64_t columns, const Added& plus, d
   for (int64_t i = 0; i < a.rows; i += kRows) {
     const int64_t rows = a.rows - i < kRows ? a.rows - i : kRows;
     for (int64_t j = 0; j < rows * columns; ++j) sums[j] = 0;
-    for (int64_t from = 0; from < a.columns; from += kDepth) {
+    // alpha 0: what the product is does not count, as in BLAS.
+    for (int64_t from = 0; alpha != 0 && from < a.columns; from += kDepth) {
       const int64_t depth = a.columns - from < kDepth ? a.columns - from : kDepth;
       gather_rows(a, i, rows, from, depth, room);
       const T* panel = b + from * columns;

@@ -1,5 +1,5 @@
 // nll_loss of log-probabilities [rows, classes], [classes] or [batch, classes, height, width], and
-// its gradient. T: self.
+// its gradient. T: self, I: target.
 #include "rows.h"
 
 namespace {
@@ -10,7 +10,7 @@ constexpr int64_t kNone = 0, kMean = 1;
 
 struct Call {
   const DLTensor& self;
-  const int64_t* target;
+  const I* target;
   const T* weight;
   int64_t reduction, ignored;
 
@@ -30,7 +30,7 @@ int32_t out_of_range(const bringup_ctx* ctx) {
 }
 
 Call call_of(const DLTensor& self, void** args) {
-  return {self, elements<int64_t>(args[0]), args[1] != nullptr ? elements<T>(args[1]) : nullptr,
+  return {self, elements<I>(args[0]), args[1] != nullptr ? elements<T>(args[1]) : nullptr,
           bringup::scalar<int64_t>(args[2]), bringup::scalar<int64_t>(args[3])};
 }
 

@@ -48,7 +48,8 @@ T addcdiv(T self, T tensor1, T tensor2, T value) {
 // From the nearer end, so that a weight of 1 gives `end` itself.
 template <class T>
 T lerp(T self, T end, T weight) {
-  return weight < T(0.5) ? self + weight * (end - self) : end - (end - self) * (T(1) - weight);
+  return std::fabs(weight) < T(0.5) ? self + weight * (end - self)
+                                    : end - (end - self) * (T(1) - weight);
 }
 
 template <class T>
@@ -56,11 +57,14 @@ T where(T condition, T self, T other) {
   return condition != T(0) ? self : other;
 }
 
+// A bound that is NaN makes everything NaN, whatever the other one is.
 template <class T>
 T clamp(T self, const T* min, const T* max) {
   if (self != self) return self;
-  if (min != nullptr && !(self >= *min)) self = *min;
-  if (max != nullptr && !(self <= *max)) self = *max;
+  if (min != nullptr && *min != *min) return *min;
+  if (max != nullptr && *max != *max) return *max;
+  if (min != nullptr && self < *min) self = *min;
+  if (max != nullptr && self > *max) self = *max;
   return self;
 }
 
@@ -84,6 +88,14 @@ T pow(T self, T exponent) {
     if (exponent == T(3)) return self * self * self;
     return std::pow(self, exponent);
   }
+}
+
+// Roots for a number as exponent: of -inf and -0 they are not std::pow's.
+template <class T>
+T pow_of_number(T self, T exponent) {
+  if (exponent == T(0.5)) return std::sqrt(self);
+  if (exponent == T(-0.5)) return T(1) / std::sqrt(self);
+  return pow(self, exponent);
 }
 
 // --- functions
