@@ -3,6 +3,7 @@
 #include "torch/devices/copies.h"
 
 #include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/CPUAllocator.h>
@@ -33,12 +34,7 @@ std::optional<RowLayout> driver_layout(const at::Tensor& source, const at::Tenso
 
 // Bytes from the first to the last element, with the holes between them.
 size_t span_bytes(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return 0;
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  }
-  return static_cast<size_t>(last + 1) * tensor.element_size();
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size());
 }
 
 struct End {

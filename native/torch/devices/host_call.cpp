@@ -1,7 +1,7 @@
 #include "torch/devices/host_call.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-#include <ATen/MemoryOverlap.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -149,6 +149,27 @@ void take_geometry(const at::Tensor& to, const at::Tensor& from) {
                                                   from.storage_offset());
 }
 
+// Whether the first and last elements of two tensors in one storage enclose common bytes.
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto begin = [](const at::Tensor& tensor) {
+    return static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
+  };
+  const auto end = [](const at::Tensor& tensor) {
+    return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                            static_cast<size_t>(tensor.storage_offset()));
+  };
+  return begin(a) < end(b) && begin(b) < end(a);
+}
+
+// The device memory that `tensor` is in, in memory of the host.
+c10::Storage copy_of_storage(const at::Tensor& tensor, uint64_t* bytes_to_host) {
+  auto all = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), kDriverKeys,
+                                                      caffe2::TypeMeta::Make<uint8_t>());
+  all.unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<int64_t>(tensor.storage().nbytes()));
+  *bytes_to_host += tensor.storage().nbytes();
+  return copy_to_host(all).storage();
+}
+
 // A capture records what host code allocates in copy mode, so its interceptor stays.
 bool intercepts(HostCall::Mode mode, const AllocationInterceptor* former) {
   return mode == HostCall::Mode::kAlias || (mode == HostCall::Mode::kStage && former == nullptr);
@@ -177,27 +198,44 @@ HostCall::HostCall(c10::DeviceIndex device, Mode mode)
 at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
   if (!tensor.defined() || tensor.device().type() != kDriverDevice) return tensor;
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) return sparse_stand_in(tensor, written);
-  const size_t last = std::min(pairs_.size(), kSearched);
+  const size_t last = mode_ == Mode::kAlias ? std::min(pairs_.size(), kSearched) : pairs_.size();
   for (size_t i = 0; i < last; ++i) {
-    if (pairs_[i].original.is_same(tensor)) {
-      pairs_[i].written |= written;
-      return pairs_[i].host;
-    }
+    if (!pairs_[i].original.is_same(tensor)) continue;
+    pairs_[i].written |= written;
+    if (mode_ != Mode::kAlias) share_if_written(tensor);
+    return pairs_[i].host;
   }
-  if (mode_ != Mode::kAlias) {
-    check_overlap(tensor, written);
-    bytes_to_host_ += tensor.nbytes();
+  if (mode_ == Mode::kAlias) {
+    pairs_.push_back({tensor, new_alias(tensor), written});
+    return pairs_.back().host;
   }
-  pairs_.push_back(
-      {tensor, mode_ == Mode::kAlias ? new_alias(tensor) : copy_to_host(tensor), written});
+  bytes_to_host_ += tensor.nbytes();
+  pairs_.push_back({tensor, copy_to_host(tensor), written});
+  share_if_written(tensor);
   return pairs_.back().host;
 }
 
-// A kernel refuses to write to memory that another of its tensors partly covers; with copies of
-// both it could not notice.
-void HostCall::check_overlap(const at::Tensor& tensor, bool written) const {
+// What a kernel writes it may read in another of its tensors, or refuse to write because another
+// partly covers it. Copies of each could do neither, so the storage is copied as a whole.
+void HostCall::share_if_written(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  const auto clash = [&](const Pair& one, const Pair& other) {
+    return &one != &other && (one.written || other.written) &&
+           storage_of(other.original) == storage && overlap(one.original, other.original);
+  };
+  const auto mine =
+      std::ranges::find_if(pairs_, [&](const Pair& pair) { return pair.original.is_same(tensor); });
+  if (std::ranges::none_of(pairs_, [&](const Pair& pair) { return clash(*mine, pair); })) return;
+  std::optional<c10::Storage> whole;
   for (const Pair& pair : pairs_) {
-    if (written || pair.written) at::assert_no_partial_overlap(pair.original, tensor);
+    if (pair.in_whole && storage_of(pair.original) == storage) whole = pair.host.storage();
+  }
+  if (!whole) whole = copy_of_storage(tensor, &bytes_to_host_);
+  for (Pair& pair : pairs_) {
+    if (pair.in_whole || storage_of(pair.original) != storage) continue;
+    pair.host.unsafeGetTensorImpl()->set_storage_keep_dtype(*whole);
+    take_geometry(pair.host, pair.original);
+    pair.in_whole = true;
   }
 }
 
@@ -286,7 +324,8 @@ at::Tensor HostCall::adopt(const at::Tensor& result) {
   for (const Pair& pair : pairs_) {
     if (storage_of(pair.host) != storage) continue;
     at::Tensor view = device_view(pair.original, result);
-    if (mode_ != Mode::kAlias) {  // the copy begins at the first element of the original
+    if (mode_ != Mode::kAlias &&
+        !pair.in_whole) {  // the copy begins at the first element of the original
       const auto skipped = static_cast<size_t>(pair.original.storage_offset()) *
                            pair.original.element_size() / result.element_size();
       view.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(skipped) +

@@ -57,8 +57,9 @@ class HostCall final : AllocationInterceptor {
   // host-visible memory.
   HostCall(c10::DeviceIndex device, Mode mode);
 
-  // The CPU stand-in for a device tensor; the same tensor gives the same one, and so does the same
-  // storage in alias mode. Any other tensor as it is. `written`: the host code may write to it.
+  // The CPU stand-in for a device tensor; the same tensor gives the same one. Stand-ins are in one
+  // storage where the tensors are, in copy mode if one is written that overlaps another. Any other
+  // tensor as it is. `written`: the host code may write to it.
   at::Tensor stand_in(const at::Tensor& tensor, bool written);
 
   // After the host code: brings what it wrote, and resizes of what it wrote, to the device tensors.
@@ -78,6 +79,7 @@ class HostCall final : AllocationInterceptor {
     at::Tensor original;
     at::Tensor host;
     bool written;
+    bool in_whole = false;  // in a copy of the whole storage, where it lies in the original
   };
   struct Redirected {
     void* host;
@@ -89,7 +91,7 @@ class HostCall final : AllocationInterceptor {
   const Redirected* find_redirected(const void* host) const;
   at::DataPtr to_device(at::DataPtr&& data, size_t bytes);
   at::Tensor new_alias(const at::Tensor& tensor) const;
-  void check_overlap(const at::Tensor& tensor, bool written) const;
+  void share_if_written(const at::Tensor& tensor);
   void write_alias_back(const Pair& pair);
   void write_copy_back(const Pair& pair);
   at::Tensor copy_to_device(const at::Tensor& tensor);
