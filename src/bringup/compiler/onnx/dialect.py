@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from bringup import ir
 from bringup.compiler.onnx import calls, operators, sampling
 from bringup.compiler.onnx.attributes import bodies_of
+from bringup.compiler.onnx.computed_shapes import computed_look
 from bringup.compiler.onnx.constants import as_constant
 from bringup.compiler.onnx.nodes import captures_of
 from bringup.compiler.onnx.opsets import ModelOperators
@@ -148,7 +149,8 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         if instead_of is not None and not known:
             known = [instead_of.meta]
         known.extend([None] * (count - len(known)))
-        return tuple(_settled(new, old) for new, old in zip(inferred, known, strict=True))
+        looks = [_settled(new, old) for new, old in zip(inferred, known, strict=True)]
+        return tuple(computed_look(node, look) for look in looks)
 
     def is_settled(self, meta: object) -> bool:
         """See `ir.Dialect`: whether it is a tensor whose sizes have numbers or names."""

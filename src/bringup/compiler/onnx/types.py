@@ -23,6 +23,7 @@ __all__ = [
     "joined",
     "look_of",
     "type_proto",
+    "unknown_size",
 ]
 
 _SPECIAL = {
@@ -105,7 +106,12 @@ def _dim(proto: Any) -> ir.DimLike:
     if kind == "dim_value":
         return int(proto.dim_value)
     named = str(proto.dim_param) if kind == "dim_param" else ""
-    return named or f"?{next(_FRESH)}"
+    return named or unknown_size()
+
+
+def unknown_size() -> str:
+    """A name for a size of which nothing is known, which nothing else has."""
+    return f"?{next(_FRESH)}"
 
 
 def type_proto(look: object) -> Any:
