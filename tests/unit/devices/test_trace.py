@@ -302,15 +302,16 @@ def test_a_trace_over_its_limit_says_so(
 
 
 def test_a_trace_that_cannot_be_written_refuses_the_driver(
-    folder: Path, build_driver: Callable[..., Path], fresh_python: Callable[..., str]
+    tmp_path: Path, build_driver: Callable[..., Path], fresh_python: Callable[..., str]
 ) -> None:
     code = (
         "import sys\nfrom bringup import devices\nfrom bringup.errors import DriverError\n"
         "try: devices.load_driver(sys.argv[1])\n"
         "except DriverError as error: print(error)"
     )
-    said = fresh_python(code, str(build_driver()), BRINGUP_DRIVER_TRACE="/nowhere/t")
-    assert "the trace /nowhere/t cannot be written: No such file or directory" in said
+    trace = tmp_path / "missing" / "t"
+    said = fresh_python(code, str(build_driver()), BRINGUP_DRIVER_TRACE=str(trace))
+    assert f"the trace {trace} cannot be written: No such file or directory" in said
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def run_doctor(native: Path) -> subprocess.CompletedProcess[str]:
     program = "import sys; from bringup.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-S", "-P", "-c", program, "doctor", "--json", "doctor.json"],
-        env={"PYTHONPATH": str(native.parents[1]), "HOME": "/nowhere", "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(native.parents[1]), "HOME": str(native.parents[2]), "PATH": "/usr/bin:/bin"},
         cwd=native.parents[2],
         capture_output=True,
         text=True,
@@ -122,7 +122,7 @@ def test_a_package_in_an_archive_says_that_it_has_to_be_installed(native: Path) 
     for code in (program, "import bringup.ir"):
         done = subprocess.run(
             [sys.executable, "-S", "-P", "-c", code],
-            env={"PYTHONPATH": f"{archive}:{site}", "HOME": "/nowhere"},
+            env={"PYTHONPATH": f"{archive}:{site}", "HOME": str(site.parent)},
             capture_output=True,
             text=True,
             check=False,
