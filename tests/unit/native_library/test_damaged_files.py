@@ -24,10 +24,11 @@ def native(tmp_path: Path) -> Path:
 def run_doctor(native: Path) -> subprocess.CompletedProcess[str]:
     """`bringup doctor` of that package alone."""
     program = "import sys; from bringup.cli import main; sys.exit(main())"
+    site, home = map(str, native.parents[1:3])
     return subprocess.run(
         [sys.executable, "-S", "-P", "-c", program, "doctor", "--json", "doctor.json"],
-        env={"PYTHONPATH": str(native.parents[1]), "HOME": str(native.parents[2]), "PATH": "/usr/bin:/bin"},
-        cwd=native.parents[2],
+        env={"PYTHONPATH": site, "HOME": home, "PATH": "/usr/bin:/bin"},
+        cwd=home,
         capture_output=True,
         text=True,
         check=False,
