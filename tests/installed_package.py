@@ -11,11 +11,11 @@ import bringup
 from bringup._native import _manifest, core, include_dir
 
 
-def link_other_packages(folder: Path) -> None:
-    """numpy, onnx and what else the package needs, and neither the package itself nor torch."""
+def link_other_packages(folder: Path, *, without: str = "torch") -> None:
+    """numpy, onnx and what else the package needs, and not the package itself."""
     folder.mkdir(exist_ok=True)
     for package in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"torch\b|.*bringup|.*\.pth$", package.name):
+        if not re.match(rf"{without}\b|.*bringup|.*\.pth$", package.name):
             (folder / package.name).symlink_to(package)
 
 

@@ -112,6 +112,8 @@ def build() -> None:
     for wheel in sorted(raw.glob("*.whl")):
         repair(wheel)
     wheels = sorted(_DIST.glob("*.whl"))
+    for wheel in wheels:
+        check_tag(wheel)
     run(tool("twine"), "check", "--strict", *sorted(_DIST.iterdir()))
     bill_of_materials(wheels[0], compiled_in.pop())
     described = [describe(wheel) for wheel in wheels]
@@ -127,6 +129,16 @@ def repair(wheel: Path) -> None:
     excluded = [part for name in _OF_TORCH for part in ("--exclude", name)]
     path = f"{tool('')}{os.pathsep}{os.environ['PATH']}"
     run(tool("auditwheel"), "repair", *excluded, "--wheel-dir", _DIST, wheel, PATH=path)
+
+
+def check_tag(wheel: Path) -> None:
+    """The versions of the system's symbols have to be those of the wheel's tag. auditwheel also
+    looks for libraries that a wheel does not bring, and those of torch are the user's.
+    """
+    said = " ".join(run(tool("auditwheel"), "show", wheel).split())
+    found = re.search(r'constrains the platform tag to "(\w+)"', said)
+    if found is None or found[1] not in wheel.name:
+        sys.exit(f"{wheel.name} has symbols of another tag:\n{said}")
 
 
 def describe(wheel: Path) -> dict[str, object]:

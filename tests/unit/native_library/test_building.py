@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.installed_package import link_other_packages, put_package
 
 from bringup._native import _build, _find, _manifest
 from bringup._native._build import Recipe
@@ -306,13 +307,13 @@ def test_the_real_library_is_built_into_the_cache_and_loads(
     if "BRINGUP_TEST_NATIVE_BUILD" not in os.environ:
         pytest.skip("compiles for minutes: set BRINGUP_TEST_NATIVE_BUILD=1")
     root = Path(__file__).parents[3]
-    site = tmp_path / "site"
-    installed = site / "bringup"
-    shutil.copytree(root / "src" / "bringup", installed, ignore=_no_torch_library)
+    site = tmp_path / "site packages, é"
+    link_other_packages(site, without="nothing")
+    put_package(site)
+    sources = site / "bringup" / "source"
     for name in ("native", "cmake", "include"):
-        shutil.copytree(root / name, installed / "source" / name)
-    shutil.copy(root / "CMakeLists.txt", installed / "source")
-    shutil.copytree(root / "include", installed / "include")
+        shutil.copytree(root / name, sources / name)
+    shutil.copy(root / "CMakeLists.txt", sources)
     program = """
 import torch
 from bringup import _native, devices
@@ -323,16 +324,15 @@ print(torch.ones(2, device="npu").sum().item())
 """
     environment = os.environ | {
         "PYTHONPATH": str(site),
-        "BRINGUP_CACHE_DIR": str(tmp_path / "cache"),
+        "BRINGUP_CACHE_DIR": str(tmp_path / "a cache, é"),
     }
-    argv = [sys.executable, "-c", program]
+    # -S leaves the editable install's finder out, which would answer for `bringup` first.
+    argv = [sys.executable, "-S", "-P", "-c", program]
     for _ in range(2):
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-        path, total = done.stdout.split()
-        assert path.startswith(str(tmp_path / "cache" / "native" / str(_find.running_key())))
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        path, total = done.stdout.splitlines()
+        folder = tmp_path / "a cache, é" / "native" / str(_find.running_key())
+        assert path.startswith(str(folder))
         assert total == "2.0"
     assert "building" not in done.stderr
-
-
-def _no_torch_library(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith("_torch") or name == "__pycache__"]

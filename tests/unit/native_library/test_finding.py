@@ -272,6 +272,18 @@ def test_a_library_of_the_cache_is_found_for_these_sources_only(
     assert list(_find.candidates(OTHER, tmp_path / "package")) == []
 
 
+def test_the_cache_is_asked_only_where_there_are_sources_and_something_was_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A digest reads all sources."""
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_find, "source_digest", lambda sources: pytest.fail("digested"))
+    assert list(_find.candidates(OTHER, tmp_path / "package")) == []
+    put_library(_find.cache_folder(OTHER, "0" * 64), "2.99.0")
+    monkeypatch.setattr(_find, "source_folder", lambda: None)
+    assert list(_find.candidates(OTHER, tmp_path / "package")) == []
+
+
 @pytest.mark.usefixtures("undecided")
 def test_a_fitting_library_is_loaded(tmp_path: Path) -> None:
     compiled_library(tmp_path / "package" / str(_find.running_key()), torch.__version__)
