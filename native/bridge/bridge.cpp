@@ -5,6 +5,7 @@
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bridge/interpreter.h"
@@ -19,10 +20,9 @@ constexpr const char* kModule = "bringup.passes.host";
 
 thread_local std::string error_text;
 
-std::filesystem::path& package_folder() {  // where `bringup` lies, if nothing else says so
-  static auto* const folder = new std::filesystem::path;
-  return *folder;
-}
+// Where `bringup` lies, if nothing else says so. Its life ends in shut_down: no destructor runs
+// while threads of a process that exits still use it.
+std::filesystem::path* package_folder = nullptr;
 
 // No exception leaves the bridge.
 template <class Work>
@@ -52,14 +52,14 @@ std::string environment() {
 
 const PythonApi& prepare(const bringup_python_options& options) {
   return Interpreter::instance().start(options.python_library, options.python_program,
-                                       package_folder());
+                                       *package_folder);
 }
 
 int32_t load(const bringup_python_options* options, uint32_t* count) {
   return guarded([&] {
     const PythonApi& api = prepare(*options);
     const Gil gil(api);
-    find_module(api, kModule, package_folder());
+    find_module(api, kModule, *package_folder);
     const std::vector<std::string> texts = {environment(), text_of(options->sys_path),
                                             text_of(options->pass_path), text_of(options->modules),
                                             BRINGUP_BUILD_KEY};
@@ -78,7 +78,13 @@ int32_t unload() {
 
 int32_t shut_down() {
   return guarded([] {
-    Interpreter::instance().end([](const PythonApi& api) { call(api, kModule, "leave", {}); });
+    Interpreter::instance().end([](const PythonApi& api) {
+      call(api, kModule, "end_round", {});
+      if (Interpreter::instance().state() == BRINGUP_PYTHON_OWNED) {
+        call(api, kModule, "name_threads", {});
+      }
+    });
+    delete std::exchange(package_folder, nullptr);
   });
 }
 
@@ -87,7 +93,7 @@ int32_t command(const bringup_python_options* options, const char* const* argume
   return guarded([&] {
     const PythonApi& api = prepare(*options);
     const Gil gil(api);
-    find_module(api, kModule, package_folder());
+    find_module(api, kModule, *package_folder);
     std::vector<std::string> texts = {environment(), text_of(options->sys_path)};
     texts.insert(texts.end(), arguments, arguments + count);
     *exit_code = static_cast<int32_t>(call(api, "bringup.cli._host", "run_command", texts));
@@ -102,7 +108,8 @@ int32_t state() { return Interpreter::instance().state(); }
 extern "C" __attribute__((visibility("default"))) const bringup_bridge_table* bringup_bridge_get(
     const char* path) {
   namespace bridge = bringup::bridge;
-  bridge::package_folder() = bridge::folder_of_package(path);
+  delete bridge::package_folder;
+  bridge::package_folder = new std::filesystem::path(bridge::folder_of_package(path));
   static const bringup_bridge_table table = {
       sizeof(bringup_bridge_table),
       BRINGUP_BUILD_KEY,

@@ -1,5 +1,8 @@
 #include "bridge/interpreter.h"
 
+#include <type_traits>
+#include <utility>
+
 #include "bridge_python.h"
 
 namespace bringup::bridge {
@@ -91,8 +94,9 @@ void find_module(const PythonApi& api, const char* module, const std::string& fo
 }
 
 Interpreter& Interpreter::instance() {
-  static auto* const interpreter = new Interpreter;  // outlives what static destructors do
-  return *interpreter;
+  static constinit Interpreter interpreter;
+  static_assert(std::is_trivially_destructible_v<Interpreter>);  // threads may outlive destructors
+  return interpreter;
 }
 
 namespace {
@@ -111,66 +115,70 @@ void check_version(const PythonApi& api, const std::string& library) {
 
 const PythonApi& Interpreter::start(const char* library, const char* program,
                                     const std::filesystem::path& package_folder) {
+  if (const PythonApi* api = running()) return *api;  // also for threads that have its lock
   const std::lock_guard lock(mutex_);
-  if (is_used_ && api_->is_initialized() == 0) {
+  if (api_ != nullptr && api_.load()->is_initialized() == 0) {
     throw BridgeError{
         "the interpreter of this process was finalised, and the package's native modules do not "
         "start twice: run passes before Py_Finalize, or in a new process"};
   }
-  if (is_used_) return *api_;
-  api_ = python_of_process();
-  if (api_ == nullptr || api_->is_initialized() == 0) {
+  if (api_ != nullptr) return *api_;  // another thread was first
+  const PythonApi* found = python_of_process();
+  if (found == nullptr || found->is_initialized() == 0) {
     const PythonPlace place = place_of_python(library, program, package_folder);
-    const std::string library = api_ != nullptr ? "the libpython of this process" : place.library;
-    if (api_ == nullptr) api_ = &open_python(place);
-    check_version(*api_, library);
-    begin(place.program);
+    const std::string name = found != nullptr ? "the libpython of this process" : place.library;
+    if (found == nullptr) found = &open_python(place);
+    check_version(*found, name);
+    begin(*found, place.program);
   }
-  is_used_ = true;
-  return *api_;
+  api_ = found;
+  return *found;
 }
 
-void Interpreter::begin(const std::string& program) {
-  // Kept: Python goes on reading it. It decides where the standard library and packages are.
-  wchar_t* name = api_->decode(program.c_str(), nullptr);
-  if (name != nullptr && api_->set_program != nullptr) api_->set_program(name);
-  api_->initialize(0);  // signals stay the program's
-  if (api_->is_initialized() == 0) throw BridgeError{"Python cannot be started for " + program};
+void Interpreter::begin(const PythonApi& api, const std::string& program) {
+  // It decides where the standard library and packages are.
+  program_ = api.decode(program.c_str(), nullptr);
+  if (program_ != nullptr && api.set_program != nullptr) api.set_program(program_);
+  api.initialize(0);  // signals stay the program's
+  if (api.is_initialized() == 0) throw BridgeError{"Python cannot be started for " + program};
   is_owned_ = true;
-  main_ = api_->save_thread();  // the lock is for whoever takes it
+  main_ = api.save_thread();  // the lock is for whoever takes it
 }
 
 const PythonApi* Interpreter::running() {
-  const std::lock_guard lock(mutex_);
-  return is_used_ && api_->is_initialized() != 0 ? api_ : nullptr;
+  const PythonApi* api = api_;
+  return api != nullptr && api->is_initialized() != 0 ? api : nullptr;
 }
 
 void Interpreter::end(void (*before)(const PythonApi&)) {
   const std::lock_guard lock(mutex_);
-  if (!is_used_ || api_->is_initialized() == 0) return;
+  const PythonApi* api = running();
+  if (api == nullptr) return;
   {
-    const Gil gil(*api_);
-    before(*api_);
-    api_->collect();
+    const Gil gil(*api);
+    before(*api);
+    api->collect();
   }
   if (!is_owned_) return;
   // With a thread state of this thread, which need not be the one that began the interpreter: what
   // takes the lock while it ends looks for that. It goes with the interpreter.
-  api_->ensure();
-  if (api_->thread_state() != main_) {  // threading.py would wait for the thread that began it
-    api_->clear_thread(main_);
-    api_->delete_thread(main_);
+  api->ensure();
+  if (api->thread_state() != main_) {  // threading.py would wait for the thread that began it
+    api->clear_thread(main_);
+    api->delete_thread(main_);
   }
   is_owned_ = false;
-  if (api_->finalize() != 0) {
+  const int unwritten = api->finalize();
+  api->free_text(std::exchange(program_, nullptr));
+  if (unwritten != 0) {
     throw BridgeError{"Python ended, but could not write all that it had buffered"};
   }
 }
 
 bringup_python_state Interpreter::state() {
-  const std::lock_guard lock(mutex_);
-  if (!is_used_) return BRINGUP_PYTHON_NONE;
-  if (api_->is_initialized() == 0) return BRINGUP_PYTHON_ENDED;
+  const PythonApi* api = api_;
+  if (api == nullptr) return BRINGUP_PYTHON_NONE;
+  if (api->is_initialized() == 0) return BRINGUP_PYTHON_ENDED;
   return is_owned_ ? BRINGUP_PYTHON_OWNED : BRINGUP_PYTHON_BORROWED;
 }
 

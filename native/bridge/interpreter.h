@@ -1,6 +1,7 @@
 // The interpreter: the program's, or one that the bridge begins and then ends.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <string>
@@ -40,13 +41,15 @@ class Interpreter {
   bringup_python_state state();
 
  private:
-  void begin(const std::string& program);
+  void begin(const PythonApi& api, const std::string& program);
 
+  // Begins and ends one at a time. Whoever has this mutex may wait for the interpreter's lock, so
+  // nobody may wait for this mutex with that lock: what such threads ask is atomic.
   std::mutex mutex_;
-  const PythonApi* api_ = nullptr;
+  std::atomic<const PythonApi*> api_ = nullptr;  // once it is used
+  std::atomic<bool> is_owned_ = false;
+  wchar_t* program_ = nullptr;     // Python reads it as long as it runs
   PyThreadState* main_ = nullptr;  // of the thread that began the bridge's own interpreter
-  bool is_used_ = false;
-  bool is_owned_ = false;
 };
 
 // The exception that is set, with its traceback where the package is there to make one; it is then

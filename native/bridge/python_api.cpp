@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <mutex>
+#include <type_traits>
 
 #include "bridge/error.h"
 
@@ -25,6 +26,7 @@ const char* fill(PythonApi& api) {
   BRINGUP_FIND(initialize, "Py_InitializeEx")
   BRINGUP_FIND(finalize, "Py_FinalizeEx")
   BRINGUP_FIND(decode, "Py_DecodeLocale")
+  BRINGUP_FIND(free_text, "PyMem_RawFree")
   BRINGUP_FIND(save_thread, "PyEval_SaveThread")
   BRINGUP_FIND(thread_state, "PyThreadState_Get")
   BRINGUP_FIND(clear_thread, "PyThreadState_Clear")
@@ -52,18 +54,16 @@ const char* fill(PythonApi& api) {
   return nullptr;
 }
 
-std::mutex& lookup_mutex() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
-
-PythonApi found;
-bool is_found = false;
+// All without destructors: threads may outlive those.
+constinit std::mutex lookup_mutex;
+constinit PythonApi found = {};
+constinit bool is_found = false;
+static_assert(std::is_trivially_destructible_v<std::mutex>);
 
 }  // namespace
 
 const PythonApi* python_of_process() {
-  const std::lock_guard lock(lookup_mutex());
+  const std::lock_guard lock(lookup_mutex);
   if (!is_found) is_found = fill(found) == nullptr;
   return is_found ? &found : nullptr;
 }
@@ -80,7 +80,7 @@ const PythonApi& open_python(const PythonPlace& place) {
         "--python-library FILE), or install it (Debian: apt-get install libpython3.X; "
         "pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared)"};
   }
-  const std::lock_guard lock(lookup_mutex());
+  const std::lock_guard lock(lookup_mutex);
   const char* missing = fill(found);
   is_found = missing == nullptr;
   if (!is_found) {

@@ -1,6 +1,7 @@
 // The part of CPython's C API that the bridge calls, found by name in the process: the interpreter
 // may be the program's own, linked in or not, and a library with undefined Python symbols could not
-// even be opened before one is there. All of it is the stable ABI (3.10 and later).
+// even be opened before one is there. All of it means the same from 3.10 on: the stable ABI, and
+// PyMem_RawFree.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,7 @@ struct PythonApi {
   int (*finalize)();
   void (*set_program)(const wchar_t* path);  // null where Python has it no more (3.15)
   wchar_t* (*decode)(const char* text, size_t* size);
+  void (*free_text)(void* decoded);
   PyThreadState* (*save_thread)();
   PyThreadState* (*thread_state)();
   void (*clear_thread)(PyThreadState* state);

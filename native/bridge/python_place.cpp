@@ -1,6 +1,7 @@
 #include "bridge/python_place.h"
 
 #include <cctype>
+#include <cstdlib>
 #include <fstream>
 
 #include "bridge/error.h"
@@ -72,12 +73,23 @@ std::string library_of(const fs::path& base) {
   return kLibrary;
 }
 
+bool has_standard_library(const fs::path& base) {
+  return is_there(base / "lib" / kStandardLibrary) || is_there(base / "lib64" / kStandardLibrary);
+}
+
 // CPython ends the process where it finds no standard library, so this is looked at before.
+void check_home() {
+  const char* home = std::getenv("PYTHONHOME");
+  if (home == nullptr || *home == '\0') return;
+  const std::string prefix = std::string(home).substr(0, std::string(home).find(':'));
+  if (has_standard_library(prefix)) return;
+  throw BridgeError{std::string("PYTHONHOME is ") + home + ", where no lib/" + kStandardLibrary +
+                    " is, which the package beside the bridge is for: unset it"};
+}
+
 void check_standard_library(const fs::path& program) {
   const fs::path base = base_of(program);
-  for (const char* folder : {"lib", "lib64"}) {
-    if (is_there(base / folder / kStandardLibrary)) return;
-  }
+  if (has_standard_library(base)) return;
   throw BridgeError{program.string() + " is no " + kStandardLibrary +
                     ", which the package beside "
                     "the bridge is for: " +
@@ -108,6 +120,7 @@ PythonPlace place_of_python(const char* library, const char* program,
   } else {
     place.program = program_above(package_folder);
   }
+  check_home();
   const bool has_path = place.program.find('/') != std::string::npos;
   if (has_path) check_standard_library(place.program);
   place.is_named = library != nullptr;

@@ -70,11 +70,12 @@ int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_o
     settings.providers = *entry->providers;
     settings.infer_shapes = options.infer_shapes != 0;
     settings.fold = options.fold != 0;
+    std::optional<HostUse> use;  // before passes are held, which may be Python's objects
+    if (host_sessions() != nullptr) use.emplace();
     const std::vector<RegistrationPtr> selected = select(options);
-    std::optional<HostUse> use;
-    if (std::any_of(selected.begin(), selected.end(),
-                    [](const RegistrationPtr& pass) { return pass->of_host; })) {
-      use.emplace();
+    if (std::none_of(selected.begin(), selected.end(),
+                     [](const RegistrationPtr& pass) { return pass->of_host; })) {
+      use.reset();
     }
     auto done = std::make_shared<const Report>(run_passes(*entry->graph, selected, settings));
     *report = report_handles().add(done);

@@ -1,5 +1,7 @@
 #include "engine/run/host_sessions.h"
 
+#include <pthread.h>
+
 #include <mutex>
 
 #include "engine/util/error.h"
@@ -12,11 +14,28 @@ struct HostState {
   std::shared_ptr<HostSessions> sessions;
   size_t uses = 0;
   bool is_paused = false;
+  bool is_lost = false;  // forked while a thread used the host: its locks stay taken in the child
 };
 
 HostState& host_state() {
   static auto* const state = new HostState;  // never destroyed, as the registry
   return *state;
+}
+
+// A child of fork() has only the thread that called it.
+[[maybe_unused]] const int watches_forks =
+    pthread_atfork([] { host_state().mutex.lock(); }, [] { host_state().mutex.unlock(); },
+                   [] {
+                     HostState& state = host_state();
+                     state.is_lost |= state.uses > 0 || state.is_paused;
+                     state.mutex.unlock();
+                   });
+
+void check_not_lost(const HostState& state) {
+  if (!state.is_lost) return;
+  throw EngineError(ErrorCode::kFailed,
+                    "this process was forked while a thread used Python, whose locks it therefore "
+                    "keeps: fork when no passes run, or call exec in the child");
 }
 
 }  // namespace
@@ -36,6 +55,7 @@ std::shared_ptr<HostSessions> host_sessions() {
 HostUse::HostUse() {
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);
+  check_not_lost(state);
   if (state.is_paused) {
     throw EngineError(ErrorCode::kFailed, "another thread is shutting Python down");
   }
@@ -51,6 +71,7 @@ HostUse::~HostUse() {
 HostPause::HostPause() {
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);
+  check_not_lost(state);
   if (state.uses > 0 || state.is_paused) {
     throw EngineError(ErrorCode::kFailed,
                       state.uses > 0 ? std::to_string(state.uses) +

@@ -167,6 +167,7 @@ class Session {
 
   void end(std::exception_ptr error) {
     steps_.rollback();
+    result_.edits = 0;
     const Verdict verdict = steps_.classify_error(error);
     result_.matches = 0;
     if (verdict.kind == Verdict::Kind::kSkip) {

@@ -15,6 +15,7 @@ import threading
 import traceback
 from types import TracebackType
 
+from bringup import settings
 from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import loader, registry
 from bringup.passes.run import host_session
@@ -23,10 +24,11 @@ __all__ = [
     "begin_round",
     "describe_error",
     "end_round",
-    "leave",
+    "name_threads",
     "prepare_environment",
 ]
 
+_LOG = settings.logger("passes")
 _ROUND = threading.RLock()
 _added_paths: list[str] = []
 _module_passes: list[str] = []
@@ -85,12 +87,23 @@ def end_round() -> int:
         return 0
 
 
-def leave() -> int:
-    """End the round for good, for an interpreter that is about to end."""
-    return end_round()
+atexit.register(end_round)  # the program may end its interpreter without telling the engine
 
 
-atexit.register(leave)  # the program may end its interpreter without telling the engine
+def name_threads() -> int:
+    """Warn of the threads that an interpreter which is about to end will wait for; how many."""
+    waits_for = [
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread())
+    ]
+    if waits_for:
+        _LOG.warning(
+            "python_shutdown waits for threads that passes have started: %s; end them when passes "
+            "are unloaded, or make them daemons",
+            ", ".join(waits_for),
+        )
+    return len(waits_for)
 
 
 def prepare_environment(environment: bytes, sys_path: bytes) -> None:
