@@ -107,13 +107,13 @@ class HostedSession : public en::SessionSteps {
     return const_cast<HostedSession*>(this)->step([](auto& steps) { return steps.fusions(); });
   }
   void settle() override {
-    step([&](auto& steps) {
-      steps.settle();
-      borrowed_->check();
-    });
+    step([](auto& steps) { steps.settle(); });
   }
   void commit() override {
-    step([](auto& steps) { steps.commit(); });
+    step([&](auto& steps) {
+      borrowed_->check();
+      steps.commit();
+    });
   }
   void rollback() override {
     step([](auto& steps) { steps.rollback(); });
@@ -275,6 +275,10 @@ class PythonSessions : public en::HostSessions {
 };
 
 }  // namespace
+
+// Read from the file before the module is opened: beside an engine with other symbols it cannot be.
+extern "C" __attribute__((used, visibility("default"))) const char bringup_core_build_key[] =
+    "bringup core build key: " BRINGUP_BUILD_KEY;
 
 std::string engine_mismatch() {
   if (std::strcmp(en::build_key(), BRINGUP_BUILD_KEY) == 0) return "";

@@ -8,8 +8,9 @@ False, operators run through Python, and what needs the library raises one sente
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bringup import settings
-from bringup._native import _find
+from bringup._native import _find, _pair
 from bringup.errors import NativeLibraryError
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def sim_driver_path() -> Path:
 @cache
 def core() -> ModuleType:
     """The module over runtime and engine. Raises `NativeLibraryError` when it cannot be loaded."""
+    found = importlib.util.find_spec("bringup._native._core")
+    if found is not None and found.origin is not None and found.name not in sys.modules:
+        problem = _pair.mismatch(Path(found.origin))
+        if problem:
+            raise NativeLibraryError(f"bringup's native core cannot be loaded: {problem}")
     try:
         return importlib.import_module("bringup._native._core")
     except ImportError as error:

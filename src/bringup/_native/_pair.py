@@ -1,0 +1,53 @@
+"""Whether the native core fits the engine that the process has already.
+
+A C++ program brings `libbringup_engine.so`, and the core takes the engine that is there. One of
+another build may lack symbols, and then the linker only names the first of them: so the keys are
+compared before the core is opened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+__all__ = ["key_in", "mismatch"]
+
+_ENGINE = "libbringup_engine.so"
+_MARK = b"bringup core build key: "
+_KEY_SIZE = 16
+
+
+def mismatch(core_file: Path) -> str:
+    """Why this core cannot be opened beside the engine of the process; "" where it can, or where
+    there is no engine yet.
+    """
+    try:
+        engine = ctypes.CDLL(_ENGINE, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return ""
+    try:
+        ask = engine.bringup_engine_build_key
+    except AttributeError:
+        theirs = "none, as engines of older builds"
+    else:
+        ask.restype = ctypes.c_char_p
+        theirs = ask().decode()
+    ours = key_in(core_file)
+    if ours == theirs:
+        return ""
+    return (
+        f"{core_file} was built with the key {ours}, the {_ENGINE} of this process with {theirs}: "
+        "take both from one package"
+    )
+
+
+def key_in(core_file: Path) -> str:
+    """The key in the file of a core; "none" where it has no such."""
+    with core_file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        start = held.find(_MARK)
+        if start < 0:
+            return "none"
+        start += len(_MARK)
+        return held[start : start + _KEY_SIZE].decode("ascii", "replace")
