@@ -36,6 +36,12 @@ nb::tuple python_dims(const std::vector<en::Dim>& dims, const Makers& makers) {
   return nb::tuple(all);
 }
 
+// The names of a dict.
+std::string text_of(PyObject* attributes) {
+  const nb::list names(nb::handle(attributes).attr("keys")());
+  return nb::str(names).c_str();
+}
+
 // A copy that Python has nothing to do with.
 en::ConstantData owned(const en::ConstantData& data) {
   auto bytes = std::make_shared<std::vector<std::byte>>(data.bytes.begin(), data.bytes.end());
@@ -130,7 +136,17 @@ void BorrowedGraph::describe() {
 }
 
 void BorrowedGraph::check() const {
+  const nb::str attributes("attributes");
+  GraphCore& core = nb::cast<GraphCore&>(core_);
   for (en::NodeId node = graph_->first(); node != en::kNoNode; node = graph_->next(node)) {
+    const Ref entry = core.node_meta_entry(node, attributes.ptr());
+    if (entry && PyObject_IsTrue(entry.get()) == 1) {
+      throw en::EngineError(en::ErrorCode::kPass,
+                            "node " + en::quoted(graph_->name_text(node)) +
+                                " was given the attributes " + text_of(entry.get()) +
+                                ", which the graph of a C++ program does not keep: pass them as "
+                                "arguments of the operator");
+    }
     for (const en::Argument& argument : graph_->all_arguments(node)) {
       if (argument.tag != en::Tag::kOpaque || argument.id < objects_) continue;
       throw en::EngineError(

@@ -27,7 +27,8 @@ class BorrowedGraph {
   nanobind::object core() const { return core_; }  // attached to no ir.Graph yet
   // Lets Python know objects, values and constants of the graph, once it is attached to one.
   void describe();
-  // EngineError for what a program in C++ cannot read: objects of Python as arguments.
+  // EngineError for what a program in C++ cannot read: objects of Python as arguments, and
+  // attributes, which are Python's alone.
   void check() const;
   // Gives the graph back; what is new is described as the engine describes it.
   void give_back();

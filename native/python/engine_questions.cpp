@@ -15,7 +15,7 @@ namespace {
 // One call in a graph of its own.
 class Question {
  public:
-  explicit Question(nb::handle arguments) {
+  Question(nb::handle arguments, const Makers& makers) : makers_(makers) {
     core_.graph.set_host(en::NativeHost::instance());
     en::ArgumentList given;
     convert_all(core_, arguments.ptr(), given);
@@ -32,12 +32,16 @@ class Question {
   }
 
   // The arguments, values again those that were given.
-  nb::list answer() {
-    const nb::tuple items = nb::steal<nb::tuple>(
-        python_arguments(core_, arguments_.items(), arguments_.count()).release());
-    nb::list all;
-    for (nb::handle item : items) all.append(given_value(item));
-    return all;
+  nb::tuple answer() {
+    std::vector<en::Argument> items(arguments_.items().begin(), arguments_.items().end());
+    for (en::Argument& item : items) {
+      if (item.tag == en::Tag::kValue) {
+        item = known(given_value(item.value));
+      } else if (item.tag == en::Tag::kOpaque) {
+        item = known(makers_.object(item.id).ptr());
+      }
+    }
+    return nb::steal<nb::tuple>(python_arguments(core_, items, arguments_.count()).release());
   }
 
  private:
@@ -48,14 +52,25 @@ class Question {
       arguments_.open(argument.tag);
       ends_.push_back(position_ + argument.extent);
     } else {
-      ValueHandle* value =
-          argument.tag == en::Tag::kOpaque ? as_value(core_.objects.at(argument.id)) : nullptr;
-      arguments_.put(value == nullptr ? argument : en::Argument::of_value(input_like(*value)));
+      arguments_.put(argument.tag == en::Tag::kOpaque ? of_program(core_.objects.at(argument.id))
+                                                      : argument);
     }
     while (!ends_.empty() && ends_.back() == position_) {
       arguments_.close();
       ends_.pop_back();
     }
+  }
+
+  // What the program has for an object of Python.
+  en::Argument of_program(PyObject* object) {
+    if (ValueHandle* value = as_value(object)) return en::Argument::of_value(input_like(*value));
+    if (nb::handle(object).type().is(makers_.object)) {
+      return en::Argument::of_opaque(nb::cast<uint32_t>(nb::handle(object).attr("number")));
+    }
+    throw en::EngineError(en::ErrorCode::kInvalid,
+                          std::string(nb::repr(object).c_str()) +
+                              " is no argument in the graph of a C++ program: it has values, "
+                              "numbers, strings, and lists");
   }
 
   en::ValueId input_like(const ValueHandle& value) {
@@ -74,20 +89,19 @@ class Question {
     return {node, 0};
   }
 
-  nb::object given_value(nb::handle item) {
-    if (nb::isinstance<nb::tuple>(item)) {
-      nb::list all;
-      for (nb::handle inside : nb::borrow<nb::tuple>(item)) all.append(given_value(inside));
-      return nb::tuple(all);
-    }
-    ValueHandle* value = as_value(item.ptr());
-    if (value == nullptr || value->core != &core_) return nb::borrow(item);
+  // Stands for an object in the answer.
+  en::Argument known(PyObject* object) {
+    return en::Argument::of_opaque(core_.objects.intern(object));
+  }
+
+  PyObject* given_value(en::ValueId value) const {
     for (const auto& [input, object] : inputs_) {
-      if (input == value->id) return nb::borrow(object);
+      if (input == value) return object;
     }
     throw en::EngineError(en::ErrorCode::kInvalid, "a provider answered with an unknown value");
   }
 
+  const Makers& makers_;
   GraphCore core_{"question"};
   en::ArgumentList arguments_;
   size_t position_ = 0;
@@ -113,16 +127,16 @@ const en::Providers& HostOperators::providers() const {
 
 nb::tuple HostOperators::bind(const std::string& type, nb::handle arguments) const {
   const en::Providers& ask = providers();
-  Question question(arguments);
+  Question question(arguments, makers_);
   const en::Operator* op = asking([&] {
     return ask.schema(question.graph(), en::Strings::intern(type), question.arguments());
   });
-  return nb::make_tuple(take(python_operator(*op)), nb::tuple(question.answer()));
+  return nb::make_tuple(take(python_operator(*op)), question.answer());
 }
 
 nb::tuple HostOperators::infer(nb::handle op, nb::handle arguments, uint32_t outputs) const {
   const en::Providers& ask = providers();
-  Question question(arguments);
+  Question question(arguments, makers_);
   const en::NodeId node = question.call(op, outputs);
   asking([&] { ask.infer_shape(question.graph(), node); });
   nb::list all;
@@ -135,7 +149,7 @@ nb::tuple HostOperators::infer(nb::handle op, nb::handle arguments, uint32_t out
 
 nb::object HostOperators::refusal(nb::handle op, nb::handle arguments, uint32_t outputs) const {
   const en::Providers& ask = providers();
-  Question question(arguments);
+  Question question(arguments, makers_);
   const en::NodeId node = question.call(op, outputs);
   const std::optional<std::string> why =
       asking([&] { return ask.supports(question.graph(), node); });

@@ -51,6 +51,8 @@ class Dialect(ABC):
     """The operators behind `+`, `-`, ... of builders by name (`add`, `sub`, ...)."""
     size_operators: ClassVar[Mapping[str, str]] = {}
     """The operators that compute sizes: "size" (of a tensor in a dimension), "+", "*", "//"."""
+    has_symbolic_arguments: ClassVar[bool] = False
+    """Whether a symbolic size may be an argument as it is, with no value that computes it."""
     copy_operator: ClassVar[str | None] = None
     """The operator whose result is a copy of its only argument; None where there is none."""
 

@@ -70,7 +70,8 @@ class _Sizes:
             found = self._computed(size)
         if found is not None:
             return found
-        if self._graph.is_in_transaction:
+        stays = self._dialect is not None and self._dialect.has_symbolic_arguments
+        if self._graph.is_in_transaction and not stays:
             raise PassError(
                 f"nothing in front of {self._before.name!r} has the size {size}, which an argument "
                 "of a new node is"

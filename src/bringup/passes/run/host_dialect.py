@@ -18,6 +18,8 @@ class HostDialect(ir.Dialect):
     with as many outputs as asked for, and without shape inference the outputs are unknown.
     """
 
+    has_symbolic_arguments = True
+
     def __init__(self, operators: HostOperators) -> None:
         self._operators = operators
 
@@ -52,7 +54,7 @@ class HostDialect(ir.Dialect):
     ) -> tuple[ir.Operator, tuple[object, ...]]:
         try:
             return self._operators.bind(op_type, tuple(arguments))
-        except RuntimeError as error:
+        except SchemaError as error:
             raise SchemaError(f"{op_type}: {error}") from error
 
     def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:

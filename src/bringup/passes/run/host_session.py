@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bringup import ir, settings
-from bringup.errors import PassFatalError
+from bringup.errors import PassError, PassFatalError
 from bringup.passes.engine import GraphCore, HostOperators, PassRegistration, native
 from bringup.passes.registry.registry import descriptors_of
 from bringup.passes.run.controls import Controls
@@ -62,6 +62,24 @@ class HostSession(Session):
     """One pass on one graph of a C++ program."""
 
     watch: TimeLimit | None = None
+
+    def classify_error(self, error: BaseException) -> tuple[int, int, str]:
+        """As for any pass; an exit or an interrupt is a failure that ends the run, since a program
+        that is not Python cannot be handed it.
+        """
+        if not isinstance(error, Exception):
+            error = PassFatalError(f"{type(error).__name__}: {error}")
+        return super().classify_error(error)
+
+    def commit(self) -> None:
+        """Refuses a graph with subgraphs: a program would lose them without a word."""
+        added = self.graph.get_all_subgraphs()
+        if added:
+            raise PassError(
+                f"graph {self.graph.name!r} was given the subgraph {added[0].name!r}, which the "
+                "graph of a C++ program does not keep"
+            )
+        super().commit()
 
     @property
     def traceback(self) -> str:
