@@ -24,7 +24,7 @@ PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test test-host check build compilers lint native-test \
-	asan asan-python tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench format clean
+	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -95,6 +95,20 @@ asan-python: $(STAMPS)/tools
 	PATH="$(abspath $(BIN)):$$PATH" cmake --preset asan-python >/dev/null
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-python --target _core
 	$(BIN)/python tools/sanitized_tests.py build/asan-python/libraries $(SANITIZED)
+
+# The C++ program of tests/host with sanitizers in all that it loads but Python. Not a part of
+# `make test`, which has the bridge alone under them (test_engine_bridge).
+HOST_TESTS := tests/host/test_host.py tests/host/test_host_graphs.py tests/host/test_host_trouble.py
+asan-host: $(STAMPS)/tools
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset asan-python >/dev/null
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-python --target _core bringup_bridge
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/host_sanitized.py build/asan-python/libraries $(HOST_TESTS)
+
+# The same program under valgrind, in all its lives; `make pytest` has one of them.
+valgrind-host: build
+	@command -v valgrind >/dev/null || { echo "valgrind is missing: apt-get install valgrind"; exit 1; }
+	PATH="$(abspath $(BIN)):$$PATH" BRINGUP_TEST_HOST_VALGRIND=full $(BIN)/python -m pytest -q -rs \
+	tests/host/test_host_valgrind.py
 
 tsan: $(STAMPS)/tools
 	$(call run_native_tests,tsan)
