@@ -161,6 +161,16 @@ def doctor(torch_version: str) -> list[str]:
     return missing
 
 
+def package_files() -> set[tuple[str, int]]:
+    """The installed files and when they were written; folders of packages may be read-only."""
+    import bringup
+
+    files = Path(str(bringup.__file__)).parent.rglob("*")
+    return {
+        (str(file), file.stat().st_mtime_ns) for file in files if "__pycache__" not in file.parts
+    }
+
+
 def main() -> None:
     """Tries everything; the last line says what was tried."""
     torch_version = sys.argv[1]
@@ -172,6 +182,7 @@ def main() -> None:
         from bringup import _native
 
         check(str(bringup.__file__).startswith(sys.prefix), f"bringup is at {bringup.__file__}")
+        before = package_files()
         run_a_pass()
         run_outside_python(sys.argv[2])
         missing = doctor(torch_version)
@@ -181,6 +192,7 @@ def main() -> None:
             check(path.startswith(sys.prefix), f"the torch library was built: {path}")
             call_an_operator()
             tried += ["operator", "device"]
+        check(package_files() == before, "the package wrote into its own folder")
     without = f"; not tried, as there is no torch: operators, devices ({missing})"
     print(f"Python {platform.python_version()}: {', '.join(tried)} work{without * bool(missing)}")
 

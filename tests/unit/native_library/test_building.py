@@ -108,6 +108,37 @@ def test_a_failure_has_the_error_and_is_not_repeated_until_something_changes(
     assert left_over(recipe) == ["abc", "abc.lock", "abc.log"]
 
 
+def test_progress_is_not_shown_where_it_is_switched_off_or_nobody_sees_it(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_PROGRESS", "0")
+    _build.obtain(recipe)
+    assert capfd.readouterr().err == ""
+    shutil.rmtree(recipe.folder)
+    monkeypatch.setenv("BRINGUP_JIT_PROGRESS", "1")
+    monkeypatch.setattr(sys, "stderr", None)  # as in a program without a console
+    assert _build.obtain(recipe).is_file()
+
+
+def test_the_compiler_that_is_named_is_the_one_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BRINGUP_JIT_CXX", str(tmp_path / "no-compiler"))
+    assert _build.missing_tools() == "a C++ compiler missing (apt-get install g++)"
+
+
+def test_compiled_python_files_are_no_sources(tmp_path: Path) -> None:
+    digests = []
+    for name, folder in (("plain", ""), ("compiled", "__pycache__"), ("another", "more")):
+        sources = tmp_path / name
+        (sources / "native" / folder).mkdir(parents=True)
+        (sources / "native" / "a.cpp").write_text("int a;")
+        if folder:
+            (sources / "native" / folder / "a.pyc").write_bytes(b"made")
+        digests.append(_manifest.source_digest(sources))
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_removing_the_record_of_a_failure_tries_again(recipe: Recipe) -> None:
     (recipe.source / "CMakeLists.txt").write_text("message(FATAL_ERROR no)\n")
     with pytest.raises(NativeLibraryError, match="cmake failed"):
