@@ -58,7 +58,7 @@ def difference(call: Call, *args: Any) -> str:
         except AssertionError as error:
             return str(error)
         if want.dtype.is_floating_point:
-            zeros = want == 0
+            zeros = (want == 0) & (got == 0)
             if not torch.equal(want[zeros].signbit(), got[zeros].signbit()):
                 return "signs of zeros"
     return ""
@@ -262,3 +262,31 @@ def test_a_tensor_of_the_host_among_the_devices_is_refused_or_a_number() -> None
         with pytest.raises(RuntimeError, match="same device"):
             call()
     torch.testing.assert_close(torch.lerp(there, there, torch.tensor(0.5)).cpu(), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lengths", [(1, 1), (5, 37), (13, 70), (70, 13)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_and_its_gradients_at_the_edges_of_blocks(
+    dtype: torch.dtype, lengths: tuple[int, int], causal: bool
+) -> None:
+    torch.manual_seed(0)
+    shapes = [(2, 3, n, 33) for n in (lengths[0], lengths[1], lengths[1])]
+    given = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    mask = torch.randn(lengths, dtype=dtype)
+    mask[0, : lengths[1] // 2] = -INF
+
+    def both(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [t.detach().transpose(1, 2).requires_grad_() for t in tensors[:3]]
+        heads = [leaf.transpose(1, 2) for leaf in leaves]
+        with_mask = None if causal else tensors[3]
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *heads, attn_mask=with_mask, is_causal=causal
+        )
+        grads = torch.autograd.grad(out, leaves, torch.cos(out.detach()))
+        return [t + 0.0 for t in (out.detach(), *grads)]  # zeros without a sign
+
+    devices.fallback_report(reset=True)
+    assert difference(both, *given, mask) == ""
+    native = {row.operator for row in devices.fallback_report().native}
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu_backward" in native

@@ -86,6 +86,11 @@ bool is_on_host(const c10::IValue& value) {
 void fill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const at::Tensor& self = (*stack)[stack->size() - 2].toTensor();
   const c10::IValue& value = stack->back();
+  if (self.numel() == 0 && is_on_host(value)) {
+    const Pattern refused(value, self);  // where the value does not fit
+    stack->pop_back();
+    return;
+  }
   if (!is_one_range(self) || !is_on_host(value) || !fill_in_stream(self, Pattern(value, self))) {
     return fall_back(op, keys, stack);
   }
@@ -94,6 +99,7 @@ void fill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
 
 void zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const at::Tensor& self = stack->back().toTensor();
+  if (self.numel() == 0) return;
   if (!is_one_range(self) || !fill_in_stream(self, Pattern(self))) fall_back(op, keys, stack);
 }
 

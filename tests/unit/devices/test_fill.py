@@ -98,6 +98,15 @@ def test_a_fill_of_dense_memory_needs_no_fallback(no_fallback: None) -> None:
         dense[..., ::2].fill_(1)
 
 
+def test_a_fill_of_nothing_needs_no_fallback_and_refuses_as_on_cpu(no_fallback: None) -> None:
+    x = torch.empty(0, 3, dtype=torch.int8, device="npu")
+    assert x.zero_() is x
+    assert x.fill_(3).shape == (0, 3)
+    for device in ("cpu", "npu"):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            torch.empty(0, dtype=torch.int8, device=device).fill_(300)
+
+
 def test_a_value_that_does_not_fit_is_refused_as_on_cpu() -> None:
     refused = []
     for place in ("cpu", "npu"):

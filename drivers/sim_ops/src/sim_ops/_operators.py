@@ -115,6 +115,7 @@ OPERATORS: tuple[Operator, ...] = (
         "attention.cpp",
         "attention_backward",
         strided=("grad_out", "query", "key", "value", "out", "logsumexp", "attn_mask"),
+        flags=_PRODUCTS,
     ),
     _raw(
         "index_select",

@@ -11,6 +11,9 @@ using namespace sim_ops;
 using Read = bringup::View<const T, 4>;
 using Write = bringup::View<T, 4>;
 
+constexpr int64_t kRows = 6;      // queries at a time
+constexpr int64_t kColumns = 32;  // numbers of each that stay in registers
+
 // A call's shapes and choices.
 struct Call {
   const Read q, k, v;
@@ -20,6 +23,12 @@ struct Call {
 
   // Columns that row i sees.
   int64_t columns(int64_t i) const { return causal && i + 1 < k.size(2) ? i + 1 : k.size(2); }
+
+  // The same up to a whole number of vectors, or all.
+  int64_t whole_columns(int64_t i) const {
+    const int64_t whole = (columns(i) + kColumns - 1) / kColumns * kColumns;
+    return whole < k.size(2) ? whole : k.size(2);
+  }
 
   // What is added to a score: masks are broadcast.
   T bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -34,28 +43,12 @@ struct Call {
   }
 };
 
-// In double, so that gradients that nearly cancel out do.
-double dot(const Read& a, const Read& b, int64_t batch, int64_t head, int64_t i, int64_t j) {
-  double sum = 0;
-  for (int64_t d = 0; d < a.size(3); ++d) {
-    sum += static_cast<double>(a(batch, head, i, d)) * b(batch, head, j, d);
-  }
-  return sum;
-}
-
 double scale_of(const void* arg, const Read& q) {
   if (arg != nullptr) return bringup::scalar<double>(arg);
   return 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
 const DLTensor* optional(const void* arg) { return static_cast<const DLTensor*>(arg); }
-
-void clear(const Write& x) {
-  for (int64_t b = 0; b < x.size(0); ++b)
-    for (int64_t h = 0; h < x.size(1); ++h)
-      for (int64_t i = 0; i < x.size(2); ++i)
-        for (int64_t d = 0; d < x.size(3); ++d) x(b, h, i, d) = 0;
-}
 
 // e^x for x <= 0 without a call, so that loops over it are vectorised: 2^n times a polynomial for
 // what is left of x / ln 2 (Cephes, expf). NaN stays NaN, what is below the normal numbers is 0.
@@ -77,9 +70,6 @@ inline float exponential(float x) {
   return x != x ? x : x < least ? 0.0f : sum * power;
 }
 inline double exponential(double x) { return std::exp(x); }
-
-constexpr int64_t kRows = 6;      // queries at a time
-constexpr int64_t kColumns = 32;  // numbers of each that stay in registers
 
 // sums[r][j] = sum over k of a[r * a_stride + k] * b[k * width + j], for kRows rows.
 template <class E>
@@ -178,6 +168,82 @@ double weigh(const Call& call, int64_t b, int64_t h, int64_t i, double* scores, 
   return shift + std::log(sum);
 }
 
+// What the gradients of a head are computed in. Scores and the gradients of weights are in double,
+// so that gradients that nearly cancel out do.
+struct BackwardRooms {
+  double* keys;        // transposed: [size of a key][keys]
+  double* values;      // transposed: [size of a value][keys]
+  double* queries;     // [kRows][size of a key]
+  double* grads;       // [kRows][size of a value]
+  double* scores;      // [kRows][keys]
+  double* of_weights;  // [kRows][keys]: gradients of the weights
+  T* key_rows;         // [keys][size of a key]
+  T* weights;          // [kRows][keys]
+  T* slopes;           // [kRows][keys]: gradients of the scores
+  T* results;          // [kRows][size of a key]
+  T* grad_keys;        // [keys][size of a key], sums
+  T* grad_values;      // [keys][size of a value], sums
+
+  BackwardRooms(const bringup_ctx* ctx, const Call& call) {
+    const int64_t n = call.k.size(2), size = call.k.size(3), wide = call.v.size(3);
+    const int64_t doubles = (n + kRows) * (size + wide) + 2 * kRows * n;
+    const int64_t others = n * (2 * size + wide) + 2 * kRows * n + kRows * size;
+    keys = bringup::workspace<double>(ctx, doubles + others);  // a T takes no more than a double
+    if (keys == nullptr) return;
+    values = keys + n * size;
+    queries = values + n * wide;
+    grads = queries + kRows * size;
+    scores = grads + kRows * wide;
+    of_weights = scores + kRows * n;
+    key_rows = reinterpret_cast<T*>(keys + doubles);
+    weights = key_rows + n * size;
+    slopes = weights + kRows * n;
+    results = slopes + kRows * n;
+    grad_keys = results + kRows * size;
+    grad_values = grad_keys + n * size;
+  }
+};
+
+void pack(const Call& call, int64_t b, int64_t h, const BackwardRooms& rooms) {
+  const int64_t n = call.k.size(2), size = call.k.size(3), wide = call.v.size(3);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t d = 0; d < size; ++d) {
+      rooms.keys[d * n + j] = rooms.key_rows[j * size + d] = call.k(b, h, j, d);
+      rooms.grad_keys[j * size + d] = 0;
+    }
+    for (int64_t d = 0; d < wide; ++d) {
+      rooms.values[d * n + j] = call.v(b, h, j, d);
+      rooms.grad_values[j * wide + d] = 0;
+    }
+  }
+}
+
+// sums[j][d] += sum over r of a[r][j] * b[r][d], for kRows rows of n and of `width` numbers.
+void add_products(const T* a, int64_t n, int64_t seen, const double* b, int64_t width, T* sums) {
+  for (int64_t j = 0; j < seen; ++j)
+    for (int64_t d = 0; d < width; ++d) {
+      T sum = 0;
+      for (int64_t r = 0; r < kRows; ++r) sum += a[r * n + j] * static_cast<T>(b[r * width + d]);
+      sums[j * width + d] += sum;
+    }
+}
+
+// Makes a row's weights and the gradients of its scores from scores, gradients of weights and
+// `row`, the sum of each weight times its gradient. A row that saw nothing has none.
+void slope(const Call& call, int64_t b, int64_t h, int64_t i, double lse, double row,
+           int64_t columns, const double* scores, const double* of_weights, T* weights, T* slopes) {
+  const int64_t seen = std::isinf(lse) ? 0 : call.columns(i);
+  for (int64_t j = 0; j < seen; ++j) {
+    double score = scores[j] * call.scale;
+    if (call.mask != nullptr) score += call.bias(b, h, i, j);
+    weights[j] = exponential(static_cast<T>(score - lse));
+  }
+  for (int64_t j = 0; j < seen; ++j) {
+    slopes[j] = static_cast<T>(weights[j] * (of_weights[j] - row) * call.scale);
+  }
+  for (int64_t j = seen; j < columns; ++j) weights[j] = slopes[j] = 0;
+}
+
 }  // namespace
 
 // query, key, value, dropout_p, is_causal, attn_mask?, scale?, out, logsumexp
@@ -203,14 +269,15 @@ BRINGUP_EXPORT int32_t attention(void** args, int32_t, const bringup_ctx* ctx) {
         for (int64_t r = 0; r < kRows; ++r)
           for (int64_t d = 0; d < size; ++d)
             rooms.queries[r * size + d] = r < rows ? q(b, h, i + r, d) : 0;
-        multiply(rooms.queries, size, size, rooms.keys, n, n, rooms.scores);
+        const int64_t seen = call.whole_columns(i + rows - 1);  // by any of them, and some more
+        multiply(rooms.queries, size, size, rooms.keys, n, seen, rooms.scores);
         double sums[kRows];
         for (int64_t r = 0; r < rows; ++r) {
           const double log =
               weigh(call, b, h, i + r, rooms.scores + r * n, rooms.weights + r * n, sums[r]);
           lse(b, h, i + r) = static_cast<T>(log);
         }
-        multiply(rooms.weights, n, n, rooms.values, wide, wide, rooms.results);
+        multiply(rooms.weights, n, seen, rooms.values, wide, wide, rooms.results);
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t d = 0; d < wide; ++d) {
             const T result = rooms.results[r * wide + d];  // a row that sees nothing: 0
@@ -234,26 +301,42 @@ BRINGUP_EXPORT int32_t attention_backward(void** args, int32_t, const bringup_ct
   if (bringup::scalar<double>(args[6]) != 0) return bringup::fail(ctx, "no dropout here");
   const bringup::View<const T, 3> lse(args[5]);
   const Write grad_q(args[10]), grad_k(args[11]), grad_v(args[12]);
-  clear(grad_q);
-  clear(grad_k);
-  clear(grad_v);
+  const BackwardRooms rooms(ctx, call);
+  if (rooms.keys == nullptr) return bringup::fail(ctx, "no memory for a head's gradients");
+  const int64_t n = call.k.size(2), size = q.size(3), wide = call.v.size(3);
   for (int64_t b = 0; b < q.size(0); ++b)
-    for (int64_t h = 0; h < q.size(1); ++h)
-      for (int64_t i = 0; i < q.size(2); ++i) {
-        const double row = dot(grad, out, b, h, i, i);  // the sum of each weight times its gradient
-        if (std::isinf(lse(b, h, i))) continue;         // the row saw nothing
-        for (int64_t j = 0; j < call.columns(i); ++j) {
-          const double score = dot(q, call.k, b, h, i, j) * call.scale + call.bias(b, h, i, j);
-          const double weight = std::exp(score - lse(b, h, i));
-          const double slope = weight * (dot(grad, call.v, b, h, i, j) - row) * call.scale;
-          for (int64_t d = 0; d < call.v.size(3); ++d) {
-            grad_v(b, h, j, d) += static_cast<T>(weight) * grad(b, h, i, d);
-          }
-          for (int64_t d = 0; d < q.size(3); ++d) {
-            grad_q(b, h, i, d) += static_cast<T>(slope) * call.k(b, h, j, d);
-            grad_k(b, h, j, d) += static_cast<T>(slope) * q(b, h, i, d);
-          }
+    for (int64_t h = 0; h < q.size(1); ++h) {
+      pack(call, b, h, rooms);
+      for (int64_t i = 0; i < q.size(2); i += kRows) {
+        const int64_t rows = q.size(2) - i < kRows ? q.size(2) - i : kRows;
+        const int64_t seen = call.whole_columns(i + rows - 1);  // by any of them, and some more
+        for (int64_t r = 0; r < kRows; ++r) {
+          for (int64_t d = 0; d < size; ++d)
+            rooms.queries[r * size + d] = r < rows ? q(b, h, i + r, d) : 0;
+          for (int64_t d = 0; d < wide; ++d)
+            rooms.grads[r * wide + d] = r < rows ? grad(b, h, i + r, d) : 0;
         }
+        multiply(rooms.queries, size, size, rooms.keys, n, seen, rooms.scores);
+        multiply(rooms.grads, wide, wide, rooms.values, n, seen, rooms.of_weights);
+        for (int64_t r = 0; r < kRows; ++r) {
+          double row = 0;
+          for (int64_t d = 0; r < rows && d < wide; ++d)
+            row += rooms.grads[r * wide + d] * out(b, h, i + r, d);
+          const double none = std::numeric_limits<double>::infinity();
+          slope(call, b, h, i + r, r < rows ? lse(b, h, i + r) : none, row, seen,
+                rooms.scores + r * n, rooms.of_weights + r * n, rooms.weights + r * n,
+                rooms.slopes + r * n);
+        }
+        multiply(rooms.slopes, n, seen, rooms.key_rows, size, size, rooms.results);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t d = 0; d < size; ++d) grad_q(b, h, i + r, d) = rooms.results[r * size + d];
+        add_products(rooms.slopes, n, seen, rooms.queries, size, rooms.grad_keys);
+        add_products(rooms.weights, n, seen, rooms.grads, wide, rooms.grad_values);
       }
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t d = 0; d < size; ++d) grad_k(b, h, j, d) = rooms.grad_keys[j * size + d];
+        for (int64_t d = 0; d < wide; ++d) grad_v(b, h, j, d) = rooms.grad_values[j * wide + d];
+      }
+    }
   return 0;
 }
