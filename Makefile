@@ -24,7 +24,8 @@ PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test test-host check build compilers lint native-test \
-	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench format clean
+	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench \
+	format clean
 .DEFAULT_GOAL := help
 
 help:

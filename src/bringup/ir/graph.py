@@ -437,7 +437,10 @@ class Graph(GraphTree):
             raise
 
     def mark(self) -> tuple[int, int, int]:
-        """How far the open transaction has come, for `roll_back_to`; see `savepoint`."""
+        """How far the open transaction has come, for `roll_back_to`; see `savepoint`.
+
+        Raises `RuntimeError` outside of a transaction.
+        """
         self._live()
         if self._journal is None:
             raise RuntimeError(
