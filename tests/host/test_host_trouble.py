@@ -173,6 +173,8 @@ def begun(program: Path, does: str, mark: Path, **more: str) -> subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # What runs in the background of a shell ignores it, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not Path(f"{mark}.began").exists():
         assert made.poll() is None
