@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweeps.support import told
+
 # Where a session of pytest within this one finds the kernels that this one compiled.
 SHARED_CACHE = "TEST_KERNEL_CACHE"
 
@@ -20,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--slow-first`, for a run of everything."""
     words = "files with slow tests first, so that no worker is left with one at the end"
     parser.addoption("--slow-first", action="store_true", help=words)
+
+
+def pytest_report_header() -> str:
+    """Which part of the sweeps runs."""
+    return told()
 
 
 @pytest.hookimpl(trylast=True)
