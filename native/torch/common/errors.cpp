@@ -23,4 +23,9 @@ void set_python_error_from_current_exception() {
   torch::translate_exception_to_python(std::current_exception());
 }
 
+void clear_python_error() {
+  const nanobind::gil_scoped_acquire gil;
+  PyErr_Clear();
+}
+
 }  // namespace bringup::torch_ext

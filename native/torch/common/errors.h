@@ -19,4 +19,7 @@ namespace bringup::torch_ext {
 // its text.
 void set_python_error_from_current_exception();
 
+// Inside a catch block that goes on: forgets what a python_error in flight may have left set.
+void clear_python_error();
+
 }  // namespace bringup::torch_ext

@@ -150,11 +150,14 @@ c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
   return current_device();
 }
 
-// Sizes can be refused where there are no elements: torch's own check is asked each time.
-bool has_empty_operand(c10::ArrayRef<c10::IValue> arguments) {
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && value.toTensor().numel() == 0;
-  });
+// Sizes can be refused where there are no elements: torch's own checks are asked each time.
+bool has_empty_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (kernel.roles[i] != ArgumentRole::kTensor || !arguments[i].isTensor()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (tensor.defined() && tensor.numel() == 0) return true;
+  }
+  return false;
 }
 
 void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
@@ -222,6 +225,12 @@ runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
   return packer.key();
 }
 
+bool leaves_to_cpu(const OperatorKernel& kernel) {
+  return kernel.record.action.load(std::memory_order_relaxed) != FallbackAction::kForbid &&
+         kernel.handle.operator_name().name.starts_with("aten::") &&
+         kernel.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
                                            c10::ArrayRef<c10::IValue> arguments) {
   const nb::gil_scoped_acquire gil;
@@ -237,6 +246,11 @@ std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
   }
   const nb::object answer = nb::steal(PyObject_CallOneArg(kernel.plan, values.ptr()));
   if (!answer.is_valid()) raise_current_python_error();
+  if (PyExceptionInstance_Check(answer.ptr())) {
+    if (leaves_to_cpu(kernel)) return nullptr;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(answer.ptr())), answer.ptr());
+    raise_current_python_error();
+  }
   auto plan = std::make_unique<OperatorPlan>();
   plan->name = kernel.name.c_str();
   if (answer.is_none()) return plan;
@@ -250,17 +264,18 @@ std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
   return plan;
 }
 
-const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+const OperatorPlan* plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   const runtime::Key128 key = operator_key(kernel, arguments);
   const auto* found = static_cast<const OperatorPlan*>(plans().find(key));
   if (C10_LIKELY(found != nullptr)) {
-    if (C10_UNLIKELY(has_empty_operand(arguments))) ask_for_plan(kernel, arguments);
-    return *found;
+    const bool asks = has_empty_operand(kernel, arguments);
+    return C10_UNLIKELY(asks) && ask_for_plan(kernel, arguments) == nullptr ? nullptr : found;
   }
   auto made = ask_for_plan(kernel, arguments);
+  if (made == nullptr) return nullptr;
   const void* present = plans().insert(key, made.get());
   if (present == made.get()) made.release();
-  return *static_cast<const OperatorPlan*>(present);
+  return static_cast<const OperatorPlan*>(present);
 }
 
 namespace {
@@ -269,10 +284,10 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
                                       c10::ArrayRef<c10::IValue> arguments,
                                       c10::ArrayRef<at::Tensor> results, bool fixed) {
   if (!fixed && !kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
-  const OperatorPlan& plan = plan_for(kernel, arguments);
-  if (plan.kernel == nullptr) return std::nullopt;
+  const OperatorPlan* plan = plan_for(kernel, arguments);
+  if (plan == nullptr || plan->kernel == nullptr) return std::nullopt;
   std::optional<OperatorLaunch> launch(std::in_place);
-  launch->plan = &plan;
+  launch->plan = plan;
   launch->fixed = fixed;
   launch->device = device_of(arguments);
   const c10::OptionalDeviceGuard guard(

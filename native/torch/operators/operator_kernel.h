@@ -94,13 +94,17 @@ struct OperatorKernel {
 // The key of a call; one that holds a string which is new makes it known.
 runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
 
-// The plan for a call, made now if it is the first with its key. Needs no GIL. Raises what torch
-// raises for arguments that the operator does not take.
-const OperatorPlan& plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
+// The plan for a call, made now if it is the first with its key. Needs no GIL. Null for a call that
+// torch refuses and the CPU is to answer; raises torch's error where that may not be.
+const OperatorPlan* plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
 
-// The same from Python, which raises for arguments that are refused by their sizes or values.
+// The same from Python, which also sees sizes.
 std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
                                            c10::ArrayRef<c10::IValue> arguments);
+
+// Whether a call that torch's Meta kernel refuses falls back, so that the CPU refuses it in its own
+// way, or answers: another library's operators keep what their own Meta kernel says.
+bool leaves_to_cpu(const OperatorKernel& kernel);
 
 // The launch for a call, its results allocated or resized; none where the kernel does not take it.
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,

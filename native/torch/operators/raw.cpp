@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "torch/common/errors.h"
 #include "torch/common/written.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
@@ -73,8 +74,20 @@ c10::IValue without_memory(const c10::IValue& value) {
   return value;
 }
 
-std::vector<ResultShape> shapes_of(const OperatorKernel& kernel,
-                                   c10::ArrayRef<c10::IValue> arguments) {
+// False for a call that is refused and left to the CPU.
+bool ask_meta(const OperatorKernel& kernel, c10::Stack& stack) {
+  try {
+    kernel.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    return true;
+  } catch (const std::exception&) {
+    if (!leaves_to_cpu(kernel)) throw;
+    clear_python_error();
+  }
+  return false;
+}
+
+std::optional<std::vector<ResultShape>> shapes_of(const OperatorKernel& kernel,
+                                                  c10::ArrayRef<c10::IValue> arguments) {
   std::vector<int64_t> key{
       static_cast<int64_t>(c10::typeMetaToScalarType(c10::get_default_dtype()))};
   for (const c10::IValue& value : arguments) note(value, key);
@@ -85,7 +98,7 @@ std::vector<ResultShape> shapes_of(const OperatorKernel& kernel,
   }
   c10::Stack stack;
   for (const c10::IValue& value : arguments) stack.push_back(without_memory(value));
-  kernel.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  if (!ask_meta(kernel, stack)) return std::nullopt;
   std::vector<ResultShape> shapes;
   for (const c10::IValue& result : stack) {
     TORCH_CHECK(result.isTensor(), kernel.name, ": a kernel of kind \"raw\" gives tensors, not ",
@@ -139,7 +152,9 @@ bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
 
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
-  const std::vector<ResultShape> shapes = shapes_of(kernel, arguments);
+  const auto found = shapes_of(kernel, arguments);
+  if (!found.has_value()) return false;
+  const std::vector<ResultShape>& shapes = *found;
   const c10::Device device(kDriverDevice, launch.device);
   // A kernel of numbers that are not integers cannot tell the bits of one from those of the other.
   const bool is_floating = !shapes.empty() && at::isFloatingType(shapes.front().dtype);

@@ -19,6 +19,7 @@ from bringup._language.signature import C_TYPES
 from bringup._native import torch_library
 from bringup.errors import DeviceError, SchemaError
 from bringup.ops.kernel.kernel_source import locate
+from bringup.ops.operators.contract import check_declared
 from bringup.ops.operators.family import Kind, Overload, family_of
 from bringup.ops.operators.planning import Declaration, Planner
 
@@ -150,7 +151,8 @@ def kernel(
 
     Raises:
         DeviceError: no driver is loaded, or somebody else's kernel is registered for the operator.
-        SchemaError: there is no such operator, or it has arguments that such a kernel cannot get.
+        SchemaError: there is no such operator, it has arguments that such a kernel cannot get, it
+            gives views, or it is no reduction where `kind` says so.
         FileNotFoundError: the source is not there.
     """
     caller = sys._getframe(1)
@@ -160,6 +162,8 @@ def kernel(
             "'raw'"
         )
     family = family_of(operator, kind)
+    for one in family:
+        check_declared(one, kind)
     declaration = Declaration(
         kind,
         _source(operator, source, kind, caller),

@@ -1,7 +1,8 @@
 """Which binary runs for a call of an operator, and what its results are.
 
-torch's own Meta kernel is asked once for each choice of dtypes: what the operator refuses is
-refused with torch's words, and a result has the dtype that it has on the CPU.
+torch's own Meta kernel is asked once for each choice of dtypes, and the CPU's where Meta has no
+check (contract.py): what one of them refuses goes to the CPU, and a result has the dtype that it
+has there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bringup import jit
 from bringup._language.signature import C_TYPES, dtype_name
 from bringup.errors import MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
+from bringup.ops.operators.contract import is_number, refusal
 from bringup.ops.operators.entry import Operand, pointwise_entry, reduction_entry
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
@@ -87,9 +89,9 @@ class Planner:
                 f"tensor argument ({', '.join(sorted(names))}), or out, out0, out1, ..."
             )
 
-    def __call__(self, values: list[Any]) -> Plan | None:
-        """The plan for a call with these arguments in schema order; None when the kernel does not
-        take it. Raises what torch raises for a call that the operator does not take.
+    def __call__(self, values: list[Any]) -> Plan | Exception | None:
+        """The plan for a call with these arguments in schema order; None when the kernel takes no
+        such call, torch's error when the operator does not take this one.
         """
         with _disable_current_modes():
             try:
@@ -98,6 +100,8 @@ class Planner:
                 written = self._written(values, results)
             except NotImplementedError:
                 return None
+            except Exception as error:
+                return error.with_traceback(None)
         if self._declaration.kind == "pointwise":
             self._check_shape(inputs, shapes)
         if not results:
@@ -107,9 +111,21 @@ class Planner:
             for dtype in (*results, *written)
         ):
             return None
-        decided = self._decided(inputs, results[0])
+        decided = self._decided(inputs, results[0], written[0])
         if decided not in self._declaration.supports or not self._has_named_dtypes(inputs):
             return None
+        if self._declaration.kind == "reduction" and _rounds(inputs[0].dtype, decided):
+            return None  # before it adds, which the kernel does not
+        with _disable_current_modes():
+            refused = refusal(
+                self._overload,
+                self._declaration.kind,
+                self._declaration.supports,
+                values,
+                shapes,
+            )
+        if refused is not None:
+            return refused
         kernel = self._compile(values, inputs, decided, written)
         return None if kernel is None else (written, kernel, decided)
 
@@ -154,7 +170,9 @@ class Planner:
             "pointwise; use kind='raw'"
         )
 
-    def _decided(self, inputs: Sequence[Any], result: torch.dtype) -> torch.dtype:
+    def _decided(
+        self, inputs: Sequence[Any], result: torch.dtype, written: torch.dtype
+    ) -> torch.dtype:
         """The dtype that decides which binary runs: that in which torch computes, before half
         precision is widened.
         """
@@ -165,20 +183,36 @@ class Planner:
             given = _dtype_of(inputs[names.index(named)]) if named in names else None
             return given or next(found for v in inputs if (found := _dtype_of(v)) is not None)
         if self._declaration.kind == "reduction":
+            if any(p.role == "dtype" for p in self._overload.parameters):
+                return written  # torch converts the elements first
             own: torch.dtype = tensors[0].dtype
             index = not result.is_floating_point and own.is_floating_point
             return own if index or result is torch.bool else result
         if result is not torch.bool:
             return result
         values = [
-            v.item() if isinstance(v, torch.Tensor) and _is_number(v) else v
+            v.item() if isinstance(v, torch.Tensor) and is_number(v) else v
             for v, i in zip(inputs, self._overload.operands, strict=True)
             if self._overload.parameters[i].role in {"tensor", "scalar"} and v is not None
         ]
         promoted: torch.dtype = elementwise_dtypes(
             *values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
         )[1]
-        return promoted
+        # add's alpha promotes nothing: of bools it computes in bool, unlike a comparison.
+        of_bools = all(v.dtype is torch.bool for v in tensors)
+        return result if of_bools and not self._compares(inputs) else promoted
+
+    def _compares(self, inputs: Sequence[Any]) -> bool:
+        """Whether the results are bools of numbers, too."""
+        numbers = [
+            torch.empty(v.shape, device="meta") if isinstance(v, torch.Tensor) else v
+            for v in inputs
+        ]
+        try:
+            with _disable_current_modes():
+                return self._made(numbers)[1][0] is torch.bool
+        except RuntimeError:  # bitwise operators take none
+            return False
 
     def _compile(
         self,
@@ -226,9 +260,8 @@ class Planner:
             if self._declaration.kind == "reduction" and parameter.role in _NOT_GIVEN:
                 continue
             optional = parameter.optional
-            if isinstance(value, torch.Tensor) and not _is_number(value):
-                rounds = decided in _WIDENED and value.dtype is not decided
-                rounded = _c_type(decided) if rounds else ""
+            if isinstance(value, torch.Tensor) and not is_number(value):
+                rounded = _c_type(decided) if _rounds(value.dtype, decided) else ""
                 operands.append(Operand("tensor", _c_type(value.dtype), optional, rounded=rounded))
             elif value is None:
                 operands.append(Operand("none", _NUMBERS.get(parameter.type, "")))
@@ -304,9 +337,9 @@ def _has_one_dtype(value: Any) -> bool:
     return len({v.dtype for v in tensors if isinstance(v, torch.Tensor)}) <= 1
 
 
-def _is_number(tensor: torch.Tensor) -> bool:
-    """Whether it stands for a number: 0-dimensional, on the host."""
-    return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
+def _rounds(given: torch.dtype, computed: torch.dtype) -> bool:
+    """Whether torch rounds an operand to half precision before it computes."""
+    return computed in _WIDENED and given is not computed
 
 
 def _has_c_type(value: Any) -> bool:
@@ -320,7 +353,7 @@ def _has_c_type(value: Any) -> bool:
 def _meta(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_meta(item) for item in value]
-    if not isinstance(value, torch.Tensor) or _is_number(value):
+    if not isinstance(value, torch.Tensor) or is_number(value):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 

@@ -1,0 +1,170 @@
+"""What the CPU takes, where torch's Meta kernels have no check: asked on small tensors.
+
+A call that the CPU refuses goes to the CPU: its answer or its error is the user's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from bringup.errors import SchemaError
+from bringup.ops.operators.family import Kind, Overload, functional_form
+
+__all__ = ["check_declared", "is_number", "refusal"]
+
+_MOST_ELEMENTS = 1 << 16  # of the call's operands and results, for stand-ins of their sizes
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+# The dtypes that every operator takes, where it takes such numbers at all; bools are masks or not.
+_USUAL = dict.fromkeys((torch.float16, torch.bfloat16, torch.float64), torch.float32)
+_USUAL |= {getattr(torch, name): torch.int64 for name in ("uint8", "int8", "int16", "int32")}
+_NO_BOOLS = {**_USUAL, torch.bool: torch.int64}
+
+Bounds = tuple[int, int]  # of the sizes of stand-ins
+_AS_GIVEN, _FEW, _AT_MOST_ONE = (0, _MOST_ELEMENTS), (1, 2), (0, 1)
+
+
+def refusal(
+    overload: Overload,
+    kind: Kind,
+    supports: Collection[torch.dtype],
+    values: Sequence[Any],
+    results: Sequence[torch.Size],
+) -> Exception | None:
+    """How the CPU refuses a call that torch's Meta kernel takes.
+
+    Args:
+        overload: the operator; only those of torch that draw no random numbers are asked.
+        kind: of its kernel.
+        supports: the dtypes that its author declared: there the CPU need not have a kernel.
+        values: all arguments in schema order.
+        results: the shapes of the results.
+
+    Returns:
+        None where the CPU takes the call, and where a raw operator may have refused the numbers of
+        the stand-ins, and no dtype.
+    """
+    seeded = torch.Tag.nondeterministic_seeded in overload.function.tags
+    if seeded or not overload.name.startswith("aten::"):
+        return None
+    inputs = [v for i in overload.operands for v in _tensors(values[i])]
+    small = sum(map(math.prod, (*results, *(v.shape for v in inputs)))) <= _MOST_ELEMENTS
+    if any(v.numel() == 0 for v in inputs):  # refused for the sizes, or not at all
+        error = _asked(overload, values, 0, _AS_GIVEN if small else _AT_MOST_ONE)
+        if error is not None and not isinstance(error, NotImplementedError):
+            return error
+    declared = kind == "raw" or all(v.dtype in supports for v in inputs)
+    functional = functional_form(overload, kind)
+    operands = [values[i] for i in overload.operands]
+    error = None
+    for number, sizes in ((0, _FEW), (1, _FEW), *(((0, _AS_GIVEN),) if small else ())):
+        error = _asked(overload, values, number, sizes)
+        if error is None or (declared and isinstance(error, NotImplementedError)):
+            return None
+        for usual in (_USUAL, _NO_BOOLS) if kind == "raw" else ():
+            if _asked(functional, operands, number, sizes, usual) is None:
+                return error
+    return None if kind == "raw" else error
+
+
+def check_declared(overload: Overload, kind: Kind) -> None:
+    """Refuses what no kernel of this kind can compute.
+
+    Raises:
+        SchemaError: the operator gives views or no tensors, or `kind` is "reduction" and it does
+            not reduce.
+    """
+    schema = overload.function._schema
+    where = f"{overload.qualified_name}: a kernel of kind {kind!r}"
+    shared = [a.alias_info for a in (*schema.arguments, *schema.returns)]
+    views = any(alias is not None and not alias.is_write for alias in shared)
+    if views or torch.Tag.inplace_view in overload.function.tags:
+        raise SchemaError(
+            f"{where} writes results of its own, and this operator gives a view of its argument: "
+            "the device's views need no kernel"
+        )
+    others = [str(r.type) for r in schema.returns if str(r.type) != "Tensor"]
+    if others:
+        raise SchemaError(f"{where} gives tensors, and this operator {', '.join(others)}")
+    if kind == "reduction" and overload.functional and overload.name.startswith("aten::"):
+        _check_reduces(overload, where)
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """Whether it stands for a number: 0-dimensional, on the host."""
+    return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
+
+
+def _check_reduces(overload: Overload, where: str) -> None:
+    """Asks Meta: torch's reductions take any rank, and leave the other dims as they are."""
+    has_dims = any(p.role == "dim" for p in overload.parameters)
+    expected = [3, 4] if has_dims else []
+    arguments = list(zip(overload.parameters, overload.function._schema.arguments, strict=True))
+    found = ""
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        try:
+            made = overload.call([_probe(p, a, dtype) for p, a in arguments])
+        except NotImplementedError:
+            return  # nothing is known of it
+        except Exception as error:
+            found = found or f"an error, {error}"
+            continue
+        shapes = [list(result.shape) for result in _tensors(made)]
+        if all(shape == expected for shape in shapes):
+            return
+        found = f"results of shape {', '.join(map(str, shapes))}"
+        break
+    reduced = "dim 0" if has_dims else "all dims"
+    raise SchemaError(
+        f"{where} gets the elements of {reduced} of a tensor of shape [2, 3, 4] for results of "
+        f"shape {expected}, and this operator gives {found}; use kind='pointwise' or 'raw'"
+    )
+
+
+def _probe(parameter: Any, argument: Any, dtype: torch.dtype) -> Any:
+    if parameter.role == "tensor":
+        return torch.empty(2, 3, 4, dtype=dtype, device="meta")
+    if parameter.role == "dim":
+        return [0] if parameter.type.startswith("List") else 0
+    if argument.has_default_value():
+        return argument.default_value
+    return None if parameter.optional else False if parameter.role == "keepdim" else 1
+
+
+def _asked(
+    overload: Overload,
+    values: Sequence[Any],
+    number: int,
+    sizes: Bounds,
+    dtypes: dict[torch.dtype, torch.dtype] | None = None,
+) -> Exception | None:
+    """How the CPU refuses stand-ins full of `number`, with `dtypes` for their own ones."""
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [stand_in(item) for item in value]
+        if isinstance(value, torch.dtype):
+            return (dtypes or {}).get(value, value)
+        if not isinstance(value, torch.Tensor) or is_number(value):
+            return value
+        shape = [min(max(n, sizes[0]), sizes[1]) for n in value.shape]
+        return torch.full(shape, number, dtype=stand_in(value.dtype), device="cpu")
+
+    given = [
+        torch.empty(0, dtype=value.dtype, device="cpu") if p.role == "out" else stand_in(value)
+        for p, value in zip(overload.parameters, values, strict=True)
+    ]
+    try:
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            overload.call(given)
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    return [v for v in values if isinstance(v, torch.Tensor)]
