@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.sweeps.support import told
 
 # Where a session of pytest within this one finds the kernels that this one compiled.
