@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <unordered_map>
 
@@ -89,7 +90,9 @@ class PythonSession : public en::SessionSteps {
   uint64_t fusions() const override { return call<uint64_t>(session_, "fusions"); }
   void settle() override { call<void>(session_, "settle"); }
   bool can_copy() const override { return can_copy_; }
-  void copy_output(uint32_t output) override { call<void>(session_, "copy_output", output); }
+  void copy_outputs(const std::vector<uint32_t>& outputs) override {
+    call<void>(session_, "copy_outputs", outputs);
+  }
   void commit() override { call<void>(session_, "commit"); }
   void rollback() override { call<void>(session_, "rollback"); }
 

@@ -72,6 +72,17 @@ struct Split {
   bool is_split = true;
 };
 
+// The results that lay in one storage with another; not those that shared memory with `given`.
+std::vector<uint32_t> stored_with(uint32_t output, const SharedOutputs& before, NodeId given) {
+  std::vector<uint32_t> found;
+  if (output >= before.storage.size()) return {output};  // other results altogether
+  for (uint32_t index = 0; index < before.storage.size(); ++index) {
+    const bool is_alike = before.storage[index] == before.storage[output];
+    if (is_alike && !before.given.contains({index, given})) found.push_back(index);
+  }
+  return found;
+}
+
 }  // namespace
 
 SharedOutputs shared_outputs(const Graph& graph) {
@@ -101,6 +112,7 @@ SharedOutputs shared_outputs(const Graph& graph) {
     const uint32_t storage = storages.find(index);
     const uint32_t part = splits[storage].is_split ? parts[index].second + 1 : 0;
     shared.first.push_back(firsts.try_emplace({storage, part}, index).first->second);
+    shared.storage.push_back(storage);
   }
   return shared;
 }
@@ -110,18 +122,19 @@ std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs&
   const SharedOutputs now = shared_outputs(graph);
   for (const auto& [index, node] : now.given) {
     if (before.given.contains({index, node})) continue;
-    return NewlyShared{index, "result " + std::to_string(index) +
-                                  " of the graph would share memory with " +
-                                  quoted(graph.name_text(node)) +
-                                  ", which it did not before: copy it (aten::clone)"};
+    return NewlyShared{
+        stored_with(index, before, node),
+        "result " + std::to_string(index) + " of the graph would share memory with " +
+            quoted(graph.name_text(node)) + ", which it did not before: copy it (aten::clone)"};
   }
   if (now.first.size() != before.first.size()) return std::nullopt;  // other results altogether
   for (uint32_t index = 0; index < now.first.size(); ++index) {
     const uint32_t other = now.first[index];
     if (before.first[index] == before.first[other]) continue;
-    return NewlyShared{index, "results " + std::to_string(other) + " and " + std::to_string(index) +
-                                  " of the graph would share memory, which they did not before: "
-                                  "copy one (aten::clone)"};
+    return NewlyShared{stored_with(index, before, kNoNode),
+                       "results " + std::to_string(other) + " and " + std::to_string(index) +
+                           " of the graph would share memory, which they did not before: "
+                           "copy one (aten::clone)"};
   }
   return std::nullopt;
 }

@@ -18,6 +18,8 @@ struct SharedOutputs {
   std::set<std::pair<uint32_t, NodeId>> given;
   // For each result the first one that it may share memory with, itself if there is none.
   std::vector<uint32_t> first;
+  // For each result the one that stands for all that may lie in its storage, parts of it or not.
+  std::vector<uint32_t> storage;
 };
 
 // The outputs of an operator that gives several views of one argument (split, unbind) are taken
@@ -26,7 +28,7 @@ SharedOutputs shared_outputs(const Graph& graph);
 
 // A result that must not stay as it is.
 struct NewlyShared {
-  uint32_t output = 0;  // its position
+  std::vector<uint32_t> outputs;  // its position, and those of what lay in one storage with it
   std::string reason;
 };
 

@@ -69,7 +69,7 @@ class Session {
     steps_.settle();
     while (std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_)) {
       if (!steps_.can_copy()) throw EngineError(ErrorCode::kPass, std::move(found->reason));
-      steps_.copy_output(found->output);
+      steps_.copy_outputs(found->outputs);
     }
   }
 

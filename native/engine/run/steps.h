@@ -49,8 +49,8 @@ class SessionSteps {
   // Whether `copy_output` can be asked for; where nobody makes copies, a match that would let
   // results share memory is left alone.
   virtual bool can_copy() const { return false; }
-  // Lets result number `output` of the graph be a copy, so that it shares no memory.
-  virtual void copy_output(uint32_t /*output*/) {}
+  // Lets results of the graph lie in a copy of the memory that they are views of, one for all.
+  virtual void copy_outputs(const std::vector<uint32_t>& /*outputs*/) {}
   // Repeats the edits on what the graph mirrors and ends the transaction.
   virtual void commit() = 0;
   // Ends the transaction, if one is open, and undoes its edits.

@@ -564,7 +564,7 @@ class Graph(GraphTree):
         difference = self.dialect.difference(former, current)
         if difference is None and not self.dialect.same_layout(former, current):
             self._relaid.update(dict.fromkeys(old.users))
-            self._expect(Expectation(new, former, old.users))
+            self._expect(Expectation.of(new, former, old))
         return difference
 
     def _expect(self, expectation: Expectation) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bringup.errors import PassError
 from bringup.ir._engine import NodeBase
 from bringup.ir.dialect import Dialect
 from bringup.ir.effects import AliasAnalysis
 from bringup.ir.node import CONSTANT, INPUT, Node, Value
+from bringup.ir.outputs import replace_output
 from bringup.ir.protocols import EditableGraph
 
 __all__ = ["Expectation", "settle"]
@@ -17,11 +18,25 @@ __all__ = ["Expectation", "settle"]
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """How a value looked to some of its readers before its layout changed."""
+    """How a value looked to some of its readers before its layout changed.
+
+    Attributes:
+        node: computes the value, whose handle does not tell once it is gone.
+        results: at which places the graph returns what these readers read.
+    """
 
     value: Value
+    node: Node
     meta: object
     readers: tuple[Node, ...]
+    results: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Value, meta: object, read: Value) -> Expectation:
+        """What the readers of `read`, which `value` is or stands for, count on."""
+        outputs = read.graph.outputs
+        results = tuple(index for index, item in enumerate(outputs) if item is read)
+        return cls(value, value.node, meta, read.users, results)
 
 
 def settle(
@@ -61,7 +76,7 @@ class _Settling:
     def run(self, relaid: Iterable[Node], expected: Iterable[Expectation]) -> None:
         self._agenda.update(dict.fromkeys(relaid))
         for item in expected:
-            if self._graph.owns(item.value.node):
+            if self._graph.owns(item.node):
                 self._expect(item)
         while self._agenda:
             self._agenda = {node: None for node in self._agenda if self._graph.owns(node)}
@@ -91,7 +106,7 @@ class _Settling:
             self._graph.set_meta(value, meta)
             if not self._dialect.same_layout(former, meta):
                 self._agenda.update(dict.fromkeys(value.users))
-                self._expect(Expectation(value, former, value.users))
+                self._expect(Expectation.of(value, former, value))
 
     def _expect(self, item: Expectation) -> None:
         """Remember what readers of a value counted on; restore it if one depends on strides."""
@@ -99,8 +114,11 @@ class _Settling:
         known = self._expected.get(item.value)
         if known is not None and not self._dialect.same_layout(known.meta, item.meta):
             return
-        readers += () if known is None else known.readers
-        self._expected[item.value] = Expectation(item.value, item.meta, readers)
+        results = item.results
+        if known is not None:
+            readers, results = readers + known.readers, results + known.results
+        item = replace(item, readers=readers, results=results)
+        self._expected[item.value] = item
         if any(self._depends_on_strides(node) for node in readers) or self._is_returned(item.value):
             self._restore(item.value)
 
@@ -129,9 +147,12 @@ class _Settling:
         if copy is None:
             return False
         for reader in readers:
-            self._graph.exchange(reader, {value: copy})
             if reader is not self._graph.output_node:
+                self._graph.exchange(reader, {value: copy})
                 self._agenda[reader] = None
+        for result in item.results:  # others may return the value itself
+            if self._graph.outputs[result] is value:
+                replace_output(self._graph, result, copy)
         return True
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect
 from bringup.ir.node import Node, Value
+from bringup.ir.operators import Operator
 
 __all__ = ["Calls", "EditableGraph"]
 
@@ -33,6 +34,15 @@ class EditableGraph(Protocol):
     def insert(
         self, op_type: str, arguments: tuple[object, ...], *, before: Node | None = None
     ) -> Node: ...
+    def insert_call(
+        self,
+        operator: Operator,
+        arguments: tuple[object, ...],
+        *,
+        before: Node | None = None,
+        output_count: int | None = None,
+    ) -> Node: ...
+    def set_outputs(self, *outputs: object) -> None: ...
     def set_meta(self, value: Value, meta: object) -> None: ...
     def exchange(self, node: Node, values: Mapping[Value, Value]) -> None: ...
 

@@ -15,6 +15,7 @@ from bringup import ir, settings
 from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRewriteError
 from bringup.ir.edits import Committer
 from bringup.ir.inference import shapes_withheld
+from bringup.ir.outputs import on_copies
 from bringup.passes.definition.base import FusionBasePass, PatternFusionPass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.stages import PassStage
@@ -51,7 +52,7 @@ class Session:
         error: that failed last.
         has_listeners: as given; the engine asks once.
         is_limited: whether the number of rewrites is limited; likewise.
-        can_copy: whether `copy_output` can be asked for; likewise.
+        can_copy: whether `copy_outputs` can be asked for; likewise.
     """
 
     aliases: ir.AliasAnalysis  # after `prepare`
@@ -129,13 +130,15 @@ class Session:
         ir.topological_sort(self.graph)
         self.graph.settle_layouts()
 
-    def copy_output(self, output: int) -> None:
-        """Let a result of the graph be a copy of what it is when the graph ends."""
-        graph = self.graph
+    def copy_outputs(self, outputs: Sequence[int]) -> None:
+        """Let results lie in a copy of the memory that they have when the graph ends: they share it
+        with each other as before, and with nothing else.
+        """
         assert self._copy_operator is not None, "the engine asks `can_copy`"
-        end = graph.output_node
-        copy = graph.insert(self._copy_operator, (graph.outputs[output],), before=end)
-        ir.replace_output(graph, output, copy.output)
+        results = [self.graph.outputs[output] for output in outputs]
+        copies = on_copies(self.graph, results, self._copy_operator)
+        for output, copy in zip(outputs, copies, strict=True):
+            ir.replace_output(self.graph, output, copy)
 
     def commit(self) -> None:
         """Hand the edits on and close the transaction."""

@@ -213,6 +213,47 @@ def test_only_the_result_that_shares_is_copied():
     assert module.code.count("aten.clone") == 1
 
 
+def shared(*tensors):
+    """Which of these lie in one storage."""
+    return [tensor.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr()
+            for tensor in tensors]  # fmt: skip
+
+
+def viewed(x):
+    result = x + 0
+    return result, result.view(-1), result.t(), result[0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_that_share_memory_go_on_sharing_it_with_each_other_alone(compiled):
+    x = X.clone()
+    function = make_fx(viewed, tracing_mode="fake")(x)
+    compiler.apply_passes(function)
+    if compiled:
+        function = torch.compile(viewed, backend="bringup")
+    with torch.no_grad():
+        results = function(x)
+    assert shared(*results, x) == [True, True, True, True, False]
+    results[0].fill_(7)
+    assert all((result == 7).all() for result in results)
+    assert torch.equal(x, X)
+
+
+def test_result_that_is_the_input_stays_what_it_is_beside_a_copy_laid_out_anew():
+    """The one returns a view of the input, the other what was dense."""
+
+    def function(x):
+        wide = x.expand(2, 3)
+        return wide, wide + 0
+
+    x = torch.arange(3.0)
+    module = make_fx(function, tracing_mode="fake")(x)
+    compiler.apply_passes(module)
+    view, dense = module(x)
+    assert shared(x, view, dense) == [True, True, False]
+    assert (view.stride(), dense.stride()) == ((0, 1), (3, 1))
+
+
 def test_inner_identity_is_not_copied():
     module = make_fx(lambda x: (x + 0) * 2)(X)
     compiler.apply_passes(module)
