@@ -67,11 +67,27 @@ Ref owner_of(const GraphCore& core) {
 #endif
 }
 
+// What an object is equal by: a number by its bits, which == does not compare.
+Ref identity_of(PyObject* object) {
+  if (PyFloat_Check(object)) {
+    const double real = PyFloat_AS_DOUBLE(object);
+    return Ref::checked(
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&real), sizeof real));
+  }
+  if (PyComplex_Check(object)) {
+    const Py_complex both = PyComplex_AsCComplex(object);
+    return Ref::checked(
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&both), sizeof both));
+  }
+  return Ref::borrowed(object);
+}
+
 // What is met here was either hashed once, or cannot be hashed and counts by identity.
 uint32_t ObjectTable::intern(PyObject* object) {
   if (const auto known = numbers_.find(object); known != numbers_.end()) return known->second;
   if (!index_) index_ = Ref::checked(PyDict_New());
-  Ref key = Ref::checked(PyTuple_Pack(2, Py_TYPE(object), object));
+  const Ref identity = identity_of(object);
+  Ref key = Ref::checked(PyTuple_Pack(2, Py_TYPE(object), identity.get()));
   PyObject* found = PyDict_GetItemWithError(index_.get(), key.get());
   if (found != nullptr) return static_cast<uint32_t>(PyLong_AsUnsignedLong(found));
   const auto number = static_cast<uint32_t>(objects_.size());

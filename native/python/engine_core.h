@@ -51,7 +51,7 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// Python objects that are arguments: equal ones (type and ==) have one number.
+// Python objects that are arguments: equal ones (type and ==; numbers to the bit) have one number.
 class ObjectTable {
  public:
   uint32_t intern(PyObject* object);

@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/util/numbers.h"
 #include "python/engine_fx.h"
 #include "python/engine_handles.h"
 
@@ -70,8 +71,7 @@ bool same_head(const en::Argument& one, const en::Argument& other) {
     case en::Tag::kInt:
       return one.integer == other.integer;
     case en::Tag::kFloat:
-      return one.number == other.number ||
-             (one.number != one.number && other.number != other.number);
+      return en::same_number(one.number, other.number);
     case en::Tag::kValue:
       return one.value == other.value;
     default:

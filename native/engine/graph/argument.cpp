@@ -3,12 +3,10 @@
 #include <charconv>
 #include <string>
 
+#include "engine/util/numbers.h"
+
 namespace bringup::engine {
 namespace {
-
-bool same_number(double left, double right) {
-  return left == right || (left != left && right != right);
-}
 
 bool symbol_is(StringId symbol, int64_t number) {
   return Strings::text(symbol) == std::to_string(number);

@@ -83,8 +83,8 @@ class ArgumentList {
 // Whether the extents and counts of a run fit together, and it has `count` items at the top.
 bool well_formed(ArgumentSpan items, uint32_t count);
 
-// Whether two runs mean the same: types must agree (True is not 1, and 1 not 1.0), NaN is NaN, a
-// symbolic integer that is a number equals this number.
+// Whether two runs mean the same: types must agree (True is not 1, and 1 not 1.0), numbers to the
+// bit; a symbolic integer that is a number equals this number.
 bool same(ArgumentSpan left, ArgumentSpan right);
 
 // The item at `position` of a run with all that belongs to it.

@@ -135,20 +135,13 @@ std::optional<size_t> first_difference(const ConstantArgument& wanted, const Con
   if (!readable) return 0;
   const size_t count = found.bytes.size() / width(*format);
   const bool one = !wanted.sizes.has_value();
-  bool exact = is_whole(*format) && wanted.atol == 0 && wanted.rtol == 0;
-  for (const auto& value : wanted.values) exact = exact && value.is_whole;
   for (size_t i = 0; i < count && (one || i < wanted.values.size()); ++i) {
     const auto& value = wanted.values[one ? 0 : i];
     const std::byte* data = found.bytes.data() + i * width(*format);
-    if (exact) {
-      if (value.whole != whole_at(data, *format)) return i;
-      continue;
-    }
-    const double expected =
-        rounded(value.is_whole ? static_cast<double>(value.whole) : value.real, *format);
-    const double got = real_at(data, *format);
-    const bool near = std::fabs(got - expected) <= wanted.atol + wanted.rtol * std::fabs(expected);
-    if (!(got == expected || near || (std::isnan(got) && std::isnan(expected)))) return i;
+    const bool fits = is_whole(*format) ? wanted.fits(value, {true, whole_at(data, *format), 0})
+                                        : wanted.fits({false, 0, rounded(value.as_real(), *format)},
+                                                      {false, 0, real_at(data, *format)});
+    if (!fits) return i;
   }
   return std::nullopt;
 }

@@ -97,7 +97,7 @@ Lookahead::Answer Lookahead::compare(const SubPattern& sub, uint32_t wanted, Arg
     return tag == Tag::kList ? compare_list(sub, wanted, found, behind) : Answer::kYes;
   }
   if (tag == Tag::kValue || tag >= Tag::kList) return Answer::kNo;
-  return answer(predicates_.same_leaf(term, found.front()));
+  return answer(predicates_.same_leaf(term, found.front(), true));
 }
 
 Lookahead::Answer Lookahead::compare_list(const SubPattern& sub, uint32_t wanted,
@@ -144,7 +144,9 @@ Lookahead::Answer Lookahead::compare_value(const SubPattern& sub, const Term& wa
 }
 
 bool Lookahead::compare_open(const Term& wanted, ArgumentSpan found) const {
-  if (wanted.kind == Term::Kind::kAny) return predicates_.fits_any(program_.any(wanted), found);
+  if (wanted.kind == Term::Kind::kAny) {
+    return predicates_.fits_any(program_.any(wanted), found, true);
+  }
   if (wanted.kind == Term::Kind::kConstant) {
     return predicates_.mismatch(program_.constant(wanted), found.front()) ==
            Predicates::Mismatch::kNone;

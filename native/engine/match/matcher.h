@@ -111,6 +111,8 @@ class Matcher {
   void compare(const Goal& goal);
   void compare_term(const Goal& goal);
   void compare_host(const Goal& goal);
+  template <class Fits>
+  bool fits_kind(const Goal& goal, const Fits& fits) const;
   void compare_nest(const Goal& goal);
   void compare_list(const Goal& goal);
   void compare_items(const Goal& goal, uint32_t term, const Argument* found);

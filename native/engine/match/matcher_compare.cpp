@@ -30,7 +30,8 @@ void Matcher::compare_term(const Goal& goal) {
   if (term.is_value()) return compare_value(goal);
   if (term.kind == Term::Kind::kAny) {
     const CompiledAny& any = program_->any(term);
-    if (!predicates_.fits_any(any, found)) return differs(goal);
+    const auto fits = [&](bool any_kind) { return predicates_.fits_any(any, found, any_kind); };
+    if (!fits_kind(goal, fits)) return differs(goal);
     return bind_name(goal, any.name, captured, *any.text);
   }
   if (term.kind == Term::Kind::kConstant) {
@@ -47,6 +48,14 @@ void Matcher::compare_term(const Goal& goal) {
   compare_host(goal);
 }
 
+// Whether a host argument fits, at last with a number of the other kind where the call takes both.
+template <class Fits>
+bool Matcher::fits_kind(const Goal& goal, const Fits& fits) const {
+  if (fits(false)) return true;
+  const bool is_scalar = program_->term(goal.wanted).is_scalar;
+  return is_scalar && fits(true) && predicates_.takes_any_kind(goal.node);
+}
+
 void Matcher::compare_host(const Goal& goal) {
   const Term& term = program_->term(goal.wanted);
   const ArgumentSpan found(goal.found, 1 + size_t{goal.found->extent});
@@ -54,7 +63,10 @@ void Matcher::compare_host(const Goal& goal) {
   if (ignored && Predicates::is_plain(found)) return end_alternative();
   if (term.kind == Term::Kind::kNest) return compare_nest(goal);
   const bool host = goal.found->tag != Tag::kValue && !goal.found->is_nest();
-  if (!host || !predicates_.same_leaf(term, *goal.found)) return differs(goal);
+  const auto same = [&](bool any_kind) {
+    return predicates_.same_leaf(term, *goal.found, any_kind);
+  };
+  if (!host || !fits_kind(goal, same)) return differs(goal);
   end_alternative();
 }
 

@@ -5,8 +5,34 @@
 #include <cstring>
 
 #include "engine/graph/text.h"
+#include "engine/util/numbers.h"
 
 namespace bringup::engine {
+
+namespace {
+
+// Whether a number of one kind is one of the other kind that a call's argument may be.
+bool same_scalar(const Argument& left, const Argument& right) {
+  if (left.tag == Tag::kInt && right.tag == Tag::kFloat) {
+    return same_number(left.integer, right.number);
+  }
+  return left.tag == Tag::kFloat && right.tag == Tag::kInt &&
+         same_number(right.integer, left.number);
+}
+
+}  // namespace
+
+bool ConstantArgument::fits(const Number& expected, const Number& got) const {
+  if (atol == 0 && rtol == 0) {
+    if (expected.is_whole && got.is_whole) return expected.whole == got.whole;
+    if (expected.is_whole) return same_number(expected.whole, got.real);
+    if (got.is_whole) return same_number(got.whole, expected.real);
+    return same_number(expected.real, got.real);
+  }
+  const double wanted = expected.as_real(), found = got.as_real();
+  const bool near = std::fabs(found - wanted) <= atol + rtol * std::fabs(wanted);
+  return near || wanted == found || same_number(wanted, found);
+}
 
 bool AnyArgument::bounded() const {
   constexpr double kEndless = std::numeric_limits<double>::infinity();
@@ -18,20 +44,43 @@ Predicates::Predicates(const Program& program, const Graph& graph, std::vector<u
   objects_.resize(program.objects().size(), kNoSlot);
 }
 
-bool Predicates::same_leaf(const Term& wanted, const Argument& found) const {
+bool Predicates::same_leaf(const Term& wanted, const Argument& found, bool any_kind) const {
+  if (any_kind && wanted.is_scalar && same_scalar(wanted.host, found)) return true;
   if (wanted.host.tag != Tag::kOpaque) return same({&wanted.host, 1}, {&found, 1});
   return found.tag == Tag::kOpaque && objects_[wanted.slot] == found.id;
 }
 
 bool Predicates::fits_leaf(const Term& wanted, const Argument& found) const {
-  if (wanted.kind == Term::Kind::kAny) return fits_any(program_.any(wanted), {&found, 1});
+  if (wanted.kind == Term::Kind::kAny) return fits_any(program_.any(wanted), {&found, 1}, true);
   if (wanted.kind == Term::Kind::kConstant) {
     return mismatch(program_.constant(wanted), found) == Mismatch::kNone;
   }
-  return wanted.kind == Term::Kind::kHost && same_leaf(wanted, found);
+  return wanted.kind == Term::Kind::kHost && same_leaf(wanted, found, true);
 }
 
-bool Predicates::same_plain(uint32_t wanted, ArgumentSpan found) const {
+// A floating point tensor among what a call reads decides the dtype, whatever the kind of a number.
+bool Predicates::takes_any_kind(NodeId reader) const {
+  const auto is_floating = [&](const Argument& argument) {
+    if (argument.tag != Tag::kValue) return false;
+    const TensorDesc* desc = graph_.desc(argument.value);
+    const std::string_view dtype = desc == nullptr ? "" : Strings::text(desc->dtype);
+    return dtype.starts_with("float") || dtype == "bfloat16" || dtype.starts_with("complex");
+  };
+  bool found = false;
+  const ArgumentSpan run = graph_.arguments(reader);
+  for (size_t i = 0; i < run.size(); i += 1 + size_t{run[i].extent}) {
+    const ArgumentSpan argument = item_at(run, i);
+    found |= is_floating(argument.front());
+    // each tensor of a list meets the number by itself
+    const ArgumentSpan inside = argument.subspan(1);
+    const bool has_values = !is_plain(inside);
+    if (has_values && !std::all_of(inside.begin(), inside.end(), is_floating)) return false;
+    found |= has_values;
+  }
+  return found;
+}
+
+bool Predicates::same_plain(uint32_t wanted, ArgumentSpan found, bool any_kind) const {
   if (program_.term(wanted).extent + 1 != found.size()) return false;
   for (uint32_t i = 0; i < found.size(); ++i) {
     const Term& term = program_.term(wanted + i);
@@ -39,7 +88,7 @@ bool Predicates::same_plain(uint32_t wanted, ArgumentSpan found) const {
       const bool alike = term.host.tag == found[i].tag && term.host.count == found[i].count &&
                          term.extent == found[i].extent;
       if (!alike) return false;
-    } else if (found[i].is_nest() || !same_leaf(term, found[i])) {
+    } else if (found[i].is_nest() || !same_leaf(term, found[i], any_kind)) {
       return false;
     }
   }
@@ -74,16 +123,9 @@ uint8_t kind_of(Tag tag) {
   }
 }
 
-bool is_close(const ConstantArgument& wanted, const Argument& found) {
-  const auto& value = wanted.values.front();
-  const bool found_whole = found.tag != Tag::kFloat;
-  if (value.is_whole && found_whole && wanted.atol == 0 && wanted.rtol == 0) {
-    return value.whole == found.integer;
-  }
-  const double expected = value.is_whole ? static_cast<double>(value.whole) : value.real;
-  const double got = found_whole ? static_cast<double>(found.integer) : found.number;
-  const bool near = std::fabs(got - expected) <= wanted.atol + wanted.rtol * std::fabs(expected);
-  return got == expected || near || (std::isnan(got) && std::isnan(expected));
+ConstantArgument::Number number_of(const Argument& host) {
+  if (host.tag == Tag::kFloat) return {false, 0, host.number};
+  return {true, host.integer, 0};
 }
 
 std::string form_text(const ConstantData& data) {
@@ -94,18 +136,19 @@ std::string form_text(const ConstantData& data) {
 
 }  // namespace
 
-bool Predicates::fits_any(const CompiledAny& wanted, ArgumentSpan found) const {
+bool Predicates::fits_any(const CompiledAny& wanted, ArgumentSpan found, bool any_kind) const {
   const Argument& head = found.front();
   const AnyArgument& what = *wanted.what;
   if (what.kinds != 0 && (what.kinds & kind_of(head.tag)) == 0) return false;
-  if (what.among && std::none_of(wanted.among.begin(), wanted.among.end(),
-                                 [&](uint32_t term) { return same_plain(term, found); })) {
+  if (what.among && std::none_of(wanted.among.begin(), wanted.among.end(), [&](uint32_t term) {
+        return same_plain(term, found, any_kind);
+      })) {
     return false;
   }
   if (!what.bounded()) return true;
   if (head.tag != Tag::kInt && head.tag != Tag::kFloat) return false;
-  const double number = head.tag == Tag::kInt ? static_cast<double>(head.integer) : head.number;
-  return what.at_least <= number && number <= what.at_most;
+  if (head.tag == Tag::kInt) return is_between(what.at_least, head.integer, what.at_most);
+  return what.at_least <= head.number && head.number <= what.at_most;
 }
 
 bool Predicates::is_constant(const Argument& found) const {
@@ -122,7 +165,8 @@ Predicates::Mismatch Predicates::mismatch(const CompiledConstant& wanted,
   const bool open = what.values.empty() && !what.sizes;
   if (open) return Mismatch::kNone;
   if (found.tag != Tag::kValue) {
-    return !what.sizes && is_close(what, found) ? Mismatch::kNone : Mismatch::kValue;
+    const bool fits = !what.sizes && what.fits(what.values.front(), number_of(found));
+    return fits ? Mismatch::kNone : Mismatch::kValue;
   }
   const ConstantData* data = graph_.payload(found.value.node);
   if (data == nullptr) return Mismatch::kUnknown;

@@ -23,16 +23,19 @@ class Predicates {
   const Graph& graph() const { return graph_; }
   const Program& program() const { return program_; }
 
-  // A host argument that is no nest.
-  bool same_leaf(const Term& wanted, const Argument& found) const;
+  // A host argument that is no nest. `any_kind`: for a Scalar 1 and 1.0 are one number, as they are
+  // to a call that `takes_any_kind`.
+  bool same_leaf(const Term& wanted, const Argument& found, bool any_kind) const;
+  // Whether the kind of a call's numbers changes neither its results' dtype nor their values.
+  bool takes_any_kind(NodeId reader) const;
   // A host argument that is no nest, against a term that may be an open argument: whether it fits
   // whatever its name stands for elsewhere.
   bool fits_leaf(const Term& wanted, const Argument& found) const;
   // Terms without values or open arguments.
-  bool same_plain(uint32_t wanted, ArgumentSpan found) const;
+  bool same_plain(uint32_t wanted, ArgumentSpan found, bool any_kind = false) const;
   static bool is_plain(ArgumentSpan item);
 
-  bool fits_any(const CompiledAny& wanted, ArgumentSpan found) const;
+  bool fits_any(const CompiledAny& wanted, ArgumentSpan found, bool any_kind) const;
   bool is_constant(const Argument& found) const;
   // Nothing when it fits.
   enum class Mismatch : uint8_t { kNone, kNoConstant, kUnknown, kShape, kValue };

@@ -62,12 +62,15 @@ struct ConstantArgument {
     bool is_whole = true;
     int64_t whole = 0;
     double real = 0;
+    double as_real() const { return is_whole ? static_cast<double>(whole) : real; }
   };
   StringId name = kEmptyString;
   std::vector<Number> values;                 // in row-major order; empty: any
   std::optional<std::vector<int64_t>> sizes;  // nothing: the one value is that of every element
   double atol = 0;
   double rtol = 0;
+  // Whether a number is as expected: the same one, or near where a tolerance is given.
+  bool fits(const Number& expected, const Number& got) const;
 };
 
 // A list of values, or what a list has besides its other items.

@@ -138,12 +138,30 @@ class Compiler {
     }
     made.arguments = add_run(number, graph.arguments(made.id));
     made.keywords = add_run(number, graph.keywords(made.id));
+    mark_scalars(made, graph.op(made.id));
     for (const TermRange& range : {made.arguments, made.keywords}) {
       for (uint32_t i = range.first; i < range.end; ++i) {
         if (program_.terms_[i].is_value()) made.inputs.push_back(i);
       }
     }
     sub(number).nodes[slot] = std::move(made);
+  }
+
+  // Parameters of type Scalar, which take a number of either kind.
+  void mark_scalars(const PatternNode& node, const Operator& op) {
+    static const StringId scalar = Strings::intern("number");
+    static const StringId optional = Strings::intern("Optional[number]");
+    size_t position = 0;
+    for (uint32_t i = node.arguments.first; i < node.arguments.end; ++position) {
+      Term& term = program_.terms_[i];
+      i += 1 + term.extent;
+      if (position >= op.parameters.size()) return;
+      const StringId type = op.parameters[position].type;
+      if (type != scalar && type != optional) continue;
+      term.is_scalar = true;
+      if (term.kind != Term::Kind::kAny) continue;
+      for (const uint32_t one : program_.any(term).among) program_.terms_[one].is_scalar = true;
+    }
   }
 
   void fill_choice(uint32_t number, uint32_t slot) {

@@ -18,6 +18,7 @@ struct Term {
   enum class Kind : uint8_t { kHost, kNest, kInput, kNode, kChoice, kAny, kConstant, kVariadic };
   Kind kind = Kind::kHost;
   bool plain = true;        // holds neither values nor open arguments
+  bool is_scalar = false;   // a number that an operator takes as an integer or a float
   uint32_t extent = 0;      // how many terms follow that belong to this one
   uint32_t slot = kNoSlot;  // of the input, node or choice; the number of the open argument;
                             // of an opaque host argument: which of Program::objects it is

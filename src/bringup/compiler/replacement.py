@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir, passes
+from bringup._numbers import identity, same_number
 from bringup.compiler.aten import AtenDialect
 from bringup.compiler.inference import expression, look
 from bringup.compiler.traced_function import TracedFunction, parameters_of, symbolic_inputs
@@ -193,7 +194,7 @@ def _identity(function: Callable[..., Any]) -> str:
 def _require_same_parameters(search: Callable[..., Any], replace: Callable[..., Any]) -> None:
     """Names, order and defaults: inputs that were exchanged would compute something else."""
     wanted, given = parameters_of(search, "search"), parameters_of(replace, "replace")
-    if list(wanted.items()) != list(given.items()):
+    if identity(list(wanted.items())) != identity(list(given.items())):
         raise TypeError(
             "search and replace must have the same parameters, by name, order and default: "
             f"got {inspect.signature(search)} and {inspect.signature(replace)}"
@@ -218,7 +219,7 @@ def _pattern_of(
 
     def argument_of(node: ir.Node, parameter: str, argument: object) -> object:
         for name, number in scalars.items():
-            if type(argument) is type(number) and argument == number:
+            if same_number(argument, number):
                 found.add(name)
                 return passes.any_value(name)
         is_size = any(not isinstance(value.meta, torch.Tensor) for value in values_in(argument))

@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from bringup._native import torch_library
+from bringup._numbers import identity
 from bringup.errors import UpdateError
 from bringup.graphs import BoundPlan, CapturedGraph, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._handlers import handler_for, takes_part
@@ -43,7 +44,7 @@ class Updates:
         bound = self.plan.bind(graph)
         slots = graph.slots
         for name, value in bound.slots(inputs).items():
-            if slots[name].value != value:
+            if identity(slots[name].value) != identity(value):
                 raise UpdateError(
                     f"update plan: slot '{name}' is {value!r} by the plan, and the graph captured"
                     f" {slots[name].value!r}"

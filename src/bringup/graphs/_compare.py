@@ -4,7 +4,6 @@ that no pytree takes apart, of which a snapshot is taken.
 
 from __future__ import annotations
 
-import struct
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from bringup._numbers import same_number
 from bringup.graphs._copies import has_memory, shares_memory
 from bringup.graphs._reachable import has_open_attributes, held_by
 
@@ -28,15 +28,7 @@ MOST_VALUES = 1000
 
 def same_value(left: Any, right: Any) -> bool:
     """Whether they are one plain value of one type, to the bit."""
-    if type(left) is not type(right) or not isinstance(left, PLAIN):
-        return False
-    if isinstance(left, (float, complex)):  # -0.0 is not 0.0, and nan is nan
-        return _bits(left) == _bits(right)
-    return bool(left == right)
-
-
-def _bits(number: complex) -> bytes:
-    return struct.pack("dd", number.real, number.imag)
+    return isinstance(left, PLAIN) and same_number(left, right)
 
 
 def same_view(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
+from bringup._numbers import same_number
 from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator
 from bringup.ir.symbolic import Dim, SymbolicDim
@@ -170,11 +171,9 @@ class Dialect(ABC):
 
     def same(self, left: object, right: object) -> bool:
         """Whether the host arguments `left` and `right` are equal, symbolic integers compared
-        by expression. Types must agree too.
+        by expression. Types must agree too, and numbers to the bit.
         """
-        if type(left) is not type(right):
-            return False
-        return bool(left == right) or (left != left and right != right)
+        return same_number(left, right)
 
     def detached(self) -> Dialect | None:
         """One of this class and name that belongs to no graph: what is built with it (a pattern) is

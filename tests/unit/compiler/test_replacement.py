@@ -417,3 +417,43 @@ def test_autocast_around_the_compile_does_not_change_what_is_put_there():
     with torch.autocast("cpu", enabled=True, dtype=torch.bfloat16):
         report = compiled_and_right(lambda x, y: (x @ y).relu(), (x, y))
     assert report.matches["Product"] == 1
+
+
+def test_zeros_of_either_sign_are_two_numbers():
+    """`x + -0.0` is x, and `x + 0.0` is not."""
+    compiler.register_replacement(
+        lambda x: x + (-0.0), lambda x: x.clone(), [torch.ones(4)], name="Z"
+    )
+    report = compiled_and_right(lambda x: x + 0.0, [torch.tensor([-0.0])])
+    assert report.matches["Z"] == 0
+    result = torch.compile(lambda x: x + 0.0, backend="bringup")(torch.tensor([-0.0]))
+    assert not result.signbit().any()
+
+
+def test_a_scalar_is_matched_by_value_where_its_kind_makes_no_difference():
+    """As Inductor does for `addmm(beta=1)`; torch gives other dtypes for `x + 1` and `x + 1.0`."""
+
+    def search(x, y, z):
+        return torch.addmm(x, y, z, beta=1)
+
+    def program(x, y, z):
+        return [torch.addmm(x, y, z, beta=beta) for beta in (1, 1.0)] + [torch.addmm(x, y, z)]
+
+    found = []
+    compiler.register_replacement(
+        search, lambda x, y, z: y @ z + x, [torch.ones(4, 4)] * 3, extra_check=found.append
+    )
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(program, backend="bringup")(*[torch.randn(4, 4) for _ in range(3)])
+    assert len(found) == 3
+
+
+def test_a_scalar_of_an_integer_tensor_is_matched_with_its_kind():
+    def search(x):
+        return torch.eq(x, 2**24 + 1)
+
+    compiler.register_replacement(search, lambda x: ~torch.ne(x, 2**24 + 1), name="E")
+    x = torch.tensor([2**24, 2**24 + 1])
+    report = compiled_and_right(lambda x: torch.eq(x, 2.0**24 + 1), [x])
+    assert report.matches["E"] == 0

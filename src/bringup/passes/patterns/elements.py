@@ -8,10 +8,11 @@ graph (type `ir::one_of`), because they join values that the graph computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bringup import ir
+from bringup._numbers import identity
 
 __all__ = [
     "AnyValue",
@@ -33,8 +34,19 @@ class ArgumentPattern:
     is_open_argument = True
     """Tells the native graph that a call with it cannot be shaped."""
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ArgumentPattern) or type(self) is not type(other):
+            return False
+        return self._identity() == other._identity()
 
-@dataclass(frozen=True)
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> Hashable:
+        return identity(tuple(vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
 class AnyValue(ArgumentPattern):
     """Matches any argument; a name captures it, and means the same argument wherever it stands.
 
@@ -69,7 +81,7 @@ class AnyValue(ArgumentPattern):
         return f"any_value({', '.join(stated)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constant(ArgumentPattern):
     """Matches a host number or a constant of the graph.
 
@@ -118,11 +130,15 @@ def any_value(
         name: what it is captured as; the same name means the same argument.
         kind: one or several of bool, int, float, str, none, list, tensor. Any other host object
             (a dtype, a device) is of no kind: restrict it with `among`.
-        among: host arguments, compared by type and value.
+        among: host arguments, compared by type and value, numbers to the bit. For a `Scalar` 1 and
+            1.0 are one number where a floating point tensor decides the dtype.
         at_least, at_most: bounds of a number; then nothing else matches.
 
-    Raises `ValueError` for an unknown kind.
+    Raises `ValueError` for an unknown kind, and for a bound that no float is.
     """
+    for bound in (at_least, at_most):
+        if isinstance(bound, int) and not -(2**53) <= bound <= 2**53 and int(float(bound)) != bound:
+            raise ValueError(f"any_value: {bound} is a bound that no float is")
     kinds = (kind,) if isinstance(kind, str) else tuple(kind)
     for item in kinds:
         if item not in KINDS:
@@ -139,7 +155,8 @@ def constant(
         value: a number, which every element must equal; or a nested sequence, array or tensor,
             whose shape must be that of the constant too; None for any constant. A number is
             rounded to the constant's dtype before it is compared.
-        atol, rtol: `|found - value| <= atol + rtol * |value|`; exact by default. NaN equals NaN.
+        atol, rtol: `|found - value| <= atol + rtol * |value|`; to the bit by default: 0.0 is not
+            -0.0, NaN is the same NaN.
         name: what it is captured as.
 
     A constant stays when others read it too: matching one does not need it to be read by the match

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from bringup import ir
+from bringup._numbers import same_number
 from bringup.ir import Node, Value
 from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 from bringup.passes.patterns.pattern import Pattern, Variadic
@@ -20,6 +21,7 @@ from bringup.passes.reference.predicates import (
     is_constant,
     is_plain,
     list_refusal,
+    with_kinds,
 )
 
 __all__ = ["Lookahead"]
@@ -64,11 +66,12 @@ class Lookahead:
         left, right = wanted.arguments, found.arguments
         if not found.pure or len(left) != len(right):
             return False
-        answer = self._all_fit(pattern, left, right, behind)
+        answer = self._all_fit(pattern, with_kinds(wanted, right, found), right, behind)
         dialect = self._graph.dialect
         if answer is True or len(left) < 2 or dialect is None or not dialect.commutes(found):
             return answer
-        swapped = self._all_fit(pattern, left, (right[1], right[0], *right[2:]), behind)
+        right = (right[1], right[0], *right[2:])
+        swapped = self._all_fit(pattern, with_kinds(wanted, right, found), right, behind)
         return _either(answer, swapped)
 
     def _all_fit(
@@ -147,9 +150,7 @@ class Lookahead:
 
     def _same(self, left: object, right: object) -> bool:
         dialect = self._graph.dialect
-        if dialect is None:
-            return type(left) is type(right) and left == right
-        return dialect.same(left, right)
+        return same_number(left, right) if dialect is None else dialect.same(left, right)
 
 
 def _either(left: bool | None, right: bool | None) -> bool | None:

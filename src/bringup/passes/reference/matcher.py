@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from bringup import ir
+from bringup._numbers import same_number
 from bringup.ir import Node, Value
 from bringup.passes.patterns.bindings import Bindings, PatternFrame, resolve
 from bringup.passes.patterns.elements import AnyValue, Constant
@@ -29,6 +30,7 @@ from bringup.passes.reference.predicates import (
     list_refusal,
     tensor_refusal,
     text,
+    with_kinds,
 )
 from bringup.passes.report import NearMiss
 
@@ -452,7 +454,8 @@ class Matcher:
             self._bound.set(self._bound.taken, target, pattern)
 
     def _argument_orders(self, frame: PatternFrame, pattern: Node, target: Node) -> _Choices:
-        wanted, found = pattern.arguments, target.arguments
+        found = target.arguments
+        wanted = with_kinds(pattern, found, target)
         straight: list[_Goal] = [
             (frame, one, other, target) for one, other in zip(wanted, found, strict=True)
         ]
@@ -461,9 +464,10 @@ class Matcher:
         dialect = self._graph.dialect
         if len(wanted) < 2 or dialect is None or not dialect.commutes(target):
             return [straight]
+        one, other = with_kinds(pattern, (found[1], found[0], *found[2:]), target)[:2]
         swapped: list[_Goal] = [
-            (frame, wanted[0], found[1], target),
-            (frame, wanted[1], found[0], target),
+            (frame, one, found[1], target),
+            (frame, other, found[0], target),
             *straight[2:],
         ]
         orders = [
@@ -511,11 +515,7 @@ class Matcher:
 
     def _same(self, left: object, right: object) -> bool:
         dialect = self._graph.dialect
-        return (
-            type(left) is type(right) and left == right
-            if dialect is None
-            else dialect.same(left, right)
-        )
+        return same_number(left, right) if dialect is None else dialect.same(left, right)
 
     def _differs(self, owner: Node, pattern: object, target: object) -> _Choices:
         return self._no(

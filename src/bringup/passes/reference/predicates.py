@@ -5,11 +5,14 @@ Each check returns None when it holds, else a `Refusal`.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bringup import ir
+from bringup._numbers import same_number
 from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 from bringup.passes.patterns.pattern import Variadic
 
@@ -26,6 +29,7 @@ __all__ = [
     "list_refusal",
     "tensor_refusal",
     "text",
+    "with_kinds",
 ]
 
 Same = Callable[[object, object], bool]
@@ -79,6 +83,48 @@ def _kind(target: object) -> str:
     if isinstance(target, (tuple, list)):
         return "list"
     return type(target).__name__
+
+
+def with_kinds(pattern: ir.Node, found: Sequence[object], target: ir.Node) -> tuple[object, ...]:
+    """The arguments of a pattern's node, with the numbers of a call where these are of the other
+    kind and that makes no difference to the call: a floating point tensor that it reads decides
+    the dtype.
+    """
+    wanted = pattern.arguments
+    for index, parameter in enumerate(pattern.operator.parameters[: len(wanted)]):
+        one, number = wanted[index], found[index]
+        is_scalar = parameter.type in ("number", "Optional[number]")
+        among = one.among if isinstance(one, AnyValue) else (one,)
+        if not is_scalar or among is None or not any(_other_kind(item, number) for item in among):
+            continue
+        if _takes_any_kind(target):
+            is_open = isinstance(one, AnyValue)
+            item = dataclasses.replace(one, among=(*among, number)) if is_open else number  # type: ignore[type-var]
+            wanted = (*wanted[:index], item, *wanted[index + 1 :])
+    return wanted
+
+
+def _other_kind(one: object, number: object) -> bool:
+    if {type(one), type(number)} != {int, float} or one != number:
+        return False
+    real = one if isinstance(one, float) else number
+    return math.copysign(1, real) > 0 or real != 0  # type: ignore[arg-type]
+
+
+def _takes_any_kind(target: ir.Node) -> bool:
+    lists = [item for item in target.arguments if isinstance(item, (tuple, list))]
+    alone = [item for item in target.arguments if isinstance(item, ir.Value)]
+    inside = [[item for item in each if isinstance(item, ir.Value)] for each in lists]
+    if any(len(values) not in (0, len(each)) for values, each in zip(inside, lists, strict=True)):
+        return False
+    if not all(_is_floating(value) for values in inside for value in values):
+        return False
+    return any(inside) or any(map(_is_floating, alone))
+
+
+def _is_floating(value: ir.Value) -> bool:
+    dtype = "" if value.desc is None else value.desc.dtype
+    return dtype.startswith(("float", "bfloat16", "complex"))
 
 
 def _same_host(left: object, right: object, same: Same) -> bool:
@@ -193,17 +239,13 @@ def _elements(data: ir.ConstantData) -> np.ndarray[Any, Any] | None:
 def _first_difference(item: Constant, found: np.ndarray[Any, Any], dtype: str) -> int | None:
     import numpy as np
 
-    whole = found.dtype.kind in "biu" and all(isinstance(value, int) for value in item.values)
-    if whole and not (item.atol or item.rtol):
-        unequal = found.astype(np.int64) != np.array(item.values, np.int64)
-    else:
-        wanted = np.array([_rounded(float(value), dtype) for value in item.values], np.float64)
-        read = found.astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            near = np.abs(read - wanted) <= item.atol + item.rtol * np.abs(wanted)
-        unequal = ~((read == wanted) | near | (np.isnan(read) & np.isnan(wanted)))
-    first = int(np.argmax(unequal)) if unequal.size else 0
-    return first if unequal.size and unequal[first] else None
+    values = item.values if item.shape is not None else item.values * len(found)
+    whole = found.dtype.kind in "biu"
+    read = [int(one) for one in found] if whole else found.astype(np.float64).tolist()
+    for index, (value, one) in enumerate(zip(values, read, strict=False)):
+        if not _close(item, value if whole else _rounded(float(value), dtype), one):
+            return index
+    return None
 
 
 def _rounded(value: float, dtype: str) -> float:
@@ -225,13 +267,16 @@ def _rounded(value: float, dtype: str) -> float:
 
 
 def _close(item: Constant, wanted: float, found: float) -> bool:
-    if isinstance(wanted, int) and isinstance(found, int) and not (item.atol or item.rtol):
-        return wanted == found
+    """Whether a number is as wanted: the same one, or near where a tolerance is given."""
     if isinstance(found, int) and not -(2**63) <= found < 2**63:
         return False
+    if not (item.atol or item.rtol):
+        zero = math.copysign(1, wanted) == math.copysign(1, found)
+        same = wanted == found and (wanted != 0 or zero)  # Python compares the two kinds exactly
+        return same or same_number(wanted, found)
     wanted, found = float(wanted), float(found)
     near = abs(found - wanted) <= item.atol + item.rtol * abs(wanted)
-    return wanted == found or near or (wanted != wanted and found != found)
+    return wanted == found or near or same_number(wanted, found)
 
 
 # Tensors

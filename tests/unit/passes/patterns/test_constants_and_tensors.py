@@ -65,6 +65,11 @@ def test_large_integers_are_compared_exactly():
         (passes.constant(math.inf), -math.inf, False),
         (passes.constant(), 3.0, True),
         (passes.constant(2), 2.0, True),
+        (passes.constant(0.0), -0.0, False),
+        (passes.constant(-0.0), -0.0, True),
+        (passes.constant(0), -0.0, False),
+        (passes.constant(0.0, atol=1e-9), -0.0, True),
+        (passes.constant(2**53), 2.0**53, True),
     ],
 )
 def test_tolerance_of_a_constant(element, number, fits):
@@ -72,6 +77,26 @@ def test_tolerance_of_a_constant(element, number, fits):
     pattern = added(element)
     assert bool(matches(pattern, graph_of(lambda b, x: b.add(x, number)))[0]) == fits
     assert bool(matches(pattern, add_of(data("float64", (), number)))[0]) == fits
+
+
+def test_two_open_arguments_of_a_pattern_are_the_same_only_to_the_bit():
+    """One constant is no other, though `0.0 == -0.0` and `1 == True`."""
+    for one, other in ((0.0, -0.0), (1, True), (1, 1.0)):
+        first, second = (passes.any_value(among=[item]) for item in (one, other))
+        assert first != second
+        pattern = pattern_of(lambda b, x, first=first, second=second: b.f(b.f(x, first), second))
+        both = graph_of(lambda b, x, one=one, other=other: b.f(b.f(x, one), other))
+        twice = graph_of(lambda b, x, one=one: b.f(b.f(x, one), one))
+        assert matches(pattern, both)[0]
+        assert not matches(pattern, twice)[0]
+
+
+def test_integers_are_compared_with_floats_without_rounding():
+    number = graph_of(lambda b, x: b.add(x, 2**53 + 1))
+    assert not matches(added(passes.constant(2.0**53)), number)[0]
+    assert not matches(added(passes.any_value(at_most=2.0**53)), number)[0]
+    with pytest.raises(ValueError, match="9007199254740993 is a bound that no float is"):
+        passes.any_value(at_most=2**53 + 1)
 
 
 def test_array_matches_a_constant_of_the_same_shape_only():

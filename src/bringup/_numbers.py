@@ -1,0 +1,33 @@
+"""Whether two numbers are the same: what patterns, keys and updates compare numbers by."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Any
+
+__all__ = ["identity", "same_number"]
+
+
+def identity(value: object) -> Hashable:
+    """What a host value is equal by where `==` and hash say too little: `0.0 == -0.0` and
+    `1 == 1.0 == True`, but NaN is not equal to itself. Nested lists and tuples are looked into.
+    """
+    if isinstance(value, (tuple, list)):
+        return tuple(map(identity, value))
+    if isinstance(value, (float, complex)):
+        return type(value), _bits(value)
+    return type(value), value
+
+
+def same_number(left: object, right: object) -> bool:
+    """Whether two numbers are of one type and the same to the bit: 0.0 is not -0.0, NaN is NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, (float, complex)):
+        return _bits(left) == _bits(right)
+    return bool(left == right)
+
+
+def _bits(number: Any) -> bytes:
+    return struct.pack("dd", number.real, number.imag)
