@@ -13,6 +13,8 @@ from tests.sweeps.support import told
 
 # Where a session of pytest within this one finds the kernels that this one compiled.
 SHARED_CACHE = "TEST_KERNEL_CACHE"
+# The options in place of `-march=native` that a session's kernels are built with.
+MACHINE = "TEST_KERNEL_MACHINE"
 
 _sweeps: dict[str, Counter[str]] = {}
 
@@ -21,6 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--slow-first`, for a run of everything."""
     words = "files with slow tests first, so that no worker is left with one at the end"
     parser.addoption("--slow-first", action="store_true", help=words)
+
+
+def pytest_configure() -> None:
+    """Builds kernels for the machine that `MACHINE` describes."""
+    if described := os.environ.get(MACHINE):
+        from tests.unit.kernels.machines import build_for
+
+        build_for(described)
 
 
 def pytest_report_header() -> str:

@@ -23,6 +23,8 @@ Tensor = torch.Tensor
 Tensors = list[Tensor]
 Function = Callable[[Tensor], Tensor]
 
+pytestmark = pytest.mark.bits
+
 OUT = 48
 SHAPES = ((1, 1), (7, 33), (64, 256), (300, 129))  # the last is enough for several threads
 WIDE = (torch.float32, torch.float64)

@@ -10,7 +10,7 @@ import inspect
 import torch
 
 from bringup import ops
-from bringup.kernels._flags import CONTRACTED, kernel_source
+from bringup.kernels._flags import kernel_source
 
 __all__ = ["attention", "mean_pool"]
 
@@ -19,7 +19,6 @@ attention = ops.kernel_op(
     "bool causal=False, int window=0, int[]? actual_seq_lengths_kv=None) -> Tensor",
     source=kernel_source("attention"),
     dtypes={"SCALAR": "q"},
-    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("q.shape[0]", "q.shape[2]", "q.shape[1]", "v.shape[3]", dtype="q"),
     checks=(
@@ -34,7 +33,6 @@ mean_pool = ops.kernel_op(
     "bringup::mean_pool(Tensor x, int[] actual_seq_lengths, bool normalize=False) -> Tensor",
     source=kernel_source("mean_pool"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=ops.empty("x.shape[0]", "x.shape[2]", dtype="x"),
     checks=(ops.dtype("x", torch.float32, torch.float64),),
 )

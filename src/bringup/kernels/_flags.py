@@ -7,14 +7,11 @@ from typing import Literal
 
 from bringup import jit
 
-__all__ = ["CONTRACTED", "UNROLLED", "kernel_source"]
-
-# A shipped kernel is held to a tolerance (docs/numerics.md): `a * b + c` may be rounded once.
-CONTRACTED = ("-ffp-contract=fast",)
+__all__ = ["UNROLLED", "kernel_source"]
 
 # For products, whose loops are written as vectors and unrolled by hand: -O3 takes twice as long to
-# compile and gives the same speed. Without the second option g++ -O1 contracts nothing.
-UNROLLED = ("-O1", "-fexpensive-optimizations", *CONTRACTED)
+# compile and gives the same speed.
+UNROLLED = ("-O1", "-fexpensive-optimizations")
 
 
 def kernel_source(name: str, kind: Literal["host", "device"] = "device") -> jit.Source:

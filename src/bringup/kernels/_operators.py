@@ -14,7 +14,7 @@ import torch
 from bringup import jit, ops
 from bringup._language.signature import C_TYPES
 from bringup.kernels import _gradients
-from bringup.kernels._flags import CONTRACTED, UNROLLED
+from bringup.kernels._flags import UNROLLED
 from bringup.kernels._flags import kernel_source as _source
 
 __all__ = [
@@ -52,7 +52,6 @@ add_layer_norm = ops.kernel_op(
     "float eps=1e-05) -> Tensor",
     source=_source("add_layer_norm"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=_LAYER_NORM_CHECKS,
 )
@@ -62,7 +61,6 @@ add_layer_norm_sum = ops.kernel_op(
     "float eps=1e-05) -> (Tensor normalized, Tensor total)",
     source=_source("add_layer_norm_sum"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=_LAYER_NORM_CHECKS,
 )
@@ -71,7 +69,6 @@ rms_norm = ops.kernel_op(
     "bringup::rms_norm(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
     source=_source("rms_norm"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -84,7 +81,6 @@ rms_norm_eps = ops.kernel_op(
     "bringup::rms_norm_eps(Tensor x, Tensor? weight, Tensor eps) -> Tensor",
     source=_source("rms_norm"),
     dtypes={"SCALAR": "x", "EPS": "eps"},
-    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -99,7 +95,6 @@ add_rms_norm_eps = ops.kernel_op(
     "(Tensor normalized, Tensor total)",
     source=_source("add_rms_norm"),
     dtypes={"SCALAR": "x", "EPS": "eps"},
-    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=(*_NORM_CHECKS, *_EPS_CHECKS),
 )
@@ -109,7 +104,6 @@ add_rms_norm = ops.kernel_op(
     "(Tensor normalized, Tensor total)",
     source=_source("add_rms_norm"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=(ops.empty_like("x"), ops.empty_like("x")),
     checks=_NORM_CHECKS,
 )
@@ -118,7 +112,6 @@ rotary = ops.kernel_op(
     "bringup::rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor",
     source=_source("rotary"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("x.shape[0]", "x.shape[2]", "x.shape[1]", "x.shape[3]", dtype="x"),
     checks=(ops.dtype("x", *_FLOATS), ops.same_dtype("x", "cos", "sin")),
@@ -128,7 +121,6 @@ silu_mul = ops.kernel_op(
     "bringup::silu_mul(Tensor gate, Tensor up) -> Tensor",
     source=_source("silu_mul"),
     dtypes={"SCALAR": "gate"},
-    flags=CONTRACTED,
     layout="strided",
     outputs=ops.empty("*gate.shape", dtype="gate"),
     checks=(
@@ -142,7 +134,6 @@ bias_gelu = ops.kernel_op(
     "bringup::bias_gelu(Tensor x, Tensor bias) -> Tensor",
     source=_source("bias_gelu"),
     dtypes={"SCALAR": "x"},
-    flags=CONTRACTED,
     outputs=ops.empty_like("x"),
     checks=(
         ops.dtype("x", *_FLOATS),
@@ -268,5 +259,5 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
     scalar = {item: C_TYPES[str(item).removeprefix("torch.")] for item in _FLOATS}[dtype]
     packed = name == "packed_linear"
     macros = {"SCALAR": scalar, "WEIGHT": scalar} if packed else {"SCALAR": scalar}
-    flags: tuple[str, ...] = UNROLLED if packed else CONTRACTED
+    flags: tuple[str, ...] = UNROLLED if packed else ()
     return jit.compile(_source(name), macros=macros, target=target, flags=flags)

@@ -119,6 +119,7 @@ def test_a_cache_longer_than_its_sequences_is_read_to_their_ends_alone() -> None
     assert_attention(q, k, v, [5, 3], None, True)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("rows", [2, 50])
 def test_nan_in_padded_rows_leaves_every_bit(dtype: torch.dtype, rows: int) -> None:
@@ -150,6 +151,7 @@ def test_a_row_that_sees_no_key_is_zeros() -> None:
     assert bool((kernels.attention(q, empty, empty, [40], 1.0, False, 0, [0]) == 0).all())
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_sequence_has_the_same_bits_alone_in_a_batch_padded_and_on_more_threads(
     dtype: torch.dtype,
@@ -166,6 +168,7 @@ def test_a_sequence_has_the_same_bits_alone_in_a_batch_padded_and_on_more_thread
         assert torch.equal(kernels.attention(*alone, [n], 0.2, True, 60)[0], together[b, :n])
 
 
+@pytest.mark.bits
 def test_one_long_head_is_cut_into_pieces_of_the_same_bits() -> None:
     q, k, v = heads(1, 8, 300, 16), heads(1, 1, 300, 16), heads(1, 1, 300, 16)
     assert_attention(q, k, v, [299], None, True)
@@ -173,6 +176,7 @@ def test_one_long_head_is_cut_into_pieces_of_the_same_bits() -> None:
     assert torch.equal(kernels.attention(q, k, v, [299], 0.2, True)[0], eight[5])
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_strides_change_no_bit(dtype: torch.dtype) -> None:
     for length in (2, 60):

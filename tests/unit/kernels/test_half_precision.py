@@ -52,6 +52,7 @@ def rms_norm(total: Tensor, weight: Tensor | None) -> Tensor:
     return functional.rms_norm(total.double(), total.shape[-1:], wide, 1e-6)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norms_round_as_the_formula_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -69,6 +70,7 @@ def test_norms_round_as_the_formula_does(shape: tuple[int, ...], dtype: torch.dt
     is_rounded(kernels.rms_norm(total, None, 1e-6), rms_norm(total, None))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("eps_dtype", [torch.float32, torch.float64])
 def test_eps_that_is_a_tensor_is_not_rounded_to_16_bits(
@@ -97,6 +99,7 @@ def test_activations_round_as_the_formula_does(shape: tuple[int, ...], dtype: to
     is_rounded(kernels.bias_gelu(x, bias), functional.gelu(x.double() + bias.double()))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("depth", [2, 22, 64, 80])
 def test_rotary_rounds_as_the_formula_does(depth: int, dtype: torch.dtype) -> None:
@@ -107,6 +110,7 @@ def test_rotary_rounds_as_the_formula_does(depth: int, dtype: torch.dtype) -> No
     assert torch.equal(kernels.rotary(q, cos, sin).transpose(1, 2), expected)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", NARROW)
 def test_any_strides_are_taken(dtype: torch.dtype) -> None:
     x = given(5, 2, 8, dtype=dtype).transpose(0, 1)

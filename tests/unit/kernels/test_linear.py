@@ -89,6 +89,7 @@ def test_packed_linear_is_linear(
     assert bool((error <= bound(x, weight, bias)).all())
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("shape", [(70, 400, 100), (3, 4096, 40)])
 def test_a_row_has_the_same_bits_alone_among_others_and_on_one_thread(
     shape: tuple[int, int, int],
@@ -144,6 +145,7 @@ def test_error_of_a_deep_product_is_that_of_its_blocks(rows: int) -> None:
     assert error.pow(2).mean().sqrt() < 6e-7
 
 
+@pytest.mark.bits
 def test_weight_in_bfloat16_is_rounded_once_and_computed_with_in_float32() -> None:
     for m, k, n in ((1, 400, 33), (70, 385, 48), (16, 768, 20)):
         x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
@@ -182,6 +184,7 @@ def test_weight_in_int8_is_rounded_to_half_a_127th_of_the_largest_of_its_column(
     assert bool((error <= 1.13 * stretch + 2 * bound(x, rounded.float(), bias) + 1e-6).all())
 
 
+@pytest.mark.bits
 def test_rows_in_int8_give_exact_sums_of_whole_numbers() -> None:
     x = torch.randint(-127, 128, (30, 1600)).float()
     x[:, 0] = 127  # so that the scale of every row is 1

@@ -72,6 +72,7 @@ def test_half_rounds_as_torch_does_up_to_overflow_and_down_to_subnormals(
     torch.testing.assert_close(ours, values.half(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_16_bit_value_is_read_and_written_exactly(dtype: torch.dtype) -> None:
     values = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)[:, None]

@@ -191,6 +191,7 @@ def test_quant_matmul_with_per_token_scales_and_bias(per_token: bool, bias: bool
     close(kernels.quant_matmul(a, b, scale, token, addend, "float32"), expected, 1e-5)
 
 
+@pytest.mark.bits
 def test_sums_of_int8_are_exact_over_any_depth() -> None:
     """torch_catlass asks for exact sums of int8; the largest products there are, 131071 of them."""
     depth = 131071

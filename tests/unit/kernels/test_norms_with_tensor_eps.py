@@ -38,6 +38,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected.to(got.dtype), atol=bound, rtol=bound)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("eps", [1e-6, 0.5, 0.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -51,6 +52,7 @@ def test_rms_norm_reads_eps_from_memory(operators, shape, dtype, weighted, eps) 
     assert torch.equal(got, operators.rms_norm(x, weight, given.item()))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_add_rms_norm_reads_eps_from_memory(operators, shape, dtype) -> None:
@@ -63,6 +65,7 @@ def test_add_rms_norm_reads_eps_from_memory(operators, shape, dtype) -> None:
     assert all(map(torch.equal, (got, total), expected))
 
 
+@pytest.mark.bits
 def test_any_strides_are_taken(operators) -> None:
     x, residual = torch.randn(5, 2, 8).transpose(0, 1), torch.randn(2, 5, 16)[..., ::2]
     weight, eps = torch.randn(8, 3)[:, 1], torch.tensor([0.0, 1e-3])[1]

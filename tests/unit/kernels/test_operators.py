@@ -148,6 +148,7 @@ def test_attention_ignores_what_stands_in_padded_rows_even_nan() -> None:
     assert torch.equal(kernels.attention(q, k, v, [5], 0.5), clean)
 
 
+@pytest.mark.bits
 def test_attention_takes_any_strides() -> None:
     q, k, v = qkv(2, 3, 10, 8, torch.float32)
     expected = kernels.attention(q, k, v, [10, 4], 0.3)

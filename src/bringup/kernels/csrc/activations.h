@@ -21,10 +21,10 @@ inline Vec<float> gelu(Vec<float> v) {
   };
   const Mask<float> above = v > kReach;
   const Mask<float> below = v < -kReach;
-  const Vec<float> u = v * v * (2.0f / (kReach * kReach)) - 1.0f;
+  const Vec<float> u = multiply_add(v * v, 2.0f / (kReach * kReach), -1.0f);
   Vec<float> p{};
-  for (const float coefficient : kCoefficients) p = p * u + coefficient;
-  const Vec<float> inside = v * (v * p + 0.5f);
+  for (const float coefficient : kCoefficients) p = multiply_add(p, u, coefficient);
+  const Vec<float> inside = v * multiply_add(v, p, 0.5f);
   return above ? v : (below ? Vec<float>{} : inside);
 }
 
@@ -41,7 +41,7 @@ inline Vec<double> gelu(Vec<double> v) {
 template <class Vector>
 inline Vector gelu_tanh(Vector v) {
   using T = decltype(v[0] + 0);
-  const Vector s = v * (T(1.5957691216057308) + T(0.07135481627260025) * v * v);
+  const Vector s = v * multiply_add(T(0.07135481627260025) * v, v, T(1.5957691216057308));
   const Vector power = exp_nonpositive(s < Vector{} ? s : -s);
   const Vector numerator = s < Vector{} ? v * power : v;
   return numerator / (1 + power);

@@ -80,7 +80,9 @@ struct Sums {
 };
 
 void add_scaled(T* to, const T* from, T factor, int64_t count) {
-  for (int64_t i = 0; i < count; i += kStep) store(to + i, load(to + i) + factor * load(from + i));
+  for (int64_t i = 0; i < count; i += kStep) {
+    store(to + i, multiply_add(factor, load(from + i), load(to + i)));
+  }
 }
 
 void load_all(RowOf from, int64_t count, T* to) {
@@ -132,8 +134,8 @@ void add_row(const Sequence& sequence, const Gradients& gradients, const Sums& s
       add_scaled(sums.keys + key * job.padded_depth(), sums.query, slope, job.padded_depth());
       const RowOf from = k.row(key);
       for (int64_t d = 0; d < job.padded_depth(); d += kStep) {
-        store(sums.dquery + d,
-              load(sums.dquery + d) + slope * job.scale * from.load(d, larger(0, job.depth - d)));
+        const Vec<T> part = from.load(d, larger(0, job.depth - d));
+        store(sums.dquery + d, multiply_add(slope * job.scale, part, load(sums.dquery + d)));
       }
     }
   }

@@ -34,7 +34,7 @@ T squares_of_row(const Element* x, T centre, int64_t width) {
   Vec<T> squares{};
   for (int64_t i = 0; i < whole; i += kStep) {
     const Vec<T> centred = load_as<T>(x + i) - centre;
-    squares += centred * centred;
+    squares = multiply_add(centred, centred, squares);
   }
   T all = sum<T>(squares);
   for (int64_t i = whole; i < width; ++i) {
@@ -62,7 +62,7 @@ struct LayerNorm {
     const T scale = 1 / static_cast<T>(__builtin_sqrt(spread + eps));
     for (int64_t i = 0; i < whole; i += kStep) {
       const Vec<T> scaled = (load_as<T>(total + i) - mean) * scale;
-      store_as(out + i, scaled * load_as<T>(weight + i) + load_as<T>(bias + i));
+      store_as(out + i, multiply_add(scaled, load_as<T>(weight + i), load_as<T>(bias + i)));
     }
     for (int64_t i = whole; i < width; ++i) {
       const T scaled = (static_cast<T>(total[i]) - mean) * scale;

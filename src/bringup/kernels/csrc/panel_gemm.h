@@ -54,7 +54,7 @@ inline void product_tile(const PanelProduct<T>& product, int64_t row, int64_t pa
     }
     for (int r = 0; r < kRows; ++r) {
       const T left = a[r * product.a_stride + i];
-      for (int v = 0; v < kVectors; ++v) tile[r][v] += left * right[v];
+      for (int v = 0; v < kVectors; ++v) tile[r][v] = multiply_add(left, right[v], tile[r][v]);
     }
   }
   for (int r = 0; r < kRows; ++r) {

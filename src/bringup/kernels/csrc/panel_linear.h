@@ -152,7 +152,9 @@ struct FloatKernel {
   static Vec<T> element(const Panel* from) {
     return Weight::template element<kIndex>(from);
   }
-  static Vec<T> add_step(Vec<T> sum, T left, Vec<T> right) { return sum + left * right; }
+  static Vec<T> add_step(Vec<T> sum, T left, Vec<T> right) {
+    return multiply_add(left, right, sum);
+  }
   static Vec<T> result(Vec<T> sum, Row) { return sum; }
 
   // Rows [first, first + rows) of x, block of depth by block of depth: [blocks, rows, kRowStride].

@@ -22,6 +22,15 @@ constexpr int kVectorBytes = 16;
 constexpr int kVectorRegisters = 16;
 #endif
 
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+#define KERNEL_FUSES
+#endif
+#if defined(__has_builtin)
+#define KERNEL_HAS_BUILTIN(name) __has_builtin(name)
+#else
+#define KERNEL_HAS_BUILTIN(name) 0
+#endif
+
 // The vector of T, the integer vector of the same shape, and the number of lanes.
 template <class T>
 struct VectorOf;
@@ -75,6 +84,51 @@ inline Vec<T> splat(T value) {
   return value - Vec<T>{};  // x - 0 keeps the sign of a zero, x + 0 does not
 }
 
+// a * b + c for vectors of T, or T as all of one's lanes: rounded once where the processor has an
+// instruction for it, otherwise twice. The optimiser has no say (-ffp-contract=fast leaves it to
+// where a product is inlined, so that strides, tails or tiles would change bits).
+inline Vec<float> fused(Vec<float> a, Vec<float> b, Vec<float> c) {
+#if !defined(KERNEL_FUSES)
+  return a * b + c;
+#elif KERNEL_HAS_BUILTIN(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__AVX512F__)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<short>(-1), 4);  // current rounding
+#elif defined(__AVX2__)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#else
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#endif
+}
+
+inline Vec<double> fused(Vec<double> a, Vec<double> b, Vec<double> c) {
+#if !defined(KERNEL_FUSES)
+  return a * b + c;
+#elif KERNEL_HAS_BUILTIN(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__AVX512F__)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, static_cast<char>(-1), 4);
+#elif defined(__AVX2__)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__FMA__)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#else
+  return __builtin_aarch64_fmav2df(a, b, c);
+#endif
+}
+
+inline Vec<float> lanes_of(Vec<float> value) { return value; }
+inline Vec<double> lanes_of(Vec<double> value) { return value; }
+inline Vec<float> lanes_of(float value) { return splat(value); }
+inline Vec<double> lanes_of(double value) { return splat(value); }
+
+template <class A, class B, class C>
+inline auto multiply_add(A a, B b, C c) {
+  return fused(lanes_of(a), lanes_of(b), lanes_of(c));
+}
+
 template <class T>
 inline T sum(Vec<T> value) {
   T total = 0;
@@ -99,15 +153,16 @@ inline Vec<float> exp_nonpositive(Vec<float> x) {
   constexpr float kSmallest = -87.0f;  // e^-87 is still a normal number
   const Mask<float> vanishes = x < kSmallest;
   x = vanishes ? splat(kSmallest) : x;
-  const Mask<float> k = __builtin_convertvector(x * kLog2E - 0.5f, Mask<float>);  // towards zero
+  const Mask<float> k =  // towards zero
+      __builtin_convertvector(multiply_add(x, kLog2E, -0.5f), Mask<float>);
   const Vec<float> whole = __builtin_convertvector(k, Vec<float>);
-  const Vec<float> r = x - whole * kLn2High - whole * kLn2Low;
+  const Vec<float> r = multiply_add(whole, -kLn2Low, multiply_add(whole, -kLn2High, x));
   Vec<float> p = splat(1.3946504332125187e-3f);
-  p = p * r + 8.369187824428082e-3f;
-  p = p * r + 4.166626185178757e-2f;
-  p = p * r + 1.6666515171527863e-1f;
-  p = p * r + 0.5f;
-  p = p * r * r + r + 1.0f;
+  p = multiply_add(p, r, 8.369187824428082e-3f);
+  p = multiply_add(p, r, 4.166626185178757e-2f);
+  p = multiply_add(p, r, 1.6666515171527863e-1f);
+  p = multiply_add(p, r, 0.5f);
+  p = multiply_add(p * r, r, r) + 1.0f;
   const Vec<float> power = reinterpret_cast<Vec<float>>((k + 127) << 23);
   return vanishes ? splat(0.0f) : p * power;
 }

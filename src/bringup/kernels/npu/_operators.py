@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bringup import ops
-from bringup.kernels._flags import CONTRACTED, kernel_source
+from bringup.kernels._flags import kernel_source
 from bringup.kernels.npu._schemas import (
     FLASH,
     FLASH_GRAD,
@@ -140,7 +140,6 @@ def _define_kernel(signature: Signature) -> ops.KernelOperator:
         source=kernel_source(signature.source),
         dtypes={"SCALAR": query},
         macros={name: text for name, text in macros.items() if text != ""},
-        flags=CONTRACTED,
         layout="strided",
         checks=(
             ops.dtype(query, torch.float32, torch.float64, torch.bfloat16, torch.float16),

@@ -191,7 +191,7 @@ inline void meet(const Sequence& sequence, const Workspace& space, int64_t rows,
   if (!running.is_first) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t d = r * columns; d < (r + 1) * columns; d += kStep) {
-        store(space.result + d, load(space.result + d) * fade[r] + load(mixed + d));
+        store(space.result + d, multiply_add(load(space.result + d), fade[r], load(mixed + d)));
       }
     }
   }
@@ -230,7 +230,7 @@ template <class RowOfKeys>
 inline T dot(const T* query, RowOfKeys key, int64_t depth) {
   Vec<T> total{};
   for (int64_t d = 0; d < depth; d += kStep) {
-    total += load(query + d) * key.load(d, depth - d);
+    total = multiply_add(load(query + d), key.load(d, depth - d), total);
   }
   return lane_sum(total);
 }
@@ -257,7 +257,8 @@ inline void attend_row(const Sequence& sequence, const Keys& k, const Keys& v,
       const auto value = v.row(seen.begin + j);
       for (int64_t lane = 0; lane < kPanelVectors<T>; ++lane) {
         const int64_t column = d + lane * kStep;
-        mixed[lane] += scores[j] * value.load(column, larger(0, job.width - column));
+        const Vec<T> part = value.load(column, larger(0, job.width - column));
+        mixed[lane] = multiply_add(scores[j], part, mixed[lane]);
       }
     }
     for (int64_t lane = 0; lane < kPanelVectors<T>; ++lane) {

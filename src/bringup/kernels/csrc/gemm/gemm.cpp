@@ -30,10 +30,11 @@ BRINGUP_EXPORT int32_t run(uint32_t, void*, const GemmParams* p) {
   return run_one(p->head.ctx, product,
                  [p, alpha, beta](int64_t row, int64_t column, const auto* sums, int64_t count) {
                    const int64_t start = row * p->n + column;
-                   write_row<T>(
-                       p->out + start, sums, count, [&](Vec<T> sum, int64_t j, int64_t lanes) {
-                         if (beta == T(0)) return alpha * sum;
-                         return alpha * sum + beta * load_or_zeros<T>(p->c, start + j, lanes);
-                       });
+                   write_row<T>(p->out + start, sums, count,
+                                [&](Vec<T> sum, int64_t j, int64_t lanes) {
+                                  if (beta == T(0)) return alpha * sum;
+                                  const Vec<T> c = load_or_zeros<T>(p->c, start + j, lanes);
+                                  return multiply_add(beta, c, alpha * sum);
+                                });
                  });
 }

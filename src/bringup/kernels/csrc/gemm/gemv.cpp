@@ -37,12 +37,13 @@ void multiply_rows(const Matrix& a, const T* x, int64_t depth, int64_t row, int6
       for (; i + 4 * kLanes<T> <= depth; i += 4 * kLanes<T>) {
         for (int part = 0; part < 4; ++part) {
           const int64_t at = i + part * kLanes<T>;
-          total[part] += load_as<T>(from + at) * load(x + at);
+          total[part] = multiply_add(load_as<T>(from + at), load(x + at), total[part]);
         }
       }
       for (; i < depth; i += kLanes<T>) {
         const int64_t lanes = smaller(depth - i, kLanes<T>);
-        total[0] += load_some<T>(from + i, 1, lanes) * load_some<T>(x + i, 1, lanes);
+        total[0] =
+            multiply_add(load_some<T>(from + i, 1, lanes), load_some<T>(x + i, 1, lanes), total[0]);
       }
       sums[r] = sum<T>((total[0] + total[1]) + (total[2] + total[3]));
     }
@@ -52,9 +53,10 @@ void multiply_rows(const Matrix& a, const T* x, int64_t depth, int64_t row, int6
       for (int part = 0; part < 4; ++part) {
         const int64_t first = part * kLanes<T>;
         if (first >= rows) break;
-        total[part] += x[i] * load_some<T>(a.at(row + first, i),
-                                           Matrix::layout == Layout::kColumn ? 1 : a.row_stride,
-                                           smaller(rows - first, kLanes<T>));
+        const int64_t stride = Matrix::layout == Layout::kColumn ? 1 : a.row_stride;
+        const int64_t lanes = smaller(rows - first, kLanes<T>);
+        total[part] =
+            multiply_add(x[i], load_some<T>(a.at(row + first, i), stride, lanes), total[part]);
       }
     }
     for (int part = 0; part < 4; ++part) store(sums + part * kLanes<T>, total[part]);
@@ -81,8 +83,10 @@ BRINGUP_EXPORT int32_t run(uint32_t, void*, const GemvParams* p) {
                             for (int64_t r = 0; r < rows; r += kLanes<T>) {
                               const int64_t lanes = smaller(rows - r, kLanes<T>);
                               Vec<T> value = alpha * load_some<T>(sums + r, 1, lanes);
-                              if (beta != T(0))
-                                value += beta * load_or_zeros<T>(p->y, row + r, lanes);
+                              if (beta != T(0)) {
+                                const Vec<T> y = load_or_zeros<T>(p->y, row + r, lanes);
+                                value = multiply_add(beta, y, value);
+                              }
                               store_some<T>(p->out + row + r, value, lanes);
                             }
                           }

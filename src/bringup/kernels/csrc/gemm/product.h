@@ -56,8 +56,8 @@ KERNEL_NOINLINE void product_tile(const T* a, const T* panel, int64_t depth, Sum
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const T value = a[r * kRowStride + i];
-      tile[r][0] += value * left_half;
-      tile[r][1] += value * right_half;
+      tile[r][0] = multiply_add(value, left_half, tile[r][0]);
+      tile[r][1] = multiply_add(value, right_half, tile[r][1]);
     }
   }
 #pragma GCC unroll 12
