@@ -252,7 +252,7 @@ class GnuTarget(Target):
                 (*programs.assembler, *programs.linker, *itertools.chain(*libraries), *linked)
             ),
             linked=tuple(linked),
-            lacking=tuple(sorted(isa - here - baseline)) if self._runs_here else (),
+            lacking=_lacking(isa, here) if self._runs_here else (),
             environment=build_environment(self.variables),
             include_directories=bringup_includes(),
             c_folders=self._header_folders(compiler, "c"),
@@ -403,10 +403,10 @@ class GnuTarget(Target):
         known = self.known_toolchain.last
         lacking = known.lacking if known is not None else ()
         if lacking:
-            features = ", ".join(macro.partition(" ")[0] for macro in lacking)
             raise TargetError(
                 f"{path} was built by target {self.name!r} for instructions that this machine "
-                f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: {features}"
+                f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: "
+                f"{', '.join(lacking)}"
             )
         if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
             library = self._sanitizer(known, "address") if known is not None else "libasan.so"
@@ -414,6 +414,15 @@ class GnuTarget(Target):
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
                 f"from its start: run Python with LD_PRELOAD={library}"
             )
+
+
+def _lacking(isa: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
+    """The macros of features that are not defined `here`. One with another value is a size, and a
+    name in small letters is that of a processor (`__haswell__`).
+    """
+    known = {macro.partition(" ")[0] for macro in here}
+    names = {macro.partition(" ")[0] for macro in isa} - known
+    return tuple(sorted(name for name in names if not name.islower()))
 
 
 def _may_need_only_libc(job: Job) -> bool:

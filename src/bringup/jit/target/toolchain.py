@@ -301,7 +301,7 @@ def remember(toolchain: Toolchain) -> bytes:
     bringup, with headers of its own.
     """
     others = [path for path in toolchain.include_directories if path not in bringup_includes()]
-    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "boot": boot_id()}
+    answers = {**dataclasses.asdict(toolchain), "include_directories": others, "booted": boot_id()}
     return json.dumps(answers).encode()
 
 
@@ -311,7 +311,7 @@ def recall(kept: bytes | None) -> Toolchain | None:
         return None
     try:
         answers: dict[str, Any] = json.loads(kept)
-        if answers.pop("boot") != boot_id():
+        if answers.pop("booted") != boot_id():
             return None
         for name in ("tools", "parts"):
             answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])

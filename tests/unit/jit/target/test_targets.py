@@ -273,3 +273,16 @@ def test_a_variant_that_the_compiler_does_not_know_is_said() -> None:
 def test_an_unknown_target_lists_those_there_are(name: str) -> None:
     with pytest.raises(ValueError, match=f"target '{name}': expected one of 'cpu', 'sim', 'aarch6"):
         jit.compile(jit.Source(text=ADD), target=name)
+
+
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v2", "x86-64-v3", "haswell", "armv8-a"])
+def test_code_for_an_older_processor_runs_here(march: str, source: jit.Source, root: Path) -> None:
+    try:
+        lacking = target_module.find_target(f"cpu:{march}").toolchain(jit.cache()).lacking
+    except ValueError:
+        pytest.skip(f"the compiler of this machine does not know {march}")
+    if lacking:
+        pytest.skip(f"this processor lacks {', '.join(lacking)}")
+    x = np.zeros(2, np.float32)
+    run(jit.compile(source, target=f"cpu:{march}", macros={"N": 3}), x)
+    assert x.tolist() == [3, 3]
