@@ -15,6 +15,7 @@ from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
 from bringup.jit.builder.request import Request, SourceChangedError
 from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
+from bringup.jit.files.archive import thin_members
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import symbols_of
 from bringup.jit.files.headers import Header, Searched, read_header
@@ -151,7 +152,9 @@ def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> li
     chosen = request.platform.tools(job)
     found = dict.fromkeys((*linked, *assembled, *files_named(job.flags), *chosen))
     # Objects that the compiler hands to its linker are gone by now.
-    return [path for path in found if os.path.isfile(path)]
+    there = [path for path in found if os.path.isfile(path)]
+    members = dict.fromkeys(member for path in there for member in thin_members(path))
+    return [*there, *(path for path in members if os.path.isfile(path))]
 
 
 def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searched:

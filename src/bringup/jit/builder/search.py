@@ -30,14 +30,12 @@ class SearchPath:
         quoted: for `"name"` alone: `-iquote`.
         bracketed: for `<name>` and then for `"name"` too: of flags, then the compiler's own.
         system: those of `bracketed` that are the compiler's own.
-        missing: the compiler's own that are not there; where they would come in is not known.
     """
 
     source: str
     quoted: tuple[str, ...]
     bracketed: tuple[str, ...]
     system: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -49,11 +47,11 @@ class SearchPath:
             source: the folder of the source; empty for a text.
             always: the folders of every build, searched before those of flags.
             flags: the caller's.
-            system: the compiler's own folders, in order.
+            system: the compiler's own folders, in order; first those that are not there, of which
+                is not known where they would come in.
         """
-        there = [folder for folder in system if os.path.isdir(folder)]
         named = {kind: include_directories(flags, kind) for kind in _KINDS}
-        last = [*named["-isystem"], *there]
+        last = [*named["-isystem"], *system]
         # A folder that is the compiler's own keeps its place when -I names it.
         known = set(map(os.path.realpath, last))
         first = [
@@ -63,8 +61,7 @@ class SearchPath:
             source,
             tuple(named["-iquote"]),
             tuple(dict.fromkeys((*first, *last, *named["-idirafter"]))),
-            tuple(there),
-            tuple(folder for folder in system if folder not in there),
+            tuple(system),
         )
 
     @cached_property
@@ -165,7 +162,7 @@ def lookups_of(
     probes = probes_of([source, *headers], macros)
     probed, answers = _answers(probes.asked, folders, path)
     return Lookups(
-        Searched.of((*path.missing, *(file for file in absent if _is_later(file, start_ns)))),
+        Searched.of(file for file in absent if _is_later(file, start_ns)),
         probed,
         answers,
         tuple(one for one in probes.untracked if one.path == source or one.path in own),

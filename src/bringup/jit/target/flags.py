@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 __all__ = [
@@ -26,6 +26,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _TEXT = re.compile(r"[A-Za-z0-9_:<>,.()\[\]&*+\-|^~%!?= ]*\Z")
 _INCLUDE_FLAG = re.compile(r"(-I|-iquote|-isystem|-idirafter)(.+)\Z")
 _LIBRARY_FOLDER = re.compile(r"(-L)(.+)\Z")
+_OTHER_FOLDER = re.compile(r"(--sysroot=|-isysroot|--(?:include|library)-directory=)(.+)\Z")
+# How a folder begins that lies in the sysroot.
+_IN_SYSROOT = re.compile(r"=|\$SYSROOT(?=/|\Z)")
+_FOLDERS = (_INCLUDE_FLAG, _LIBRARY_FOLDER, _OTHER_FOLDER)
 # These would move or rename what the build writes, compile something else than the source, or run
 # other programs than those that the key knows.
 _REFUSED_FLAG = re.compile(
@@ -75,11 +79,12 @@ def render_macros(macros: Mapping[str, Macro]) -> tuple[str, ...]:
 
 
 def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """The flags in order, include directories made absolute. Raises `TypeError` or `ValueError`
-    naming the flag.
+    """The flags in order, their folders made absolute: a compiler runs in a folder of its own.
+    Raises `TypeError` or `ValueError` naming the flag.
     """
     if isinstance(flags, str):
         raise TypeError(f"flags={flags!r}: expected a sequence of flags, got one string")
+    flags = tuple(flags)
     rendered = []
     for flag in flags:
         if not isinstance(flag, str):
@@ -97,9 +102,25 @@ def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
                 f"flag {flag!r}: the files that it brings in could not be followed when they "
                 "change; name them one by one, by flags of their own"
             )
-        folder = _INCLUDE_FLAG.match(flag) or _LIBRARY_FOLDER.match(flag)
-        rendered.append(folder[1] + os.path.abspath(folder[2]) if folder else flag)
+        folder = next(filter(None, (kind.match(flag) for kind in _FOLDERS)), None)
+        rendered.append(folder[1] + _absolute(flag, folder[2], flags) if folder else flag)
     return tuple(rendered)
+
+
+def _absolute(flag: str, folder: str, flags: Sequence[str]) -> str:
+    """The folder that the flag names, in the sysroot of the flags where it says so."""
+    inside = _IN_SYSROOT.match(folder)
+    if inside is None:
+        return os.path.abspath(folder)
+    kinds = ("--sysroot=",) if flag.startswith(("-L", "--l")) else ("-isysroot", "--sysroot=")
+    for kind in kinds:
+        for other in reversed(flags):
+            if isinstance(other, str) and other.startswith(kind):
+                return os.path.abspath(other[len(kind) :]) + folder[inside.end() :]
+    raise ValueError(
+        f"flag {flag!r}: {inside[0]} stands for the sysroot, and no --sysroot= is among the flags; "
+        "add it, or name the whole folder"
+    )
 
 
 def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
