@@ -17,7 +17,7 @@ from bringup.jit.builder.request import Request, SourceChangedError
 from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
 from bringup.jit.files.archive import thin_members
 from bringup.jit.files.depfile import read_depfile
-from bringup.jit.files.elf import symbols_of
+from bringup.jit.files.elf import keep_symbols_apart, symbols_of
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import bytes_digest, next_file_time_ns, stamp
 from bringup.jit.files.layout import BINARY, LOG, StoreUnwritableError
@@ -295,6 +295,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         done = _run(request, job, command, failed_log)
         seconds = time.perf_counter() - start
         _check_written(request, staged, command)
+        keep_symbols_apart(staged / BINARY)
         headers = tuple(map(read_header, read_dependencies(staged)))
         found = lookups_of_build(request, compiled, [header.path for header in headers], start_ns)
         if reason := _untracked(job, found) or _uncalled(staged):

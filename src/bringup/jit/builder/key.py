@@ -9,7 +9,7 @@ from typing import TypeAlias
 __all__ = ["KERNEL_ABI", "SCHEMA", "Record", "key_of"]
 
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
-SCHEMA = "3"
+SCHEMA = "4"
 
 Record: TypeAlias = Mapping[str, Sequence[str]]
 

@@ -4,12 +4,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DEVICE_CODE", "Symbols", "machine_of", "symbols_of", "this_machine"]
+__all__ = [
+    "DEVICE_CODE",
+    "Symbols",
+    "keep_symbols_apart",
+    "machine_of",
+    "symbols_of",
+    "this_machine",
+]
 
 DEVICE_CODE = "an NVIDIA GPU"
 
@@ -76,6 +84,7 @@ _DYNAMIC = struct.Struct("<QQ")
 _DYNAMIC_SECTION, _DYNSYM_SECTION = 6, 11
 _DATA_TYPES = (1, 5, 6)  # STT_OBJECT, STT_COMMON, STT_TLS
 _NEEDED = 1
+_UNIQUE, _WEAK = 10, 2  # bindings
 
 
 def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
@@ -91,10 +100,34 @@ def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
         return None
 
 
-def _read_symbols(content: bytes) -> Symbols:
+def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
+    """Makes the inline variables and static variables of inline functions in a host's library its
+    own: the loader makes unique ones (STB_GNU_UNIQUE) one for the process, whatever flags it is
+    opened with, and never unloads the library. Raises `OSError` when it cannot be written.
+    """
+    content = bytearray(Path(path).read_bytes())
+    if content[:6] != b"\x7fELF\x02\x01" or machine_of(path) == DEVICE_CODE:
+        return
+    changed = False
+    with contextlib.suppress(struct.error, IndexError):  # a damaged table: it will not load either
+        for _, kind, _, _, start, length, *_ in _sections(content):
+            infos = range(start + 4, start + length, _SYMBOL.size)
+            for at in infos if kind == _DYNSYM_SECTION else ():
+                if content[at] >> 4 == _UNIQUE:
+                    content[at], changed = _WEAK << 4 | content[at] & 15, True
+    if changed:
+        Path(path).write_bytes(content)
+
+
+def _sections(content: bytes | bytearray) -> list[tuple[int, ...]]:
+    """The headers of the sections."""
     (offset,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)
-    sections = [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]
+    return [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]
+
+
+def _read_symbols(content: bytes) -> Symbols:
+    sections = _sections(content)
     exported: set[str] = set()
     data: set[str] = set()
     wanted: set[str] = set()

@@ -52,7 +52,7 @@ _SAME_EVERYWHERE = (
 # vectorised. No contraction, so that `a * b + c` is what C and torch say it is, on every processor;
 # a kernel that wants fused roundings asks for them by a flag of its own. Interposition off: a
 # kernel's own functions are inlined, and a symbol of the same name in the process cannot take their
-# place.
+# place. That includes those that g++ lets the loader make one for all libraries (_ISOLATING).
 _COMPILE_FLAGS = (
     "-O3",
     "-fPIC",
@@ -63,6 +63,9 @@ _COMPILE_FLAGS = (
     "-ffp-contract=off",
     "-fno-semantic-interposition",
 )
+# clang makes no unique symbols and does not know the option. Where another compiler or an archive
+# makes some, `build` takes the mark from the binary.
+_ISOLATING = {"gcc": ("-fno-gnu-unique",)}
 _LINK_FLAG = "-Wl,-Bsymbolic,-z,defs,-z,noseparate-code,--as-needed"
 _LANGUAGE_FLAGS = {"c": ("-x", "c", "-std=c11"), "c++": ("-x", "c++", "-std=c++17")}
 _ONLY_LIBC = ("-nostdlib", "-lm", "-lc", "-lgcc")
@@ -168,7 +171,7 @@ class GnuTarget(Target):
         if type(self) is not GnuTarget:
             return None
         of_language = (_LANGUAGE_FLAGS[language], _SAME_EVERYWHERE)
-        options = (of_language, self._march, _COMPILE_FLAGS, _LINK_FLAG)
+        options = (of_language, self._march, _COMPILE_FLAGS, _ISOLATING, _LINK_FLAG)
         return (*self._asked_for(), self._names(), self._runs_here, options)
 
     def passed_over(self, compiler: str) -> list[str] | None:
@@ -317,6 +320,7 @@ class GnuTarget(Target):
             *_SAME_EVERYWHERE,
             f"-march={self._march}",
             *_COMPILE_FLAGS,
+            *_ISOLATING.get(toolchain.family, ()),
             _LINK_FLAG if inside else f"{_LINK_FLAG},-s",
             *_debug_flags(toolchain, debug),
         )

@@ -249,7 +249,7 @@ def test_a_damaged_manifest_is_only_a_lost_index(
 def test_a_damaged_compiler_memo_is_asked_again(root: Path, source: jit.Source) -> None:
     binary = jit.compile(source)
     (memo,) = (root / "v1" / ".toolchains").iterdir()
-    for text in ("", "{}", "[]", '{"boot": 1}'):
+    for text in ("", "{}", "[]", '{"booted": 1}'):
         memo.write_text(text)
         assert output_of(new_process(source)) == str(binary.path)
 
