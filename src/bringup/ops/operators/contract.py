@@ -33,8 +33,9 @@ def refusal(
     supports: Collection[torch.dtype],
     values: Sequence[Any],
     results: Sequence[torch.Size],
+    dtypes: Sequence[torch.dtype],
 ) -> Exception | None:
-    """How the CPU refuses a call that torch's Meta kernel takes.
+    """How the CPU refuses a call that torch's Meta kernel takes, or that it gives other dtypes.
 
     Args:
         overload: the operator; only those of torch that draw no random numbers are asked.
@@ -42,6 +43,7 @@ def refusal(
         supports: the dtypes that its author declared: there the CPU need not have a kernel.
         values: all arguments in schema order.
         results: the shapes of the results.
+        dtypes: theirs.
 
     Returns:
         None where the CPU takes the call, and where a raw operator may have refused the numbers of
@@ -53,21 +55,24 @@ def refusal(
     inputs = [v for i in overload.operands for v in _tensors(values[i])]
     small = sum(map(math.prod, (*results, *(v.shape for v in inputs)))) <= _MOST_ELEMENTS
     if any(v.numel() == 0 for v in inputs):  # refused for the sizes, or not at all
-        error = _asked(overload, values, 0, _AS_GIVEN if small else _AT_MOST_ONE)
-        if error is not None and not isinstance(error, NotImplementedError):
-            return error
+        answer = _asked(overload, values, 0, _AS_GIVEN if small else _AT_MOST_ONE)
+        if isinstance(answer, Exception) and not isinstance(answer, NotImplementedError):
+            return answer
     declared = kind == "raw" or all(v.dtype in supports for v in inputs)
     functional = functional_form(overload, kind)
     operands = [values[i] for i in overload.operands]
-    error = None
+    refused: Exception | None = None
     for number, sizes in ((0, _FEW), (1, _FEW), *(((0, _AS_GIVEN),) if small else ())):
-        error = _asked(overload, values, number, sizes)
-        if error is None or (declared and isinstance(error, NotImplementedError)):
+        answer = _asked(overload, values, number, sizes)
+        if not isinstance(answer, Exception):
+            return None if answer == list(dtypes) else _other_dtypes(overload, answer, dtypes)
+        if declared and isinstance(answer, NotImplementedError):
             return None
         for usual in (_USUAL, _NO_BOOLS) if kind == "raw" else ():
-            if _asked(functional, operands, number, sizes, usual) is None:
-                return error
-    return None if kind == "raw" else error
+            if not isinstance(_asked(functional, operands, number, sizes, usual), Exception):
+                return answer
+        refused = answer
+    return None if kind == "raw" else refused
 
 
 def check_declared(overload: Overload, kind: Kind) -> None:
@@ -140,8 +145,10 @@ def _asked(
     number: int,
     sizes: Bounds,
     dtypes: dict[torch.dtype, torch.dtype] | None = None,
-) -> Exception | None:
-    """How the CPU refuses stand-ins full of `number`, with `dtypes` for their own ones."""
+) -> list[torch.dtype] | Exception:
+    """What the CPU makes of stand-ins full of `number`, with `dtypes` for their own ones: the
+    dtypes of the results, or how it refuses them.
+    """
 
     def stand_in(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -159,10 +166,19 @@ def _asked(
     ]
     try:
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            overload.call(given)
+            return [result.dtype for result in _tensors(overload.call(given))]
     except Exception as error:
         return error.with_traceback(None)
-    return None
+
+
+def _other_dtypes(
+    overload: Overload, answer: Sequence[torch.dtype], dtypes: Sequence[torch.dtype]
+) -> Exception:
+    told = [", ".join(map(str, some)) for some in (dtypes, answer)]
+    return RuntimeError(
+        f"{overload.qualified_name}: torch's Meta kernel gives results of {told[0]}, the CPU's of "
+        f"{told[1]}: only the CPU computes it"
+    )
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -123,6 +123,7 @@ class Planner:
                 self._declaration.supports,
                 values,
                 shapes,
+                written,
             )
         if refused is not None:
             return refused

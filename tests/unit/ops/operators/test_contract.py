@@ -78,6 +78,10 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
         X,
         lambda x: torch.nn.functional.nll_loss(x, x[0] > 1),
     ),
+    "a mask of float64": (
+        X,
+        lambda x: torch.ops.aten.native_dropout_backward(x, x.double(), 2.0),
+    ),
     "cat of numbers": (X, lambda x: torch.cat([x[0], x[1]])),
     "topk beyond the end": (X, lambda x: x.topk(4)),
     "a dim that is not there": (X, lambda x: x.amax(1)),
