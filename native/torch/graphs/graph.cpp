@@ -397,14 +397,16 @@ void Graph::check_inputs() const {
 }
 
 void Graph::check(const Changes& changes, const std::vector<HostValue>& as_read) const {
+  const ReplayDispatch dispatch;
   for (const Change& first : changes) {
     const auto same_node = [&](const Change& change) { return change.node == first.node; };
     if (&*std::ranges::find_if(changes, same_node) != &first) continue;
-    std::vector<c10::IValue> arguments = next_arguments(first.node);
+    const std::vector<c10::IValue> former = next_arguments(first.node);
+    std::vector<c10::IValue> arguments = former;
     for (size_t i = 0; i < changes.size(); ++i) {
       if (same_node(changes[i])) arguments[changes[i].argument] = as_read[i];
     }
-    nodes_[first.node]->check_arguments(arguments);
+    nodes_[first.node]->check_arguments(arguments, former);
   }
 }
 

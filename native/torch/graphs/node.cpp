@@ -86,7 +86,8 @@ std::optional<HostValue> KernelNode::host_value(size_t index) const {
   return host_value_of(*schema(), call_.inputs, index);
 }
 
-void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments) const {
+void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments,
+                                 const std::vector<c10::IValue>&) const {
   check_captured_call(call_.kernel_op, arguments, call_.outputs, call_.grid, *kernel_);
 }
 
@@ -166,7 +167,8 @@ std::optional<HostValue> NativeNode::host_value(size_t index) const {
   return host_value_of(*schema(), call_.inputs, index);
 }
 
-void NativeNode::check_arguments(const std::vector<c10::IValue>& arguments) const {
+void NativeNode::check_arguments(const std::vector<c10::IValue>& arguments,
+                                 const std::vector<c10::IValue>&) const {
   launch_with(arguments);
 }
 
@@ -304,20 +306,34 @@ void OperatorNode::learn_allocations(Replay& replay) {
   stack.clear();
 }
 
+void OperatorNode::Call::check(const std::string& name, size_t number, const at::Tensor& result,
+                               bool dtype) const {
+  TORCH_CHECK(number < outputs.size(), name, " gives more tensors than when it was captured");
+  const at::Tensor& captured = outputs[number].tensor;
+  const bool fits =
+      captured.sizes() == result.sizes() && (!dtype || captured.dtype() == result.dtype());
+  TORCH_CHECK(fits, name, " gives ", describe_shape(result), " and, when it was captured, ",
+              describe_shape(captured),
+              ": a captured graph has fixed shapes and dtypes, capture again");
+}
+
+void OperatorNode::Call::check_count(const std::string& name, size_t count) const {
+  TORCH_CHECK(count == outputs.size(), name, " gives ", count,
+              " tensors and, when it was captured, ", outputs.size(),
+              ": a captured graph has a fixed number of results, capture again");
+}
+
 void OperatorNode::settle_outputs(const std::vector<c10::IValue>& results) const {
   size_t next = 0;
   for (const c10::IValue& result : results) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
-      TORCH_CHECK(next < call_.outputs.size(), op(),
-                  " returned more tensors than when it was captured");
+      call_.check(op(), next, tensor);
       const Output& output = call_.outputs[next++];
-      TORCH_CHECK(output.tensor.sizes() == tensor.sizes(), op(), " returned ", describe(tensor),
-                  " and, when it was captured, ", describe(output.tensor),
-                  ": a captured graph has fixed shapes, capture again");
       if (output.fixed || tensor.storage().data() == output.address) return;
       output.tensor.copy_(tensor);
     });
   }
+  call_.check_count(op(), next);
 }
 
 const char* OperatorNode::method() const {

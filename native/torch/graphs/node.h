@@ -95,8 +95,10 @@ class Node {
   virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
   // The values of all schema arguments now; tensors on a device may be their views on the host.
   virtual c10::ArrayRef<c10::IValue> arguments() const { return {}; }
-  // Raises what a call with such arguments would raise. From any thread, beside a run.
-  virtual void check_arguments(const std::vector<c10::IValue>& /*arguments*/) const {}
+  // Raises what a call with such arguments in the place of `former` would raise. From any thread,
+  // beside a run; one update at a time.
+  virtual void check_arguments(const std::vector<c10::IValue>& /*arguments*/,
+                               const std::vector<c10::IValue>& /*former*/) const {}
   // Writes a value of the argument's type. Only for an index that host_value() knows.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
 
@@ -150,7 +152,8 @@ class KernelNode final : public Node {
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
-  void check_arguments(const std::vector<c10::IValue>& arguments) const override;
+  void check_arguments(const std::vector<c10::IValue>& arguments,
+                       const std::vector<c10::IValue>& former) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
  private:
@@ -191,7 +194,8 @@ class NativeNode final : public Node {
   void visit_accesses(const AccessVisitor& visit) const override;
   std::optional<HostValue> host_value(size_t index) const override;
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
-  void check_arguments(const std::vector<c10::IValue>& arguments) const override;
+  void check_arguments(const std::vector<c10::IValue>& arguments,
+                       const std::vector<c10::IValue>& former) const override;
   void set_host_value(size_t index, const HostValue& value) override;
 
  private:
@@ -217,6 +221,11 @@ class OperatorNode final : public Node {
     bool fixed;     // an input's memory: nothing to bring there
   };
   struct Call {
+    // Raise where results are others than when it was captured.
+    void check(const std::string& name, size_t number, const at::Tensor& result,
+               bool dtype = true) const;
+    void check_count(const std::string& name, size_t count) const;
+
     c10::OperatorHandle op;
     SchemaPtr schema;
     c10::DispatchKeySet keys;
@@ -241,6 +250,8 @@ class OperatorNode final : public Node {
   std::optional<HostValue> host_value(size_t index) const override;
   void set_host_value(size_t index, const HostValue& value) override;
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
+  void check_arguments(const std::vector<c10::IValue>& arguments,
+                       const std::vector<c10::IValue>& former) const override;
 
  private:
   enum class Method : uint8_t { kOut, kAllocations, kCopy };
@@ -254,8 +265,10 @@ class OperatorNode final : public Node {
   void redispatch(const c10::OperatorHandle& op, Replay& replay) const;
   void learn_allocations(Replay& replay);
   void settle_outputs(const std::vector<c10::IValue>& results) const;
+  bool is_unread(size_t index, const std::vector<c10::IValue>& arguments) const;
 
   Call call_;
+  mutable std::vector<std::optional<bool>> unread_;  // of arguments, once asked
   Method method_ = Method::kAllocations;
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
 };

@@ -4,6 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -51,11 +54,24 @@ bool overlap(const at::Tensor& left, const at::Tensor& right);
 // Whether two lists of tensors have the same elements, as above.
 bool same_tensors(const c10::IValue& left, const c10::IValue& right);
 
-// Whether two values of one type are equal; tensors are when they are the same memory. Their own ==
-// is made for anything and asks for everything first.
+// Whether two numbers are one to the bit: -0.0 is not 0.0, and nan is nan.
+inline bool same_bits(double left, double right) {
+  return std::bit_cast<uint64_t>(left) == std::bit_cast<uint64_t>(right);
+}
+
+// Whether two values of one type are equal, numbers to the bit; tensors are when they are the same
+// memory. Their own == is made for anything and asks for everything first.
 inline bool same(const c10::IValue& left, const c10::IValue& right) {
   if (left.isInt() && right.isInt()) return left.toInt() == right.toInt();
-  if (left.isDouble() && right.isDouble()) return left.toDouble() == right.toDouble();
+  if (left.isDouble() && right.isDouble()) return same_bits(left.toDouble(), right.toDouble());
+  if (left.isComplexDouble() && right.isComplexDouble()) {
+    const auto a = left.toComplexDouble();
+    const auto b = right.toComplexDouble();
+    return same_bits(a.real(), b.real()) && same_bits(a.imag(), b.imag());
+  }
+  if (left.isDoubleList() && right.isDoubleList()) {
+    return std::ranges::equal(left.toDoubleVector(), right.toDoubleVector(), same_bits);
+  }
   if (left.isTensor() && right.isTensor()) return same_elements(left.toTensor(), right.toTensor());
   if (left.isTensorList() && right.isTensorList()) return same_tensors(left, right);
   return left.tagKind() == right.tagKind() && left == right;

@@ -1,0 +1,218 @@
+// What other host arguments would do to the results of a captured operator: found out before an
+// update writes them, by a trial on copies or by the operator's fake.
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/SymNodeImpl.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <unordered_map>
+
+#include "torch/devices/generator.h"
+#include "torch/devices/host_random.h"
+#include "torch/graphs/node.h"
+#include "torch/graphs/outside_capture.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+using c10::IValue;
+using Arguments = std::vector<IValue>;
+
+constexpr size_t kMostCopied = size_t{1} << 20;  // bytes of arguments for a trial
+
+// A number whose value nobody may ask for: every other question raises, too.
+class UnreadNumber final : public c10::SymNodeImpl {
+ public:
+  bool is_int() override { return true; }
+  bool is_float() override { return false; }
+  bool is_bool() override { return false; }
+  std::string str() override { return "a number that is not read"; }
+};
+
+// The value with unread numbers in its place; none for what is no int or list of them.
+std::optional<IValue> unread(const IValue& value) {
+  const c10::SymInt number(c10::SymNode(c10::make_intrusive<UnreadNumber>()));
+  if (value.isInt()) return IValue(number);
+  if (!value.isIntList()) return std::nullopt;
+  c10::impl::GenericList list(c10::SymIntType::get());
+  for (size_t i = 0; i < value.toListRef().size(); ++i) list.push_back(IValue(number));
+  return IValue(std::move(list));
+}
+
+// Whether they differ in their numbers alone.
+bool is_alike(const IValue& left, const IValue& right) {
+  const bool lists = left.isIntList() && right.isIntList();
+  return lists ? left.toListRef().size() == right.toListRef().size()
+               : left.isInt() && right.isInt();
+}
+
+bool is_of_torch(const std::string& name) {
+  return name.starts_with("aten::") || name.starts_with("prims::");
+}
+
+// Arithmetic that raises for no moderate number, and whose result depends on it in its elements
+// alone.
+bool is_arithmetic(const c10::OperatorHandle& op) {
+  constexpr std::string_view kNames[] = {
+      "aten::add",      "aten::sub",        "aten::rsub",       "aten::mul",  "aten::div",
+      "aten::addcmul",  "aten::addcdiv",    "aten::addmm",      "aten::lerp", "aten::baddbmm",
+      "aten::softplus", "aten::leaky_relu", "aten::hardshrink", "aten::clamp"};
+  const std::string& name = op.operator_name().name;
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+bool is_moderate(const IValue& value) {
+  constexpr double kMost = 65504;  // the largest float16
+  return value.isDouble() && std::abs(value.toDouble()) <= kMost;
+}
+
+void check_results(const std::string& op, const OperatorNode::Call& call,
+                   const std::vector<IValue>& results, bool dtypes) {
+  size_t next = 0;
+  for (const IValue& result : results) {
+    for_each_tensor(result,
+                    [&](const at::Tensor& tensor) { call.check(op, next++, tensor, dtypes); });
+  }
+  call.check_count(op, next);
+}
+
+// As the fake sees the arguments: no memory, no device, no generator.
+Arguments fakes_of(const c10::FunctionSchema& schema, Arguments arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (schema.arguments()[i].type()->str().starts_with("Device")) {
+      arguments[i] = c10::Device(c10::kMeta);
+    }
+    arguments[i] = map_tensors(arguments[i], [](const at::Tensor& tensor) {
+      return at::Tensor(
+          at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
+    });
+  }
+  return arguments;
+}
+
+// `dtypes`: whether theirs count. Some fakes of torch give others than the kernel.
+void run_fake(const std::string& op, const OperatorNode::Call& call, const Arguments& arguments,
+              bool dtypes) {
+  Arguments stack = fakes_of(*call.schema, arguments);
+  const auto keys = call.keys.remove_backend(c10::BackendComponent::CPUBit) |
+                    c10::DispatchKeySet(c10::DispatchKey::Meta);
+  call.op.redispatchBoxed(keys, &stack);
+  check_results(op, call, stack, dtypes);
+}
+
+// The arguments over memory of their own.
+Arguments copies_of(const Arguments& arguments) {
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> copies;
+  const auto copy = [&](const at::Tensor& tensor) {
+    c10::Storage& own = copies[tensor.storage().unsafeGetStorageImpl()];
+    if (!own) {
+      own = c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(),
+                         c10::GetCPUAllocator(), /*resizable=*/true);
+      const size_t bytes = own.nbytes();
+      if (bytes > 0) std::memcpy(own.mutable_data(), tensor.storage().data(), bytes);
+    }
+    return shallow_copy(tensor, own);
+  };
+  Arguments made;
+  for (const IValue& argument : arguments) made.push_back(map_tensors(argument, copy));
+  return made;
+}
+
+void run_trial(const std::string& op, const OperatorNode::Call& call, const Arguments& arguments) {
+  Arguments stack = copies_of(arguments);
+  std::vector<const void*> given;
+  for (const IValue& argument : stack) {
+    for_each_tensor(argument, [&](const at::Tensor& t) { given.push_back(t.storage().data()); });
+  }
+  const int generator = RandomTraits(call.op).generator();
+  if (generator >= 0) stack[static_cast<size_t>(generator)] = call_generator({});
+  call.op.redispatchBoxed(call.keys, &stack);
+  check_results(op, call, stack, true);
+  size_t next = 0;
+  for (const IValue& result : stack) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      const bool is_argument = std::ranges::find(given, tensor.storage().data()) != given.end();
+      TORCH_CHECK(
+          is_argument || !call.outputs[next].fixed, op,
+          " would no longer give the memory of an argument, as it did when it was captured");
+      ++next;
+    });
+  }
+}
+
+// What a call raises; null where it raises nothing.
+template <class Call>
+std::exception_ptr error_of(Call&& call) {
+  try {
+    call();
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+size_t bytes_of_all(const Arguments& arguments) {
+  size_t bytes = 0;
+  for (const IValue& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor& t) { bytes += t.storage().nbytes(); });
+  }
+  return bytes;
+}
+
+}  // namespace
+
+// Whether the fake gives the same results whatever value the argument has.
+bool OperatorNode::is_unread(size_t index, const Arguments& arguments) const {
+  if (unread_.empty()) unread_.resize(arguments.size());
+  if (!unread_[index]) {
+    Arguments others = arguments;
+    const auto value = unread(others[index]);
+    if (value) others[index] = *value;
+    unread_[index] = value && !error_of([&] { run_fake(op(), call_, others, true); });
+  }
+  return *unread_[index];
+}
+
+// An operator of torch is tried on copies of its arguments, where these are small or a text is
+// another one, which few fakes look at. Others may do more than they give: their fake is asked, and
+// believed where it knows the call as it was.
+void OperatorNode::check_arguments(const Arguments& arguments, const Arguments& former) const {
+  const bool of_torch = is_of_torch(op());
+  const bool has_fake = of_torch || call_.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  if (!has_fake) return;
+  const OutsideCapture outside;
+  const bool floating = std::ranges::all_of(call_.outputs, [](const Output& output) {
+    return output.tensor.is_floating_point() && output.tensor.element_size() > 1;
+  });
+  bool any = false;
+  bool text = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const IValue& value = arguments[i];
+    if (value.isTensor() || value.isTensorList() || same(value, former[i])) continue;
+    if (of_torch
+            ? floating && is_moderate(value) && is_moderate(former[i]) && is_arithmetic(call_.op)
+            : is_alike(value, former[i]) && is_unread(i, former)) {
+      continue;
+    }
+    any = true;
+    text |= value.isString() || former[i].isString();
+  }
+  if (!any) return;
+  const bool can_try = of_torch && !RandomTraits(call_.op).draws_inside() &&
+                       (text || bytes_of_all(arguments) <= kMostCopied);
+  const auto by_fake = error_of([&] { run_fake(op(), call_, arguments, !can_try); });
+  if (by_fake && !error_of([&] { run_fake(op(), call_, former, !can_try); })) {
+    std::rethrow_exception(by_fake);
+  }
+  if (!can_try) return;
+  const auto by_trial = error_of([&] { run_trial(op(), call_, arguments); });
+  if (by_trial && !error_of([&] { run_trial(op(), call_, former); })) {
+    std::rethrow_exception(by_trial);
+  }
+}
+
+}  // namespace bringup::torch_ext::graphs
