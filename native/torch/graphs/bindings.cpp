@@ -277,7 +277,16 @@ void bind_recorder(nb::module_& module) {
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)
+      .def_prop_ro("handled_without_node",
+                   [](const Recorder& recorder) {
+                     const auto& names = recorder.handled_without_node();
+                     return std::vector<std::string>(names.begin(), names.end());
+                   })
       .def("remember", &Recorder::remember, nb::arg("tensor"), nb::arg("name"), nb::arg("most"))
+      .def(
+          "know_buffer",
+          [](Recorder& recorder, nb::handle object) { recorder.know_buffer(object.ptr()); },
+          nb::arg("object"))
       .def(
           "watch_generator",
           [](Recorder& recorder, const nb::object& generator) {

@@ -92,6 +92,8 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
     const OperatorTraits& traits = recorder->traits_of(op);
     if (recorder->handled(traits, op, stack)) return;
     if (is_composite_here(traits, op, below)) {
+      recorder->check_read_by_address(traits, *stack);
+      recorder->note_without_node(traits);
       // A dispatch mode would get it whole, and what it then calls would be hidden from us.
       return op.redispatchBoxed(below.remove(DispatchKey::Python), stack);
     }

@@ -120,6 +120,8 @@ const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
   return ran ? kernel : nullptr;
 }
 
+bool is_constant(const Node& node) { return dynamic_cast<const ConstantNode*>(&node) != nullptr; }
+
 c10::Stream current_stream_of(c10::DeviceIndex device) {
   const c10::Device place(c10::kPrivateUse1, device);
   return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
@@ -255,6 +257,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
       if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kHostData;
     });
   }
+  if (!becomes_node) note_without_node(traits);
   if (!becomes_node || (!all_updatable_ && only_passed_on(traits, args, results, allocations))) {
     return note_views(args, results);
   }
@@ -284,10 +287,10 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
     const c10::Argument& argument = schema.arguments()[i];
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
-      if (writes_undeclared(schema, argument)) about_to_write(tensor);
+      if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
       if (writes(argument)) {
         if (!argument.is_out()) check_readable(traits, tensor);
-        about_to_write(tensor);
+        about_to_write(traits, tensor);
       } else if (i >= first_read) {
         check_readable(traits, tensor);
       }
@@ -353,8 +356,28 @@ void Recorder::note_views(const std::vector<c10::IValue>& args,
   }
 }
 
-void Recorder::about_to_write(const at::Tensor& tensor) {
+void Recorder::check_read_by_address(const OperatorTraits& traits,
+                                     const std::vector<c10::IValue>& stack) const {
+  if (traits.read_argument < 0) return;
+  const size_t first = stack.size() - traits.schema->arguments().size();
+  for_each_tensor(stack[first + static_cast<size_t>(traits.read_argument)],
+                  [&](const at::Tensor& tensor) {
+                    const Block* block = pool_->find(tensor.storage());
+                    const bool stays =
+                        block != nullptr && (block->written ? is_constant(*nodes_[block->writer])
+                                                            : block->origin == Origin::kHostData);
+                    if (!stays) refuse_host_read(traits.name, tensor);
+                  });
+}
+
+void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& tensor) {
   if (tensor.storage().nbytes() == 0 || pool_->find(tensor.storage()) != nullptr) return;
+  if (foreign_.is_unknown(tensor.storage())) {
+    throw CaptureFailure(traits.name + " writes " + describe(tensor) +
+                         ", the memory of NumPy, a buffer or a file that came in inside the "
+                         "capture: a replay would write the same memory again, and find there what "
+                         "the one before has left. Make it before the capture, or clone() it");
+  }
   const OutsideCapture outside;
   restorer_.remember(tensor.storage());
 }
@@ -600,7 +623,9 @@ bool Recorder::predates(const at::Tensor& tensor) const {
 
 size_t Recorder::remember(const at::Tensor& tensor, std::string name, size_t most) {
   // What the run itself made has its own rules.
-  return predates(tensor) ? contents_.remember(tensor, std::move(name), most) : 0;
+  if (!predates(tensor)) return 0;
+  if (!active_ && tensor.has_storage() && !is_subclass(tensor)) foreign_.know(tensor.storage());
+  return contents_.remember(tensor, std::move(name), most);
 }
 
 void Recorder::put_back() const {

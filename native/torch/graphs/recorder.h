@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -17,6 +18,7 @@
 #include "torch/graphs/contents.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
+#include "torch/graphs/foreign_memory.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_side.h"
 #include "torch/graphs/inputs.h"
@@ -89,6 +91,9 @@ class Recorder {
   // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end,
   // unless it has more than `most` bytes. Returns how many it read now.
   size_t remember(const at::Tensor& tensor, std::string name, size_t most);
+  // An object from before the capture: where it is a buffer, operators may write its memory, as
+  // they may that of tensors that were remembered before begin().
+  void know_buffer(PyObject* object) { foreign_.know_buffer(object); }
   // A generator that the captured code can reach, after begin(): that only operators move it is
   // checked from here on, not from the first one on that draws from it.
   void watch_generator(const at::Generator& generator) { random_.watch(generator); }
@@ -113,6 +118,14 @@ class Recorder {
   // Whether a handler ran the call. What it calls itself is recorded as any other operator.
   bool handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
                std::vector<c10::IValue>* stack);
+  // Refuses a composite call that would read a tensor of which a replay may have another content.
+  void check_read_by_address(const OperatorTraits& traits,
+                             const std::vector<c10::IValue>& stack) const;
+  // A call of an operator with a handler that becomes no node of its own.
+  void note_without_node(const OperatorTraits& traits) {
+    if (traits.updatable) without_node_.insert(traits.name);
+  }
+  const std::set<std::string>& handled_without_node() const { return without_node_; }
   size_t node_count() const { return nodes_.size(); }
   // A wait for an event, or a record of it. A second wait for one that was not reset in between
   // would find the record there.
@@ -132,7 +145,7 @@ class Recorder {
   void check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args);
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;
-  void about_to_write(const at::Tensor& tensor);
+  void about_to_write(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
   void note_views(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
@@ -176,6 +189,8 @@ class Recorder {
   bool in_handler_ = false;
   Restorer restorer_;
   Contents contents_;
+  ForeignMemory foreign_;
+  std::set<std::string> without_node_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   WrittenVersions versions_;
   RandomRecorder random_;

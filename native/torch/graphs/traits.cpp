@@ -30,6 +30,13 @@ bool is_empty_factory(std::string_view base_name) {
   return std::find(std::begin(kNames), std::end(kNames), base_name) != std::end(kNames);
 }
 
+// Of operators that are made of others: the tensor that they read themselves to know what to call.
+int argument_read_by_address(const std::string& name) {
+  if (name == "aten::tensor_split.tensor_indices_or_sections") return 1;
+  if (name == "aten::_pad_packed_sequence") return 1;
+  return -1;
+}
+
 }  // namespace
 
 OperatorTraits look_up(const c10::OperatorHandle& op,
@@ -62,6 +69,7 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.may_draw = traits.kernel == nullptr &&
                     (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  traits.read_argument = argument_read_by_address(traits.name);
   traits.asserts = reads_tensors && returns.empty();
   const std::string bare = base.substr(base.find("::") + 2);
   const std::string& overload = op.operator_name().overload_name;

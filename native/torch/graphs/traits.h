@@ -26,6 +26,7 @@ struct OperatorTraits {
   bool host_result = false;    // its result is a host value that was read from tensors
   bool dynamic_shape = false;  // its result's shape depends on data
   bool asserts = false;        // reads tensors and gives nothing back
+  int read_argument = -1;      // a tensor that it reads by address, where no operator is seen
   bool mutates = false;        // writes to an argument
   bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
   RandomTraits numbers;        // where it takes them from

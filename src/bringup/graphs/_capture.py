@@ -35,6 +35,7 @@ from bringup.graphs._records import HandledCalls
 from bringup.graphs._replaced import attribute_replaced
 from bringup.graphs._run import RunUnit
 from bringup.graphs._scope import OutermostCalls, ScopeTracker
+from bringup.graphs._slots import check_become_nodes
 
 __all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
 
@@ -144,8 +145,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_session.recorder.node_count)
         self._held = held = HeldTensors(recorder.predates)
-        found = reachable(frame_values(caller))
+        found = list(reachable(frame_values(caller)))
         generators = _remember(recorder, held, found, REMEMBERED_BYTES)
+        for _, value, _ in found:
+            recorder.know_buffer(value)
         with ExitStack() as cleanup:
             if self._stream is not None:
                 cleanup.enter_context(_in_stream(self._stream))
@@ -194,6 +197,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 raise CaptureError(
                     "graph_task_group_begin was called and graph_task_group_end was not"
                 )
+            check_become_nodes(recorder.handled_without_node)
             _check_outputs(recorder)
             native = recorder.finish()
             held.check(recorder.watch)
@@ -389,24 +393,36 @@ def _unregister(remove: Callable[[Any], None], callback: Callable[[object], None
         ) from None
 
 
+_HOST_READS = (
+    *((torch.Tensor, name) for name in ("tolist", "numpy", "__dlpack__", "__reduce_ex__")),
+    (torch, "to_dlpack"),
+    (torch.utils.dlpack, "to_dlpack"),
+)
+_SHARE_MEMORY = ("torch.utils.dlpack", "copy")
+"""Modules that ask a tensor for what it is to make another one of the same memory."""
+
+
 @contextmanager
 def _host_reads_refused() -> Iterator[None]:
-    """`Tensor.tolist` and `Tensor.numpy` read memory without an operator: refuse them on the
-    capturing thread.
+    """What reads memory, or gives it to others, without an operator: refuse it on the capturing
+    thread.
     """
 
     def guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if is_current_stream_capturing():
-                _session.recorder.refuse_host_read(f"Tensor.{name}()", self)
+            if (
+                is_current_stream_capturing()
+                and sys._getframe(1).f_globals.get("__name__") not in _SHARE_MEMORY
+            ):
+                _session.recorder.refuse_host_read(name, self)
             return original(self, *args, **kwargs)
 
         return method
 
     with ExitStack() as patches:
-        for name in ("tolist", "numpy"):
+        for owner, name in _HOST_READS:
             make = functools.partial(guarded, name)
-            patches.enter_context(attribute_replaced(torch.Tensor, name, make))
+            patches.enter_context(attribute_replaced(owner, name, make))
         yield
 
 

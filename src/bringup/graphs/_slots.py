@@ -24,6 +24,7 @@ __all__ = [
     "Slot",
     "SlotPlace",
     "UpdatableCall",
+    "check_become_nodes",
     "keyword_only_of",
     "name_slots",
     "resolve",
@@ -208,6 +209,23 @@ def _declared(
             )
         keys[matching[0]] = key
     return keys
+
+
+def check_become_nodes(ops: Iterable[str]) -> None:
+    """Raises `CaptureError` where one of these operators has a handler with specs.
+
+    Args:
+        ops: operators that ran and became no node of their own.
+    """
+    for op in ops:
+        found = handler_for(op)
+        if found is not None and found[1]:
+            keys = ", ".join(f"'{key}'" for _, _, key in found[1])
+            raise CaptureError(
+                f"{found[0].__name__} declares {keys} of {op}, which has no slots: it gives a view"
+                " or is made of other operators, and a replay does not call it. Register a handler"
+                " for what it calls, or give its numbers as tensors"
+            )
 
 
 def resolve(key: str, names: Sequence[str]) -> list[int]:
