@@ -20,7 +20,7 @@ from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
 
-__all__ = ["CaptureReport", "captured", "captures", "require_no_input_writes"]
+__all__ = ["CaptureReport", "captured", "captures", "require_capturable"]
 
 _LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
@@ -237,18 +237,26 @@ class _CapturedCalls:
             self._captures.popitem(last=False)
 
 
-def require_no_input_writes(aten: Any, name: str, static: frozenset[int]) -> None:
-    """Raises `CaptureError` when an operator of the graph writes an input that is not at one of the
-    positions `static`: it would write a slot instead of the caller's tensor.
+def require_capturable(aten: Any, name: str, static: frozenset[int]) -> None:
+    """Raises `CaptureError` when a graph calls what no capture sees into, such as control flow, or
+    an operator of it writes an input that is not at one of the positions `static`: it would write a
+    slot instead of the caller's tensor.
     """
     placeholders = aten.graph.find_nodes(op="placeholder")
     slots = {node for index, node in enumerate(placeholders) if index not in static}
     for node in aten.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise CaptureError(
+                f"option 'capture': {name} calls {node.target} ({node.name}), which runs as Python "
+                "and may do another thing at every call; compile without capture"
+            )
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
-        for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
+        for index, argument in enumerate(node.target._schema.arguments):
             written = argument.alias_info is not None and argument.alias_info.is_write
-            if written and given in slots:
+            by_name = node.kwargs.get(argument.name)
+            given = node.args[index] if index < len(node.args) else by_name
+            if written and isinstance(given, torch.fx.Node) and given in slots:
                 raise CaptureError(
                     f"option 'capture': {node.target} writes input {given.name!r} of {name}, and "
                     "a captured graph has copies of its inputs; compile without capture"

@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._library.utils import is_inplace
 
-__all__ = ["write_inputs_in_place"]
+from bringup.compiler.functionalized import Wrapped, unwrap, wrapped, written_operand
+
+__all__ = ["unwrap_writes", "write_inputs_in_place"]
 
 _ATEN = torch.ops.aten
 
@@ -47,6 +50,28 @@ def write_inputs_in_place(module: Any, allowed: Collection[int]) -> int:
     return count
 
 
+def unwrap_writes(module: Any) -> int:
+    """Let a graph call the operators by themselves that AOT autograd wrapped since they write: on
+    copies, but for what `write_inputs_in_place` left to them, and memory that nobody reads later.
+
+    Args:
+        module: the graph of ATen operators, after the last pass; changed in place.
+
+    Returns how many calls there were.
+    """
+    return unwrap(module, _is_dead_after)
+
+
+def _is_dead_after(operand: Any, call: Wrapped, number: int) -> bool:
+    if operand.op != "call_function" or _is_view(operand):
+        return False
+    same_memory = _aliases(operand)
+    readers = {user for node in same_memory for user in node.users}
+    return not any(reader > call.node for reader in readers) and not any(
+        item in same_memory for item in call.reads_but(number)
+    )
+
+
 def _write(graph: Any, target: Any, value: Any) -> bool:
     """Whether `target` now gets what `value` computes."""
     if not isinstance(value, torch.fx.Node) or value.op != "call_function":
@@ -76,10 +101,15 @@ def _steps_from(target: Any, value: Any) -> list[Any]:
     while value is not target:
         if not isinstance(value, torch.fx.Node) or value.op != "call_function" or not value.args:
             return []
-        if value.target not in _WINDOWS and _in_place_form(value.target) is None:
-            return []
         steps.append(value)
-        value = value.args[0]
+        found = written_operand(value)
+        if found is not None:
+            call, number = found
+            value = call.operands[number]
+        elif value.target in _WINDOWS or _in_place_form(value.target) is not None:
+            value = value.args[0]
+        else:
+            return []
     return steps[::-1]
 
 
@@ -88,6 +118,25 @@ _WINDOWS = {
     _ATEN.select_scatter.default: _ATEN.select.int,
 }
 """Operators that write a part, and the view of that part: (base, part, *where)."""
+
+
+def _written_by(step: Any) -> tuple[Wrapped, int] | None:
+    """The wrapped call, and the number of its operand, that writes all that a step does: into the
+    base itself, or into the very window of it that the step then fills.
+    """
+    if step.target not in _WINDOWS:
+        return written_operand(step)
+    base, part, *where = step.args
+    found = written_operand(part)
+    if found is None or len(part.users) > 1:
+        return None
+    window = found[0].operands[found[1]]
+    is_same = (
+        isinstance(window, torch.fx.Node)
+        and window.target is _WINDOWS[step.target]
+        and (list(window.args), window.kwargs) == ([base, *where], step.kwargs)
+    )
+    return found if is_same else None
 
 
 def _in_place_form(overload: Any) -> Any | None:
@@ -109,10 +158,15 @@ def _may_overwrite(graph: Any, target: Any, steps: Sequence[Any]) -> bool:
     order = {node: index for index, node in enumerate(graph.nodes)}
     for base, step in zip([target, *steps], steps, strict=False):
         same_memory = _aliases(base)
-        if any(item in same_memory for item in step.all_input_nodes if item is not base):
+        found = _written_by(step)
+        writer = step if found is None else found[0].node
+        read = [item for item in step.all_input_nodes if item is not base]
+        if found is not None:
+            read = found[0].reads_but(found[1])
+        if any(item in same_memory for item in read):
             return False
         readers = {user for node in same_memory for user in node.users} - {step}
-        if any(order[reader] > order[step] for reader in readers):
+        if any(order[reader] > order[writer] for reader in readers):
             return False
         if step.meta["val"].dtype != base.meta["val"].dtype:
             return False
@@ -125,11 +179,18 @@ def _aliases(node: Any) -> set[Any]:
     """A node and all that may be a view of it."""
     found, pending = {node}, [node]
     while pending:
-        for user in pending.pop().users:
+        item = pending.pop()
+        for user in (*item.users, *_returned_with(item)):
             if user not in found and _is_view(user):
                 found.add(user)
                 pending.append(user)
     return found
+
+
+def _returned_with(node: Any) -> list[Any]:
+    """The other results of a wrapped operator that returns what it writes."""
+    found = written_operand(node)
+    return list(found[0].node.users) if found is not None and is_inplace(found[0].op) else []
 
 
 def _is_view(node: Any) -> bool:
@@ -137,20 +198,29 @@ def _is_view(node: Any) -> bool:
     if node.op != "call_function":
         return bool(node.op != "output")
     if not isinstance(node.target, torch._ops.OpOverload):
-        return node.target is operator.getitem or node.target not in _PLAIN
+        is_copy = wrapped(node) is not None or node.target in _PLAIN
+        return node.target is operator.getitem or not is_copy
     return any(item.alias_info is not None for item in node.target._schema.returns) or (
         node.target in _SOMETIMES_VIEWS
     )
 
 
 _PLAIN = (operator.add, operator.mul, operator.sub, operator.floordiv)  # of sizes
-_SOMETIMES_VIEWS = (_ATEN.reshape.default, _ATEN.contiguous.default, _ATEN._to_copy.default)
+_SOMETIMES_VIEWS = (
+    *(_ATEN.reshape.default, _ATEN.contiguous.default, _ATEN._to_copy.default),
+    _ATEN._unsafe_view.default,
+)
 
 
 def _write_step(graph: Any, step: Any) -> None:
     base = step.args[0]
+    found = _written_by(step)
     with graph.inserting_before(step):
-        if step.target in _WINDOWS:
+        if found is not None:
+            call, number = found
+            call.in_place.add(number)
+            step.replace_all_uses_with(base if step.target in _WINDOWS else call.operands[number])
+        elif step.target in _WINDOWS:
             _, part, *where = step.args
             window = graph.call_function(_WINDOWS[step.target], (base, *where), step.kwargs)
             graph.call_function(_ATEN.copy_.default, (window, part))

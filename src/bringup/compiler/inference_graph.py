@@ -21,7 +21,7 @@ from bringup.compiler.freeze import (
     watched,
     written_inputs,
 )
-from bringup.compiler.in_place import write_inputs_in_place
+from bringup.compiler.in_place import unwrap_writes, write_inputs_in_place
 from bringup.compiler.inner import BoxedFunction, computes
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.padding import LengthInput, NotPaddedError, length_input
@@ -135,18 +135,19 @@ class InferenceGraph:
             writable = self._static if self._options.captures else range(len(self._inputs))
             if count := write_inputs_in_place(graph, writable):
                 _LOG.info("%s writes %d of its inputs where they lie", self._name, count)
+            unwrap_writes(graph)
             run = run_eagerly(graph, self._inputs)
         if self._options.captures and computes(graph):
             run = self._captured(graph, run)
         return Built(run, frozen, constants_of(graph))
 
     def _captured(self, graph: Any, run: BoxedFunction) -> BoxedFunction:
-        from bringup.compiler.captured import captured, require_no_input_writes
+        from bringup.compiler.captured import captured, require_capturable
         from bringup.compiler.update_plan import updates_of
 
         options = self._options
         try:
-            require_no_input_writes(graph, self._name, self._static)
+            require_capturable(graph, self._name, self._static)
         except CaptureError as reason:
             if options.capture:
                 raise

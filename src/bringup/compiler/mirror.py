@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
+from bringup.compiler.higher_order import writes_nothing
 from bringup.compiler.schema import SchemaParameter, in_schema_order, overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC
 from bringup.ir.edits import Journal
@@ -256,6 +257,10 @@ def _structure(fx_node: Any) -> ir.Operator:
     if fx_node.op != "call_function":
         return ir.Operator(f"fx::{fx_node.op}", opaque=True)
     module = getattr(fx_node.target, "__module__", "") or ""
+    if isinstance(fx_node.target, torch._ops.HigherOrderOperator):
+        functional = writes_nothing(fx_node)
+        kind = f"python::{module}.{fx_node.target.__name__}"
+        return ir.Operator(kind, kept=functional, opaque=not functional)
     name = getattr(fx_node.target, "__name__", None) or str(fx_node.target)
     pure = module in _PURE_MODULES and (module != "torch" or name in _PURE_TORCH)
     return ir.Operator(f"python::{module}.{name}", opaque=not pure)

@@ -137,7 +137,7 @@ def test_function_that_writes_its_input_still_does():
 
 
 def test_operator_that_writes_a_placeholder_is_refused():
-    from bringup.compiler.captured import require_no_input_writes
+    from bringup.compiler.captured import require_capturable
 
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
@@ -145,7 +145,7 @@ def test_operator_that_writes_a_placeholder_is_refused():
     graph.output(x)
     module = torch.fx.GraphModule({}, graph)
     with pytest.raises(BringupError, match=r"aten\.add_\.Tensor writes input 'x' of the model"):
-        require_no_input_writes(module, "the model", frozenset())
+        require_capturable(module, "the model", frozenset())
 
 
 @torch.no_grad()
