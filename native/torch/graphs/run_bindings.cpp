@@ -2,8 +2,11 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/copies.h"
@@ -75,6 +78,64 @@ nb::tuple call_kind(const nb::list& arguments, const std::vector<bool>& stays) {
   return nb::make_tuple(nb::bytes(tensors.data(), tensors.size()), nb::tuple(others));
 }
 
+// The addresses from the first to behind the last element of an argument.
+struct Span {
+  uintptr_t begin = 0, end = 0;
+  int64_t argument = 0;
+  int64_t offset = 0;  // where the tensor begins in its storage
+};
+
+Span span_of(const nb::handle item, size_t argument) {
+  if (!is_tensor_object(item.ptr())) return {};
+  const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
+  if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0) return {};
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  const void* memory = storage._mutable_data_ptr_no_checks().get();  // copies nothing, never throws
+  if (memory == nullptr) return {};
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto address = [&](int64_t index) {
+    return reinterpret_cast<uintptr_t>(memory) + index * tensor.element_size();
+  };
+  return {address(tensor.storage_offset()), address(last + 1), static_cast<int64_t>(argument),
+          tensor.storage_offset()};
+}
+
+// Which arguments of a call lie within the same addresses where at least one of the two is written:
+// (argument, its storage offset, argument, its storage offset) of each pair, the lower argument
+// first. `written` has one byte for each argument.
+nb::list overlaps(const nb::tuple& arguments, const nb::bytes& written) {
+  std::vector<Span> targets;
+  uintptr_t lowest = UINTPTR_MAX, highest = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (written.c_str()[i] == 0) continue;
+    const Span span = span_of(arguments[i], i);
+    if (span.begin == span.end) continue;
+    targets.push_back(span);
+    lowest = std::min(lowest, span.begin);
+    highest = std::max(highest, span.end);
+  }
+  std::vector<std::array<int64_t, 4>> found;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Span span = span_of(arguments[i], i);
+    if (span.begin >= highest || span.end <= lowest) continue;
+    for (const Span& target : targets) {
+      if (span.begin >= target.end || target.begin >= span.end) continue;
+      const bool again = written.c_str()[i] != 0 && target.argument <= span.argument;
+      if (again) continue;  // itself, or met from the other side
+      const auto& [low, high] = std::minmax(
+          span, target, [](const Span& a, const Span& b) { return a.argument < b.argument; });
+      found.push_back({low.argument, low.offset, high.argument, high.offset});
+    }
+  }
+  std::sort(found.begin(), found.end());
+  nb::list pairs;
+  for (const auto& [one, at, other, there] : found) {
+    pairs.append(nb::make_tuple(one, at, other, there));
+  }
+  return pairs;
+}
+
 }  // namespace
 
 void refuse_replay_in_capture() {
@@ -91,6 +152,7 @@ void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
   graph.def("set_run_inputs", &Graph::set_run_inputs, nb::arg("inputs"));
   module.def("copied", &own_copy, nb::arg("tensor"));
   module.def("share_memory", &share_memory, nb::arg("left"), nb::arg("right"));
+  module.def("overlaps", &overlaps, nb::arg("arguments"), nb::arg("written"));
   module.def("call_kind", &call_kind, nb::arg("arguments"), nb::arg("stays"));
 }
 

@@ -14,9 +14,11 @@ from bringup import settings
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation
 from bringup.compiler.freeze import Weight, placed, weights_of
 from bringup.compiler.graph_modules import rewrite
+from bringup.compiler.in_place import unwrap_writes
 from bringup.compiler.inference_graph import InferenceGraph
 from bringup.compiler.inner import BoxedFunction
 from bringup.compiler.options import CompileOptions
+from bringup.compiler.overlaps import as_traced_or_eagerly, written_arguments
 from bringup.compiler.program import run_eagerly
 from bringup.compiler.runs import load_and_select
 from bringup.errors import BringupError
@@ -58,7 +60,10 @@ def dynamo_backend(
     compiler = aot_autograd(
         fw_compiler=compilation.training, inference_compiler=compilation.inference
     )
-    return cast(Callable[..., Any], compiler(module, example_inputs))
+    compiled = compiler(module, example_inputs)
+    return as_traced_or_eagerly(
+        compiled, module.forward, example_inputs, compilation.written, compilation.name
+    )
 
 
 class _Compilation:
@@ -76,7 +81,9 @@ class _Compilation:
         self._values = options.for_passes()
         self._plugins = plugins
         self._selected = selected
-        self._name = _name_of(module)
+        self.name = _name_of(module)
+        self.written: set[int] = set()
+        self._arguments = len(example_inputs)
         needed = options.may_freeze or options.captures
         self._weights = weights_of(module, example_inputs) if needed else []
         self._to_freeze = self._chosen_weights() if options.may_freeze else frozenset()
@@ -86,25 +93,26 @@ class _Compilation:
         if self._options.freeze:
             return frozenset(weight.index for weight in self._weights)
         if torch.is_grad_enabled():
-            _LOG.debug("%s: no weight is frozen: gradients are enabled", self._name)
+            _LOG.debug("%s: no weight is frozen: gradients are enabled", self.name)
             return frozenset()
         try:
             owned = owned_in_evaluation(weight.source for weight in self._weights if weight.source)
         except NotFrozenError as reason:
             # who serves expects it, and a module that wraps the model begins in training mode
             level = logging.INFO if self._options.mode == "default" else logging.WARNING
-            _LOG.log(level, "%s: no weight is frozen: %s", self._name, reason)
+            _LOG.log(level, "%s: no weight is frozen: %s", self.name, reason)
             return frozenset()
         return frozenset(weight.index for weight in self._weights if weight.source in owned)
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """A graph that no gradient is asked of."""
+        self.written |= written_arguments(aten, self._arguments)
         graph = InferenceGraph(
             aten,
             inputs,
             placed(aten, self._weights),
             self._options,
-            self._name,
+            self.name,
             functools.partial(self._rewrite, inputs),
         )
         chosen = [weight for weight in self._weights if weight.index in self._to_freeze]
@@ -122,22 +130,27 @@ class _Compilation:
             )
             say(
                 f"option 'freeze': {len(weights) - len(counted)} of {len(weights)} weights of "
-                f"{self._name} are inference tensors, which count no writes, and stay inputs; load "
+                f"{self.name} are inference tensors, which count no writes, and stay inputs; load "
                 "the model outside inference mode, or say freeze_inference_tensors=True"
             )
         return counted
 
     def training(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """The forward or the backward graph of a function that gradients are asked of."""
+        self.written |= written_arguments(aten, self._arguments)
         if self._options.capture and self._options.captures:
             raise BringupError(
-                f"option 'capture' takes inference graphs only, and {self._name} is compiled for "
+                f"option 'capture' takes inference graphs only, and {self.name} is compiled for "
                 "training (an input or a parameter requires a gradient): call it under "
                 "torch.no_grad(), or compile it without capture"
             )
         if self._options.captures:
-            _LOG.info("%s is not captured: it is compiled for training", self._name)
-        return self._rewrite(inputs, aten, frozenset()) or run_eagerly(aten, inputs)
+            _LOG.info("%s is not captured: it is compiled for training", self.name)
+        run = self._rewrite(inputs, aten, frozenset())
+        if run is None:
+            unwrap_writes(aten)
+            run = run_eagerly(aten, inputs)
+        return run
 
     def _rewrite(
         self, inputs: Sequence[Any], aten: Any, constants: frozenset[str]
