@@ -267,11 +267,13 @@ def test_a_tensor_of_the_host_among_the_devices_is_refused_or_a_number() -> None
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("lengths", [(1, 1), (5, 37), (13, 70), (70, 13)])
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shared", [1, 3])
 def test_attention_and_its_gradients_at_the_edges_of_blocks(
-    dtype: torch.dtype, lengths: tuple[int, int], causal: bool
+    dtype: torch.dtype, lengths: tuple[int, int], causal: bool, shared: int
 ) -> None:
     torch.manual_seed(0)
-    shapes = [(2, 3, n, 33) for n in (lengths[0], lengths[1], lengths[1])]
+    rows, keys = lengths
+    shapes = [(2, 3, rows, 33), (2, 3 // shared, keys, 33), (2, 3 // shared, keys, 33)]
     given = [torch.randn(shape, dtype=dtype) for shape in shapes]
     mask = torch.randn(lengths, dtype=dtype)
     mask[0, : lengths[1] // 2] = -INF
@@ -281,7 +283,7 @@ def test_attention_and_its_gradients_at_the_edges_of_blocks(
         heads = [leaf.transpose(1, 2) for leaf in leaves]
         with_mask = None if causal else tensors[3]
         out = torch.nn.functional.scaled_dot_product_attention(
-            *heads, attn_mask=with_mask, is_causal=causal
+            *heads, attn_mask=with_mask, is_causal=causal, enable_gqa=shared > 1
         )
         grads = torch.autograd.grad(out, leaves, torch.cos(out.detach()))
         return [t + 0.0 for t in (out.detach(), *grads)]  # zeros without a sign
@@ -290,3 +292,25 @@ def test_attention_and_its_gradients_at_the_edges_of_blocks(
     assert difference(both, *given, mask) == ""
     native = {row.operator for row in devices.fallback_report().native}
     assert "aten::_scaled_dot_product_flash_attention_for_cpu_backward" in native
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(2, 4, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)], "do not divide"),
+        ([(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 6, 8)], "keys and values differ"),
+        ([(2, 4, 5, 8), (1, 4, 7, 8), (1, 4, 7, 8)], "batches differ"),
+        ([(2, 4, 5, 8), (2, 4, 7, 6), (2, 4, 7, 8)], "differ in size"),
+    ],
+)
+def test_attention_refuses_what_it_would_read_beside(
+    shapes: list[tuple[int, ...]], words: str
+) -> None:
+    tensors = [torch.randn(shape, device="npu") for shape in shapes]
+
+    def attend() -> None:
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*tensors)
+        torch.npu.synchronize()
+
+    with pytest.raises(RuntimeError, match=words):
+        attend()

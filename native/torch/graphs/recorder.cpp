@@ -104,6 +104,14 @@ std::vector<at::Tensor> fresh(const std::vector<OperatorNode::Output>& outputs) 
   return tensors;
 }
 
+// Written through a lazy negation: what resolves it below us writes back afterwards.
+bool has_lazy_bits(const c10::IValue& value) {
+  bool any = false;
+  for_each_tensor(value,
+                  [&](const at::Tensor& tensor) { any |= tensor.is_conj() || tensor.is_neg(); });
+  return any;
+}
+
 // The kernel of devices.kernel that ran this call; null where it fell back. A tensor of the host
 // may hold another number at a replay, which a launch block does not read.
 const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
@@ -114,7 +122,7 @@ const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
   const bool reads_host = std::ranges::any_of(args, [](const c10::IValue& value) {
     return is_host_number(value) && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
   });
-  if (reads_host) return nullptr;
+  if (reads_host || std::ranges::any_of(args, has_lazy_bits)) return nullptr;
   const auto launch = prepare_launch_into(*kernel, args, fresh(outputs));
   const bool ran = launch.has_value() && !launch->empty && launch->held.empty();
   return ran ? kernel : nullptr;
@@ -215,22 +223,19 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   ++seen_;
   const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
-  if (traits.kernel != nullptr) {
-    // Still recorded: the copy is a node of its own.
-    for (size_t i = 0; i < count; ++i) {
-      if (writes(schema.arguments()[i])) continue;
-      c10::IValue& value = (*stack)[stack->size() - count + i];
-      value = map_tensors(value, [&](const at::Tensor& t) {
-        return takes_layout(*traits.kernel, i, t) ? t : t.contiguous();
-      });
-    }
-  } else if (const OperatorKernel* kernel = find_operator_kernel(op)) {
-    for (size_t i = 0; i < count; ++i) {
-      if (takes_any_layout(*kernel, i)) continue;
-      c10::IValue& value = (*stack)[stack->size() - count + i];
-      value = map_tensors(
-          value, [](const at::Tensor& t) { return t.is_privateuseone() ? t.contiguous() : t; });
-    }
+  const OperatorKernel* kernel = traits.kernel == nullptr ? find_operator_kernel(op) : nullptr;
+  const bool is_launched = traits.kernel != nullptr || kernel != nullptr;
+  for (size_t i = 0; is_launched && i < count; ++i) {
+    if (may_write(schema, schema.arguments()[i])) continue;
+    c10::IValue& value = (*stack)[stack->size() - count + i];
+    // Still recorded: what a kernel cannot read as it lies is copied by a node of its own.
+    value = map_tensors(value, [&](const at::Tensor& t) {
+      if (kernel != nullptr && !t.is_privateuseone()) return t;
+      const at::Tensor computed = t.resolve_conj().resolve_neg();
+      const bool fits = kernel != nullptr ? takes_any_layout(*kernel, i)
+                                          : takes_layout(*traits.kernel, i, computed);
+      return fits ? computed : computed.contiguous();
+    });
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());

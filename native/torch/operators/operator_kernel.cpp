@@ -451,10 +451,12 @@ bool has_native_form(const std::string& name) {
   const auto base = [](const std::string& full) {
     return full.ends_with('_') ? full.substr(0, full.size() - 1) : full;
   };
+  // A loop over an operator that may have another name: _foreach_norm is linalg_vector_norm's.
+  const bool any_form = name.starts_with("aten::_foreach_");
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   return std::any_of(all.registered.begin(), all.registered.end(), [&](const auto& entry) {
-    return base(entry.first.name) == base(name) && entry.second->enabled.load();
+    return (any_form || base(entry.first.name) == base(name)) && entry.second->enabled.load();
   });
 }
 

@@ -141,3 +141,42 @@ def test_what_falls_back_in_a_capture_runs_on_the_host(declare: Declare) -> None
     x.fill_(2)
     graph.replay()
     torch.testing.assert_close(y.cpu(), torch.nn.functional.gelu(x.cpu()))
+
+
+@pytest.mark.parametrize("lazy", ["read", "written"])
+def test_a_lazy_negation_is_computed_before_the_devices_kernel(declare: Declare, lazy: str) -> None:
+    declare("aten::add", kernels.ADD)
+    x = torch.arange(6.0, device="npu").view(2, 3)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if lazy == "read":
+            return torch._neg_view(x.t()) + 1
+        y = x.clone()
+        torch._neg_view(y).add_(1)
+        return y
+
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y = program(x)
+    x.fill_(4)
+    graph.replay()
+    assert y.tolist() == program(x.cpu()).tolist()
+
+
+def test_a_loop_over_a_list_runs_the_devices_kernel_of_another_name(declare: Declare) -> None:
+    text = """
+template <class T> struct half {  // not what cpu computes
+  double sum = 0;
+  explicit half(T) {}
+  void add(T value, int64_t) { sum += value * value; }
+  T result(int64_t) const { return T(sum / 2); }
+};"""
+    declare("aten::linalg_vector_norm", text, kind="reduction", entry="half")
+    x = [torch.ones(4, device="npu"), torch.ones(2, device="npu")]
+    assert [norm.item() for norm in torch._foreach_norm(x)] == [2, 1]
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        norms = torch._foreach_norm(x)
+    x[0].fill_(2)
+    graph.replay()
+    assert [norm.item() for norm in norms] == [8, 1]

@@ -21,6 +21,23 @@ struct Call {
   const DLTensor* mask;
   const double scale;
 
+  // Heads of queries that share one of keys and values.
+  int64_t group() const { return q.size(1) / k.size(1); }
+
+  // What would read or write beside the tensors, or null.
+  const char* refusal() const {
+    if (k.size(0) != q.size(0) || v.size(0) != q.size(0)) return "the batches differ";
+    if (v.size(1) != k.size(1) || v.size(2) != k.size(2)) return "keys and values differ in shape";
+    if (k.size(3) != q.size(3)) return "keys and queries differ in size";
+    if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0)
+      return "the heads of the keys do not divide those of the queries";
+    const int64_t shape[4] = {q.size(0), q.size(1), q.size(2), k.size(2)};
+    for (int32_t d = 0; mask != nullptr && d < mask->ndim; ++d)
+      if (mask->shape[d] != 1 && mask->shape[d] != shape[4 - mask->ndim + d])
+        return "the mask does not fit the scores";
+    return nullptr;
+  }
+
   // Columns that row i sees.
   int64_t columns(int64_t i) const { return causal && i + 1 < k.size(2) ? i + 1 : k.size(2); }
 
@@ -256,6 +273,7 @@ BRINGUP_EXPORT int32_t attention(void** args, int32_t, const bringup_ctx* ctx) {
                   optional(args[5]),
                   scale_of(args[6], q)};
   if (bringup::scalar<double>(args[3]) != 0) return bringup::fail(ctx, "no dropout here");
+  if (const char* reason = call.refusal()) return bringup::fail(ctx, reason);
   const Write out(args[7]);
   const bringup::View<T, 3> lse(args[8]);
   const Rooms rooms(ctx, call);
@@ -263,7 +281,7 @@ BRINGUP_EXPORT int32_t attention(void** args, int32_t, const bringup_ctx* ctx) {
   const int64_t n = call.k.size(2), size = q.size(3), wide = call.v.size(3);
   for (int64_t b = 0; b < q.size(0); ++b)
     for (int64_t h = 0; h < q.size(1); ++h) {
-      pack(call, b, h, rooms);
+      if (h % call.group() == 0) pack(call, b, h / call.group(), rooms);
       for (int64_t i = 0; i < q.size(2); i += kRows) {
         const int64_t rows = q.size(2) - i < kRows ? q.size(2) - i : kRows;
         for (int64_t r = 0; r < kRows; ++r)
@@ -299,6 +317,7 @@ BRINGUP_EXPORT int32_t attention_backward(void** args, int32_t, const bringup_ct
                   optional(args[8]),
                   scale_of(args[9], q)};
   if (bringup::scalar<double>(args[6]) != 0) return bringup::fail(ctx, "no dropout here");
+  if (const char* reason = call.refusal()) return bringup::fail(ctx, reason);
   const bringup::View<const T, 3> lse(args[5]);
   const Write grad_q(args[10]), grad_k(args[11]), grad_v(args[12]);
   const BackwardRooms rooms(ctx, call);
@@ -306,7 +325,8 @@ BRINGUP_EXPORT int32_t attention_backward(void** args, int32_t, const bringup_ct
   const int64_t n = call.k.size(2), size = q.size(3), wide = call.v.size(3);
   for (int64_t b = 0; b < q.size(0); ++b)
     for (int64_t h = 0; h < q.size(1); ++h) {
-      pack(call, b, h, rooms);
+      const int64_t shared = h / call.group();
+      if (h % call.group() == 0) pack(call, b, shared, rooms);
       for (int64_t i = 0; i < q.size(2); i += kRows) {
         const int64_t rows = q.size(2) - i < kRows ? q.size(2) - i : kRows;
         const int64_t seen = call.whole_columns(i + rows - 1);  // by any of them, and some more
@@ -333,9 +353,10 @@ BRINGUP_EXPORT int32_t attention_backward(void** args, int32_t, const bringup_ct
         add_products(rooms.slopes, n, seen, rooms.queries, size, rooms.grad_keys);
         add_products(rooms.weights, n, seen, rooms.grads, wide, rooms.grad_values);
       }
-      for (int64_t j = 0; j < n; ++j) {
-        for (int64_t d = 0; d < size; ++d) grad_k(b, h, j, d) = rooms.grad_keys[j * size + d];
-        for (int64_t d = 0; d < wide; ++d) grad_v(b, h, j, d) = rooms.grad_values[j * wide + d];
+      for (int64_t j = 0; (h + 1) % call.group() == 0 && j < n; ++j) {  // of the whole group
+        for (int64_t d = 0; d < size; ++d) grad_k(b, shared, j, d) = rooms.grad_keys[j * size + d];
+        for (int64_t d = 0; d < wide; ++d)
+          grad_v(b, shared, j, d) = rooms.grad_values[j * wide + d];
       }
     }
   return 0;
