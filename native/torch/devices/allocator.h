@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
 
 #include <vector>
 
@@ -20,6 +21,11 @@ at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device);
 
 // The same through this thread's interceptor, when there is one.
 at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device);
+
+// Room for `bytes` in a device's storage, whose content moves in stream order. torch's own
+// functions for resizing are the host's: they would copy it without waiting for the stream, and
+// from memory that the host may not see.
+void grow(const c10::Storage& storage, size_t bytes);
 
 // The device that holds an address; raises when none does.
 c10::DeviceIndex device_of_address(const void* address);

@@ -3,6 +3,7 @@
 // and move with torch. Compiled alone: the header brings every operator of ATen.
 #include <ATen/autocast_mode.h>
 
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -34,10 +35,12 @@ Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::opti
 void register_autocast() {
   constexpr auto key = c10::DispatchKey::AutocastPrivateUse1;
   static auto* everything = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-  everything->fallback(torch::CppFunction::makeFallthrough());
+  if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    everything->fallback(torch::CppFunction::makeFallthrough());
+  }
 
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  torch::Library& m = *aten;  // torch's macros call it m
+  static auto* aten = new KitLibrary("aten", key, __FILE__, __LINE__);
+  KitLibrary& m = *aten;  // torch's macros call it m
 #define BRINGUP_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define BRINGUP_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
 #define BRINGUP_FP32_SET_OPT_DTYPE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)

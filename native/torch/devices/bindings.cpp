@@ -16,6 +16,7 @@
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/host_allocator.h"
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
 #include "torch/module.h"
@@ -176,6 +177,7 @@ void bind_devices(nb::module_& module) {
       },
       nb::arg("table"), nb::arg("path"));
   module.def("close_driver", &close_driver);
+  module.def("restore_kit_kernels", &restore_kit_kernels);
   module.def("install_driver", &install_driver, Release());
   module.def("shut_down_driver", [] {
     const nb::gil_scoped_release no_gil;

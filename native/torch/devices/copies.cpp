@@ -16,6 +16,7 @@
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/profiler.h"
+#include "torch/devices/registration.h"
 #include "torch/devices/row_layout.h"
 #include "torch/devices/state.h"
 
@@ -243,8 +244,8 @@ at::Tensor copy_to_host(const at::Tensor& device_tensor) {
 }
 
 void register_copies() {
-  static auto* device_library = new torch::Library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* device_library =
+      new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   device_library->impl("_copy_from", &copy_from);
   device_library->impl("_copy_from_and_resize", &copy_from_and_resize);
   device_library->impl("_local_scalar_dense", &local_scalar_dense);

@@ -1,6 +1,7 @@
 // Opening and checking a driver, making it torch's backend, and turning its statuses into errors.
 #include "torch/devices/driver.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
@@ -73,6 +74,17 @@ void require_free_backend() {
     throw std::runtime_error(
         "another backend has already registered itself for torch's PrivateUse1 device in this "
         "process: only one can");
+  }
+  using Key = c10::DispatchKey;
+  for (const Key key : {Key::PrivateUse1, Key::SparsePrivateUse1, Key::SparseCsrPrivateUse1,
+                        Key::QuantizedPrivateUse1, Key::NestedTensorPrivateUse1}) {
+    if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) continue;
+    throw std::runtime_error(
+        std::string("somebody has registered a fallback of all operators for ") + toString(key) +
+        " (m.fallback(...) of TORCH_LIBRARY_IMPL(_, ...), or of torch.library.Library(\"_\", "
+        "\"IMPL\")), and a driver brings its own, which runs the CPU's kernels: take that one out. "
+        "Kernels of single operators stay, m.impl(\"sub.Tensor\", ...), boxed ones too; "
+        "devices.set_fallback_policy and BRINGUP_FALLBACK say what may fall back");
   }
 }
 

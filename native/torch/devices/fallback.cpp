@@ -31,6 +31,7 @@
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/host_random.h"
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -282,6 +283,8 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const bool aten = op.schema().name().starts_with("aten::");
     if (aten && C10_UNLIKELY(out_form_has_own_kernel(kept_plan(op))))
       return run_composite(op, stack);
+    if (C10_UNLIKELY(has_left_out()) && restore_kit_kernel(op.operator_name()))
+      return op.redispatchBoxed(keys, stack);
   }
   run_cpu_kernel<host_key>(op, keys, stack);
 }
@@ -385,7 +388,10 @@ void register_instead_of_composites(c10::DispatchKey key) {
     if (!name.name.starts_with("aten::")) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op.has_value() || !op->hasKernelForDispatchKey(host_key)) continue;
-    if (op->hasKernelForDispatchKey(key)) continue;
+    if (op->hasKernelForDispatchKey(key)) {
+      if (foreign_kernel(*op).has_value()) note_left_out();
+      continue;
+    }
     const bool is_unboxed = host_key == DispatchKey::CPU && unboxed_kernels().contains(name);
     if (!is_unboxed &&
         !op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) &&
@@ -403,8 +409,13 @@ void register_instead_of_composites(c10::DispatchKey key) {
 
 template <c10::DispatchKey host_key>
 void fall_back_to(c10::DispatchKey key) {
-  auto* everything = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-  everything->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host<host_key>>());
+  // torch refuses a second one with this text; from C++ that ends the process.
+  static auto* kept = new auto(c10::Dispatcher::singleton().registerFallback(
+      key, c10::KernelFunction::makeFromBoxedFunction<&run_on_host<host_key>>(),
+      std::string(kRegisteredHere) + ":" + std::to_string(__LINE__) +
+          " (bringup's fallback of all operators: register boxed kernels for single ones instead, "
+          "and say what may fall back with devices.set_fallback_policy or BRINGUP_FALLBACK)"));
+  (void)kept;
   register_instead_of_composites<host_key>(key);
 }
 
@@ -430,6 +441,10 @@ void restore_fallback(const c10::OperatorName& op) {
   const auto found = single.all.find(op);
   if (found == single.all.end() || found->second.has_value()) return;
   found->second = register_single<c10::DispatchKey::CPU>(op, c10::DispatchKey::PrivateUse1);
+}
+
+void restore_fallbacks() {
+  register_instead_of_composites<c10::DispatchKey::CPU>(c10::DispatchKey::PrivateUse1);
 }
 
 bool hands_to_out_form(const c10::OperatorHandle& op) {

@@ -16,6 +16,8 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 // that somebody else has given a kernel.
 void withdraw_fallback(const c10::OperatorName& op);
 void restore_fallback(const c10::OperatorName& op);
+// Registers the fallback's entries for operators that had somebody else's kernel until now.
+void restore_fallbacks();
 
 // Whether the fallback of this operator is torch's composite kernel, because somebody gave the
 // device a kernel for its out form.

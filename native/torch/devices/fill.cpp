@@ -14,6 +14,7 @@
 
 #include "torch/devices/fallback.h"
 #include "torch/devices/profiler.h"
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -106,8 +107,7 @@ void zero(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
 }  // namespace
 
 void register_fills() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library = new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("fill_.Scalar", torch::CppFunction::makeFromBoxedFunction<&fill>());
   library->impl("fill_.Tensor", torch::CppFunction::makeFromBoxedFunction<&fill>());
   library->impl("zero_", torch::CppFunction::makeFromBoxedFunction<&zero>());

@@ -70,6 +70,11 @@ class DriverHooks final : public at::PrivateUse1HooksInterface {
 
 }  // namespace
 
+void grow(const c10::Storage& storage, size_t bytes) {
+  if (bytes <= storage.nbytes()) return;
+  at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(storage, bytes);
+}
+
 void register_hooks() {
   // Never destroyed: torch keeps a plain pointer to it.
   static auto* hooks = new DriverHooks;

@@ -21,6 +21,7 @@
 #include <ATen/ops/zero_native.h>
 #include <torch/library.h>
 
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -55,8 +56,8 @@ void refuse_everything(c10::DispatchKey key) {
 // What takes a sparse tensor apart or puts one together: torch's own functions, which ask nothing
 // of the device but dense tensors.
 void register_sparse_structure() {
-  static auto* library = new torch::Library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  static auto* library =
+      new KitLibrary("aten", c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   namespace native = at::native;
   library->impl("empty.memory_format", &native::empty_sparse_symint);
   library->impl("empty_like", &native::empty_like_sparse_coo);
@@ -95,8 +96,7 @@ void register_layouts() {
   refuse_everything<&refuse_nested>(c10::DispatchKey::NestedTensorPrivateUse1);
   // The fallback would make a tensor whose device its quantizer does not know, which ends in
   // torch's internal assertions.
-  static auto* dense = new torch::Library(torch::Library::IMPL, "aten",
-                                          c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* dense = new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   for (const char* name :
        {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
         "quantize_per_tensor_dynamic", "quantize_per_channel", "_empty_affine_quantized",

@@ -2,7 +2,6 @@
 // torch's core sends to PrivateUse1 under another name (convolution).
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -12,7 +11,6 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +21,7 @@
 #include "torch/devices/dtypes.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -94,14 +93,6 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
 Tensor view_dtype(const Tensor& self, at::ScalarType dtype) {
   check_dtype(dtype, self.device().index());
   return at::native::view_dtype(self, dtype);
-}
-
-// Room for `bytes`. torch's own functions for resizing are the host's: where storage has to grow
-// they would copy its content themselves, without waiting for the stream and from memory that the
-// host may not see. So it has grown before they are called, in stream order.
-void grow(const c10::Storage& storage, size_t bytes) {
-  if (bytes <= storage.nbytes()) return;
-  at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(storage, bytes);
 }
 
 const Tensor& resize(const Tensor& self, c10::IntArrayRef size,
@@ -200,8 +191,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
 }  // namespace
 
 void register_operators() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library = new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("empty.memory_format", &empty);
   library->impl("empty_strided", &empty_strided);
   library->impl("_efficientzerotensor", &zero_tensor);

@@ -14,6 +14,7 @@
 #include "torch/devices/driver.h"
 #include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/foreign.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/slot_type.h"
@@ -130,6 +131,13 @@ const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
 
 bool is_constant(const Node& node) { return dynamic_cast<const ConstantNode*>(&node) != nullptr; }
 
+void refuse_foreign(const std::string& name, const std::optional<std::string>& told) {
+  if (!told) return;
+  throw CaptureFailure(name + " runs a kernel on the device that starts its own work (" + *told +
+                       "), which a captured graph cannot hold. Declare the kernel with "
+                       "devices.kernel or ops.kernel_op, or run the operator between two graphs");
+}
+
 c10::Stream current_stream_of(c10::DeviceIndex device) {
   const c10::Device place(c10::kPrivateUse1, device);
   return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
@@ -245,12 +253,16 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
 
   if (traits.may_draw) random_.before(args);
   std::vector<Allocation> allocations;
+  std::optional<std::string> foreign;
   {
     interceptor_.begin_operator(becomes_node ? &allocations : nullptr,
                                 traits.uninitialised ? Origin::kUninitialised : Origin::kOperator);
     const auto ended = c10::make_scope_exit([this] { interceptor_.end_operator(); });
+    std::optional<ForeignCalls> calls;
+    if (traits.made_of_others && becomes_node) calls.emplace();
     op.redispatchBoxed(keys, stack);
     ran_ = true;
+    if (calls) foreign = calls->found();
   }
   const c10::ArrayRef<c10::IValue> results(stack->data() + stack->size() - schema.returns().size(),
                                            schema.returns().size());
@@ -266,6 +278,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   if (!becomes_node || (!all_updatable_ && only_passed_on(traits, args, results, allocations))) {
     return note_views(args, results);
   }
+  refuse_foreign(traits.name, foreign);
   auto node = make_node(traits, op, keys, args, results, std::move(allocations));
   if (node == nullptr) return;
   node->set_line(lines_.here());
@@ -506,6 +519,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     return make_kernel_node(traits, std::move(args), outputs, on_device);
   }
   if (on_device) {
+    refuse_foreign(traits.name, traits.foreign);
     if (const OperatorKernel* kernel = native_kernel(op, args, outputs)) {
       args = fixed_arguments(traits, args, outputs, true);
       return std::make_unique<NativeNode>(

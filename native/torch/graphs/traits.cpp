@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "torch/common/written.h"
+#include "torch/graphs/foreign.h"
 #include "torch/ops/kernel_op.h"
 
 namespace bringup::torch_ext::graphs {
@@ -66,6 +67,9 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
                   op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   traits.numbers = RandomTraits(op);
   traits.kernel = find_kernel_op(op);
+  if (traits.kernel == nullptr) traits.foreign = foreign_device_kernel(op);
+  traits.made_of_others = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+                          !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   traits.may_draw = traits.kernel == nullptr &&
                     (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);

@@ -59,7 +59,7 @@ _KINDS = {
     "ambiguous autogradother": KernelKind.AMBIGUOUS,
 }
 _ROW = re.compile(r"(?P<key>\w+): (?P<skip>fallthrough )?(?P<debug>.*) \[(?P<kind>[a-z ]+)\]")
-_PLACE = re.compile(r"registered at (?P<file>.+):(?P<line>\d+)")
+_PLACE = re.compile(r"registered at (?P<file>.+?):(?P<line>\d+)(?: \(.*\))?")
 _REGISTRATION = re.compile(
     r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<debug>.*) :: .* \[(?P<how>.*)\]"
 )

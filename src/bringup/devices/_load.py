@@ -71,7 +71,8 @@ def load_driver(
 ) -> DriverInfo:
     """Makes a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
 
-    One process has one driver: asking again for the loaded one returns what is loaded.
+    One process has one driver: asking again for the loaded one returns what is loaded. It also
+    puts the kit's kernels where a library that was there before the driver has gone.
 
     Args:
         driver: the path of a driver's shared library, or a name: "sim" (the simulated NPU), one
@@ -99,7 +100,9 @@ def load_driver(
     with _autoload.paused():  # torch is imported here, and this call says what is loaded
         native = _native.torch_library("devices.load_driver").devices
     if _loaded is not None:
-        return _same_or_refuse(_loaded, source, name, downcast_float64)
+        info = _same_or_refuse(_loaded, source, name, downcast_float64)
+        native.restore_kit_kernels()
+        return info
     _require_free_backend()
     policy = _float64_policy(downcast_float64)
     trace_to = settings.dispatch_trace()
@@ -222,6 +225,7 @@ def _install(native: ModuleType, name: str) -> None:
     try:
         late: bool = native.install_driver()
     except RuntimeError as error:
+        native.close_driver()  # so that another call can open it
         raise DriverError(f"{error}") from None
     native.set_launch_blocking(settings.launch_blocking())
     _fallback.apply_setting()

@@ -265,3 +265,68 @@ def test_driver_loaded_after_a_backward_still_gets_backwards(
     fresh_python: Callable[..., str],
 ) -> None:
     assert fresh_python(LATE_DRIVER) == "[3.0, 3.0] npu:1"
+
+
+FALLBACK = """
+import torch
+from bringup import devices, errors
+library = torch.library.Library("_", "IMPL")
+def mine(op, *args, **kwargs):
+    raise NotImplementedError
+"""
+
+
+def test_a_fallback_of_somebody_elses_is_refused_and_the_driver_loads_without_it(
+    fresh_python: Callable[..., str],
+) -> None:
+    told = fresh_python(
+        FALLBACK
+        + """
+library.fallback(mine, "PrivateUse1")
+try:
+    devices.load_driver("sim")
+except errors.DriverError as error:
+    print(error)
+library._destroy()
+devices.load_driver("sim")
+print((torch.ones(2, device="npu") + 1).tolist())
+"""
+    )
+    refusal, worked = told.splitlines()
+    assert "a fallback of all operators for PrivateUse1" in refusal
+    assert "take that one out" in refusal
+    assert "devices.set_fallback_policy" in refusal
+    assert worked == "[2.0, 2.0]"
+
+
+def test_a_fallback_behind_the_driver_is_told_what_to_write_instead(
+    fresh_python: Callable[..., str],
+) -> None:
+    told = fresh_python(
+        FALLBACK
+        + """
+devices.load_driver("sim")
+try:
+    library.fallback(mine, "PrivateUse1")
+except RuntimeError as error:
+    print(str(error).replace("\\n", " "))
+"""
+    )
+    assert "register boxed kernels for single ones instead" in told
+    assert "devices.set_fallback_policy" in told
+
+
+def test_a_fallthrough_for_autocast_of_somebody_elses_stays(
+    fresh_python: Callable[..., str],
+) -> None:
+    told = fresh_python(
+        FALLBACK
+        + """
+library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+devices.load_driver("sim")
+x = torch.ones(2, 2, device="npu")
+with torch.autocast("npu", dtype=torch.bfloat16):
+    print((x @ x).dtype, (x + x).dtype)
+"""
+    )
+    assert told == "torch.bfloat16 torch.float32"
