@@ -38,7 +38,7 @@ namespace bringup::torch_ext {
 namespace {
 
 // When a call writes an argument. Running statistics stay as they are in evaluation.
-enum class Writes : uint8_t { kNever, kAlways, kInTraining };
+enum class Writes : uint8_t { kNever, kAlways, kInTraining, kResult };
 
 // What is known about an operator from its schema alone.
 struct OperatorPlan {
@@ -105,7 +105,8 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
     plan.takes_dtype |= type->isSubtypeOf(*dtype);
     const c10::Argument& argument = schema.arguments()[i];
-    plan.writes.push_back(writes(argument)                      ? Writes::kAlways
+    plan.writes.push_back(argument.is_out()                     ? Writes::kResult
+                          : writes(argument)                    ? Writes::kAlways
                           : writes_undeclared(schema, argument) ? Writes::kInTraining
                                                                 : Writes::kNever);
     if (argument.name() == "training") plan.training = static_cast<int>(i);
@@ -176,13 +177,15 @@ void give_generator(const RandomTraits& random, c10::IValue* arguments, c10::Dev
   random.give_generator(arguments, draws);
 }
 
-c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written) {
-  if (value.isTensor()) return call.stand_in(value.toTensor(), written);
+c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written, bool resized) {
+  if (value.isTensor()) return call.stand_in(value.toTensor(), written, resized);
   if (value.isTensorList()) {
     c10::List<at::Tensor> tensors;
     const c10::List<at::Tensor> originals = value.toTensorList();
     tensors.reserve(originals.size());
-    for (const at::Tensor& tensor : originals) tensors.push_back(call.stand_in(tensor, written));
+    for (const at::Tensor& tensor : originals) {
+      tensors.push_back(call.stand_in(tensor, written, resized));
+    }
     return tensors;
   }
   if (value.isOptionalTensorList()) {
@@ -256,9 +259,11 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     c10::IValue& value = arguments[i];
     if (!value.isTensor() && !value.isList()) continue;
+    const Writes writes = plan.writes[i];
+    const bool is_result = writes == Writes::kResult;
     const bool written =
-        plan.writes[i] == Writes::kAlways || (plan.writes[i] == Writes::kInTraining && !evaluates);
-    value = stand_in(call, value, written);
+        is_result || writes == Writes::kAlways || (writes == Writes::kInTraining && !evaluates);
+    value = stand_in(call, value, written, is_result);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (C10_UNLIKELY(plan.random.draws_inside())) {

@@ -161,13 +161,33 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   return begin(a) < end(b) && begin(b) < end(a);
 }
 
-// The device memory that `tensor` is in, in memory of the host.
-c10::Storage copy_of_storage(const at::Tensor& tensor, uint64_t* bytes_to_host) {
-  auto all = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), kDriverKeys,
-                                                      caffe2::TypeMeta::Make<uint8_t>());
-  all.unsafeGetTensorImpl()->set_sizes_contiguous(static_cast<int64_t>(tensor.storage().nbytes()));
-  *bytes_to_host += tensor.storage().nbytes();
-  return copy_to_host(all).storage();
+// `tensor` with one element for all that lie in one place: a copy refuses to write the others,
+// which some kernels of the CPU do.
+at::Tensor without_repeats(at::Tensor tensor) {
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
+  }
+  return tensor;
+}
+
+// Memory of the host as large as `storage`. Never pinned: it may be far larger than what a call has
+// of it, and pages that nobody touches cost nothing.
+c10::Storage room_like(const c10::StorageImpl& storage) {
+  const InterceptorScope outside(nullptr);
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+      c10::GetCPUAllocator()->allocate(storage.nbytes()), c10::GetCPUAllocator(), true);
+}
+
+// Where `host`, a copy of `original` alone, lies in a whole storage, its content with it.
+void move_into(const c10::Storage& whole, const at::Tensor& original, const at::Tensor& host) {
+  const size_t bytes = host.storage().nbytes();
+  if (bytes > 0) {
+    const size_t skipped = static_cast<size_t>(original.storage_offset()) * original.element_size();
+    std::memcpy(static_cast<char*>(whole.mutable_data()) + skipped, host.storage().data(), bytes);
+  }
+  host.unsafeGetTensorImpl()->set_storage_keep_dtype(whole);
+  take_geometry(host, original);
 }
 
 // A capture records what host code allocates in copy mode, so its interceptor stays.
@@ -195,46 +215,51 @@ HostCall::HostCall(c10::DeviceIndex device, Mode mode)
   synchronize_current_stream(device);
 }
 
-at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written) {
+at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written, bool resized) {
   if (!tensor.defined() || tensor.device().type() != kDriverDevice) return tensor;
   if (C10_UNLIKELY(tensor.layout() != c10::kStrided)) return sparse_stand_in(tensor, written);
   const size_t last = mode_ == Mode::kAlias ? std::min(pairs_.size(), kSearched) : pairs_.size();
   for (size_t i = 0; i < last; ++i) {
     if (!pairs_[i].original.is_same(tensor)) continue;
     pairs_[i].written |= written;
+    pairs_[i].resized |= resized;
     if (mode_ != Mode::kAlias) share_if_written(tensor);
     return pairs_[i].host;
   }
   if (mode_ == Mode::kAlias) {
-    pairs_.push_back({tensor, new_alias(tensor), written});
+    pairs_.push_back({tensor, new_alias(tensor), written, resized});
     return pairs_.back().host;
   }
   bytes_to_host_ += tensor.nbytes();
-  pairs_.push_back({tensor, copy_to_host(tensor), written});
+  pairs_.push_back({tensor, copy_to_host(tensor), written, resized});
   share_if_written(tensor);
   return pairs_.back().host;
 }
 
 // What a kernel writes it may read in another of its tensors, or refuse to write because another
-// partly covers it. Copies of each could do neither, so the storage is copied as a whole.
+// partly covers it, or would once it is resized. Copies of each could do neither, so they move into
+// memory like that of the whole storage.
 void HostCall::share_if_written(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = storage_of(tensor);
   const auto clash = [&](const Pair& one, const Pair& other) {
     return &one != &other && (one.written || other.written) &&
-           storage_of(other.original) == storage && overlap(one.original, other.original);
+           storage_of(other.original) == storage &&
+           (one.resized || other.resized || overlap(one.original, other.original));
   };
   const auto mine =
       std::ranges::find_if(pairs_, [&](const Pair& pair) { return pair.original.is_same(tensor); });
-  if (std::ranges::none_of(pairs_, [&](const Pair& pair) { return clash(*mine, pair); })) return;
+  // Some kernels take every result that they are given for a dense one, and write beyond its end.
+  const bool loose = mine->resized && !tensor.is_non_overlapping_and_dense();
+  if (!loose && std::ranges::none_of(pairs_, [&](const Pair& pair) { return clash(*mine, pair); }))
+    return;
   std::optional<c10::Storage> whole;
   for (const Pair& pair : pairs_) {
     if (pair.in_whole && storage_of(pair.original) == storage) whole = pair.host.storage();
   }
-  if (!whole) whole = copy_of_storage(tensor, &bytes_to_host_);
+  if (!whole) whole = room_like(*storage);
   for (Pair& pair : pairs_) {
     if (pair.in_whole || storage_of(pair.original) != storage) continue;
-    pair.host.unsafeGetTensorImpl()->set_storage_keep_dtype(*whole);
-    take_geometry(pair.host, pair.original);
+    move_into(*whole, pair.original, pair.host);
     pair.in_whole = true;
   }
 }
@@ -371,18 +396,22 @@ void HostCall::write_alias_back(const Pair& pair) {
   if (!same_geometry(pair.original, pair.host)) take_geometry(pair.original, pair.host);
 }
 
+// A result that was resized stays where it begins: its storage may be that of others, too.
 void HostCall::write_copy_back(const Pair& pair) {
-  if (pair.host.sizes() != pair.original.sizes() ||
-      pair.host.strides() != pair.original.strides()) {
-    const at::Tensor moved = copy_to_device(pair.host);
-    c10::StorageImpl* original = storage_of(pair.original);
-    original->set_nbytes(moved.storage().nbytes());
-    original->set_data_ptr_noswap(std::move(storage_of(moved)->_mutable_data_ptr_no_checks()));
-    take_geometry(pair.original, moved);
-  } else {
-    bytes_to_device_ += pair.host.nbytes();
-    pair.original.copy_(pair.host, /*non_blocking=*/mode_ == Mode::kStage);
+  const at::Tensor& host = pair.host;
+  const int64_t first =
+      host.storage_offset() + (pair.in_whole ? 0 : pair.original.storage_offset());
+  if (host.sizes() != pair.original.sizes() || host.strides() != pair.original.strides() ||
+      first != pair.original.storage_offset()) {
+    if (host.numel() > 0) {
+      grow(pair.original.storage(),
+           at::detail::computeStorageNbytes(host.sizes(), host.strides(), host.element_size(),
+                                            static_cast<size_t>(first)));
+    }
+    pair.original.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), first);
   }
+  bytes_to_device_ += host.nbytes();
+  without_repeats(pair.original).copy_(without_repeats(host), mode_ == Mode::kStage);
 }
 
 }  // namespace bringup::torch_ext

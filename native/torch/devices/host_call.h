@@ -58,9 +58,10 @@ class HostCall final : AllocationInterceptor {
   HostCall(c10::DeviceIndex device, Mode mode);
 
   // The CPU stand-in for a device tensor; the same tensor gives the same one. Stand-ins are in one
-  // storage where the tensors are, in copy mode if one is written that overlaps another. Any other
-  // tensor as it is. `written`: the host code may write to it.
-  at::Tensor stand_in(const at::Tensor& tensor, bool written);
+  // storage where the tensors are, in copy mode if one is written that overlaps another, or may do
+  // so once it is resized. Any other tensor as it is. `written`: the host code may write to it;
+  // `resized`: and resize it, as results that it is given.
+  at::Tensor stand_in(const at::Tensor& tensor, bool written, bool resized = false);
 
   // After the host code: brings what it wrote, and resizes of what it wrote, to the device tensors.
   void write_back();
@@ -79,7 +80,8 @@ class HostCall final : AllocationInterceptor {
     at::Tensor original;
     at::Tensor host;
     bool written;
-    bool in_whole = false;  // in a copy of the whole storage, where it lies in the original
+    bool resized = false;
+    bool in_whole = false;  // in memory as large as the storage, where it lies in the original
   };
   struct Redirected {
     void* host;

@@ -104,8 +104,8 @@ class Planner:
                 return error.with_traceback(None)
         if self._declaration.kind == "pointwise":
             self._check_shape(inputs, shapes)
-        if not results:
-            return None
+        if not results or (self._declaration.kind != "pointwise" and written != results):
+            return None  # such a kernel converts nothing: whether torch would, the CPU's knows
         if not all(_has_c_type(v) and _has_one_dtype(v) for v in inputs) or not all(
             dtype_name(dtype) in C_TYPES and dtype in self._available
             for dtype in (*results, *written)

@@ -162,3 +162,22 @@ def test_gradients_of_which_none_is_wanted_fall_back(declare: Declare) -> None:
     x, row = torch.ones(2, 3, device="npu"), torch.ones(2, 1, device="npu")
     got = torch.ops.aten.native_layer_norm_backward(x, x, [3], row, row, None, None, [False] * 3)
     assert got == (None, None, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_a_given_result_of_another_dtype_is_left_to_the_cpus_kernel(
+    declare: Declare, dtype: torch.dtype
+) -> None:
+    declare("aten::cat", CAT, "raw", dtypes={"T": "tensors"})
+    parts = [torch.tensor([1.0, 2.0], device="npu"), torch.tensor([3.0], device="npu")]
+    around = torch.zeros(64, dtype=torch.uint8, device="npu")
+    out = around[16 : 16 + 3 * dtype.itemsize].view(dtype)
+    if dtype is torch.int64:
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            torch.cat(parts, out=out)
+    else:
+        assert torch.cat(parts, out=out).tolist() == [1, 2, 3]
+    behind = around.cpu()
+    assert not behind[:16].any()
+    assert not behind[16 + 3 * dtype.itemsize :].any()
+    assert native_calls() == 0

@@ -1,0 +1,47 @@
+"""Results that are given with out=: every operator with such a form leaves the CPU's results,
+shapes and bytes, also around the result, or raises the CPU's type of error, wherever the memory
+lies and whoever has the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODES = ("visible", "isolated", "kernels", "isolated kernels")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out")
+    program = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.out_programs"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*program, str(folder), ",".join(MODES)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_given_results_are_the_cpus_with_the_bytes_around(
+    mode: str, reports: Path, sweep_counts: Counter[str]
+) -> None:
+    *found, counts = map(json.loads, (reports / f"{mode}.jsonl").read_text().splitlines())
+    assert found == []
+    assert counts["calls"] > 200
+    assert counts["captured calls"] > 10 or "isolated" in mode
+    sweep_counts.update(counts)
