@@ -42,9 +42,13 @@ def _show_table(
     table: devices.DispatchTable, loaded: devices.DriverInfo | None, console: Console
 ) -> None:
     columns = [report.Column("key", fixed=True), report.Column("kernel"), report.Column("where")]
-    shown = report.Table(table.schema or table.operator, columns)
-    for keys, entry in table.groups():
-        shown.add(keys, entry.kind.value, entry.source)
+    rows = [(keys, entry.kind.value, entry.source) for keys, entry in table.groups()]
+    if sum(max(len(row[i]) + 1 for row in rows) for i in range(3)) <= console.width:
+        shown = report.Table(table.schema or table.operator, columns, [*rows])
+    else:  # a place is one word: it gets a line of its own, and is not folded
+        shown = report.Table(table.schema or table.operator, [report.Column("key: kernel, where")])
+        for keys, kind, where in rows:
+            shown.add(f"{keys}: {kind}" + f"\n  {where}" * bool(where))
     missing = sum(entry.kind is devices.KernelKind.MISSING for entry in table.entries)
     if missing:
         shown.notes.append(f"{missing} keys have no kernel; --json lists them")

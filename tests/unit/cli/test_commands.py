@@ -315,6 +315,20 @@ def test_doctor_shows_the_dispatch_table_of_an_operator(
     assert any(one["key"] == "MkldnnCPU" for one in table["registrations"])
 
 
+def test_doctor_folds_no_place_of_a_kernel_where_lines_are_short(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "table.json"
+    assert cli.main(["doctor", "--op", "aten::add.Tensor", "--json", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    entries = json.loads(file.read_text())["entries"]
+    places = {Path(entry["where"]).name for entry in entries if entry["where"]}
+    assert len(places) > 20
+    assert [place for place in places if not any(place in line for line in lines)] == []
+    assert "CPU: kernel" in [line.strip() for line in lines]
+
+
 def test_doctor_refuses_an_operator_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--op", "aten::nothing_like_it"]) == 1
     assert "no operator of this name is registered" in capsys.readouterr().err
