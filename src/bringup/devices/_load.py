@@ -231,7 +231,7 @@ def _install(native: ModuleType, name: str) -> None:
     _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
-    from bringup.devices import _compile, _module
+    from bringup.devices import _compile, _module, _processes
 
     module = _module.DeviceModule(name)
     torch._register_device_module(name, module)
@@ -239,6 +239,8 @@ def _install(native: ModuleType, name: str) -> None:
     _native.torch_library("a device").graphs.register_accelerator_graph(name)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _name_dlpack_device(torch, name)
+    _print_without_float64(torch, name, module)
+    _processes.refuse_handing_over(name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:
@@ -259,6 +261,23 @@ def _name_dlpack_device(torch: ModuleType, name: str) -> None:
         return device_type, self.device.index
 
     torch.Tensor.__dlpack_device__ = dlpack_device
+
+
+def _print_without_float64(torch: ModuleType, name: str, module: Any) -> None:
+    """Lets tensors be printed on a device that has no float64, in which torch would choose the
+    form of their numbers.
+    """
+    printing: Any = importlib.import_module("torch._tensor_str")
+    original = printing.tensor_totype
+
+    @functools.wraps(original)
+    def tensor_totype(tensor: Any) -> Any:
+        there = tensor.device.type == name
+        if there and torch.float64 not in module.get_device_properties(tensor.device).dtypes:
+            return tensor.float()
+        return original(tensor)
+
+    printing.tensor_totype = tensor_totype
 
 
 def _offer_random_state(name: str) -> None:

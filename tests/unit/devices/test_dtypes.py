@@ -196,3 +196,18 @@ def test_a_device_with_float64_has_it() -> None:
 
     assert torch.ones(2, device="npu", dtype=torch.float64).sum().item() == 2
     assert torch.float64 in torch.accelerator.get_device_capability()["supported_dtypes"]
+
+
+def test_a_tensor_is_printed_on_a_device_without_float64(fresh_python: Callable[..., str]) -> None:
+    told = fresh_python(
+        """
+import torch
+from bringup import devices
+devices.load_driver("sim")
+for values in ([1.0, 2.5], [1e-9, 1e9], [], [float("nan"), 1.0], [3.0, 4.0], [1 + 2j], [1]):
+    x = torch.tensor(values)
+    print(str(x.to("npu")).replace(", device='npu:0'", "") == str(x))
+""",
+        BRINGUP_SIM_FAULTS="hidden_dtypes=float64",
+    )
+    assert set(told.split()) == {"True"}
