@@ -300,8 +300,10 @@ def told(call: Call, mover: Mover, given: Any, there: Any, former: dict[int, Ten
     return None
 
 
-def compare(call: Call, kind: str, captured: bool) -> str | None:
-    """What is not the CPU's in one call; "-" where it cannot be made."""
+def compare(call: Call, kind: str, captured: bool, strict: bool) -> str | None:
+    """What is not the CPU's in one call; "-" where it cannot be made. `strict`: only what the
+    CPU refuses may be refused where memory overlaps.
+    """
     torch.manual_seed(0)
     args, kwargs = copied((call.args, call.kwargs))
     try:
@@ -328,26 +330,38 @@ def compare(call: Call, kind: str, captured: bool) -> str | None:
         except errors.CaptureError:
             return "-"
         except RuntimeError as failure:
+            if not strict and kind in OVERLAPPING:
+                return "-"
             return f"{failure!r:.200}, not None"
         error = outcome(graph.replay)[1]
     else:
         error = outcome(lambda: call.into(there[1], *there[0], **kwargs_there))[1]
     torch.npu.synchronize()
+    if not strict and kind in OVERLAPPING and error:
+        return None
     if type(error) is not type(wanted):
         return f"{error!r:.200}, not {wanted!r:.200}"
     if wanted is not None:
         return None
-    # What overlaps has no right value unless the CPU gives it.
-    overlapping = "input" in kind or kind == "one storage, empty"
-    undefined = overlapping and not all(map(close, outs, call.results))
-    call = replace(call, exact=call.exact and not undefined)
+    # Some of the CPU's kernels are wrong in memory that overlaps, or is not dense.
+    right = all(close(o, r.to(o.dtype)) for o, r in zip(outs, call.results, strict=True))
+    call = replace(call, exact=call.exact and right)
     return told(call, mover, (args, outs), there, former)
 
 
+OVERLAPPING = (
+    "overlapping itself",
+    "the input",
+    "over the input",
+    "empty in the input",
+    "empty behind the input",
+    "one storage, empty",
+    "one twice",
+)
 CAPTURED = ("slice", "empty", "float64", "float16", "the input")
 
 
-ALWAYS = ["cat", "cumsum", "topk", "gather"]
+ALWAYS = ["cat", "cumsum", "nn.functional.nll_loss", "gather"]
 """Operators of every run: those of which faults were known, one for each of their causes."""
 
 FATAL_ON_CPU = {
@@ -362,7 +376,9 @@ TORCHS_OWN = {"torch.mode", "aten::mode.values", "aten::rrelu_with_noise.out"}
 """torch itself refuses the first on devices that it does not know; the last never resizes."""
 
 
-def sweep(names: list[str], counts: Counter[str], place: Callable[[str], None]) -> Iterator[str]:
+def sweep(
+    names: list[str], counts: Counter[str], place: Callable[[str], None], strict: bool
+) -> Iterator[str]:
     """All that differs in these operators."""
     seen: set[str] = set()
     for op in op_db:
@@ -376,7 +392,7 @@ def sweep(names: list[str], counts: Counter[str], place: Callable[[str], None]) 
                     continue
                 title = f"{op.full_name}: {call.name}, {kind}{', captured' * captured}"
                 place(title)
-                words = compare(call, kind, captured)
+                words = compare(call, kind, captured, strict)
                 if words == "-":
                     continue
                 counts["captured calls" if captured else "calls"] += 1
@@ -398,7 +414,7 @@ def run(mode: str, names: list[str], file: Path, place: Callable[[str], None]) -
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     with file.open("a") as report:
-        for words in sweep(names, counts, place):
+        for words in sweep(names, counts, place, strict="kernels" not in mode):
             print(json.dumps(words), file=report, flush=True)
         print(json.dumps(counts), file=report)
 

@@ -158,6 +158,10 @@ class Planner:
             # Not asked: some Meta kernels of written forms say it in words of their own.
             _check_cast(results[0], own[0].dtype)
             return (own[0].dtype,)
+        paired = zip(values, self._overload.parameters, strict=True)
+        given = tuple(value.dtype for value, p in paired if p.role == "out")
+        if given and given != results:
+            return given  # left to the CPU's kernel, whose words Meta kernels do not have
         return _dtypes(self._overload.call([_meta(v) for v in values]))
 
     def _check_shape(self, inputs: Sequence[Any], shapes: Sequence[torch.Size]) -> None:

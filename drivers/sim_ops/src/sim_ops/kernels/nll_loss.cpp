@@ -40,18 +40,19 @@ Call call_of(const DLTensor& self, void** args) {
 BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
   const Call call = call_of(bringup::tensor(args[0]), args + 1);
   const T* self = elements<T>(args[0]);
+  const DLTensor& out = bringup::tensor(args[5]);
   T* const output = results<T>(args[5]);
   const bool each = call.reduction == kNone && call.self.ndim != 1;
   double loss = 0, weights = 0;
   for (int64_t r = 0; r < call.rows(); ++r) {
     const int64_t c = call.target[r];
     if (c == call.ignored) {
-      if (each) output[r] = 0;
+      if (each) output[place(out, r)] = 0;
       continue;
     }
     if (c < 0 || c >= call.classes()) return out_of_range(ctx);
     const T term = -self[call.at(r, c)] * call.weight_of(c);
-    if (each) output[r] = term;
+    if (each) output[place(out, r)] = term;
     loss += term;
     weights += call.weight_of(c);
   }
@@ -64,16 +65,17 @@ BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
 BRINGUP_EXPORT int32_t nll_loss_backward(void** args, int32_t, const bringup_ctx* ctx) {
   const Call call = call_of(bringup::tensor(args[1]), args + 2);
   const T* grad = elements<T>(args[0]);
+  const DLTensor& out = bringup::tensor(args[7]);
   T* const grad_input = results<T>(args[7]);
   const bool each = call.reduction == kNone && call.self.ndim != 1;
   const T total = *elements<T>(args[6]);
-  for (int64_t i = 0; i < call.rows() * call.classes(); ++i) grad_input[i] = 0;
+  for (int64_t i = 0; i < call.rows() * call.classes(); ++i) grad_input[place(out, i)] = 0;
   for (int64_t r = 0; r < call.rows(); ++r) {
     const int64_t c = call.target[r];
     if (c == call.ignored) continue;
     if (c < 0 || c >= call.classes()) return out_of_range(ctx);
     const T scale = call.reduction == kMean ? T(1) / total : T(1);
-    grad_input[call.at(r, c)] = -call.weight_of(c) * (each ? grad[r] : *grad) * scale;
+    grad_input[place(out, call.at(r, c))] = -call.weight_of(c) * (each ? grad[r] : *grad) * scale;
   }
   return 0;
 }

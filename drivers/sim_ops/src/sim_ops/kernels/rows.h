@@ -33,6 +33,9 @@ inline int64_t row_start(const DLTensor& shape, const DLTensor& t, int64_t dim, 
   return offset;
 }
 
+// Where element `number` of `t` is, in elements: a result may have any layout.
+inline int64_t place(const DLTensor& t, int64_t number) { return row_start(t, t, -1, number); }
+
 inline int64_t row_count(const DLTensor& t, int64_t dim) {
   int64_t count = 1;
   for (int32_t i = 0; i < t.ndim; ++i) count *= i == dim ? 1 : t.shape[i];
