@@ -1,5 +1,7 @@
 #include "runtime/view_refusal.h"
 
+#include <dlfcn.h>
+
 #include <iterator>
 #include <string>
 
@@ -20,11 +22,26 @@ void refuse_view(DLDataType dtype, int32_t rank, const DLTensor* tensor) {
                   "; say in checks= which dtype and shape the kernel takes");
 }
 
+constexpr const char* kSlot = "bringup_refuse_view";
+
+void fill(void* slot) noexcept {
+  if (slot != nullptr) *static_cast<bringup_view_refusal*>(slot) = refuse_view;
+}
+
 }  // namespace
 
 void let_views_refuse(const Library& library) noexcept {
-  void* slot = library.find_symbol("bringup_refuse_view");
-  if (slot != nullptr) *static_cast<bringup_view_refusal*>(slot) = refuse_view;
+  fill(library.find_symbol(kSlot));
+}
+
+void let_views_refuse(const void* function) noexcept {
+  Dl_info found;
+  if (dladdr(function, &found) == 0) return;
+  // By the name under which it is mapped, which need not lead to a file any more.
+  void* handle = dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return;
+  fill(dlsym(handle, kSlot));
+  dlclose(handle);
 }
 
 }  // namespace bringup::runtime

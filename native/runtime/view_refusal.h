@@ -17,5 +17,8 @@ class BRINGUP_API ViewError : public std::runtime_error {
 
 // Lets the views of `library`, if it has any, throw ViewError.
 BRINGUP_API void let_views_refuse(const Library& library) noexcept;
+// The same for the library of a function, which a driver may have loaded a second time. Nothing
+// where the address is no code of this process.
+BRINGUP_API void let_views_refuse(const void* function) noexcept;
 
 }  // namespace bringup::runtime

@@ -14,6 +14,7 @@
 
 #include "runtime/context.h"
 #include "runtime/values_code.h"
+#include "runtime/view_refusal.h"
 #include "torch/common/kernel_call.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/profiler.h"
@@ -100,6 +101,9 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
   const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
   LoadedModule module(driver, device, kernel->library->path(), what.c_str());
   const bringup_kernel_fn fn = module.function(kernel->name.c_str(), what.c_str());
+  if (driver_facts().runs_host_code) {
+    runtime::let_views_refuse(reinterpret_cast<const void*>(fn));
+  }
   std::lock_guard lock(mutex);
   const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
   if (is_first) module.keep();  // else another thread has loaded it meanwhile

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bringup import jit, ops
+from bringup import devices, jit, ops
 from bringup.errors import KernelError
 
 SOURCE = """#include <bringup/kernel.h>
@@ -51,6 +51,21 @@ def test_another_dtype_or_rank_is_refused_instead_of_misread(
             "view_tests::double_rows: the kernel threw: the kernel reads a tensor as float32 of "
             f"rank 2, but it is {came}; say in checks= which dtype and shape the kernel takes"
         )
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_a_view_is_refused_on_a_device_that_loads_the_kernel_itself(kind: str) -> None:
+    devices.load_driver("sim")
+    operator = ops.kernel_op(
+        f"view_tests::rows_as_{kind}_code(Tensor x) -> Tensor",
+        source=jit.Source(text=SOURCE, name="double_rows.cpp"),
+        outputs=ops.empty_like("x"),
+        kind=kind,  # type: ignore[arg-type]
+    )
+    operator(torch.ones(2, 3, dtype=torch.float64, device="npu"))
+    with pytest.raises(RuntimeError, match="the kernel reads a tensor as float32 of rank 2"):
+        torch.npu.synchronize()
+    assert operator(torch.ones(2, 3, device="npu")).tolist() == [[2.0] * 3] * 2
 
 
 def test_the_kernel_still_runs_over_what_it_fits(double_rows: Any) -> None:
