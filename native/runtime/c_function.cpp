@@ -137,9 +137,10 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
     ctx->set_error(ctx, error.empty() ? "the function has set no error" : error.c_str());
     return status;
   }
-  if (bound.tvm.drop(result)) return 0;
-  return fail(ctx, ("the function returned an object (tvm-ffi type " + std::to_string(result.type) +
-                    "), where it should write its outputs and return nothing")
+  const std::string returned = bound.tvm.drop(result);
+  if (returned.empty()) return 0;
+  return fail(ctx, ("the function returned " + returned +
+                    ", which nobody reads: it should write its outputs and return nothing")
                        .c_str());
 }
 

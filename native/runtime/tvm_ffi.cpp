@@ -54,10 +54,23 @@ std::string TvmRuntime::take_error() const {
   return text;
 }
 
-bool TvmRuntime::drop(const TvmAny& result) const {
-  if (result.type < TvmAny::kFirstObject) return true;
+std::string TvmRuntime::drop(const TvmAny& result) const {
+  switch (result.type) {
+    case TvmAny::kNone:
+      return "";
+    case TvmAny::kInt:
+      return result.integer == 0 ? "" : std::to_string(result.integer);
+    case TvmAny::kBool:
+      return result.integer != 0 ? "true" : "false";
+    case TvmAny::kFloat:
+      return std::to_string(result.floating);
+    default:
+      break;
+  }
+  const std::string type = " (tvm-ffi type " + std::to_string(result.type) + ")";
+  if (result.type < TvmAny::kFirstObject) return "a value" + type;
   if (release_ != nullptr) release_(const_cast<void*>(result.pointer));
-  return false;
+  return "an object" + type;
 }
 
 void* TvmRuntime::set_stream(DLDevice device, void* stream) const {

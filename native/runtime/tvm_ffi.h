@@ -44,8 +44,9 @@ class TvmRuntime {
 
   // The error that the last call on this thread has set: "kind: message".
   std::string take_error() const;
-  // Releases what a function has returned; false when that was a counted object.
-  bool drop(const TvmAny& result) const;
+  // Releases what a function has returned, and says what that was; empty for nothing and for 0, the
+  // status of a call that went well.
+  std::string drop(const TvmAny& result) const;
   // Makes `stream` the current one of `device` for this thread; gives the one before.
   void* set_stream(DLDevice device, void* stream) const;
 

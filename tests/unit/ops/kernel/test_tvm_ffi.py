@@ -82,7 +82,8 @@ int __tvm_ffi_scale(void* self, const any* args, int32_t n, any* result) {
   const tensor* x = args[0].p; const tensor* out = args[2].p;
   if (x->ndim != 1) return raise("ValueError", "x must have one dimension");
   if (args[1].d == 99) { result->type = 70; result->p = &error; return 0; }
-  if (args[1].d == 98) { result->type = 1; result->i = 3; }
+  if (args[1].d == 98 || args[1].d == 97) { result->type = 1; result->i = args[1].d == 98 ? 3 : 0; }
+  if (args[1].d == 96) { result->type = 3; result->d = 0.5; }
   for (int64_t i = 0; i < x->shape[0]; ++i)
     ((float*)out->data)[i] = ((float*)x->data)[i * x->strides[0]] * args[1].d;
   return 0;
@@ -109,7 +110,7 @@ def test_an_export_is_an_operator_with_its_outputs_last(scale: Any, device: str,
     x = torch.arange(4.0, device=device)
     assert path(scale)(x).tolist() == [0, 2, 4, 6]
     assert path(scale)(x, by=0.5).tolist() == [0, 0.5, 1, 1.5]
-    assert path(scale)(x, 98.0).tolist() == [0, 98, 196, 294]
+    assert path(scale)(x, 97.0).tolist() == [0, 97, 194, 291]  # it returns 0
     assert path(scale)(torch.empty(0, device=device)).tolist() == []
 
 
@@ -123,6 +124,11 @@ def test_what_it_raises_becomes_an_exception_with_its_words(scale: Any, path: An
             path(scale)(torch.ones(2, 2))
     with pytest.raises(KernelError, match=r"returned an object \(tvm-ffi type 70\)"):
         path(scale)(torch.ones(1), 99.0)
+    for by, what in ((98.0, "3"), (96.0, "0.5")):
+        with pytest.raises(
+            KernelError, match=f"the function returned {what}.*, which nobody reads"
+        ):
+            path(scale)(torch.ones(1), by)
     with pytest.raises(ContractError, match=r"x must be torch\.float32"):
         path(scale)(torch.ones(1).double())
 
