@@ -19,11 +19,13 @@ struct OperatorKernelHandle {
 
 OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
                                        OperatorKernelKind kind, std::vector<ArgumentRole> roles,
-                                       const std::vector<int>& strided, nb::object plan) {
+                                       const std::vector<int>& strided, bool takes_views,
+                                       nb::object plan) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   auto made = std::make_unique<OperatorKernel>(handle, kind, std::move(roles));
   for (const int argument : strided) made->strided |= uint64_t{1} << argument;
+  made->takes_views = takes_views;
   made->plan = plan.release().ptr();
   return {&register_operator_kernel(std::move(made))};
 }
@@ -55,7 +57,8 @@ void bind_operators(nanobind::module_& module) {
       .def("remove",
            [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
   module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
-             nb::arg("kind"), nb::arg("roles"), nb::arg("strided"), nb::arg("plan"));
+             nb::arg("kind"), nb::arg("roles"), nb::arg("strided"), nb::arg("takes_views"),
+             nb::arg("plan"));
 }
 
 }  // namespace bringup::torch_ext

@@ -342,6 +342,14 @@ void add_scalar(runtime::LaunchBlock& block, const c10::Scalar& scalar) {
   }
 }
 
+}  // namespace
+
+void add_scalar_as(runtime::LaunchBlock& block, const c10::Scalar& scalar, bool is_floating) {
+  is_floating ? block.add_float(scalar.toDouble()) : block.add_int(scalar.toLong());
+}
+
+namespace {
+
 void add_list(runtime::LaunchBlock& block, const c10::IValue& value) {
   if (value.isDoubleList()) {
     const auto numbers = value.toDoubleVector();

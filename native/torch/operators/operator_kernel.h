@@ -31,7 +31,7 @@ enum class OperatorKernelKind : uint8_t { kPointwise, kReduction, kRaw };
 // What an argument of the overload is for its kernel.
 enum class ArgumentRole : uint8_t {
   kTensor,      // an operand, also where it is None
-  kScalar,      // Scalar: int64_t or double, by the value
+  kScalar,      // Scalar
   kNumber,      // int, float, bool
   kString,      // chooses the binary
   kDtype,       // chooses the binary
@@ -82,6 +82,7 @@ struct OperatorKernel {
   const uint32_t number;     // in keys; never given twice
   FallbackRecord& record;    // counts
   uint64_t strided = 0;      // kRaw: a bit for each argument that is taken in any layout
+  bool takes_views = false;  // kPointwise of kernel.h's form
   PyObject* plan = nullptr;  // owned: (arguments) -> (result dtypes, kernel id), or None
   std::atomic<bool> enabled{true};
   std::optional<c10::RegistrationHandleRAII> registration;
@@ -126,6 +127,8 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
 
 // Appends what is no tensor of the device: numbers, 0-dimensional tensors of the host, lists, None.
 void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRole role);
+// Appends a Scalar for a kernel that cannot tell the bits of a double from those of an integer.
+void add_scalar_as(runtime::LaunchBlock& block, const c10::Scalar& scalar, bool is_floating);
 // Whether the bytes from one tensor's first to its last element and those of another one meet.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b);
 // Raises torch's error for a number that the type computed in does not hold.

@@ -31,9 +31,14 @@ bool is_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argumen
          arguments[i].toTensor().defined() && !is_host_number(arguments[i]);
 }
 
-void add_number(const c10::IValue& value, ArgumentRole role, OperatorLaunch& launch) {
+void add_number(const OperatorKernel& kernel, const c10::IValue& value, ArgumentRole role,
+                OperatorLaunch& launch) {
   if (role == ArgumentRole::kScalar && value.isScalar()) {
-    check_in_range(value.toScalar(), launch.plan->computed);
+    const at::ScalarType computed = launch.plan->computed;
+    check_in_range(value.toScalar(), computed);
+    if (kernel.takes_views) {
+      return add_scalar_as(launch.block, value.toScalar(), at::isFloatingType(computed));
+    }
   }
   add_value(launch.block, value, role);
 }
@@ -81,7 +86,7 @@ void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
     if (is_operand(kernel, arguments, i)) {
       launch.block.add_tensor(describe(arguments[i].toTensor(), sizes, strides));
     } else {
-      add_number(arguments[i], kernel.roles[i], launch);
+      add_number(kernel, arguments[i], kernel.roles[i], launch);
     }
   }
   launch.block.add_tensor(describe(result, sizes, strides));
@@ -119,7 +124,7 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (is_operand(kernel, arguments, i)) {
       add_operand(launch.block, iterator, operand++);
     } else {
-      add_number(arguments[i], kernel.roles[i], launch);
+      add_number(kernel, arguments[i], kernel.roles[i], launch);
     }
   }
   add_operand(launch.block, iterator, 0);

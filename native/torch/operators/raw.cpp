@@ -156,8 +156,9 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   if (!found.has_value()) return false;
   const std::vector<ResultShape>& shapes = *found;
   const c10::Device device(kDriverDevice, launch.device);
-  // A kernel of numbers that are not integers cannot tell the bits of one from those of the other.
-  const bool is_floating = !shapes.empty() && at::isFloatingType(shapes.front().dtype);
+  // Of a comparison the operands are what says it.
+  const bool is_floating = at::isFloatingType(launch.plan->computed) ||
+                           (!shapes.empty() && at::isFloatingType(shapes.front().dtype));
   const auto passed = [&](const at::Tensor& tensor, bool any_layout) {
     TORCH_CHECK(tensor.device() == device, "Expected all tensors to be on the same device, but ",
                 kernel.name, " got ", tensor.device(), " and ", device);
@@ -198,8 +199,8 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
     } else if (role == ArgumentRole::kTensor && arguments[i].isTensor() &&
                arguments[i].toTensor().defined()) {
       add(arguments[i].toTensor(), any_layout);
-    } else if (is_floating && arguments[i].isScalar() && role == ArgumentRole::kScalar) {
-      launch.block.add_float(arguments[i].toScalar().toDouble());
+    } else if (arguments[i].isScalar() && role == ArgumentRole::kScalar) {
+      add_scalar_as(launch.block, arguments[i].toScalar(), is_floating);
     } else {
       add_value(launch.block, arguments[i], role);
     }

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -109,10 +109,10 @@ def kernel(
     source: str | os.PathLike[str] | jit.Source,
     kind: Kind,
     entry: str | None = None,
-    supports: Sequence[torch.dtype | Literal["floating", "integral", "bool"]] = ("floating",),
+    supports: Iterable[torch.dtype | Literal["floating", "integral", "bool"]] = ("floating",),
     dtypes: Mapping[str, str] | None = None,
-    strided: Sequence[str] = (),
-    flags: Sequence[str] = (),
+    strided: Iterable[str] = (),
+    flags: Iterable[str] = (),
 ) -> OperatorKernel:
     """Gives an operator of torch a kernel on the device of the loaded driver.
 
@@ -130,13 +130,13 @@ def kernel(
             in schema order: tensors and Scalars as T, optional ones as `const T*`, strings as
             constants. T is the dtype in which torch computes, float for half precision. With
             `entry="run"` a C function of kernel.h's form, which gets views of one shape; T and OUT
-            are macros.
+            are macros, Scalars are double where T is of a floating type, else int64_t.
             `"reduction"`: a class template with `void add(T value, int64_t index)` and
             `result(int64_t count)`, which gives the one result, or `void result(int64_t count, T&,
             int64_t&)` for two; one is made for each result.
             `"raw"`: a C function of kernel.h's form, which gets the operator's arguments by its
-            schema (Scalars as int64_t or double, by their value), then its results as torch's Meta
-            kernel describes them.
+            schema (Scalars as double where T or its first result is of a floating type, else as
+            int64_t), then its results as torch's Meta kernel describes them.
         entry: the name of the function; by default the operator's own, `"run"` for raw kernels.
         supports: the dtypes that it computes in; with other ones the operator falls back. Of a raw
             kernel those of the first tensor in `dtypes`.
@@ -173,7 +173,8 @@ def kernel(
         tuple(flags),
     )
     where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-    return _register(operator, family, declaration, strided, where)
+    names = strided if isinstance(strided, str) else tuple(strided)
+    return _register(operator, family, declaration, names, where)
 
 
 def _register(
@@ -199,6 +200,7 @@ def _register(
                     kind=getattr(native.Kind, declaration.kind),
                     roles=[getattr(native.Role, p.role) for p in one.parameters],
                     strided=any_layout,
+                    takes_views=declaration.takes_views,
                     plan=planner,
                 )
         except RuntimeError as error:
@@ -245,7 +247,7 @@ def _source(
     )
 
 
-def _supported(operator: str, supports: Sequence[Any]) -> frozenset[torch.dtype]:
+def _supported(operator: str, supports: Iterable[Any]) -> frozenset[torch.dtype]:
     found: set[torch.dtype] = set()
     for one in (supports,) if isinstance(supports, str) else supports:
         group = _GROUPS.get(one) if isinstance(one, str) else (one,)

@@ -114,6 +114,8 @@ class Planner:
         decided = self._decided(inputs, results[0], written[0])
         if decided not in self._declaration.supports or not self._has_named_dtypes(inputs):
             return None
+        if self._declaration.kind == "raw" and not self._takes_scalars(inputs, decided, results):
+            return None
         if self._declaration.kind == "reduction" and _rounds(inputs[0].dtype, decided):
             return None  # before it adds, which the kernel does not
         with _disable_current_modes():
@@ -138,10 +140,39 @@ class Planner:
             return True
         macros = self._declaration.dtypes
         names = [self._overload.parameters[i].name for i in self._overload.operands]
-        given = {n: d for n, d in zip(names, map(_dtype_of, inputs), strict=True) if d is not None}
+        dtypes = map(self._dtype_in, self._overload.operands, inputs)
+        given = {n: d for n, d in zip(names, dtypes, strict=True) if d is not None}
         known = given.get(macros["T"]) if "T" in macros else next(iter(given.values()), None)
         named = set(macros.values())
         return known is None or all(d is known for name, d in given.items() if name not in named)
+
+    def _dtype_in(self, argument: int, value: Any) -> torch.dtype | None:
+        """The dtype of what a raw kernel gets there, a number in a tensor's place among it."""
+        if self._overload.parameters[argument].role == "tensor":
+            value = torch.tensor(value) if isinstance(value, (bool, int)) else value
+            value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
+        return _dtype_of(value)
+
+    def _has_number(self, inputs: Sequence[Any]) -> bool:
+        """Whether a number stands in the place of a tensor."""
+        return any(
+            self._overload.parameters[i].role == "tensor"
+            and value is not None
+            and (not isinstance(value, torch.Tensor) or is_number(value))
+            for value, i in zip(inputs, self._overload.operands, strict=True)
+        )
+
+    def _takes_scalars(
+        self, inputs: Sequence[Any], decided: torch.dtype, results: Sequence[torch.dtype]
+    ) -> bool:
+        """Whether a raw kernel, which gets each Scalar as double or each as int64_t, loses none."""
+        if decided.is_floating_point or results[0].is_floating_point:
+            return True
+        roles = (self._overload.parameters[i].role for i in self._overload.operands)
+        return not any(
+            role == "scalar" and isinstance(value, float)
+            for role, value in zip(roles, inputs, strict=True)
+        )
 
     def _made(self, inputs: Sequence[Any]) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
         made = self._functional.call([_meta(v) for v in inputs])
@@ -231,8 +262,8 @@ class Planner:
         flags: tuple[str, ...] = declared.flags
         if declared.takes_views:
             tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
-            if any(tensor.dtype is not decided for tensor in tensors):
-                return None  # such a kernel converts nothing
+            if any(tensor.dtype is not decided for tensor in tensors) or self._has_number(inputs):
+                return None  # such a kernel converts nothing, and has no view of a number
             source = declared.source
             macros = {"T": _c_type(decided), "OUT": _c_type(results[0])}
         elif declared.kind == "raw":
@@ -283,11 +314,11 @@ class Planner:
     def _macros(
         self, values: Sequence[Any], results: Sequence[torch.dtype]
     ) -> dict[str, jit.Macro]:
-        given = dict(zip((p.name for p in self._overload.parameters), values, strict=True))
+        names = [p.name for p in self._overload.parameters]
+        given, places = dict(zip(names, values, strict=True)), {n: i for i, n in enumerate(names)}
         macros: dict[str, jit.Macro] = {}
         for macro, name in self._declaration.dtypes.items():
-            value = given.get(name)
-            dtype = _dtype_of(value)
+            dtype = self._dtype_in(places[name], given[name]) if name in given else None
             if dtype is not None:
                 macros[macro] = _c_type(dtype)
             elif name.startswith("out") and name not in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -214,6 +215,51 @@ def test_views_are_handed_to_a_c_function(declare: Declare) -> None:
     got = x.to("npu") * y.to("npu")
     assert torch.equal(got.cpu(), x * y)
     assert [row.operator for row in devices.fallback_report().native] == ["aten::mul.Tensor"]
+
+
+VIEWS = """
+#include "bringup/kernel.h"
+template <class A> double number(const void* arg) {
+  return static_cast<A>(1.5) == 1 ? bringup::scalar<int64_t>(arg) : bringup::scalar<double>(arg);
+}
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<const T> a(args[0]), b(args[1]);
+  const bringup::View<OUT> out(args[3]);
+  for (int64_t i = 0; i < out.numel(); ++i)
+    out.at(i) = static_cast<OUT>(a.at(i) + number<T>(args[2]) * b.at(i));
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64])
+def test_a_scalar_has_one_kind_in_a_c_function_whatever_its_value(
+    declare: Declare, dtype: torch.dtype
+) -> None:
+    declare("aten::add", VIEWS, entry="run", supports=("floating", "integral"))
+    x = torch.tensor([1, 2, 3], dtype=dtype)
+    y = x.to("npu")
+    assert torch.equal((y + y).cpu(), x + x)
+    for alpha in (2, -3, 2.5) if dtype.is_floating_point else (2, -3):
+        assert torch.equal(torch.add(y, y, alpha=alpha).cpu(), torch.add(x, x, alpha=alpha))
+        assert torch.equal(y.clone().add_(y, alpha=alpha).cpu(), x.clone().add_(x, alpha=alpha))
+    native = {row.operator: row.calls for row in devices.fallback_report().native}
+    assert native["aten::add.Tensor"] >= 3
+
+
+@pytest.mark.parametrize("number", [1, 2.5, True, torch.tensor(3), torch.tensor(0.5)])
+def test_a_number_in_the_place_of_a_tensor_has_no_view_and_falls_back(
+    declare: Declare, number: Any
+) -> None:
+    declare("aten::add", VIEWS, entry="run")
+    x = torch.tensor([1.0, 2.0])
+    for computed, right in (
+        (x.to("npu") + number, x + number),
+        (number + x.to("npu"), number + x),
+        (torch.add(x.to("npu"), number, out=torch.empty(2, device="npu")), x + number),
+        (x.to("npu").add_(number), x + number),
+    ):
+        assert torch.equal(computed.cpu(), right)
 
 
 def test_none_is_a_null_pointer(declare: Declare) -> None:

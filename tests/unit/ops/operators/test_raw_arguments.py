@@ -28,6 +28,16 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
 }
 """
 DTYPES = {"T": "weight", "INDEX": "indices"}
+VIEW_OF_DOUBLES, VIEW_OF_ROWS = (
+    f"""
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {{
+  const bringup::View<const {view}> x(args[0]);
+  return x.data() == nullptr;
+}}
+"""
+    for view in ("double", "double, 2")
+)
 
 
 def test_macros_name_the_dtypes_of_arguments(declare: Declare) -> None:
@@ -39,6 +49,61 @@ def test_macros_name_the_dtypes_of_arguments(declare: Declare) -> None:
         assert torch.equal(got.cpu(), torch.embedding(weight, indices))
     native = {row.operator: row.calls for row in devices.fallback_report().native}
     assert native["aten::embedding"] == 2
+
+
+MULTIPLY = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<const T> x(args[0]);
+  const bringup::View<T> out(args[2]);
+  const T* by = static_cast<const T*>(bringup::tensor(args[1]).data);
+  for (int64_t i = 0; i < x.numel(); ++i) out.at(i) = x.at(i) * *by;
+  return 0;
+}
+"""
+GREATER = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const bringup::View<const T> x(args[0]);
+  const bringup::View<bool> out(args[2]);
+  const bool is_whole = static_cast<T>(1.5) == 1;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    out.at(i) = is_whole ? x.at(i) > bringup::scalar<int64_t>(args[1])
+                         : x.at(i) > bringup::scalar<double>(args[1]);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("number", [2, 1.5, True, 2.0])
+def test_a_scalar_of_a_comparison_has_one_kind(
+    declare: Declare, dtype: torch.dtype, number: float
+) -> None:
+    """Its result is no number, so the operands say which."""
+    declare("aten::gt.Scalar", GREATER, "raw", supports=("floating", "integral"))
+    x = torch.tensor([1, 2, 3], dtype=dtype)
+    assert torch.equal((x.to("npu") > number).cpu(), x > number)
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True, torch.tensor(2.0), torch.tensor(2)])
+def test_a_number_in_the_place_of_a_tensor_is_none_of_another_dtype(
+    declare: Declare, number: float
+) -> None:
+    """The kernel gets it as a tensor, whose bytes it would read as T."""
+    declare("aten::mul", MULTIPLY, "raw")
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert torch.equal((x.to("npu") * number).cpu(), x * number)
+
+
+@pytest.mark.parametrize("source", [VIEW_OF_DOUBLES, VIEW_OF_ROWS])
+def test_a_view_over_another_dtype_or_rank_is_refused_on_the_device(
+    declare: Declare, source: str
+) -> None:
+    declare("aten::erfinv", source, "raw")
+    torch.erfinv(torch.ones(3, device="npu"))
+    with pytest.raises(RuntimeError, match=r"erfinv[\s\S]*the kernel reads a tensor as float64"):
+        torch.npu.synchronize()
 
 
 def test_a_failure_of_the_kernel_names_the_operator_at_the_next_wait(declare: Declare) -> None:
