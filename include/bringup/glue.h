@@ -168,9 +168,57 @@ static inline const char* bringup_glue_not_single(const char* item, double value
   return reason;
 }
 
+/* Of a list that the function takes as unsigned numbers. NULL when all are such. */
+static inline const char* bringup_glue_list_outside(const char* item, const void* arg) {
+  const bringup_list* list = (const bringup_list*)arg;
+  for (int64_t i = 0; list != NULL && i < list->size; ++i) {
+    const int64_t number = ((const int64_t*)list->data)[i];
+    if (number < 0) return bringup_glue_outside(item, number, 0, INT64_MAX);
+  }
+  return NULL;
+}
+
+static inline const char* bringup_glue_changed(const char* item, int64_t value) {
+  static __thread char reason[256];
+  __builtin_snprintf(reason, sizeof reason, "%s is %lld, which the function's type does not hold",
+                     item, (long long)value);
+  return reason;
+}
+
 static inline int bringup_glue_fits_single(double value) {
   return !__builtin_isfinite(value) || __builtin_fabs(value) <= 3.4028234663852886e38;
 }
+
+/* A type that only the compiler knows: whether it is one of whole numbers, is like a known one, or
+ * makes another number of a value. */
+#define BRINGUP_GLUE_CLASS(type) __builtin_classify_type(*(type*)0)
+#define BRINGUP_GLUE_IS_WHOLE(type) (BRINGUP_GLUE_CLASS(type) >= 1 && BRINGUP_GLUE_CLASS(type) <= 4)
+#define BRINGUP_GLUE_IS_LIKE(type, known) \
+  (sizeof(type) == sizeof(known) && BRINGUP_GLUE_IS_WHOLE(type) == BRINGUP_GLUE_IS_WHOLE(known))
+#ifdef __cplusplus
+#define BRINGUP_GLUE_ASSERT(condition, words) static_assert(condition, words)
+#define BRINGUP_GLUE_CHANGES(type, value) bringup::glue::changes<type>(value)
+extern "C++" {
+namespace bringup {
+namespace glue {
+template <class Type>
+bool changes(int64_t value) {
+  if constexpr (BRINGUP_GLUE_IS_WHOLE(Type)) {
+    const auto made = static_cast<Type>(value);
+    return static_cast<int64_t>(made) != value || (made > 0) != (value > 0);
+  } else {
+    return false;
+  }
+}
+}  // namespace glue
+}  // namespace bringup
+}  // extern "C++"
+#else
+#define BRINGUP_GLUE_ASSERT(condition, words) _Static_assert(condition, words)
+#define BRINGUP_GLUE_CHANGES(type, value)                        \
+  (BRINGUP_GLUE_IS_WHOLE(type) && ((int64_t)(type)(value) != (value) || \
+                                   ((type)(value) > 0) != ((value) > 0)))
+#endif
 
 /* The source reads the fields under types of its own: they have to be in memory by then. */
 static inline void bringup_glue_settle(void* params) {

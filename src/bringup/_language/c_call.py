@@ -23,6 +23,7 @@ from bringup._language.reader import ExpressionReader, parse_expression
 from bringup._language.signature import C_TYPES, Argument
 
 __all__ = [
+    "BYTES",
     "CTYPES",
     "Binding",
     "CParameter",
@@ -92,8 +93,9 @@ _TVM_ARGUMENTS = {
     "ScalarType": (ValueKind.DTYPE, Opcode.INT),
 }
 _NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
-_BYTES = {
+BYTES = {
     "float": 4,
+    "double": 8,
     "bool": 1,
     **{f"{u}int{bits}_t": bits // 8 for u in ("", "u") for bits in (8, 16, 32, 64)},
 }
@@ -107,7 +109,8 @@ _NOT_PLAIN = {
     Opcode.WORKSPACE: "no workspace is there for it: pass a tensor",
 }
 # What is no whole number, or need not be one.
-_OWN = ("ptr", "workspace", "ref", *CTYPES)
+_AROUND = ("ref", "const")
+_OWN = ("ptr", "workspace", *_AROUND, *CTYPES)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,11 @@ class CParameter:
         dtype: what the dtype of the tensor whose address it is has to be, as torch calls it; ""
             when nothing is said.
         member: what `params=` calls the field, or "".
+        is_cast: whether the list says the type of the number: `i32(n)`.
+        reads_only: whether the list says that nothing is written behind an address: `const(...)`.
+        declared_type: what the function calls the type, or that of what lies behind the address,
+            where only a compiler knows it, or "".
+        alike: the C type that this has to be like; "" for a number that it has to hold.
     """
 
     value: Expression
@@ -134,6 +142,10 @@ class CParameter:
     optional: bool = False
     dtype: str = ""
     member: str = ""
+    is_cast: bool = False
+    reads_only: bool = False
+    declared_type: str = ""
+    alike: str = ""
 
     @property
     def text(self) -> str:
@@ -176,13 +188,10 @@ class CParameter:
         is_null = self.kind is ValueKind.POINTER and first.opcode is Opcode.CONSTANT
         return None if is_null else self.value.evaluate(values)
 
-    def declared(self, c_type: CType) -> CParameter:
-        """The same for a function that declares the parameter like this."""
-        whole = self.kind is c_type.kind is ValueKind.INT and self.bounds is None
-        floating = self.kind is ValueKind.FLOAT64 and c_type.kind is not ValueKind.INT
-        if self.by_reference or not (whole or floating):
-            return self
-        return replace(self, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds)
+    @property
+    def size(self) -> int:
+        """The bytes of the type it is passed as."""
+        return BYTES.get(self.c_type, 8)
 
     def native(self) -> NativeParameter:
         """What the native library takes."""
@@ -192,7 +201,7 @@ class CParameter:
             by_reference=self.by_reference,
             bounds=self.bounds,
             optional=self.optional,
-            size=_BYTES.get(self.c_type, 8),
+            size=self.size,
         )
 
 
@@ -348,7 +357,7 @@ class _Reader(ExpressionReader):
         "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
         "dtype(x), has(x), len(list), a scalar argument's name, stream, device, workspace(bytes), "
         "a number, a text or None; of whole numbers also + - * // %, comparisons, and, or, not, of "
-        "each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of these"
+        "each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of these; const() of an address"
     )
 
     def __init__(
@@ -359,13 +368,17 @@ class _Reader(ExpressionReader):
         self._texts: list[str] = []
 
     def parameter(self, node: ast.expr) -> CParameter:
-        by_reference = _called(node) == "ref"
-        read = self._value(self._only(node) if by_reference else node)
+        around = _called(node) if _called(node) in _AROUND else ""
+        by_reference = around == "ref"
+        read = self._value(self._only(node) if around else node)
         if by_reference and read.kind not in _NUMBERS:
             raise self.error("ref() is of a number; an address or a text is passed as it is")
+        if around == "const" and read.kind not in (ValueKind.POINTER, ValueKind.TEXT):
+            raise self.error("const() is of an address")
         self.check_depth(read.program)
         value = replace(read.value, texts=tuple(self._texts))
-        return replace(read, by_reference=by_reference, value=value)
+        reads_only = around == "const"
+        return replace(read, by_reference=by_reference, value=value, reads_only=reads_only)
 
     def item(self, node: ast.expr) -> CParameter:
         read = self.parameter(node)
@@ -389,8 +402,8 @@ class _Reader(ExpressionReader):
         if name == "workspace":
             size = self.visit(self._only(node))
             return self._made(ValueKind.POINTER, *size, Instruction(Opcode.WORKSPACE))
-        if name == "ref":
-            raise self.error("ref() stands around the whole parameter")
+        if name in _AROUND:
+            raise self.error(f"{name}() stands around the whole parameter")
         if name == "ptr":
             return self._pointer(node)
         if isinstance(node, ast.Name):
@@ -453,7 +466,9 @@ class _Reader(ExpressionReader):
         if value.kind is not expected:
             kind = "a whole number" if expected is ValueKind.INT else "a float"
             raise self.error(f"{ast.unparse(given)} is not {kind}")
-        return replace(value, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds)
+        return replace(
+            value, kind=c_type.kind, c_type=c_type.name, bounds=c_type.bounds, is_cast=True
+        )
 
     def _pointer(self, node: ast.expr) -> CParameter:
         given = node.args if isinstance(node, ast.Call) and not node.keywords else []

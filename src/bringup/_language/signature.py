@@ -75,11 +75,13 @@ class Argument:
         name: how `params=`, `dtypes=`, ... call it.
         type: its schema type.
         optional: whether it may be None.
+        written: whether the kernel is to write it; None where nothing says so.
     """
 
     name: str
     type: str
     optional: bool = False
+    written: bool | None = None
 
     def __post_init__(self) -> None:
         if self.type not in get_args(ArgumentType):

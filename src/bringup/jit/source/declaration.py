@@ -1,71 +1,78 @@
-"""What a source says of a function: the types of its parameters, as far as the text shows them.
+"""What a source says of a function: the types of its parameters, as far as the text shows them,
+with the headers beside it.
 
 Only for what has to be known before the compiler runs, and for what C converts without a word (a
-64-bit number into an `int`). A type behind a typedef or a macro stays unknown here and is the
-compiler's business.
+64-bit number into an `int`). A type of other headers stays unknown here: the generated entry holds
+it against what is passed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
-from bringup._language.c_call import CTYPES, CParameter, ValueKind
-from bringup.jit.source.lexer import code_of
+from bringup._language.c_call import CParameter
+from bringup._language.signature import Argument
+from bringup.jit.source.fit import (
+    DTYPES,
+    UNTYPED,
+    Declared,
+    check_written,
+    fit,
+    word_of,
+)
+from bringup.jit.source.lexer import code_of, without_comments
 from bringup.jit.source.source import Source
 
 __all__ = ["Declared", "as_declared", "declaration_in", "functions_in"]
 
 _FUNCTION = re.compile(r"\b([A-Za-z_]\w*)\s*\(((?:[^(){};]|\([^(){};]*\))*)\)[^(){};=]*[{;]")
-_QUALIFIERS = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct)\b")
+_QUALIFIERS = re.compile(
+    r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct|enum)\b|&|\bstd::"
+)
 _NAME = re.compile(r"\b[A-Za-z_]\w*\s*(\[\w*\])?\Z")
 _BEFORE_CALLS = frozenset(("return", "else", "do", "case", "throw", "co_return", "co_await"))
 _KEYWORDS = frozenset(("if", "for", "while", "switch", "return", "sizeof", "defined"))
-
-_WORDS: Mapping[str, str] = {
-    "char": "i8", "signed char": "i8", "unsigned char": "u8", "short": "i16", "int": "i32",
-    "unsigned": "u32", "unsigned int": "u32", "long": "i64", "long int": "i64",
-    "long long": "i64", "unsigned long": "u64", "unsigned long long": "u64", "size_t": "u64",
-    "ptrdiff_t": "i64", "float": "f32", "double": "f64", "bool": "bool", "_Bool": "bool",
-    **{f"{u}int{bits}_t": f"{u or 'i'}{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
-    **{f"std::{u}int{bits}_t": f"{u or 'i'}{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
-}  # fmt: skip
-_DTYPES: Mapping[str, str] = {
-    "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16",
-    "u32": "uint32", "u64": "uint64", "f32": "float32", "f64": "float64", "bool": "bool",
-    "i8": "int8",
-}  # fmt: skip
-# Bytes, of whatever.
-_UNTYPED = frozenset(("char", "unsigned char", "uint8_t", "std::uint8_t", "void"))
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The type of one parameter.
-
-    Attributes:
-        text: as it stands there.
-        word: what `c_call` calls the type of a number, or "".
-        dtype: the dtype whose elements a pointer leads to, or "".
-    """
-
-    text: str
-    word: str
-    dtype: str
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+# New names of types; an enum is what C converts to it.
+_NEW_NAMES = (
+    re.compile(r"\btypedef\s+(?P<type>[\w\s:*]+?[\s*])(?P<name>\w+)\s*;"),
+    re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[\w\s:*]+);"),
+    re.compile(
+        r"\benum\s+(?:class\s+|struct\s+)?(?P<name>\w+)\s*(?::(?P<type>[\w\s:]+))?(?P<body>\{[^{}]*)"
+    ),
+    re.compile(r"\btypedef\s+enum\b[^{};]*(?P<type>)(?P<body>\{[^{}]*)\}\s*(?P<name>\w+)\s*;"),
+)
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+(?P<type>[A-Za-z_][\w \t*]*)$", re.MULTILINE
+)
 
 
 def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
     """The parameters of a function of a source; None when the text does not show them, or shows
     several functions of the name.
     """
-    plain = code_of(text)
-    seen: set[tuple[Declared, ...] | None] = set()
+    plain, types = code_of(text), _new_names(text)
+    seen: list[tuple[Declared, ...] | None] = []
     for found in _FUNCTION.finditer(plain):
         if found[1] == function and _is_declared(plain[: found.start()].rstrip()):
-            seen.add(_parameters(found[2]))
-    kinds = {None if one is None else tuple((d.word, d.dtype) for d in one) for one in seen}
-    return next(iter(seen)) if len(kinds) == 1 else None
+            seen.append(_parameters(found[2], types))
+    kinds = {None if one is None else tuple(replace(d, text="") for d in one) for one in seen}
+    return seen[0] if len(kinds) == 1 else None
+
+
+def _new_names(text: str) -> dict[str, str]:
+    """What names of types stand for; not those with several meanings."""
+    plain = code_of(text)
+    found = [one for pattern in _NEW_NAMES for one in pattern.finditer(plain)]
+    meant: dict[str, set[str]] = {}
+    for one in [*found, *_MACRO.finditer(without_comments(text))]:
+        groups = one.groupdict()
+        of_enum = "int" if "-" in (groups.get("body") or "") else "unsigned"
+        meant.setdefault(one["name"], set()).add((one["type"] or of_enum).strip())
+    return {name: types.pop() for name, types in meant.items() if len(types) == 1}
 
 
 def _is_declared(before: str) -> bool:
@@ -76,11 +83,11 @@ def _is_declared(before: str) -> bool:
     return before.endswith(("*", "&", ">", "::"))
 
 
-def _parameters(text: str) -> tuple[Declared, ...] | None:
+def _parameters(text: str, types: Mapping[str, str]) -> tuple[Declared, ...] | None:
     if re.search(r"[<=(]|\.\.\.", text):  # template arguments, defaults, functions, any number
         return None
     parts = [part.strip() for part in text.split(",")]
-    return () if parts in ([""], ["void"]) else tuple(map(_declared, parts))
+    return () if parts in ([""], ["void"]) else tuple(_declared(part, types) for part in parts)
 
 
 def functions_in(text: str) -> list[str]:
@@ -89,32 +96,55 @@ def functions_in(text: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in _KEYWORDS]
 
 
-def _declared(text: str) -> Declared:
+def _declared(text: str, types: Mapping[str, str]) -> Declared:
+    meant = text
+    for _ in range(8):  # names of names
+        base, stars = _base_of(meant)
+        if word_of(base) or base not in types:
+            break
+        kept = re.sub(r"\bconst\b", " ", meant) if "*" in types[base] else meant  # the address is
+        meant = re.sub(rf"\b{base}\b", f" {types[base]} ", kept, count=1)
+    word = word_of(base)
+    constant = stars > 0 and bool(re.search(r"\bconst\b", re.split(r"[*\[]", meant)[0]))
+    typed = stars == 1 and base not in UNTYPED
+    dtype = DTYPES.get(word, "") if typed else ""
+    spelled = f"enum {base}" if re.search(r"\benum\b", meant) else base
+    return Declared(text, "" if stars else word, dtype, base, spelled, stars, constant)
+
+
+def _base_of(text: str) -> tuple[str, int]:
+    """The type without its qualifiers, and how many addresses lead to it."""
     plain = " ".join(_QUALIFIERS.sub(" ", text).split())
     is_array = plain.endswith("]")
-    base = plain if plain in _WORDS or plain.endswith("*") else _NAME.sub("", plain).strip()
-    stars = base.count("*") + is_array
-    base = base.replace("*", "").strip()
-    word = _WORDS.get(base, "")
-    if stars == 0:
-        return Declared(text, word, "")
-    typed = stars == 1 and base not in _UNTYPED
-    return Declared(text, "", _DTYPES.get(word, "") if typed else "")
+    named = not word_of(plain) and not plain.endswith("*")
+    base = (_NAME.sub("", plain).strip() or plain) if named else plain
+    return base.replace("*", "").strip(), base.count("*") + is_array
 
 
 def as_declared(
-    source: Source, parameters: Sequence[CParameter], where: str, *, values: bool = False
+    source: Source,
+    parameters: Sequence[CParameter],
+    where: str,
+    *,
+    values: bool = False,
+    signature: Sequence[Argument] = (),
 ) -> tuple[CParameter, ...]:
     """The parameters as the source declares them: whole numbers with the range of their type,
     addresses with the dtype of their elements. With `values` its position in the grid comes first.
+    `signature` says which arguments the operator writes.
 
-    Raises `ValueError` when the function takes another number of parameters, or is not there.
+    Raises `ValueError` when the function takes another number of parameters, is not there, or has a
+    parameter that would not hold what it gets.
     """
     text = source.content().decode(errors="replace")
     declared = declaration_in(text, source.entry)
+    if declared is None or any(not one.word and not one.dtype for one in declared):
+        declared = declaration_in(_with_headers(text, source), source.entry)
     if declared is None:
         _refuse_unknown(source, text, where)
         return tuple(parameters)
+    if "template" in text:  # a type may be a parameter of the function's, which only it knows
+        declared = tuple(replace(one, spelled="") for one in declared)
     if values:
         _check_device_code(source, text, declared, where)
         declared = declared[1:]
@@ -124,7 +154,25 @@ def as_declared(
             f"{where}: {source.entry}({shown}) takes {len(declared)} parameters, args= has "
             f"{len(parameters)}: {', '.join(p.text for p in parameters)}"
         )
-    return tuple(map(_matched, parameters, declared))
+    fitted = [
+        fit(parameter, one, f"{where}: {source.entry}()", values=values, signature=signature)
+        for parameter, one in zip(parameters, declared, strict=True)
+    ]
+    check_written(parameters, declared, f"{where}: {source.entry}()", signature)
+    return tuple(fitted)
+
+
+def _with_headers(text: str, source: Source) -> str:
+    """The text behind those of the headers that lie beside it."""
+    found: dict[str, str] = {}
+    folder = Path(source.directory) if source.path is not None else None
+    waiting = _INCLUDE.findall(text) if folder is not None else []
+    while folder is not None and waiting and len(found) < 64:
+        name = waiting.pop()
+        if name not in found and (folder / name).is_file():
+            found[name] = (folder / name).read_text(errors="replace")
+            waiting += _INCLUDE.findall(found[name])
+    return "\n".join([*found.values(), text])
 
 
 def _check_device_code(source: Source, text: str, declared: Sequence[Declared], where: str) -> None:
@@ -154,10 +202,3 @@ def _refuse_unknown(source: Source, text: str, where: str) -> None:
     raise ValueError(
         f"{where}: {source} has no function {source.entry!r} (it has {known}); name it with entry="
     )
-
-
-def _matched(parameter: CParameter, declared: Declared) -> CParameter:
-    if declared.word:
-        return parameter.declared(CTYPES[declared.word])
-    known = parameter.dtype or parameter.address_of < 0 or parameter.kind is not ValueKind.POINTER
-    return parameter if known or not declared.dtype else replace(parameter, dtype=declared.dtype)

@@ -7,6 +7,7 @@ those of native/runtime/expression.cpp.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bringup._language.c_call import CParameter, ValueKind
 from bringup._language.expression import Expression, Instruction, Opcode, double_of
@@ -113,6 +114,12 @@ def _refused(value: Expression, step: Instruction, stack: list[str]) -> list[str
 
 def _out_of_range(parameter: CParameter, code: str) -> list[str]:
     shown = c_text(parameter.text)
+    if parameter.declared_type:
+        known = replace(parameter, declared_type="")
+        return [*_unlike_declared(parameter, code), *_out_of_range(known, code)]
+    if parameter.program[0].opcode is Opcode.LIST_DATA:  # numbers that the function takes unsigned
+        refusal = f"bringup_glue_list_outside({shown}, args[{parameter.program[0].argument}])"
+        return [f"if ({refusal} != NULL) return {refusal};"] if parameter.bounds else []
     if parameter.kind is ValueKind.FLOAT32:
         refusal = f"bringup_glue_not_single({shown}, {code})"
         return [f"if (!bringup_glue_fits_single({code})) return {refusal};"]
@@ -121,6 +128,20 @@ def _out_of_range(parameter: CParameter, code: str) -> list[str]:
     lowest, highest = map(_number, parameter.bounds)
     refusal = f"bringup_glue_outside({shown}, {code}, {lowest}, {highest})"
     return [f"if ({code} < {lowest} || {code} > {highest}) return {refusal};"]
+
+
+def _unlike_declared(parameter: CParameter, code: str) -> list[str]:
+    """Holds a number against a type that only the compiler knows: it compiles where that is of the
+    same kind, and refuses what is another number there.
+    """
+    given, is_whole = parameter.declared_type, parameter.kind is ValueKind.INT
+    words = c_text(f"args=: {parameter.text} is passed, and the function takes {given} there")
+    if parameter.alike:
+        return [f"BRINGUP_GLUE_ASSERT(BRINGUP_GLUE_IS_LIKE({given}, {parameter.alike}), {words});"]
+    if not is_whole:
+        return [f"BRINGUP_GLUE_ASSERT(!BRINGUP_GLUE_IS_WHOLE({given}), {words});"]
+    refusal = f"bringup_glue_changed({c_text(parameter.text)}, {code})"
+    return [f"if (BRINGUP_GLUE_CHANGES({given}, {code})) return {refusal};"]
 
 
 def _leaf(value: Expression, step: Instruction) -> str:

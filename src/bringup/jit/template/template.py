@@ -7,7 +7,7 @@ Owns what a template declares and checking it against a signature. What one call
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +155,8 @@ class Template:
     source: Source = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.tiles, Iterator):
+            object.__setattr__(self, "tiles", tuple(self.tiles))
         self._check_types()
         source = Source(
             self.path,
@@ -377,9 +379,11 @@ class BoundTemplate:
         parameters = parse_call(text, self.signature, where, tvm_ffi=tvm_ffi)
         if template.abi == "values":
             plain_values(parameters, where)
-            return as_declared(source, parameters, where, values=True)
-        known = tvm_ffi or source.is_library
-        return parameters if known else as_declared(source, parameters, where)
+        elif tvm_ffi or source.is_library:
+            return parameters
+        return as_declared(
+            source, parameters, where, values=template.abi == "values", signature=self.signature
+        )
 
     def _index(self, where: str, name: object, types: Sequence[str]) -> int:
         for index, argument in enumerate(self.signature):

@@ -63,9 +63,9 @@ def output_names(schema: Schema) -> tuple[str, ...]:
 
 def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argument, ...]:
     """The arguments of a schema's kernel."""
-    inputs = [jit.Argument(a.name, a.type, a.optional) for a in schema.arguments]
+    inputs = [jit.Argument(a.name, a.type, a.optional, a.mutated) for a in schema.arguments]
     outputs = [
-        jit.Argument(name, "Tensor[]" if is_list else "Tensor")
+        jit.Argument(name, "Tensor[]" if is_list else "Tensor", written=True)
         for name, is_list in zip(output_names(schema), schema.return_lists, strict=False)
     ]
     return (*inputs, *outputs, *((jit.Argument("counts", "Tensor"),) if counts else ()))

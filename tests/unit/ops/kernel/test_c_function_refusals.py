@@ -17,7 +17,7 @@ from tests.unit.ops.c_functions import (
 from tests.unit.ops.conftest import Define
 
 from bringup import jit, ops
-from bringup.errors import CompileError, SchemaError
+from bringup.errors import CompileError, KernelError, SchemaError
 
 pytestmark = pytest.mark.usefixtures("simulator")
 
@@ -57,7 +57,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "is for functions of a library; a source says itself"),
     (F, {"returns": "void"}, "is for a function with args="),
     (F, {"args": "ptr(out, float64), ptr(x), n"},
-     "the function takes x as torch.float32, and as torch.float64"),
+     "f(): ptr(out, float64) is an address, and the function has 'float* out' there: its elements "
+     "are double"),
+    (F, {"args": "ptr(out), ptr(x), 1.5"},
+     "f(): 1.5 is a float, and the function has 'int64_t n' there, a whole number"),
+    (F, {"args": "ptr(out), n, ptr(x)"},
+     "n is a whole number, and the function has 'const float* x' there, an address"),
+    (F, {"args": "ptr(out), ptr(x), ptr(x)"},
+     "ptr(x) is an address, and the function has 'int64_t n' there, a number"),
+    (F.replace("const float*", "float*"), {"args": "ptr(out), ptr(x), n"},
+     "ptr(x) is not written by the operator, and the function may write through 'float* x'"),
+    (F, {"args": "ptr(x), ptr(out), n"}, "f(): ptr(x) is not written by the operator"),
+    (F.replace("float* out", "const float* out"), {"args": "ptr(out), ptr(x), n"},
+     "f(): ptr(out) is written by the operator, and 'const float* out' is const"),
+    (F, {"args": "ptr(out), ptr(x), const(n)"}, "const() is of an address"),
+    (F, {"args": "ptr(out), ptr(x), i32(const(ptr(x)))"}, "const() stands around the whole"),
     (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=torch.int32)},
      "output out is allocated as torch.int32, and the function takes torch.float32"),
     (F, {"args": "ptr(out), ptr(x), n", "outputs": ops.empty(2, dtype=ops.promote("x", "n"))},
@@ -67,6 +81,71 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "passes the address of x, and nothing says which dtype the function takes there: write "
      "ptr(x, float32)"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".c", ".cpp"])
+@pytest.mark.parametrize(
+    ("declared", "item"),
+    [
+        ("int64_t n", "eps"),
+        ("bool n", "eps"),
+        ("unsigned n", "f32(eps)"),
+        ("named n", "eps"),
+        ("enum color n", "eps"),
+        ("const int32_t* n", "ptr(many)"),
+        ("const int* n", "ref(eps)"),
+        ("const double* n", "ptr(many)"),
+        ("float n", "name"),
+    ],
+)
+def test_a_parameter_that_would_hold_something_else_is_refused(
+    define: Define, declared: str, item: str, suffix: str
+) -> None:
+    """C converts without a word: the operator would compute with another number."""
+    text = (
+        "#include <stdint.h>\n#include <stdbool.h>\ntypedef int named;\nenum color { red };\n"
+        f"int f(float* out, const float* x, {declared}) {{ return 0; }}\n"
+    )
+    with pytest.raises(SchemaError, match=r"f\(\): .* and the function has '.* n' there"):
+        define(
+            "f(Tensor x, float eps=1e-6, int[] many=[], str name='') -> Tensor",
+            source=jit.Source(text=text, name=f"f{suffix}"),
+            entry="f",
+            args=f"ptr(out), ptr(x), {item}",
+            **ONE,
+        )
+
+
+FAR = """#include <stdint.h>
+#include <far.h>
+int f(float* out, const float* x, far n) { *out = (float)n; return 0; }
+"""
+
+
+@pytest.mark.parametrize("suffix", [".c", ".cpp"])
+def test_a_type_that_only_the_compiler_knows_is_held_against_what_is_passed(
+    define: Define, tmp_path: Any, suffix: str
+) -> None:
+    (tmp_path / "far.h").write_text("typedef int far;\n")
+    options: dict[str, Any] = {
+        "source": jit.Source(text=FAR, name=f"f{suffix}"),
+        "entry": "f",
+        "flags": [f"-I{tmp_path}"],
+        **ONE,
+    }
+    operator = define(X, args="ptr(out), ptr(x), n", **options)
+    assert operator(torch.ones(1), n=7).tolist() == [7]
+    with pytest.raises(KernelError, match="n is 4294967299, which the function's type does not"):
+        operator(torch.ones(1), n=2**32 + 3)
+    real = define("g(Tensor x, float n=1.0) -> Tensor", args="ptr(out), ptr(x), n", **options)
+    with pytest.raises(CompileError, match="args=: n is passed, and the function takes far there"):
+        real(torch.ones(1))
+
+
+def test_const_says_that_a_function_only_reads(define: Define) -> None:
+    source = jit.Source(text=F.replace("const float*", "float*"), name="f.c")
+    operator = define(X, source=source, entry="f", args="ptr(out), const(ptr(x)), n", **ONE)
+    assert operator(torch.ones(2)).shape == (2,)
 
 
 @pytest.mark.parametrize(("text", "options", "words"), REFUSED)
