@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FrameType, FunctionType
 from typing import Any, Literal, overload
 
@@ -31,7 +31,7 @@ from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload
-from bringup.ops.schema.infer import infer, registered_text
+from bringup.ops.schema.infer import infer, registered_text, taken
 from bringup.ops.schema.keys import AUTOGRAD_KEYS, device_key
 from bringup.ops.schema.schema import read_schema
 
@@ -207,10 +207,10 @@ def custom_op(
     function: None = None,
     /,
     *,
-    mutates_args: Collection[str] | Literal["unknown"] = (),
-    device_types: str | Sequence[str] | None = None,
+    mutates_args: Iterable[str] | Literal["unknown"] | None = None,
+    device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Sequence[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] = (),
     redefine: bool = False,
 ) -> Callable[[Callable[..., Any]], CustomOperator]: ...
 @overload
@@ -219,10 +219,10 @@ def custom_op(
     function: Callable[..., Any],
     /,
     *,
-    mutates_args: Collection[str] | Literal["unknown"] = (),
-    device_types: str | Sequence[str] | None = None,
+    mutates_args: Iterable[str] | Literal["unknown"] | None = None,
+    device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Sequence[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] = (),
     make: type[CustomOperator] = CustomOperator,
     redefine: bool = False,
 ) -> CustomOperator: ...
@@ -231,10 +231,10 @@ def custom_op(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    mutates_args: Collection[str] | Literal["unknown"] = (),
-    device_types: str | Sequence[str] | None = None,
+    mutates_args: Iterable[str] | Literal["unknown"] | None = None,
+    device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Sequence[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] = (),
     make: type[CustomOperator] = CustomOperator,
     redefine: bool = False,
 ) -> Any:
@@ -251,7 +251,8 @@ def custom_op(
     Args:
         name: `"namespace::name"`; the operator is `torch.ops.namespace.name`.
         function: the function; left out when used as a decorator.
-        mutates_args: names of the tensor parameters that the function writes, or "unknown" for all.
+        mutates_args: names of the tensor parameters that the function writes, or "unknown" for all;
+            by default none, or what `schema` says.
         device_types: device types that the function is for, "npu" for PrivateUse1; all by default.
         schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
         tags: more `torch.Tag`s.
@@ -268,9 +269,13 @@ def custom_op(
     """
     _parts(name)
     where = _caller()
+    written = taken(mutates_args)
+    devices = (device_types,) if isinstance(device_types, str) else device_types
+    devices = None if devices is None else tuple(devices)
+    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
 
     def define(given: Callable[..., Any]) -> CustomOperator:
-        return _define(name, given, mutates_args, device_types, schema, tags, where, make, redefine)
+        return _define(name, given, written, devices, schema, more, where, make, redefine)
 
     return define if function is None else define(function)
 
@@ -285,10 +290,10 @@ def _caller() -> str:
 def _define(
     name: str,
     function: Callable[..., Any],
-    mutates_args: Collection[str] | Literal["unknown"],
-    device_types: str | Sequence[str] | None,
+    mutates_args: Collection[str] | str | None,
+    devices: Sequence[str] | None,
     schema: str | None,
-    tags: torch.Tag | Sequence[torch.Tag],
+    tags: Sequence[torch.Tag],
     where: str,
     make: type[CustomOperator],
     redefine: bool,
@@ -297,7 +302,7 @@ def _define(
         raise SchemaError(f"{name}: expected a function to make an operator of, got {function!r}")
     structure = None
     if schema is None:
-        signature = infer(function, mutates_args)
+        signature = infer(function, () if mutates_args is None else mutates_args)
         text = signature.text
         structure = None if signature.plain else Structure(name, signature)
     else:
@@ -307,8 +312,7 @@ def _define(
             )
         text = schema[schema.find("(") :]
     text = registered_text(text)
-    _check_text(name, text, mutates_args if schema is not None else ())
-    devices = (device_types,) if isinstance(device_types, str) else device_types
+    _check_text(name, text, mutates_args if schema is not None else None)
     for device in devices or ():
         device_key(device)
     known = _earlier(name, function, redefine)
@@ -331,7 +335,7 @@ def _registered(
     function: Callable[..., Any],
     structure: Structure | None,
     devices: Sequence[str] | None,
-    tags: torch.Tag | Sequence[torch.Tag],
+    tags: Sequence[torch.Tag],
     where: str,
     make: type[CustomOperator],
 ) -> CustomOperator:
@@ -372,21 +376,21 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _define_schema(
-    library: torch.library.Library, name: str, text: str, tags: torch.Tag | Sequence[torch.Tag]
+    library: torch.library.Library, name: str, text: str, tags: Sequence[torch.Tag]
 ) -> None:
-    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    every = tuple(dict.fromkeys((torch.Tag.pt2_compliant_tag, *tags)))
     try:
-        library.define(text, tags=(torch.Tag.pt2_compliant_tag, *more))
+        library.define(text, tags=every)
     except RuntimeError as error:
         if "multiple times" not in str(error):
             raise
         raise SchemaError(f"{name} is defined already, by somebody else: {error}") from error
 
 
-def _check_text(name: str, text: str, mutates_args: Collection[str]) -> None:
+def _check_text(name: str, text: str, mutates_args: Collection[str] | str | None) -> None:
     parsed = read_schema(name + text, name + text)
     written = {a.name for a in parsed.arguments if a.is_write}
-    if mutates_args and set(mutates_args) != written:
+    if mutates_args is not None and set(mutates_args) != written:
         raise SchemaError(
             f"{name}: mutates_args={mutates_args!r}, but the schema says that "
             f"{', '.join(sorted(written)) or 'nothing'} is written: {text}"

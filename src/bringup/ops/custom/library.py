@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -118,7 +118,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
             ) from error
 
     def define(
-        self, schema: str, alias_analysis: str = "", *, tags: Sequence[torch.Tag] | torch.Tag = ()
+        self, schema: str, alias_analysis: str = "", *, tags: Iterable[torch.Tag] | torch.Tag = ()
     ) -> str:
         """Defines an operator, `"name(Tensor x, int n=1) -> Tensor"`, and gives its name.
 
@@ -206,7 +206,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
 
 def impl(
     name: str,
-    keys: str | Sequence[str],
+    keys: str | Iterable[str],
     function: Callable[..., Any] | None = None,
     *,
     lib: Library | None = None,
@@ -224,9 +224,10 @@ def impl(
         SchemaError: a key is unknown.
         RuntimeError: there is no such operator.
     """
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
     if function is None:
-        return lambda given: impl(name, keys, given, lib=lib)
-    chosen = [_key_of(key) for key in ((keys,) if isinstance(keys, str) else keys)]
+        return lambda given: impl(name, names, given, lib=lib)
+    chosen = [_key_of(key) for key in names]
     library = _keep(name) if lib is None else lib
     for key in chosen:
         library.impl(name, function, key)
@@ -298,7 +299,7 @@ def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> 
 
 
 def register_kernel(
-    operator: Any, device: str | Sequence[str], function: Callable[..., Any] | None = None
+    operator: Any, device: str | Iterable[str], function: Callable[..., Any] | None = None
 ) -> Any:
     """Registers a kernel of any operator; also a decorator. See
     `RegistrationMethods.register_kernel`.

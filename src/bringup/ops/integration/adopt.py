@@ -10,7 +10,7 @@ import difflib
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,7 +92,7 @@ class AdoptedOperator(RegistrationMethods):
 
     def register_kernel(
         self,
-        device: str | Sequence[str],
+        device: str | Iterable[str],
         function: Any = None,
         *,
         override: bool = False,
@@ -103,12 +103,12 @@ class AdoptedOperator(RegistrationMethods):
         Args:
             override: True takes the place of what is there, as long as this handle is held.
         """
+        devices = (device,) if isinstance(device, str) else tuple(device)
         if function is None:
-            return lambda given: self.register_kernel(device, given, override=override)
-        devices = (device,) if isinstance(device, str) else device
+            return lambda given: self.register_kernel(devices, given, override=override)
         keys = [device_key(name) for name in devices]
         with self._taking("a kernel", keys, override):
-            return super().register_kernel(device, function)
+            return super().register_kernel(devices, function)
 
     def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
         """See `RegistrationMethods.register_fake`. `SchemaError` when the operator has a fake or a

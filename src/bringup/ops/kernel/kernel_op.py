@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -384,19 +384,19 @@ def kernel_op(
     schema: str,
     *,
     source: str | os.PathLike[str] | jit.Source | jit.Template,
-    outputs: OutputRule | Sequence[OutputRule] = (),
-    checks: InputConstraint | Sequence[InputConstraint] = (),
+    outputs: OutputRule | Iterable[OutputRule] = (),
+    checks: InputConstraint | Iterable[InputConstraint] = (),
     dtypes: Mapping[str, str] = _NO_MACROS,  # type: ignore[assignment]
     layout: Literal["contiguous", "strided"] = "contiguous",
     entry: str | None = None,
     args: str | None = None,
     returns: Literal["status", "void"] | None = None,
-    strided: Sequence[str] = (),
+    strided: Iterable[str] = (),
     kind: Literal["host", "device"] | None = None,
     grid: Extent | None = None,
     block: Extent | None = None,
     shared: int | str | None = None,
-    flags: Sequence[str] = (),
+    flags: Iterable[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
     redefine: bool = False,
@@ -467,7 +467,9 @@ def kernel_op(
         )
     function = CFunction(entry, args, returns)
     size = GridSize(grid, block, shared)
-    template = template_for(parsed, source, kind, caller, dtypes, macros, flags, function, size)
+    template = template_for(
+        parsed, source, kind, caller, dtypes, macros, tuple(flags), function, size
+    )
     if release_gil not in ("auto", True, False):
         raise SchemaError(
             f"{parsed.qualified_name}: release_gil={release_gil!r}: expected 'auto', True or False"
@@ -498,7 +500,7 @@ def kernel_op(
 
 
 def bound_outputs(
-    schema: Schema, outputs: OutputRule | Sequence[OutputRule]
+    schema: Schema, outputs: OutputRule | Iterable[OutputRule]
 ) -> tuple[BoundOutput, ...]:
     """The output rules of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name
@@ -524,18 +526,20 @@ def bound_outputs(
 
 def _listed(given: Any, kind: type) -> tuple[Any, ...]:
     """One thing or several; whether they are of `kind` is for the caller to say."""
-    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, kind) else (given,)
+    several = isinstance(given, Iterable) and not isinstance(given, (kind, str))
+    return tuple(given) if several else (given,)
 
 
 def _strided(
     schema: Schema,
     layout: Literal["contiguous", "strided"],
-    strided: Sequence[str],
+    strided: Iterable[str],
     outputs: Sequence[BoundOutput],
 ) -> tuple[int, ...]:
     """The arguments that the kernel takes as they lie in memory."""
     name = schema.qualified_name
     known = {schema.arguments[i].name: i for i in schema.tensors}
+    strided = strided if isinstance(strided, str) else tuple(strided)
     if isinstance(strided, str) or not set(strided) <= set(known):
         raise SchemaError(
             f"{name}: strided={strided!r}: expected names of tensor arguments ({', '.join(known)})"
@@ -554,7 +558,7 @@ def _strided(
 
 
 def bound_constraints(
-    schema: Schema, checks: InputConstraint | Sequence[InputConstraint]
+    schema: Schema, checks: InputConstraint | Iterable[InputConstraint]
 ) -> tuple[BoundConstraint, ...]:
     """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
     name = schema.qualified_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -15,8 +15,8 @@ __all__ = ["ascendc_op"]
 def ascendc_op(
     name: str,
     *,
-    mutates_args: Collection[str] | Literal["unknown"] = (),
-    device_types: str | Sequence[str] = "npu",
+    mutates_args: Iterable[str] | Literal["unknown"] | None = None,
+    device_types: str | Iterable[str] = "npu",
     schema: str | None = None,
 ) -> Callable[[Callable[..., Any]], CustomOperator]:
     """Makes a torch operator of a function that launches kernels on the device; a decorator.
@@ -35,10 +35,10 @@ def ascendc_op(
         SchemaError: the name or the signature is wrong, or the operator is defined already.
     """
 
+    make = custom_op(name, mutates_args=mutates_args, device_types=device_types, schema=schema)
+
     def define(function: Callable[..., Any]) -> CustomOperator:
-        operator = custom_op(
-            name, function, mutates_args=mutates_args, device_types=device_types, schema=schema
-        )
+        operator = make(function)
         if (like := _first_tensor(operator.overload._schema)) is not None:
             operator.register_fake(_fake_like(*like))
         return operator

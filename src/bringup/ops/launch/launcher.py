@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class KernelLauncher:
         return f"KernelLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
 
     def launch(
-        self, name: str, block_dim: int, args: Sequence[Any] = (), stream: StreamLike = None
+        self, name: str, block_dim: int, args: Iterable[Any] = (), stream: StreamLike = None
     ) -> None:
         """Starts the kernel `name` over `block_dim` blocks.
 
@@ -71,7 +71,7 @@ class KernelLauncher:
                 kernel declares, do not fit that.
             TypeError, ValueError, OverflowError: an argument cannot be what it says.
         """
-        where = f"kernel {name!r}"
+        where, args = f"kernel {name!r}", tuple(args)
         if isinstance(block_dim, bool) or not isinstance(block_dim, int):
             raise TypeError(
                 f"{where}: block_dim is a {type(block_dim).__name__} ({block_dim!r}); expected int"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -58,7 +58,7 @@ class TwoPhaseLauncher:
     def __repr__(self) -> str:
         return f"TwoPhaseLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
 
-    def launch(self, name: str, *, args: Sequence[Any] = (), stream: StreamLike = None) -> None:
+    def launch(self, name: str, *, args: Iterable[Any] = (), stream: StreamLike = None) -> None:
         """Runs both phases of `name`.
 
         The workspace comes from torch's allocator in the stream's order and is given back as soon
@@ -81,6 +81,7 @@ class TwoPhaseLauncher:
         function = name if name.startswith("aclnn") else f"aclnn{name}"
         plan = self._libraries.get(f"{function}GetWorkspaceSize")
         run = self._libraries.get(function)
+        args = tuple(args)
         place = place_of(function, args, stream)
         size, executor = ctypes.c_uint64(0), ctypes.c_void_p(None)
         with _Descriptors(function, self._libraries) as descriptors:

@@ -7,7 +7,7 @@ keeps its registrations. Every registration can be repeated; the last one counts
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -58,12 +58,12 @@ class RegistrationMethods:
         self._library._destroy()
 
     @typing.overload
-    def register_kernel(self, device: str | Sequence[str], function: Function) -> Function: ...
+    def register_kernel(self, device: str | Iterable[str], function: Function) -> Function: ...
     @typing.overload
     def register_kernel(
-        self, device: str | Sequence[str], function: None = None
+        self, device: str | Iterable[str], function: None = None
     ) -> Callable[[Function], Function]: ...
-    def register_kernel(self, device: str | Sequence[str], function: Any = None) -> Any:
+    def register_kernel(self, device: str | Iterable[str], function: Any = None) -> Any:
         """Registers the Python implementation for one device type or several; also a decorator.
 
         A later one replaces an earlier one, however either was given. "npu" is PrivateUse1.
@@ -72,10 +72,11 @@ class RegistrationMethods:
             SchemaError: there is no such device type, or the operator has neither a tensor nor a
                 `device` argument that could say where to run.
         """
+        devices = (device,) if isinstance(device, str) else tuple(device)
         if function is None:
-            return lambda given: self.register_kernel(device, given)
-        for name in (device,) if isinstance(device, str) else device:
-            self._put_kernel(device_key(name), function)
+            return lambda given: self.register_kernel(devices, given)
+        for key in [device_key(name) for name in devices]:
+            self._put_kernel(key, function)
         if not self.facts.tensors and not self.facts.lists:
             self._select_by_device()
         return function

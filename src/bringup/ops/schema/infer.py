@@ -16,7 +16,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ __all__ = [
     "infer",
     "infer_schema",
     "registered_text",
+    "taken",
 ]
 
 _SCALARS: dict[Any, str] = {
@@ -145,7 +146,7 @@ class Signature:
 
 
 def infer_schema(
-    function: Callable[..., Any], *, mutates_args: Collection[str] | Literal["unknown"] = ()
+    function: Callable[..., Any], *, mutates_args: Iterable[str] | Literal["unknown"] = ()
 ) -> str:
     """The schema of a Python function, without a name: `(Tensor x, float scale=1.0) -> Tensor`.
 
@@ -162,12 +163,15 @@ def infer_schema(
         SchemaError: a parameter or the return has a type that no schema can carry, a default
             cannot be written, or `mutates_args` names no tensor parameter.
     """
-    return infer(function, mutates_args).text
+    return infer(function, taken(mutates_args) or ()).text
 
 
-def infer(
-    function: Callable[..., Any], mutates_args: Collection[str] | Literal["unknown"] = ()
-) -> Signature:
+def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
+    """Names that may be an iterator's, for whoever reads them more than once; a text is no list."""
+    return names if names is None or isinstance(names, str) else tuple(names)
+
+
+def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()) -> Signature:
     """See `infer_schema`; also gives the parameters."""
     return _Inference(function, mutates_args).signature()
 

@@ -7,7 +7,7 @@ Owns the report and how the outcomes of samples become one row. What is checked 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -91,7 +91,7 @@ def check(
     op: Any,
     samples: Samples | None = None,
     *,
-    skip: Collection[str] = (),
+    skip: Iterable[str] = (),
     watch: Callable[[str], object] | None = None,
 ) -> CheckReport:
     """Calls an operator in every way that torch may call it and compares what comes.
@@ -117,7 +117,7 @@ def check(
             check.
         TypeError: `op` is no operator.
     """
-    subject = _subject(op)
+    subject, skip = _subject(op), frozenset(skip)
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ValueError(f"skip: no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
     given = generate(subject.name) if samples is None else read(subject.name, samples)
