@@ -215,9 +215,9 @@ bool changes(int64_t value) {
 }  // extern "C++"
 #else
 #define BRINGUP_GLUE_ASSERT(condition, words) _Static_assert(condition, words)
-#define BRINGUP_GLUE_CHANGES(type, value)                        \
-  (BRINGUP_GLUE_IS_WHOLE(type) && ((int64_t)(type)(value) != (value) || \
-                                   ((type)(value) > 0) != ((value) > 0)))
+#define BRINGUP_GLUE_CHANGES(type, value) \
+  (BRINGUP_GLUE_IS_WHOLE(type) &&         \
+   ((int64_t)(type)(value) != (value) || ((type)(value) > 0) != ((value) > 0)))
 #endif
 
 /* The source reads the fields under types of its own: they have to be in memory by then. */

@@ -30,9 +30,7 @@ void fill(void* slot) noexcept {
 
 }  // namespace
 
-void let_views_refuse(const Library& library) noexcept {
-  fill(library.find_symbol(kSlot));
-}
+void let_views_refuse(const Library& library) noexcept { fill(library.find_symbol(kSlot)); }
 
 void let_views_refuse(const void* function) noexcept {
   Dl_info found;
