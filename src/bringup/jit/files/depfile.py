@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["read_depfile"]
+__all__ = ["is_whole", "read_depfile"]
 
-_WORD = r"(?:\\.|[^\s\\])+"
-_ESCAPED = r"\\(.)"
+# Compilers escape a blank, and the backslashes before it, and `#`; another backslash is one.
+_TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
 
 
 def read_depfile(path: str | os.PathLike[str]) -> list[str]:
@@ -16,8 +16,42 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
     when there is no such file.
     """
     with open(path, "rb") as file:
-        text = os.fsdecode(file.read()).replace("\\\n", " ")
-    rule = text.partition(":")[2].partition("\n")[0]
-    words = (re.sub(_ESCAPED, r"\1", word).replace("$$", "$") for word in re.findall(_WORD, rule))
+        text = os.fsdecode(file.read())
+    rule = re.split(r"(?<!\\)\n", text.partition(":")[2], maxsplit=1)[0]
     folder = os.path.dirname(os.path.abspath(path))
+    words: list[str] = []
+    for line in rule.split("\\\n"):
+        # GNU ld escapes nothing: a line is a name, blanks and all.
+        name = line.strip()
+        is_name = " " in name and os.path.isfile(os.path.join(folder, name))
+        words += [name] if is_name else _words(line)
     return list(dict.fromkeys(os.path.join(folder, word) for word in words))
+
+
+def is_whole(path: str | os.PathLike[str], *, ends_lines: bool) -> bool:
+    """Whether the file has a rule, and goes on behind lines that say so. `ends_lines` says that
+    whoever wrote it ends the last line too.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    goes_on = content.rstrip(b"\n").endswith(b"\\")
+    return b":" in content and not goes_on and (content.endswith(b"\n") or not ends_lines)
+
+
+def _words(line: str) -> list[str]:
+    words = [""]
+    for token in re.findall(_TOKEN, line):
+        slashes, last = len(token) - len(token.lstrip("\\")), token[-1]
+        if slashes and last in " \t":
+            words[-1] += "\\" * (slashes // 2)
+            if slashes % 2:
+                words[-1] += last
+            else:
+                words.append("")
+        elif slashes and last == "#":
+            words[-1] += "\\" * (slashes - 1) + last
+        elif token.isspace():
+            words.append("")
+        else:
+            words[-1] += token
+    return [word.replace("$$", "$") for word in words if word]
