@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import threading
 import time
@@ -71,7 +72,7 @@ def exclusive(
     every: float = _REPORT_SECONDS,
 ) -> Iterator[bool]:
     """Holds the lock of a file, which is made where it is missing, and says whether it could be had
-    in `timeout` seconds.
+    in `timeout` seconds; at once where somebody has stopped its holder, for as long as he likes.
 
     `waiting` is called with the seconds so far and the lock's owner, at once and then every so many
     seconds. Raises `OSError` where the file cannot be opened.
@@ -91,7 +92,7 @@ def exclusive(
                 yield True
                 return
         now = time.monotonic()
-        if now - start >= timeout:
+        if now - start >= timeout or (timeout < math.inf and _is_stopped(*_owner(path))):
             yield False
             return
         if now - reported_at >= every or reported_at == start:
@@ -128,6 +129,15 @@ def _sign(descriptor: int) -> None:
     record = {"pid": os.getpid(), "host": os.uname().nodename, "since": time.time()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(record).encode(), 0)
+
+
+def _is_stopped(pid: int | None, _: float | None) -> bool:
+    """Whether the process was stopped by a signal or a debugger."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in "Tt"
 
 
 def _owner(path: Path) -> Owner:

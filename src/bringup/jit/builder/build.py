@@ -11,13 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bringup import settings
 from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
 from bringup.jit.builder.request import Request, SourceChangedError
-from bringup.jit.builder.search import Lookups, SearchPath, lookups_of, places_before
+from bringup.jit.builder.search import (
+    Lookups,
+    SearchPath,
+    endless_header,
+    lookups_of,
+    places_before,
+)
 from bringup.jit.files.archive import thin_members
-from bringup.jit.files.depfile import read_depfile
-from bringup.jit.files.elf import keep_symbols_apart, symbols_of
+from bringup.jit.files.depfile import is_whole, read_depfile
+from bringup.jit.files.elf import damage_of, keep_symbols_apart, machine_of, symbols_of
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import bytes_digest, next_file_time_ns, stamp
 from bringup.jit.files.layout import BINARY, LOG, StoreUnwritableError
@@ -36,6 +43,8 @@ __all__ = [
 ]
 
 _ATTEMPTS = 5
+
+_log = settings.logger("jit")
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,13 @@ def read_dependencies(staged: Path) -> list[str]:
     return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
 
 
+def search_path(request: Request) -> SearchPath:
+    """Where the compiler of the request looks for headers."""
+    compiler, source = request.toolchain, request.source
+    system = request.platform.searched(compiler, source.language, request.flags)
+    return SearchPath.of(source.directory, compiler.include_directories, request.flags, system)
+
+
 def lookups_of_build(
     request: Request, source: str, headers: Sequence[str], start_ns: int
 ) -> Lookups:
@@ -81,9 +97,7 @@ def lookups_of_build(
 
     Raises `OSError` when a file is gone.
     """
-    compiler, flags = request.toolchain, request.flags
-    system = request.platform.searched(compiler, request.source.language, flags)
-    path = SearchPath.of(request.source.directory, compiler.include_directories, flags, system)
+    flags, path = request.flags, search_path(request)
     defined = [flag[2:] for flag in flags if flag.startswith("-D")]
     forced = any(flag.startswith(("-include", "-imacros")) for flag in flags)
     macros = (*request.macros, *defined)
@@ -264,16 +278,60 @@ def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -
     raise compile_error(failure, failed_log)
 
 
-def _check_written(request: Request, staged: Path, command: Sequence[str]) -> None:
-    """Raises `CompileError` when a compiler that did not fail left out what it is there for."""
-    for name in (BINARY, Job.headers):
-        if not (staged / name).is_file():
-            raise CompileError(
-                f"{request.source}: the compiler of target {request.target!r} ended without an "
-                f"error and did not write {name}; the command of {type(request.platform).__name__} "
-                f"has to write job.output and job.headers: {shlex.join(command)}",
-                command=list(command),
-            )
+def _run_whole(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
+    """Runs the compiler, and once more where it did not fail and left out or cut off what it is
+    there for, as a wrapper or a disk may once. Raises as `_run` does.
+    """
+    for _ in range(2):
+        done = _run(request, job, command, failed_log)
+        problem = _unwritten(job)
+        if not problem:
+            return done
+        _log.warning("%s: the compiler ended without an error and %s", request.source, problem)
+    raise CompileError(
+        f"{request.source}: the compiler of target {request.target!r} ended without an error, "
+        f"twice, and {problem}; the command of {type(request.platform).__name__} has to write "
+        f"job.output and job.headers: {shlex.join(command)}. Does it work outside of bringup, and "
+        f"is the disk of {job.folder} in order?",
+        command=list(command),
+    )
+
+
+def _unwritten(job: Job) -> str:
+    """What a compiler that did not fail left out or cut off, or ""."""
+    for name in (BINARY, job.headers):
+        if not (job.folder / name).is_file():
+            return f"did not write {name}"
+    is_gnu = job.toolchain.family in ("gcc", "clang")  # others may write what is no ELF file
+    damage = damage_of(job.folder / BINARY)
+    if damage or (is_gnu and not machine_of(job.folder / BINARY)):
+        return f"did not write all of {BINARY}: {damage or 'it is no ELF file'}"
+    for name in (job.headers, job.linked, job.assembled):
+        path = job.folder / name
+        if path.is_file() and not is_whole(path, ends_lines=is_gnu):
+            return f"did not write all of {name}"
+    return ""
+
+
+def _check_headers(request: Request, source: str) -> None:
+    """Raises `CompileError` for a header that is a pipe or a device: the compiler would wait."""
+    if found := endless_header(source, search_path(request)):
+        raise CompileError(
+            f"{request.source}: {found}, which it includes, is a pipe or a device, not a file; a "
+            "compiler that reads it may wait for ever"
+        )
+
+
+def _read_headers(request: Request, staged: Path) -> tuple[Header, ...]:
+    """The headers of the build. Raises `CompileError` for one that is not there."""
+    try:
+        return tuple(map(read_header, read_dependencies(staged)))
+    except OSError as error:
+        raise CompileError(
+            f"{request.source}: the compiler says that it read {error.filename}, and that cannot "
+            f"be read ({error.strerror}): it was removed meanwhile, or its name has a character "
+            "that the compiler does not write as it is (a backslash); rename it"
+        ) from error
 
 
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
@@ -289,14 +347,14 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
     target = request.platform
     command = target.command(job)
     compiled = os.path.join(staged, job.file)
+    _check_headers(request, compiled)
     before: object = None
     for _ in range(_ATTEMPTS):
         start_ns, start = next_file_time_ns(), time.perf_counter()
-        done = _run(request, job, command, failed_log)
+        done = _run_whole(request, job, command, failed_log)
         seconds = time.perf_counter() - start
-        _check_written(request, staged, command)
         keep_symbols_apart(staged / BINARY)
-        headers = tuple(map(read_header, read_dependencies(staged)))
+        headers = _read_headers(request, staged)
         found = lookups_of_build(request, compiled, [header.path for header in headers], start_ns)
         if reason := _untracked(job, found) or _uncalled(staged):
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)

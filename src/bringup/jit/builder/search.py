@@ -16,7 +16,7 @@ from bringup.jit.files.headers import Searched, is_file
 from bringup.jit.source.scan import IncludeDirective, Untracked, mentions_of, probes_of
 from bringup.jit.target.flags import include_directories
 
-__all__ = ["Lookups", "SearchPath", "lookups_of", "places_before"]
+__all__ = ["Lookups", "SearchPath", "endless_header", "lookups_of", "places_before"]
 
 _SYSTEM_DEPTH = 3  # of names by which headers of an unknown folder may have been included
 
@@ -169,6 +169,25 @@ def lookups_of(
         (source, *own),
         any(mentions_of(file).says_names for file in (source, *own)),
     )
+
+
+def endless_header(source: str, path: SearchPath) -> str:
+    """A pipe or a device that the source, or a header of the request's own, includes by its literal
+    name; "" where there is none.
+    """
+    waiting, seen = [(source, path.source)], {source, os.devnull}
+    while waiting:
+        file, folder = waiting.pop()
+        for asked in mentions_of(file).includes:
+            found = next(filter(is_file, path.candidates(asked, folder)), source)
+            if found in seen:
+                continue
+            if not os.path.isfile(found):
+                return found
+            seen.add(found)
+            if not path.is_system(found):
+                waiting.append((found, os.path.dirname(found)))
+    return ""
 
 
 def _answers(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = [
     "DEVICE_CODE",
     "Symbols",
+    "damage_of",
     "keep_symbols_apart",
     "machine_of",
     "symbols_of",
@@ -42,7 +43,7 @@ def machine_of(path: str | os.PathLike[str]) -> str:
 
     Raises `OSError` when it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         head = os.read(descriptor, 20)
     finally:
@@ -81,7 +82,7 @@ class Symbols(NamedTuple):
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DYNAMIC = struct.Struct("<QQ")
-_DYNAMIC_SECTION, _DYNSYM_SECTION = 6, 11
+_DYNAMIC_SECTION, _DYNSYM_SECTION, _NO_BITS = 6, 11, 8
 _DATA_TYPES = (1, 5, 6)  # STT_OBJECT, STT_COMMON, STT_TLS
 _NEEDED = 1
 _UNIQUE, _WEAK = 10, 2  # bindings
@@ -117,6 +118,23 @@ def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
                     content[at], changed = _WEAK << 4 | content[at] & 15, True
     if changed:
         Path(path).write_bytes(content)
+
+
+def damage_of(path: str | os.PathLike[str]) -> str:
+    """What shows that an ELF file is cut off, or "". Raises `OSError` when it cannot be read."""
+    content = Path(path).read_bytes()
+    if not content:
+        return "it is empty"
+    if content[:6] != b"\x7fELF\x02\x01":
+        return ""
+    try:
+        ends = [64]
+        for _, kind, _, _, start, length, *_ in _sections(content):
+            ends.append(start + length if kind != _NO_BITS else start)
+    except struct.error:
+        return f"it has {len(content)} bytes, and ends before its table of sections does"
+    whole = max(ends)
+    return f"it has {len(content)} bytes instead of {whole}" if len(content) < whole else ""
 
 
 def _sections(content: bytes | bytearray) -> list[tuple[int, ...]]:

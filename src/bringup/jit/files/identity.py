@@ -6,10 +6,12 @@ Owns stamps (what `stat` says of a file) and the digest memo of this process.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
 from collections.abc import Sequence
+from stat import S_ISREG
 from typing import TypeAlias
 
 __all__ = [
@@ -78,9 +80,17 @@ def is_settled(seen: Stamp) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of the file at `path`. Raises `OSError`."""
-    with open(path, "rb", buffering=0) as file:
+    """The content of the file at `path`. Raises `OSError`, also for a pipe or a device, which may
+    have no end.
+    """
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+        if not S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
         return file.readall()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def quick_digest(content: bytes) -> str:

@@ -53,6 +53,11 @@ _UNWRITABLE = {
     errno.ESTALE,
     errno.EBUSY,
     errno.EIO,
+    errno.EXDEV,
+    errno.EISDIR,
+    errno.EMLINK,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
 }
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SHARED = stat.S_IWGRP | stat.S_IWOTH

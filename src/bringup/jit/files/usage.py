@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bringup._locks import try_lock, wait_for_lock
+from bringup.jit.files.identity import read_bytes
 from bringup.jit.files.layout import (
     LAST_USED,
     LOG,
@@ -217,7 +218,7 @@ class Sizes:
         sizes, entries = 0, 0
         for path in self._layout.files(_SIZES):
             with contextlib.suppress(OSError):
-                size, count = self._parse(path.read_bytes())
+                size, count = self._parse(read_bytes(str(path)))
                 sizes += size
                 entries += count
         return sizes, entries

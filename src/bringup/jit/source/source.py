@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from bringup.jit.files.identity import bytes_digest, file_digest
+from bringup.jit.files.identity import bytes_digest, file_digest, read_bytes
 
 __all__ = ["Abi", "Kind", "Source", "add_languages"]
 
@@ -168,7 +168,7 @@ class Source:
         if self.text is not None:
             return self.text.encode()
         with self._translate_missing_file():
-            return Path(str(self.path)).read_bytes()
+            return read_bytes(str(self.path))
 
     def digest(self) -> str:
         """SHA-256 of the content, in hex. Raises `FileNotFoundError` naming the source when the

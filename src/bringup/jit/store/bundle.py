@@ -20,7 +20,7 @@ from typing import Any
 
 from bringup.errors import BundleError
 from bringup.jit.builder.key import key_of
-from bringup.jit.files.identity import bytes_digest
+from bringup.jit.files.identity import bytes_digest, read_bytes
 from bringup.jit.files.layout import BINARY, LAST_USED, META
 from bringup.jit.target.machine import incompatibility_reason
 
@@ -80,7 +80,7 @@ def pack_entry(folder: Path) -> Packed:
     """The entry in a folder of a store. Raises `BundleError` when it is damaged."""
     try:
         files = {
-            path.name: path.read_bytes() for path in folder.iterdir() if path.name != LAST_USED
+            path.name: read_bytes(str(path)) for path in folder.iterdir() if path.name != LAST_USED
         }
         packed = Packed(folder.name, json.loads(files[META]), files)
         packed.check()

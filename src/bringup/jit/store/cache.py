@@ -85,7 +85,7 @@ class Entry(NamedTuple):
         """What its meta.json says: key record, command, compiler, headers, files. Raises `OSError`
         or `ValueError` when that cannot be read.
         """
-        found: dict[str, Any] = json.loads((self.path / META).read_bytes())
+        found: dict[str, Any] = json.loads(read_bytes(str(self.path / META)))
         if lacking := {"key", "record", "headers", "files", *_FACTS} - found.keys():
             raise ValueError(
                 f"{self.path / META} is damaged: it lacks {', '.join(sorted(lacking))}. The entry "
@@ -117,7 +117,7 @@ class Cache:
         in_use = keys_in_use(self.layout)
         for folder in self.layout.entry_folders():
             try:
-                name = str(json.loads((folder / META).read_bytes())["name"])
+                name = str(json.loads(read_bytes(str(folder / META)))["name"])
                 size = folder_size(folder)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # removed meanwhile, or damaged: a lookup puts it aside
@@ -233,7 +233,11 @@ class Cache:
         """
         from bringup.jit.store import bundle
 
-        packed = bundle.read_bundle(Path(path).read_bytes(), str(path))
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise BundleError(
+                f"{os.fspath(path)} is no file; expected one that `bringup cache export` writes"
+            )
+        packed = bundle.read_bundle(read_bytes(os.fspath(path)), str(path))
         fitting = [entry for entry in packed if not entry.incompatibility_reason]
         if refused := [entry for entry in packed if entry.incompatibility_reason]:
             first = refused[0]
@@ -437,9 +441,9 @@ class Cache:
         """Size and digest of a binary that is what its meta.json says. Puts another aside."""
         entry = self.layout.entry(key)
         try:
-            meta: dict[str, Any] = json.loads((entry / META).read_bytes())
+            meta: dict[str, Any] = json.loads(read_bytes(str(entry / META)))
             size, sha256 = meta["files"][BINARY]["size"], meta["files"][BINARY]["sha256"]
-            content = (entry / BINARY).read_bytes()
+            content = read_bytes(str(entry / BINARY))
             if meta["key"] != key:
                 problem = f"it is entry {str(meta['key'])[:12]}"
             elif len(content) != size:

@@ -163,6 +163,6 @@ def _stamp_text(seen: Stamp) -> str:
 def builds_named_in(path: Path) -> set[str]:
     """The build key that a record leads to; empty when it cannot be read."""
     try:
-        return {path.read_bytes().split(b"\0", 2)[1].decode()}
+        return {read_bytes(str(path)).split(b"\0", 2)[1].decode()}
     except (OSError, ValueError, LookupError):
         return set()

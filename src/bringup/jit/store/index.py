@@ -122,6 +122,6 @@ class PortableIndex:
 def builds_named_in(path: Path) -> set[str]:
     """The build keys that an index file leads to; empty when it cannot be read."""
     try:
-        return {str(entry[0]) for entry in json.loads(path.read_bytes())}
+        return {str(entry[0]) for entry in json.loads(read_bytes(str(path)))}
     except (OSError, ValueError, TypeError, LookupError):
         return set()

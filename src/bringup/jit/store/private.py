@@ -10,6 +10,7 @@ from functools import cache as memoised
 from pathlib import Path
 
 from bringup import settings
+from bringup.jit.files.layout import translate_write_errors
 from bringup.jit.store.cache import Cache
 
 __all__ = ["cache", "made_private_cache", "private_cache", "warn_private"]
@@ -19,9 +20,10 @@ _log = settings.logger("jit")
 
 @memoised
 def private_cache() -> Cache:
-    """A cache for this process alone, gone when it ends."""
+    """A cache for this process alone, gone when it ends. Raises `StoreUnwritableError`."""
     owner = os.getpid()
-    root = Path(tempfile.mkdtemp(prefix="bringup-"))
+    with translate_write_errors():
+        root = Path(tempfile.mkdtemp(prefix="bringup-"))
 
     def remove() -> None:
         if os.getpid() == owner:

@@ -5,13 +5,14 @@ Owns their options, and asking them which programs and files take part in a buil
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bringup import settings
@@ -35,6 +36,7 @@ from bringup.jit.target.toolchain import (
     libraries_of,
     on_path,
     recalled_or_asked,
+    space_advice,
     stamps_of,
 )
 
@@ -300,7 +302,7 @@ class GnuTarget(Target):
 
     def _linked_by_default(self, compiler: str) -> list[str]:
         """The files that the linker reads for an empty library."""
-        with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
+        with self._temporary_folder(compiler) as folder:
             output, linked = f"{folder}/empty.so", f"{folder}/link.d"
             arguments = ("-shared", "-fPIC", "-x", "c++", os.devnull, f"-o{output}")
             self._ask(compiler, *arguments, f"-Wl,--dependency-file={linked}")
@@ -311,6 +313,18 @@ class GnuTarget(Target):
                     f"no compiler for target {self.name!r}: {compiler} linked nothing, or its "
                     f"linker knows no --dependency-file (GNU ld has it since 2.35). {self._advice}"
                 ) from None
+
+    @contextlib.contextmanager
+    def _temporary_folder(self, compiler: str) -> Iterator[str]:
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bringup-"))
+            except OSError as error:
+                raise MissingCompilerError(
+                    f"the compiler {compiler} cannot be tried: {error}. "
+                    f"{space_advice([str(error)]) or self._advice}"
+                ) from error
+            yield folder
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
         """Optimised for the target's `-march`, stripped unless somebody wants to look inside."""

@@ -12,7 +12,7 @@ import os
 import re
 import resource
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,7 @@ __all__ = [
     "recall",
     "recalled_or_asked",
     "remember",
+    "space_advice",
     "stamps_of",
 ]
 
@@ -199,24 +200,39 @@ def ask(
     """
     command = [compiler, *arguments]
     try:
-        answer = subprocess.run(
-            command,
-            env=compiler_environment(variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUERY_SECONDS,
-            check=True,
-        )
+        answer = _answer(command, compiler_environment(variables))
+        if _crashed(answer):  # as a build's compiler may; it is asked once more
+            answer = _answer(command, compiler_environment(variables))
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise MissingCompilerError(
             f"the compiler {compiler} does not work: `{' '.join(command)}` failed "
-            f"({said[0] if said else error}). {_limit_advice(said) or get}",
+            f"({said[0] if said else error}). {space_advice(said) or get}",
             command=command,
         ) from error
     return answer.stderr if said_on_stderr else answer.stdout
+
+
+def _answer(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_QUERY_SECONDS,
+        check=False,
+    )
+
+
+def _crashed(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether a signal ended the compiler, or a part that it started."""
+    signalled = done.returncode < 0 or done.returncode > 128  # as a shell says it
+    return signalled or "signal terminated program" in done.stderr
 
 
 def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
@@ -270,8 +286,16 @@ def libraries_of(program: str) -> list[str]:
     )
 
 
-def _limit_advice(said: Iterable[str]) -> str:
-    """What to do about a limit of this process on the size of files, if that may be the reason."""
+def space_advice(said: Iterable[str]) -> str:
+    """What to do where there is no space for temporary files, or this process has a limit on the
+    size of files, if that may be the reason.
+    """
+    if re.search(r"No space left|[Qq]uota exceeded|No usable temporary", " ".join(said)):
+        folder = settings.inherited("TMPDIR").get("TMPDIR", "/tmp")
+        return (
+            f"Free space where compilers keep temporary files ({folder}), or set TMPDIR to a "
+            "folder with space"
+        )
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if most == resource.RLIM_INFINITY:
         return ""
