@@ -69,7 +69,8 @@ def _heads(rows: int) -> tuple[tuple[int, ...], ...]:
 _DENSE_ROWS = ("row", "padded", "offset")
 _ROW, _FEATURES = (ROWS, WIDTH), (WIDTH,)
 # One loop for all of them; each layout and dtype of it is a kernel.
-_LIKE_BASIC_MATMUL = {"dtypes": (torch.float32, torch.bfloat16), "layouts": _DENSE_ROWS}
+_TWO = (torch.float32, torch.bfloat16)
+_LIKE_BASIC_MATMUL = {"dtypes": _TWO, "layouts": _DENSE_ROWS}
 _PRODUCT = {"rows": ((ROWS, DEPTH),), "others": ((DEPTH, WIDTH),)}
 _LINEAR = {"rows": ((ROWS, DEPTH),), "others": ((WIDTH, DEPTH), _FEATURES)}
 
@@ -107,7 +108,7 @@ KERNELS = {
     ),
     "packed_linear_int8": Kernel(_int8(kernels.packed_linear_int8), **_LINEAR, dtypes=WIDE[:1]),
     "packed_linear_w8a8": Kernel(_int8(kernels.packed_linear_w8a8), **_LINEAR, dtypes=WIDE[:1]),
-    "basic_matmul": Kernel(kernels.basic_matmul, **_PRODUCT),
+    "basic_matmul": Kernel(kernels.basic_matmul, **_PRODUCT, dtypes=_TWO),
     "batched_matmul": Kernel(
         kernels.batched_matmul, ((3, 7, DEPTH), (3, DEPTH, WIDTH)), **_LIKE_BASIC_MATMUL
     ),

@@ -19,7 +19,7 @@ MACHINES = {
     "aarch64": ("armv8-a", "armv8.2-a"),
 }
 # Paths without a kernel of the kit, or around one that another path has.
-LEFT_OUT = "fallback or Inductor or compiled or captured or slow"
+LEFT_OUT = "device or Inductor or compiled or captured or slow"
 
 
 @pytest.mark.slow

@@ -38,7 +38,6 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected.to(got.dtype), atol=bound, rtol=bound)
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("eps", [1e-6, 0.5, 0.0])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -52,7 +51,6 @@ def test_rms_norm_reads_eps_from_memory(operators, shape, dtype, weighted, eps) 
     assert torch.equal(got, operators.rms_norm(x, weight, given.item()))
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_add_rms_norm_reads_eps_from_memory(operators, shape, dtype) -> None:
@@ -65,7 +63,6 @@ def test_add_rms_norm_reads_eps_from_memory(operators, shape, dtype) -> None:
     assert all(map(torch.equal, (got, total), expected))
 
 
-@pytest.mark.bits
 def test_any_strides_are_taken(operators) -> None:
     x, residual = torch.randn(5, 2, 8).transpose(0, 1), torch.randn(2, 5, 16)[..., ::2]
     weight, eps = torch.randn(8, 3)[:, 1], torch.tensor([0.0, 1e-3])[1]
