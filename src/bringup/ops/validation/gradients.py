@@ -4,6 +4,7 @@ backward and against forward mode.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,16 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils import _pytree
 
-from bringup.ops.validation.rows import CheckFunction, Failed, NotApplicable, Subject, refusals
-from bringup.ops.validation.samples import Sample
+from bringup.errors import BringupError
+from bringup.ops.validation.rows import (
+    CheckFunction,
+    Failed,
+    NotApplicable,
+    Subject,
+    compare,
+    refusals,
+)
+from bringup.ops.validation.samples import Sample, emptied
 
 __all__ = ["CHECKS"]
 
@@ -166,8 +175,84 @@ def forward_mode(subject: Subject, sample: Sample) -> None:
     )
 
 
+def gradient_layouts(subject: Subject, sample: Sample) -> None:
+    """Backward gives the same whatever the strides of the gradients that come to it: what follows
+    in a model may expand, transpose, narrow or negate them.
+    """
+    checked = _layouts_checked(*_differentiable(subject, sample)[:2])
+    for what, variant in emptied(sample):
+        try:
+            function, leaves, _ = _differentiable(subject, variant)
+        except Exception:  # the rows "zero-size" and "gradient" are about that
+            continue
+        checked = _layouts_checked(function, leaves, f"{what}, ") or checked
+    if not checked:
+        raise NotApplicable("backward refuses all but contiguous gradients")
+
+
+def _layouts_checked(function: _Call, leaves: list[torch.Tensor], what: str = "") -> bool:
+    """Whether backward took one layout and more, all with the same gradients."""
+
+    def backward(seeds: list[torch.Tensor]) -> list[Any]:
+        results = [result for result in function(*leaves) if result.requires_grad]
+        return [*torch.autograd.grad(results, leaves, seeds, allow_unused=True)]
+
+    shapes = [result for result in function(*leaves) if result.requires_grad]
+    checked = False
+    for name, lay_out in _LAYOUTS.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            seeds = [lay_out(torch.randn_like(one, requires_grad=False)) for one in shapes]
+        plain = [seed.resolve_neg().clone(memory_format=torch.contiguous_format) for seed in seeds]
+        expected = backward(plain)
+        try:
+            got = backward(seeds)
+        except Exception as error:
+            if not isinstance(error, BringupError) and "contiguous" not in str(error):
+                raise Failed(f"{what}{name}: {type(error).__name__}: {error}") from error
+            continue
+        compare(got, expected, f"{what}{name} gradients")
+        checked = True
+    return checked
+
+
+def _within(values: torch.Tensor, sizes: list[int], step: int = 1, offset: int = 0) -> torch.Tensor:
+    """The values as a part of rows of these sizes, among NaN: there are enough elements for whoever
+    takes them for contiguous.
+    """
+    strides = [step * math.prod(sizes[d + 1 :]) for d in range(values.dim())]
+    memory = values.new_full((step * math.prod(sizes) + offset + values.numel(),), math.nan)
+    return memory.as_strided(values.shape, strides, offset).copy_(values)
+
+
+def _reversed(values: torch.Tensor) -> torch.Tensor:
+    return values.permute([*range(values.dim())][::-1])
+
+
+def _expanded(values: torch.Tensor) -> torch.Tensor:
+    memory = values.new_full((values.numel() + 1,), math.nan)
+    return memory[:1].fill_(1.75).as_strided(values.shape, [0] * values.dim())
+
+
+def _expanded_rows(values: torch.Tensor) -> torch.Tensor:
+    if not values.numel() or not values.dim():
+        return _expanded(values)
+    return _within(values[:1], [*values.shape]).expand(values.shape)
+
+
+_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": _expanded,
+    "expanded rows of": _expanded_rows,
+    "transposed": lambda v: _reversed(_within(_reversed(v), [*v.shape[::-1]])),
+    "narrowed": lambda v: _within(v, [size + 2 for size in v.shape], offset=1),
+    "strided": lambda v: _within(v, [*v.shape], step=2),
+    "negated": lambda v: torch._neg_view(v.neg()),
+}
+
+
 CHECKS: dict[str, CheckFunction] = {
     "gradient": gradient,
+    "gradient layouts": gradient_layouts,
     "double backward": double_backward,
     "forward mode": forward_mode,
 }

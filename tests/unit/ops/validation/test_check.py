@@ -412,3 +412,32 @@ def test_the_command_names_the_check_that_ended_the_process(
     said = capfd.readouterr().err
     assert "bringup_crashing::f: the process ended with SIGSEGV in 'zero-size'" in said
     assert "--skip" in said
+
+
+@pytest.mark.parametrize("x", [X, X.double(), torch.ones(4), torch.ones(2, 3, 2)])
+def test_a_backward_that_takes_gradients_for_contiguous_is_found(x: torch.Tensor) -> None:
+    def rows(grad: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(grad, grad.shape, torch.empty(grad.shape).stride())
+
+    found = {}
+    for name, read in (("right", lambda grad: grad), ("wrong", rows)):
+        op = ops.custom_op(f"bringup_check_{next(_numbers)}::{name}", lambda x: x * 2)
+        op.register_fake(torch.empty_like)
+        op.register_autograd(lambda ctx, grad, read=read: read(grad) * 2)
+        found[name] = failures(op, (x,), only=("gradient layouts",))
+        op.undefine()
+    assert found["right"] == {}
+    assert "expanded gradients: result 0" in found["wrong"]["gradient layouts"]
+
+
+def test_a_backward_that_refuses_other_gradients_than_contiguous_ones_is_right() -> None:
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        if not grad.is_contiguous():
+            raise RuntimeError("the gradient must be contiguous")
+        return grad * 2
+
+    op = ops.custom_op(f"bringup_check_{next(_numbers)}::strict", lambda x: x * 2)
+    op.register_fake(torch.empty_like)
+    op.register_autograd(backward)
+    assert failures(op, (X,), only=("gradient layouts",)) == {}
+    op.undefine()
