@@ -130,8 +130,9 @@ class Library(torch.library.Library):  # type: ignore[misc]
                 f"a library of kind 'IMPL' defines no operators: open one for {self.ns!r} with "
                 "'FRAGMENT'"
             )
+        more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
         try:
-            name = super().define(registered_text(schema), alias_analysis, tags=tags)
+            name = super().define(registered_text(schema), alias_analysis, tags=more)
         except RuntimeError as error:
             reason = next(iter(str(error).strip().splitlines()), "")
             what = "is defined already" if "multiple times" in reason else "is not a schema"

@@ -105,5 +105,5 @@ def autocast_key(device: str) -> str:
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"{name!r} is no {what}{hint} Known are {', '.join(known)}"
