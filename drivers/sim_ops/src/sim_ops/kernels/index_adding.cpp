@@ -45,6 +45,9 @@ BRINGUP_EXPORT int32_t embedding_backward(void** args, int32_t, const bringup_ct
   const int64_t weights = out.shape[0], width = out.shape[1];
   const int64_t padding = bringup::scalar<int64_t>(args[3]);
   const bool by_frequency = bringup::scalar<bool>(args[4]);
+  if (bringup::numel(bringup::tensor(args[0])) != n * width) {
+    return bringup::fail(ctx, "grad_output is not one row for each index");
+  }
   const T* grad = elements<T>(args[0]);
   T* const sums = results<T>(args[5]);
   int64_t* const counts = bringup::workspace<int64_t>(ctx, by_frequency ? weights : 1);
