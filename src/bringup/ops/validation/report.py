@@ -99,8 +99,8 @@ def check(
     Beside `torch.library.opcheck` and `torch.autograd.gradcheck`: hidden writes, also beside an
     argument's memory; results that share memory with arguments or each other; strides, offsets,
     expanded, channels-last and zero-size arguments; dtypes; gradients in any layout; other sizes
-    than the sample's; compiled against eager; vmap against a loop; double backward and forward mode; cpu against the loaded
-    driver's device; the callable against the operator in `torch.ops`.
+    than the sample's; compiled against eager; vmap against a loop; double backward and forward
+    mode; cpu against the loaded driver's device; the callable against the operator in `torch.ops`.
 
     Args:
         op: what `kernel_op` or `custom_op` returned, an operator of `torch.ops`, or its name.
