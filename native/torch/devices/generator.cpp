@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "torch/common/allocation.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -115,6 +116,7 @@ void DriverGenerator::set_state(const c10::TensorImpl& bytes) {
 
 c10::intrusive_ptr<c10::TensorImpl> DriverGenerator::get_state() const {
   const RandomPoint point = state()->read();
+  const InterceptorScope no_interceptor{nullptr};  // no result of a capture: no operator fills it
   const at::Tensor bytes = at::empty({kStateBytes}, at::TensorOptions(at::kCPU).dtype(at::kByte));
   auto* data = static_cast<char*>(bytes.mutable_data_ptr());
   std::memcpy(data, &point.seed, sizeof(point.seed));

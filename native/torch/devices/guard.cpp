@@ -70,6 +70,11 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     check_driver(status, "querying a stream");
     return true;
   }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    const StreamObserver* observer = stream_observer();
+    return observer != nullptr &&
+           (stream == current_stream(stream.device_index()) || observer->captures(stream));
+  }
   void synchronizeStream(const c10::Stream& stream) const override {
     before_host_wait("Stream.synchronize()");
     check_driver(wait_for_stream(stream.device_index(), native_stream(stream)),

@@ -14,6 +14,8 @@ class StreamObserver {
   // The host is about to wait for work or to ask whether it is over; `what` is the call in the
   // user's words. May throw.
   virtual void on_host_wait(const char* what) = 0;
+  // Whether work of this stream, which is not the current one, is captured.
+  virtual bool captures(const c10::Stream& stream) const = 0;
 };
 
 // This thread's, or null.

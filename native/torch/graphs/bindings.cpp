@@ -123,17 +123,37 @@ nb::list list_accesses(const Graph& graph) {
 }
 
 void bind_graph(nb::module_& module) {
+  nb::enum_<Gradients::Former>(module, "Former")
+      .value("IGNORES", Gradients::Former::kIgnores)
+      .value("NEEDS", Gradients::Former::kNeeds)
+      .value("ADDS_TO", Gradients::Former::kAddsTo)
+      .value("DROPS", Gradients::Former::kDrops)
+      .value("IS_NONE", Gradients::Former::kIsNone);
   auto graph = nb::class_<Graph>(module, "Graph");
   bind_run(module, graph);
   graph
       .def("replay",
            [](Graph& graph) {
              refuse_replay_in_capture();
-             graph.check_given();
-             const nb::gil_scoped_release no_gil;
-             graph.replay();
+             graph.with_given([&] { graph.replay(); });
            })
       .def("refresh", &Graph::refresh_given)
+      .def(
+          "uses",
+          [](const Graph& graph, const std::vector<at::Tensor>& tensors) {
+            return uses_of(tensors, graph.nodes());
+          },
+          nb::arg("tensors"))
+      .def(
+          "add_gradient",
+          [](Graph& graph, const at::Tensor& parameter, std::string name,
+             std::optional<at::Tensor> before, std::optional<at::Tensor> after,
+             Gradients::Former former, bool writes, bool needs_flag) {
+            graph.gradients().add(parameter, std::move(name), before.value_or(at::Tensor()),
+                                  after.value_or(at::Tensor()), former, writes, needs_flag);
+          },
+          nb::arg("parameter"), nb::arg("name"), nb::arg("before").none(), nb::arg("after").none(),
+          nb::arg("former"), nb::arg("writes"), nb::arg("needs_flag"))
       .def("writes", &Graph::writes, nb::arg("tensor"))
       .def("knows", &Graph::knows, nb::arg("tensor"))
       .def("owns", &Graph::owns, nb::arg("tensor"))
@@ -160,12 +180,8 @@ void bind_graph(nb::module_& module) {
       .def("replay_timed",
            [](Graph& graph) {
              refuse_replay_in_capture();
-             graph.check_given();
              std::vector<Graph::NodeTime> times;
-             {
-               const nb::gil_scoped_release no_gil;
-               times = graph.replay_timed();
-             }
+             graph.with_given([&] { times = graph.replay_timed(); });
              nb::list rows;
              for (const auto& time : times) rows.append(nb::make_tuple(time.begin, time.end));
              return rows;
@@ -296,6 +312,7 @@ void bind_recorder(nb::module_& module) {
       .def("set_scope", &Recorder::set_scope, nb::arg("scope"))
       .def("set_paused", &Recorder::set_paused, nb::arg("paused"))
       .def_prop_ro("paused", &Recorder::paused)
+      .def_prop_ro("busy", &Recorder::busy)
       .def("declare_constant", &Recorder::declare_constant, nb::arg("tensor"))
       .def(
           "refuse_host_read",

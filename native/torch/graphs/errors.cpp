@@ -1,6 +1,8 @@
 #include "torch/graphs/errors.h"
 
+#include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
+#include <torch/csrc/Exceptions.h>
 
 #include "torch/common/errors.h"
 
@@ -25,6 +27,24 @@ void throw_through_dispatcher(const CaptureFailure& failure) {
   const nanobind::gil_scoped_acquire gil;
   set_python_error(failure);
   raise_current_python_error();
+}
+
+std::optional<std::string> failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const CaptureFailure&) {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (python_error& error) {
+    error.persist();  // takes it from the thread
+    const nanobind::gil_scoped_acquire gil;
+    if (!PyErr_GivenExceptionMatches(error.type, PyExc_Exception)) throw;  // Ctrl-C
+    return error.what();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return std::nullopt;
 }
 
 }  // namespace bringup::torch_ext::graphs

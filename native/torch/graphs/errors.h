@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -36,5 +38,9 @@ void set_python_error(const CaptureFailure& failure);
 // Runs `body`; a CaptureFailure is thrown on as the exception that torch's own bindings turn into
 // the Python error. For code that the dispatcher calls. Takes the GIL for the error only.
 [[noreturn]] void throw_through_dispatcher(const CaptureFailure& failure);
+
+// Runs operators; what they threw, in words: C++'s exceptions, and Python's where Python is between
+// (a dispatch mode, a kernel in Python). None when they ran. CaptureFailure goes on.
+std::optional<std::string> failure_of(const std::function<void()>& body);
 
 }  // namespace bringup::torch_ext::graphs

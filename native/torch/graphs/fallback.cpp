@@ -81,6 +81,7 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
   const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
   Recorder* recorder = Recorder::current();
   if (recorder == nullptr || recorder->paused()) return op.redispatchBoxed(below, stack);
+  const Recorder::Busy busy(*recorder);
   if (belongs_to_others(op, below, *stack)) {
     return without_cast_cache([&] { op.redispatchBoxed(below, stack); });
   }
@@ -90,6 +91,7 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
   }
   try {
     const OperatorTraits& traits = recorder->traits_of(op);
+    if (traits.of_allocator) return torch::jit::drop(*stack, traits.schema->arguments().size());
     if (recorder->handled(traits, op, stack)) return;
     if (is_composite_here(traits, op, below)) {
       recorder->check_read_by_address(traits, *stack);

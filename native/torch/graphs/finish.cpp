@@ -50,6 +50,11 @@ std::unique_ptr<Graph> Recorder::finish() {
   for (const auto& block : pool_->live_blocks()) {
     if (!block->written && block->origin == Origin::kHostData) add_constant(*block);
   }
+  if (const auto moved = nodes_.empty() ? random_.moved() : std::nullopt) {
+    throw CaptureFailure("no operator ran in the capture, and " + *moved +
+                         " was seeded, set or drawn from, which a replay would not repeat. Do that "
+                         "before the capture and between replays");
+  }
   if (nodes_.empty()) {
     throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +
                          std::string("Call the model inside the `with` block, in this thread"));
@@ -77,11 +82,8 @@ std::unique_ptr<Graph> Recorder::finish() {
                                        copies_to_host_, random_.finish());
   graph->take_given(watch_, std::move(versions_).living());
   put_back();
-  try {
-    graph->validate();
-  } catch (const c10::Error& error) {
-    throw CaptureFailure(std::string("the first replay of the captured operators failed: ") +
-                         error.what_without_backtrace());
+  if (const auto failure = failure_of([&] { graph->validate(); })) {
+    throw CaptureFailure("the first replay of the captured operators failed: " + *failure);
   }
   for (const Trace& first : traces) {
     if (same(first.memory, first.content)) continue;

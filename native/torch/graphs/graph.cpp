@@ -16,6 +16,7 @@
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/host_side.h"
+#include "torch/graphs/outside_capture.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -27,8 +28,8 @@ class ReplayDispatch {
  public:
   ReplayDispatch()
       : guard_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-               c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset) {
-  }
+               c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+                   kUnseenKeys) {}
 
  private:
   c10::impl::ForceDispatchKeyGuard guard_;
@@ -49,7 +50,8 @@ const char* const kWithinPool =
   throw CaptureFailure(
       "since the graph was captured, " + change +
       ": a replay would not give what the model gives now. Put it back, or capture again (reset() "
-      "first); weights that are not frozen may change in place (copy_, load_state_dict without "
+      "first); refresh() takes an optimizer's loaded state; weights that are not frozen may change "
+      "in place (copy_, load_state_dict without "
       "assign)");
 }
 
@@ -82,13 +84,21 @@ void Graph::take_given(std::shared_ptr<Watch> watch, WrittenVersions versions) {
   versions_ = std::move(versions);
 }
 
-void Graph::check_given() const {
-  if (const auto change = watch_->change()) refuse_change(*change);
+Gradients::Moved Graph::check_given() { return check_gradients(watch_->change()); }
+
+Gradients::Moved Graph::check_gradients(std::optional<std::string> change) {
+  Gradients::Moved moved;
+  if (!change) {
+    const auto known = [this](const at::Tensor& tensor) {
+      return watch_->reads(tensor) || owns(tensor);
+    };
+    change = gradients_.change(known, moved);
+  }
+  if (change) refuse_change(*change);
+  return moved;
 }
 
-void Graph::refresh_given() {
-  if (const auto change = watch_->refresh()) refuse_change(*change);
-}
+void Graph::refresh_given() { check_gradients(watch_->refresh()); }
 
 void Graph::replay() {
   pool_->begin_use();

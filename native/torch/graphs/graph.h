@@ -12,6 +12,7 @@
 
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
+#include "torch/graphs/gradients.h"
 #include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/pool.h"
@@ -41,8 +42,21 @@ class Graph {
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
 
   // Raises CaptureFailure when something that the capture took as given is different now. With the
-  // GIL; whoever replays calls it first.
-  void check_given() const;
+  // GIL. Returns the gradients that a replay has to find first.
+  Gradients::Moved check_given();
+  // What whoever replays calls, with the GIL: checks, and runs `body` without it between bringing
+  // gradients to where nodes read them and leaving them as the captured code does.
+  template <class Body>
+  void with_given(Body&& body) {
+    const Gradients::Moved moved = check_given();
+    gradients_.bring(moved);
+    {
+      const nanobind::gil_scoped_release no_gil;
+      body();
+    }
+    gradients_.leave(moved);
+  }
+  Gradients& gradients() { return gradients_; }
   // The same after reading frozen weights in full; see Watch::refresh.
   void refresh_given();
 
@@ -117,6 +131,7 @@ class Graph {
   MemoryUse memory_use() const;
 
  private:
+  Gradients::Moved check_gradients(std::optional<std::string> change);
   void begin_run(const RunLocks::Held& held);
   std::optional<std::string> end_run(const RunLocks::Held& held) noexcept;
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
@@ -166,6 +181,7 @@ class Graph {
   c10::SmallVector<c10::Stream, 2> streams_;  // of launches; of whoever has mutex_
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
+  Gradients gradients_;
   WrittenVersions versions_;
   GraphRandom random_;
   Replay replay_;

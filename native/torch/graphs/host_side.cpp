@@ -11,7 +11,7 @@ OperatorNode::Call HostSide::translate(const std::string& name, OperatorNode::Ca
   if (!call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     throw CaptureFailure(name + " has no kernel on the device, and none on cpu to run instead");
   }
-  try {
+  const auto failure = failure_of([&] {
     for (c10::IValue& value : call.args) {
       if (value.isDevice()) {
         if (value.toDevice().is_privateuseone()) value = c10::Device(c10::kCPU);
@@ -23,10 +23,11 @@ OperatorNode::Call HostSide::translate(const std::string& name, OperatorNode::Ca
       output.tensor = view(output.tensor);
       output.address = output.tensor.storage().mutable_data();
     }
-  } catch (const c10::Error& error) {
+  });
+  if (failure) {
     throw CaptureFailure(
-        name + " has no kernel on the device and cannot run on the host inside a graph: " +
-        error.what_without_backtrace());
+        name +
+        " has no kernel on the device and cannot run on the host inside a graph: " + *failure);
   }
   if (call.keys.has_backend(c10::BackendComponent::PrivateUse1Bit)) {
     call.keys = call.keys.remove_backend(c10::BackendComponent::PrivateUse1Bit) |

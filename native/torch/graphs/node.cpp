@@ -205,13 +205,9 @@ bool OperatorNode::out_fits(Replay& replay) const {
   for (const Output& output : call_.outputs) {
     stack.emplace_back(trial.emplace_back(shallow_copy(output.tensor)));
   }
-  try {
-    redispatch(call_.out->op, replay);
-  } catch (const c10::Error&) {
-    stack.clear();
-    return false;
-  }
+  const auto failure = failure_of([&] { redispatch(call_.out->op, replay); });
   stack.clear();
+  if (failure) return false;
   for (size_t i = 0; i < trial.size(); ++i) {
     const at::Tensor& output = call_.outputs[i].tensor;
     if (trial[i].sizes() != output.sizes() || trial[i].strides() != output.strides()) return false;

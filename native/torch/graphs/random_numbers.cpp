@@ -318,6 +318,13 @@ GraphRandom RandomRecorder::finish() const {
   return GraphRandom(std::move(used), draws_on_host);
 }
 
+std::optional<std::string> RandomRecorder::moved() const {
+  for (const auto& watched : watched_) {
+    if (watched->was_moved_elsewhere()) return describe(watched->generator());
+  }
+  return std::nullopt;
+}
+
 void RandomRecorder::restore() const {
   for (const auto& watched : watched_) watched->restore();
 }

@@ -93,6 +93,8 @@ class RandomRecorder {
   // At the end of the capture. CaptureFailure when a generator was changed after the last operator
   // that drew from it, or is gone already.
   GraphRandom finish() const;
+  // A generator that was seeded, set or drawn from by anything else than an operator, in words.
+  std::optional<std::string> moved() const;
   // Every generator as it was.
   void restore() const;
 

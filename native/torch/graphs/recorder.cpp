@@ -307,7 +307,10 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
       if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
       if (writes(argument)) {
-        if (!argument.is_out()) check_readable(traits, tensor);
+        const bool whole = traits.overwrites && tensor.is_contiguous() &&
+                           tensor.nbytes() == tensor.storage().nbytes();
+        const bool fresh = whole && pool_->find(tensor.storage()) != nullptr;
+        if (!argument.is_out() && !fresh) check_readable(traits, tensor);
         about_to_write(traits, tensor);
       } else if (i >= first_read) {
         check_readable(traits, tensor);
@@ -618,8 +621,17 @@ void Recorder::add_constant(Block& block) {
   graphs::mark_written(block, target, nodes_.size());
   const bool on_device = target.is_privateuseone();
   if (on_device) device_ = target.device().index();
-  nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.cpu().clone(),
-                                                  on_device ? host_side_.view(target) : target));
+  at::Tensor place = target;
+  const auto failure = failure_of([&] {
+    if (on_device) place = host_side_.view(target);
+  });
+  if (failure) {
+    throw CaptureFailure(
+        "data of the host (torch.tensor, a Python number) goes to the device here, "
+        "and a graph cannot bring it there: " +
+        *failure + ". Make the tensor before the capture");
+  }
+  nodes_.push_back(std::make_unique<ConstantNode>(scope_, target.cpu().clone(), std::move(place)));
 }
 
 void Recorder::declare_constant(const at::Tensor& tensor) {

@@ -88,6 +88,18 @@ class Recorder {
   // While paused everything runs as if there were no capture: torch.compile works.
   void set_paused(bool paused);
   bool paused() const { return paused_; }
+  // While an operator is recorded on this thread: the capture cannot end in the midst of it.
+  class Busy {
+   public:
+    explicit Busy(Recorder& recorder) : recorder_(recorder) { ++recorder_.depth_; }
+    ~Busy() { --recorder_.depth_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    Recorder& recorder_;
+  };
+  bool busy() const { return depth_ > 0; }
   // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end,
   // unless it has more than `most` bytes. Returns how many it read now.
   size_t remember(const at::Tensor& tensor, std::string name, size_t most);
@@ -203,6 +215,7 @@ class Recorder {
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs
   size_t seen_ = 0;
+  size_t depth_ = 0;  // of operators under way
   std::function<void(const CaptureFailure&)> note_;
   bool ran_ = false;  // the operator that record() could not record
   bool accepts_gradients_ = false;

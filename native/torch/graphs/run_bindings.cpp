@@ -22,7 +22,6 @@ std::vector<at::Tensor> run(Graph& graph, const RunLocks& run_locks,
                             std::vector<at::Tensor> targets, std::vector<at::Tensor> given,
                             const std::vector<at::Tensor>& results, const nb::object& update) {
   refuse_replay_in_capture();
-  graph.check_given();
   std::vector<InputCopy> inputs;
   for (size_t i = 0; i < targets.size(); ++i) {
     inputs.push_back({std::move(targets[i]), std::move(given.at(i))});
@@ -34,8 +33,9 @@ std::vector<at::Tensor> run(Graph& graph, const RunLocks& run_locks,
       update();
     };
   }
-  const nb::gil_scoped_release no_gil;
-  return graph.run(run_locks, std::move(inputs), results, write_slots);
+  std::vector<at::Tensor> copies;
+  graph.with_given([&] { copies = graph.run(run_locks, std::move(inputs), results, write_slots); });
+  return copies;
 }
 
 template <class T>

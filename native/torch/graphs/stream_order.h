@@ -17,6 +17,7 @@ class StreamOrder final : public StreamObserver {
   void on_block(void* event, const c10::Stream& stream) override;
   // Throws CaptureError: while nothing is launched there is nothing to wait for.
   void on_host_wait(const char* what) override;
+  bool captures(const c10::Stream& stream) const override { return nodes_.contains(stream.id()); }
 
   // A node ran in this stream.
   void ran(const c10::Stream& stream, const std::string& op);

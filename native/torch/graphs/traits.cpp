@@ -59,7 +59,9 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
   traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
   traits.resizes = base == "aten::resize_" || base == "aten::resize_as_";
+  traits.of_allocator = base == "aten::record_stream";
   traits.uninitialised = traits.resizes || (!traits.mutates && is_empty_factory(base));
+  traits.overwrites = base == "aten::copy_" || base == "aten::fill_" || base == "aten::zero_";
   traits.host_data = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
   traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
                        (!of_torch && reads_tensors && !gives_tensors && !returns.empty());

@@ -22,9 +22,11 @@ struct OperatorTraits {
   bool view = false;       // gives only views, changes no data
   bool uninitialised = false;  // allocates and writes nothing
   bool resizes = false;        // gives a tensor other sizes, and memory where it needs more
+  bool overwrites = false;     // writes all of its first argument, whatever that is
   bool host_data = false;      // marks data that came from Python
   bool host_result = false;    // its result is a host value that was read from tensors
   bool dynamic_shape = false;  // its result's shape depends on data
+  bool of_allocator = false;   // tells an allocator about memory, which is the graph's own
   bool asserts = false;        // reads tensors and gives nothing back
   int read_argument = -1;      // a tensor that it reads by address, where no operator is seen
   bool mutates = false;        // writes to an argument

@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace bringup::torch_ext::graphs {
@@ -19,6 +22,22 @@ class WrittenVersions {
 
  private:
   std::vector<c10::VariableVersion> counters_;
+};
+
+// The same of tensors that a graph reads: what was written since some moment.
+class ReadVersions {
+ public:
+  void add(const at::Tensor& tensor, const std::string& what);
+  // Calls what shares the tensor's counter by this name.
+  void name(const at::Tensor& tensor, const std::string& name);
+  // Has each counter once, without those that nothing else has or one of these tensors has.
+  void settle(const std::vector<at::Tensor>& without);
+
+  std::vector<uint32_t> now() const;
+  std::vector<std::string> written_since(const std::vector<uint32_t>& versions) const;
+
+ private:
+  std::vector<std::pair<c10::VariableVersion, std::string>> counters_;
 };
 
 }  // namespace bringup::torch_ext::graphs

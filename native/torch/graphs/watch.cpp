@@ -1,6 +1,7 @@
 #include "torch/graphs/watch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "torch/common/tensor_caster.h"
@@ -36,7 +37,7 @@ uint64_t version_of(PyObject* dict) {
 }  // namespace
 
 Watch::~Watch() {
-  if (slots_.empty() && mirrors_.empty()) return;
+  if (slots_.empty() && mirrors_.empty() && lists_.empty()) return;
   const nb::gil_scoped_acquire gil;
   clear();
 }
@@ -47,6 +48,12 @@ void Watch::add_tensor(const at::Tensor& tensor, const std::string& reader) {
   tensors_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
                       Placement(tensor), what});
   storages_.insert(tensor.storage().unsafeGetStorageImpl());
+  if (versions_ != nullptr) versions_->add(tensor, "the tensor " + what);
+}
+
+std::shared_ptr<ReadVersions> Watch::keep_versions() {
+  if (versions_ == nullptr) versions_ = std::make_shared<ReadVersions>();
+  return versions_;
 }
 
 void Watch::ignore_tensor(const at::Tensor& tensor) { known_.insert(tensor.unsafeGetTensorImpl()); }
@@ -78,17 +85,16 @@ std::optional<std::string> Watch::seal() {
   return std::nullopt;
 }
 
-void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
+void Watch::add_slot(nb::dict dict, nb::object key, std::string name, bool compares_memory) {
   PyObject* value = PyDict_GetItemWithError(dict.ptr(), key.ptr());
   if (value == nullptr) throw nb::key_error(name.c_str());
   std::optional<Placement> placement;
-  if (const c10::TensorImpl* impl = tensor_of(value)) {
+  const c10::TensorImpl* impl = compares_memory ? tensor_of(value) : nullptr;
+  if (impl != nullptr) {
     placement.emplace(THPVariable_Unpack(value));
-    // The slot says more, and keeps the tensor.
-    std::erase_if(tensors_,
-                  [&](const Held& held) { return held.tensor._unsafe_get_target() == impl; });
+    slotted_.insert(impl);
   }
-  const c10::TensorImpl* tensor = tensor_of(value);
+  const c10::TensorImpl* tensor = impl;
   if (placement) placed_.push_back(slots_.size());
   slots_.push_back({std::move(key), 0, nb::borrow(value), std::move(placement), tensor,
                     frozen_tensors_.contains(tensor), std::move(name)});
@@ -97,6 +103,20 @@ void Watch::add_slot(nb::dict dict, nb::object key, std::string name) {
   }
   dictionaries_.back().end = slots_.size();
   dictionaries_.back().version = kUnknown;
+}
+
+// Of what is in both, the slot says more, and keeps the tensor.
+void Watch::drop_slotted() {
+  std::erase_if(tensors_, [&](const Held& held) {
+    return slotted_.contains(held.tensor._unsafe_get_target());
+  });
+  slotted_.clear();
+}
+
+void Watch::add_list(nb::list list, std::string name) {
+  std::vector<nb::object> items;
+  for (const nb::handle item : list) items.push_back(nb::borrow(item));
+  lists_.push_back({std::move(list), std::move(items), std::move(name)});
 }
 
 void Watch::prefetch(const DictionarySlot& slot) {
@@ -154,7 +174,16 @@ void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
 }
 
 std::optional<std::string> Watch::change() {
+  if (!slotted_.empty()) drop_slotted();
   for (const Mirror& mirror : mirrors_) reread(mirror);
+  for (const List& list : lists_) {
+    const auto is_item = [&, i = Py_ssize_t{0}](const nb::object& item) mutable {
+      return PyList_GET_ITEM(list.list.ptr(), i++) == item.ptr();
+    };
+    const bool same = PyList_GET_SIZE(list.list.ptr()) == std::ssize(list.items) &&
+                      std::ranges::all_of(list.items, is_item);
+    if (!same) return list.name + " has other items now";
+  }
   for (size_t i = 0; i < dictionaries_.size(); ++i) {
     if (i + Placement::kAhead < dictionaries_.size()) {
       __builtin_prefetch(dictionaries_[i + Placement::kAhead].dict.ptr());
@@ -167,7 +196,7 @@ std::optional<std::string> Watch::change() {
     // It is a tensor: no need to ask, which is slow for a Parameter.
     const c10::TensorImpl* tensor = THPVariable_Unpack(slot.value.ptr()).unsafeGetTensorImpl();
     const bool same = slot.is_frozen && tensor == slot.tensor;
-    if (same || slot.placement->difference(*tensor).empty()) continue;
+    if (same || slot.placement->holds(*tensor)) continue;
     std::string how = difference(slot, slot.value.ptr());
     if (!how.empty()) return slot.name + " " + how;
   }
@@ -180,6 +209,7 @@ std::optional<std::string> Watch::change() {
     // Not locked, which asks the interpreter: a tensor that goes meanwhile has lost its storage,
     // and its sizes stay readable while there is a weak reference.
     if (held.tensor.expired()) continue;
+    if (C10_LIKELY(held.placement.holds(*held.tensor._unsafe_get_target()))) continue;
     const auto how = held.placement.difference(*held.tensor._unsafe_get_target());
     if (!how.empty() && !held.tensor.expired())
       return "the tensor " + held.what + " " + std::string(how);
@@ -243,6 +273,10 @@ int Watch::traverse(visitproc visit, void* arg) const {
     Py_VISIT(mirror.owner.ptr());
     Py_VISIT(mirror.attributes.ptr());
   }
+  for (const List& list : lists_) {
+    Py_VISIT(list.list.ptr());
+    for (const nb::object& item : list.items) Py_VISIT(item.ptr());
+  }
   return 0;
 }
 
@@ -251,6 +285,7 @@ void Watch::clear() noexcept {
   const std::vector<Dictionary> dictionaries = std::exchange(dictionaries_, {});
   const std::vector<DictionarySlot> slots = std::exchange(slots_, {});
   const std::vector<Mirror> mirrors = std::exchange(mirrors_, {});
+  const std::vector<List> lists = std::exchange(lists_, {});
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -13,6 +13,7 @@
 
 #include "torch/graphs/frozen.h"
 #include "torch/graphs/placement.h"
+#include "torch/graphs/versions.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -28,6 +29,8 @@ class Watch {
   void add_tensor(const at::Tensor& tensor, const std::string& reader = "");
   // A tensor made in the capture over memory from before: nobody can take it for given.
   void ignore_tensor(const at::Tensor& tensor);
+  // From now on the versions of what nodes read are kept.
+  std::shared_ptr<ReadVersions> keep_versions();
   // Calls the tensor by the name that the user's code has for it.
   void name_tensor(const c10::TensorImpl* tensor, const std::string& name);
   // With the GIL: no node reads tensors over this storage any more.
@@ -39,7 +42,11 @@ class Watch {
   // The functions below need the GIL.
 
   // What a module holds under `key` of one of its dictionaries, as it is now: `name` says it.
-  void add_slot(nanobind::dict dict, nanobind::object key, std::string name);
+  // Without `compares_memory` whoever is held there counts, and no more.
+  void add_slot(nanobind::dict dict, nanobind::object key, std::string name,
+                bool compares_memory = true);
+  // A list and what is in it, as it is now.
+  void add_list(nanobind::list list, std::string name);
   // `attributes` has, from now on and whenever it is looked at, what the attributes of `owner` are
   // that it names: for an object without a dictionary of its own, a TorchScript module.
   void mirror(nanobind::object owner, nanobind::dict attributes);
@@ -82,6 +89,12 @@ class Watch {
     std::string name;
   };
 
+  struct List {
+    nanobind::list list;
+    std::vector<nanobind::object> items;
+    std::string name;
+  };
+
   struct Mirror {
     nanobind::object owner;
     nanobind::dict attributes;
@@ -93,12 +106,17 @@ class Watch {
   std::optional<std::string> change_of(Dictionary& dictionary);
   std::string difference(DictionarySlot& slot, PyObject* now);
 
-  std::unordered_set<const c10::TensorImpl*> known_;  // while recording
+  void drop_slotted();
+
+  std::unordered_set<const c10::TensorImpl*> known_;    // while recording
+  std::unordered_set<const c10::TensorImpl*> slotted_;  // until drop_slotted()
+  std::shared_ptr<ReadVersions> versions_;              // null when nobody asks
   std::vector<Held> tensors_;
   std::vector<Dictionary> dictionaries_;
   std::vector<DictionarySlot> slots_;
   std::vector<size_t> placed_;  // the slots that hold tensors
   std::vector<Mirror> mirrors_;
+  std::vector<List> lists_;
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;
   std::unordered_set<const c10::StorageImpl*> storages_;  // compared only
   std::unordered_set<const c10::StorageImpl*> frozen_storages_;

@@ -54,8 +54,22 @@ void bind_watch(nb::module_& module) {
       .def("set_constants", &FrozenWeights::set_constants, nb::arg("constants"))
       .def("change", &change_of, nb::arg("arguments"))
       .def("join_capture", &join_capture);
+  nb::class_<ReadVersions>(module, "ReadVersions")
+      .def("name", &ReadVersions::name, nb::arg("tensor"), nb::arg("name"))
+      .def("settle", &ReadVersions::settle, nb::arg("without"))
+      .def("now", &ReadVersions::now)
+      .def("written_since", &ReadVersions::written_since, nb::arg("versions"));
   nb::class_<Watch>(module, "Watch", nb::type_slots(watch_slots))
-      .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"))
+      .def("add_slot", &Watch::add_slot, nb::arg("dict"), nb::arg("key"), nb::arg("name"),
+           nb::arg("compares_memory") = true)
+      .def("keep_versions", &Watch::keep_versions)
+      .def("add_list", &Watch::add_list, nb::arg("list"), nb::arg("name"))
+      .def(
+          "name_tensor",
+          [](Watch& watch, const at::Tensor& tensor, const std::string& name) {
+            watch.name_tensor(tensor.unsafeGetTensorImpl(), name);
+          },
+          nb::arg("tensor"), nb::arg("name"))
       .def("mirror", &Watch::mirror, nb::arg("owner"), nb::arg("attributes"))
       .def("reads", &Watch::reads, nb::arg("tensor"))
       .def("is_replaced", &Watch::is_replaced, nb::arg("former"), nb::arg("now"))

@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,21 +15,18 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from bringup._after_import import after_import
 from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._generated import generated_code_refused
-from bringup.graphs._given import HeldTensors, watch_modules
+from bringup.graphs._given import Given
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
-from bringup.graphs._origin import NOT_THE_USER, capture_error
+from bringup.graphs._optimizers import steps_seen
+from bringup.graphs._origin import NOT_THE_USER
 from bringup.graphs._pool import pool_of
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._records import HandledCalls
@@ -49,7 +47,7 @@ class _Session(threading.local):
 
     recorder: Any = None
     scopes: ScopeTracker | None = None
-    graph: CapturedGraph | None = None
+    graph: Callable[[], CapturedGraph | None] = lambda: None
     kept: list[Any] | None = None  # for as long as the graph
     task_group: int | None = None  # number of its first node
 
@@ -109,14 +107,14 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 f"capture_error_mode is one of {', '.join(_ERROR_MODES)}, got "
                 f"{capture_error_mode!r}"
             )
-        self._graph = graph
+        self._graph: Callable[[], CapturedGraph | None] = lambda: graph
         self._native = torch_library("graphs.capture").graphs  # before the pool, which wants it too
         self._pool = pool_of(pool)
         self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
-        self._held: HeldTensors | None = None
+        self._given: Given | None = None
         self._kept: list[Any] = []
         self._accepts_gradients = gradients
         self._note: Callable[[CaptureError], None] | None = None
@@ -126,7 +124,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
 
     def _begin(self, caller: FrameType) -> CapturedGraph:
         """Starts the capture; what the caller's variables lead to is remembered."""
-        if self._graph._content is not None:
+        _end_lost()
+        graph = self._graph()
+        assert graph is not None
+        if graph._content is not None:
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
@@ -144,9 +145,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         if self._note is not None:
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_session.recorder.node_count)
-        self._held = held = HeldTensors(recorder.predates)
+        self._given = given = Given(recorder.predates)
         found = list(reachable(frame_values(caller)))
-        generators = _remember(recorder, held, found, REMEMBERED_BYTES)
+        generators = _remember(recorder, given, found, REMEMBERED_BYTES)
         for _, value, _ in found:
             recorder.know_buffer(value)
         with ExitStack() as cleanup:
@@ -156,11 +157,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.callback(recorder.stop)
             for generator in generators:
                 recorder.watch_generator(generator)
-            cleanup.enter_context(_session_of(recorder, held, self._graph, self._kept))
+            cleanup.enter_context(_session_of(recorder, given, self._graph, self._kept))
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
-            cleanup.enter_context(_new_optimizer_state_refused())
+            cleanup.enter_context(steps_seen(is_current_stream_capturing, given.add_optimizer))
+            cleanup.enter_context(given.gradients.backwards_seen(_captured_nodes))
             cleanup.enter_context(_capture_visible_to_libraries())
             cleanup.enter_context(_without_hook_warning())
             # Else recomputation stops inside of an operator, which has run and is not recorded.
@@ -169,8 +171,21 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()
         self._recorder = recorder
-        self._graph._unit = self._unit
-        return self._graph
+        graph._unit = self._unit
+        return graph
+
+    def _begin_for(self, graph: CapturedGraph, caller: FrameType) -> Callable[[], object]:
+        """As `_begin`, for `capture_begin`: the capture ends with the graph. What is returned is to
+        be called when it ends before.
+        """
+        self._graph = weakref.ref(graph)
+        self._begin(caller)
+        return weakref.finalize(graph, self._lose).detach
+
+    def _lose(self) -> None:
+        """The graph is gone: nobody else can end its capture."""
+        _lost.append(self)
+        _end_lost()
 
     def __exit__(
         self,
@@ -185,13 +200,16 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder, self._recorder = self._recorder, None
         scopes, unit, open_group = _session.scopes, self._unit, _session.task_group
         assert scopes is not None
-        held, self._held = self._held, None
-        assert held is not None
-        self._graph._unit = None
+        given, self._given = self._given, None
+        assert given is not None
+        graph = self._graph()
+        if graph is not None:
+            graph._unit = None
         try:
             self._cleanup.close()
-            if error is not None or self._note is not None:
+            if error is not None or self._note is not None or graph is None:
                 recorder.abandon()
+                given.gradients.put_back()
                 return
             if open_group is not None:
                 raise CaptureError(
@@ -200,18 +218,18 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             check_become_nodes(recorder.handled_without_node)
             _check_outputs(recorder)
             native = recorder.finish()
-            held.check(recorder.watch)
-            watch_modules(recorder.watch, list(scopes.called), held.modules)
+            optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            self._graph._content = Content(
-                native, recorder.watch, self._handled.calls, self._kept, self._pool
+            graph._content = Content(
+                native, recorder.watch, self._handled.calls, self._kept, self._pool, optimizers
             )
             for call in self._kept:
                 call.arm()
-            self._graph._unit = unit
+            graph._unit = unit
         except BaseException:
             recorder.abandon()
+            given.gradients.put_back()
             raise
 
 
@@ -243,10 +261,29 @@ def scope(name: str) -> Iterator[None]:
         yield
 
 
+_lost: list[capture] = []
+"""Captures whose graph is gone, until their thread can end them."""
+
+
+def _end_lost() -> None:
+    for block in list(_lost):
+        if block._recorder is None:
+            _lost.remove(block)
+        elif block._recorder is _session.recorder and not block._recorder.busy:
+            _lost.remove(block)
+            block.__exit__(CaptureError, CaptureError("the graph is gone"), None)
+
+
 def is_current_stream_capturing() -> bool:
     """Whether a capture is under way on this thread."""
+    if _lost:
+        _end_lost()
     recorder = _session.recorder
     return recorder is not None and not recorder.paused
+
+
+def _captured_nodes() -> int | None:
+    return _session.recorder.node_count if is_current_stream_capturing() else None
 
 
 def keep_in_graph(call: Any) -> None:
@@ -272,9 +309,10 @@ def begin_task_group(node: int) -> None:
 def end_task_group() -> tuple[CapturedGraph, int]:
     """The graph that this thread captures and the first node. CaptureError when none has begun."""
     begun, _session.task_group = _session.task_group, None
-    if begun is None or _session.graph is None:
+    graph = _session.graph()
+    if begun is None or graph is None:
         raise CaptureError("graph_task_group_end: call graph_task_group_begin() before")
-    return _session.graph, begun
+    return graph, begun
 
 
 def constant(tensor: torch.Tensor) -> torch.Tensor:
@@ -291,13 +329,13 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _remember(
-    recorder: Any, held: HeldTensors, found: Iterable[Found], most: int
+    recorder: Any, given: Given, found: Iterable[Found], most: int
 ) -> list[torch.Generator]:
     """Remembers what the captured code can reach: the content of tensors, up to `most` bytes, and
     what holds them; returns the random generators.
     """
     found = list(found)
-    held.add(found)
+    given.add(found)
     for name, value, _ in found:
         if issubclass(type(value), torch.Tensor):
             most -= recorder.remember(value, name, most)
@@ -320,12 +358,15 @@ def _in_stream(stream: Any) -> Iterator[None]:
 
 @contextmanager
 def _session_of(
-    recorder: Any, held: HeldTensors, graph: CapturedGraph, kept: list[Any]
+    recorder: Any,
+    given: Given,
+    graph: Callable[[], CapturedGraph | None],
+    kept: list[Any],
 ) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = {"its arguments": args, "its keyword arguments": kwargs}
         found = reachable({type(module).__name__: module, **values})
-        for generator in _remember(recorder, held, found, sys.maxsize):
+        for generator in _remember(recorder, given, found, sys.maxsize):
             recorder.watch_generator(generator)
 
     calls = OutermostCalls(lambda: int(recorder.seen))
@@ -336,8 +377,8 @@ def _session_of(
     try:
         yield
     finally:
-        _session.recorder, _session.scopes = None, None
-        _session.graph, _session.kept, _session.task_group = None, None, None
+        _session.recorder, _session.scopes, _session.graph = None, None, lambda: None
+        _session.kept, _session.task_group = None, None
         scopes.stop()
 
 
@@ -424,48 +465,6 @@ def _host_reads_refused() -> Iterator[None]:
             make = functools.partial(guarded, name)
             patches.enter_context(attribute_replaced(owner, name, make))
         yield
-
-
-@contextmanager
-def _new_optimizer_state_refused() -> Iterator[None]:
-    """An optimizer makes its state in its first step: replays would make it anew each time."""
-    before: dict[int, dict[Any, Any]] = {}
-
-    def began(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if is_current_stream_capturing():
-            before[id(optimizer)] = {
-                key: dict(state) if isinstance(state, dict) else state
-                for key, state in optimizer.state.items()
-            }
-
-    def ended(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        former = before.pop(id(optimizer), None)
-        if former is not None and _tensors_of(optimizer.state) != _tensors_of(former):
-            optimizer.state.clear()
-            optimizer.state.update(former)
-            raise capture_error(
-                f"{type(optimizer).__name__}.step() made new state, such as a momentum: replays"
-                " would make it anew each time. Take a step before the capture"
-            )
-
-    hooks = (
-        register_optimizer_step_pre_hook(began),
-        register_optimizer_step_post_hook(ended),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _tensors_of(states: Any) -> set[int]:
-    return {
-        id(value)
-        for state in states.values()
-        for value in (state.values() if isinstance(state, dict) else ())
-        if isinstance(value, torch.Tensor)
-    }
 
 
 @contextmanager

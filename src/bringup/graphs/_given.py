@@ -1,5 +1,5 @@
-"""What the modules that ran inside a capture hold, told to the graph's watch, which checks it
-before every replay.
+"""What a capture takes as given: what the modules that ran hold, gradients, and optimizers. All of
+it is told to the graph, which checks it before every replay.
 """
 
 from __future__ import annotations
@@ -9,12 +9,54 @@ from typing import Any
 
 import torch
 
+from bringup.graphs._gradients import GivenGradients
+from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._origin import capture_error
-from bringup.graphs._reachable import Found, held_by
+from bringup.graphs._reachable import Found, can_hold_tensors, held_by
 
-__all__ = ["HeldTensors", "watch_modules"]
+__all__ = ["Given", "HeldTensors", "watch_modules"]
 
 _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
+
+
+class Given:
+    """Everything of one capture, from its beginning to its end.
+
+    Args:
+        predates: whether a tensor was there before the capture.
+    """
+
+    def __init__(self, predates: Callable[[torch.Tensor], bool]) -> None:
+        self.held = HeldTensors(predates)
+        self.gradients = GivenGradients()
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+
+    def add(self, found: Sequence[Found]) -> None:
+        """Remembers what the captured code can reach, as it is now."""
+        self.held.add(found)
+        for name, value, _ in found:
+            self.gradients.see(name, value)
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remembers one that is about to step."""
+        self._optimizers[id(optimizer)] = optimizer
+        self.gradients.see_optimizer(optimizer)
+
+    def settle(
+        self, native: Any, watch: Any, ran: Iterable[torch.nn.Module]
+    ) -> list[GivenOptimizer]:
+        """Tells the captured graph everything; returns the optimizers, for `refresh`.
+
+        Raises:
+            CaptureError: the run has put another tensor in the place of one that it reads.
+        """
+        self.held.check(watch)
+        watch_modules(watch, ran, self.held.modules)
+        optimizers = [GivenOptimizer(one) for one in self._optimizers.values()]
+        for optimizer in optimizers:
+            optimizer.hand_to(watch)
+        self.gradients.hand_to(native, watch)
+        return optimizers
 
 
 class HeldTensors:
@@ -36,7 +78,8 @@ class HeldTensors:
         """Remembers what is held now, of what was not remembered before."""
         of_the_run: set[int] = set()  # to keep them would keep results of the run
         kept: list[Found] = []
-        for name, value, held in reversed(found):
+        for name, value, all_held in reversed(found):
+            held = {key: item for key, item in all_held.items() if can_hold_tensors(type(item))}
             fresh = {key for key, item in held.items() if self._is_result(item)}
             if issubclass(type(value), torch.nn.Module):
                 self.modules.append(value)

@@ -30,6 +30,7 @@ from bringup.graphs._describe import (
     value_words,
 )
 from bringup.graphs._handlers import gives_all_arguments, handler_for
+from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
@@ -73,9 +74,11 @@ class Content:
         handled: Sequence[HandledCall],
         kept: Sequence[Any],
         pool: GraphPool,
+        optimizers: Sequence[GivenOptimizer] = (),
     ) -> None:
         self.native = native
         self.pool = pool
+        self.optimizers = optimizers  # that stepped
         self.kept = kept  # what nodes use
         self.watch = watch  # also the graph's own; here the garbage collector finds it
         operators = native.operators()
@@ -145,13 +148,14 @@ class CapturedGraph:
         self._write: Any = None  # what updates of named slots call, once they are named
         self._unit: RunUnit | None = None  # from the beginning of the capture
         self._block: Any = None  # between capture_begin and capture_end
+        self._keep_block: Callable[[], object]  # when the graph goes
 
     def capture_begin(
         self, pool: object | None = None, capture_error_mode: str = "global", **options: Any
     ) -> None:
         """Starts a capture that `capture_end` ends, on the same thread: `graphs.capture` without a
-        `with` block. What fails in between has to be followed by `reset`, else the thread goes on
-        capturing.
+        `with` block. What fails in between has to be followed by `reset`, or by the end of the
+        graph itself, else the thread goes on capturing.
 
         Args:
             pool: as for `graphs.capture`.
@@ -170,7 +174,7 @@ class CapturedGraph:
         if self._block is not None:
             raise CaptureError("this graph is being captured already: call capture_end() first")
         block = self._capture(self, pool, **options)
-        block._begin(caller)
+        self._keep_block = block._begin_for(self, caller)
         self._block = block
 
     def capture_end(self) -> None:
@@ -182,8 +186,14 @@ class CapturedGraph:
         """
         if self._block is None:
             raise CaptureError("capture_end: call capture_begin() before")
+        self._taken_block().__exit__(None, None, None)
+
+    def _taken_block(self) -> Any:
+        """The capture that `capture_begin` started, or None: whoever takes it ends it."""
         block, self._block = self._block, None
-        block.__exit__(None, None, None)
+        if block is not None:
+            self._keep_block()
+        return block
 
     def run(self, *args: Any, slots: Mapping[str, HostValue] | None = None, **kwargs: Any) -> Any:
         """Copies inputs in, replays, and gives copies of the results: one unit, safe from any
@@ -257,7 +267,8 @@ class CapturedGraph:
             CaptureError: what the capture took as given is different now: a tensor that the
                 graph reads has other memory or another shape, a parameter, buffer or submodule of
                 a module that ran was replaced, a module was switched between training and
-                evaluation, a frozen weight was written. The message names it.
+                evaluation, a frozen weight was written, a gradient is missing or was none, an
+                optimizer has other state. The message names it.
             RuntimeError: an operator failed; the message names it.
         """
         self._captured("replay").native.replay()
@@ -311,17 +322,25 @@ class CapturedGraph:
         cannot accept tensors that moved or were replaced: the graph has the address of the former
         ones. Unfrozen weights need no refresh, a replay reads what they contain.
 
+        The state of an optimizer that steps in the graph (after its `load_state_dict`, or entries
+        that were replaced) is copied into the captured tensors, which the optimizer has again then.
+
         Raises:
-            CaptureError: something differs from what was captured; the message names it.
+            CaptureError: something differs from what was captured; the message names it. Of
+                optimizers: other parameters, groups or kinds of state, or another number, such as
+                `lr`, that a step was captured with.
         """
-        self._captured("refresh").native.refresh()
+        content = self._captured("refresh")
+        for take in [optimizer.refresh() for optimizer in content.optimizers]:
+            take()
+        content.native.refresh()
 
     def reset(self) -> None:
         """Drops what was captured; memory goes with the last tensor that uses it. Another capture
         may follow. Between `capture_begin` and `capture_end` it ends the capture and puts back what
         the code changed.
         """
-        block, self._block = self._block, None
+        block = self._taken_block()
         if block is not None:
             block.__exit__(CaptureError, CaptureError("reset() was called"), None)
         self._content = self._write = None

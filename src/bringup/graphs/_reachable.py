@@ -17,6 +17,7 @@ import torch
 
 __all__ = [
     "Found",
+    "can_hold_tensors",
     "frame_values",
     "has_open_attributes",
     "held_by",
@@ -101,6 +102,12 @@ def held_by(value: Any) -> dict[str, Any]:
     if has_open_attributes(kind):
         held.update((f".{key}", item) for key, item in _attributes(value).items())
     return held
+
+
+def can_hold_tensors(kind: type) -> bool:
+    """Whether such a value is a tensor or something that `held_by` looks into."""
+    known = (torch.Tensor, torch.nn.Module, *_CONTAINERS)
+    return issubclass(kind, known) or has_open_attributes(kind)
 
 
 def has_open_attributes(kind: type) -> bool:

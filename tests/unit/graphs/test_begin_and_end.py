@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,32 @@ def test_a_graph_is_written_as_dot_or_json(tmp_path: Path, affine: Any) -> None:
     assert [access["writes"] for access in of_affine["accesses"]] == [False, True]
     with pytest.raises(CaptureError, match="debug_dump: nothing is captured"):
         graphs.CapturedGraph().debug_dump(tmp_path / "none.json")
+
+
+def test_a_graph_that_is_lost_ends_its_capture() -> None:
+    x = torch.ones(3)
+
+    def fails() -> None:
+        graph = graphs.CapturedGraph()
+        graph.capture_begin()
+        x.add_(1)
+        raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        fails()
+    gc.collect()
+    assert not graphs.is_current_stream_capturing()
+    assert x.tolist() == [1, 1, 1]
+    graph, y = captured(lambda x: x * 2, x)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2]
+
+
+def test_a_graph_that_another_thread_loses_ends_its_capture_on_its_own() -> None:
+    holder = [graphs.CapturedGraph()]
+    holder[0].capture_begin()
+    thread = threading.Thread(target=holder.clear)
+    thread.start()
+    thread.join()
+    assert not graphs.is_current_stream_capturing()
+    captured(lambda x: x * 2, torch.ones(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -226,6 +227,11 @@ def with_buffer() -> nn.Module:
     return layer
 
 
+def with_history() -> Callable[[Tensor], Tensor]:
+    before = torch.ones(2, requires_grad=True) * 2
+    return lambda x: x * before
+
+
 X = torch.zeros(1, 2)
 
 
@@ -240,6 +246,9 @@ X = torch.zeros(1, 2)
         (lambda: graphs.make_graphed_callables(nn.ReLU(), X), TypeError, "one entry for each arg"),
         (lambda: graphs.make_graphed_callables((abs,), (X, X)), TypeError, "1 callables take a"),
         (lambda: graphed(7, X), TypeError, "7 cannot be called"),
+        (lambda: graphed(lambda x: x.add_(1), X), CaptureError, "writes its argument 0.*clone"),
+        (lambda: graphed(with_history(), X), CaptureError, "uses a tensor that MulBackward0 gave"),
+        (lambda: graphed(graphed(nn.Linear(2, 2), X), X), CaptureError, "Linear is graphed alr"),
         (lambda: graphed(lambda x: x * x.sum().item(), X), CaptureError, "item"),
     ],
 )
@@ -260,9 +269,89 @@ def test_call_that_differs_from_the_sample_is_refused() -> None:
         with pytest.raises(ContractError, match=words):
             layer(x)
     layer.bias.requires_grad_(False)
-    with pytest.raises(ContractError, match="parameter 1 requires no gradient, and did"):
+    with pytest.raises(ContractError, match="'bias' of Linear requires no gradient, and did"):
         layer(X)
     layer.bias.requires_grad_(True)
     layer.weight = nn.Parameter(torch.zeros(2, 2))
     with pytest.raises(CaptureError, match="parameter 'weight'"):
         layer(X)
+
+
+def test_weights_written_before_backward_raise_as_in_eager() -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    graphed(model, torch.ones(1, 1))
+    y = model(torch.ones(1, 1))
+    with torch.no_grad():
+        model[1].weight.fill_(100)
+    with pytest.raises(CaptureError, match=r"'1.weight' of Sequential, which it reads, was modif"):
+        y.sum().backward()
+    y = model(torch.ones(1, 1)).sum()
+    y.backward(retain_graph=True)
+    y.backward()  # nothing was written
+    assert model[0].weight.grad.item() == 200
+
+
+def test_buffers_arguments_and_closed_over_tensors_written_before_backward_raise() -> None:
+    norm, scale, x = nn.BatchNorm1d(2).eval(), torch.ones(2), torch.ones(3, 2, requires_grad=True)
+    call = graphed(lambda x: norm(x) * scale * x, x)
+    for name, tensor in (("norm.running_var", norm.running_var), ("scale", scale)):
+        y = call(x)
+        tensor.mul_(2)
+        with pytest.raises(CaptureError, match=rf"'{name}', which it reads, was modified"):
+            y.sum().backward()
+    y = call(x)
+    with torch.no_grad():
+        x.mul_(2)
+    with pytest.raises(CaptureError, match="argument 0, which it reads, was modified"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_parameters_that_a_function_closes_over_get_gradients(requires_grad: bool) -> None:
+    weight, layer = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
+    twin = copy.deepcopy(layer)
+    x = torch.ones(1, 2, requires_grad=requires_grad)
+    graphed(lambda x: layer(x * weight), x)(x).sum().backward()
+    twin(x * torch.ones(2)).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
+    torch.testing.assert_close(weight.grad, twin.weight.detach().sum(0))
+
+
+def test_a_frozen_parameter_that_a_function_closes_over_is_named_when_it_is_no_longer() -> None:
+    weight = nn.Parameter(torch.ones(2), requires_grad=False)
+    call = graphed(lambda x: x * weight, torch.ones(2, requires_grad=True))
+    weight.requires_grad_(True)
+    with pytest.raises(ContractError, match="'weight' requires a gradient, and did not"):
+        call(torch.ones(2, requires_grad=True))
+
+
+def _pickled(module: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, _pickled], ids=["deepcopy", "pickle"])
+def test_copies_of_a_graphed_module_are_their_own(copied: Callable[[nn.Module], Any]) -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU())
+    graphed(model[0], torch.ones(1, 1))
+    twin = copied(model)
+    with torch.no_grad():
+        model[0].weight.fill_(3)
+        twin[0].weight.fill_(7)
+    assert twin(torch.ones(1, 1)).item() == 7
+    twin(torch.ones(1, 1)).sum().backward()
+    assert twin[0].weight.grad.item() == 1
+    assert model[0].weight.grad is None
+    assert model(torch.ones(1, 1)).item() == 3
+    assert copied(twin)(torch.ones(1, 1)).item() == 7
+    del model[0].forward
+    assert graphed(model, torch.ones(1, 1))(torch.ones(1, 1)).item() == 3
+
+
+def test_arguments_may_be_given_by_name() -> None:
+    layer = graphed(nn.Linear(2, 2), X)
+    assert torch.equal(layer(input=X), layer(X))
+    with pytest.raises(TypeError, match=r"takes its arguments by position.* got scale by name"):
+        graphed(lambda x, *, scale=1: x * scale, X)(X, scale=2)
