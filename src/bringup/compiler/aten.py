@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 
 from bringup import ir
 from bringup.compiler import sampling
-from bringup.compiler.inference import Inference, call, filled, look, outputs_of
+from bringup.compiler.inference import Inference, call, expression, filled, look, outputs_of
 from bringup.compiler.schema import in_schema_order, overload_of, resolve
 from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError
@@ -118,7 +118,9 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         return None
 
     def same_layout(self, old: object, new: object) -> bool:
-        """See `ir.Dialect.same_layout`."""
+        """See `ir.Dialect.same_layout`: strides, where memory begins, and what is not resolved."""
+        if _memory_traits(old) != _memory_traits(new):
+            return False
         former, current = look(old), look(new)
         if former is not None and current is not None and former.strides == current.strides:
             return True
@@ -276,6 +278,13 @@ def operator_of(overload: Any) -> ir.Operator:
         commutes=commutes,
         commutes_if_one=names.index("alpha") if commutes and "alpha" in names else None,
     )
+
+
+def _memory_traits(meta: object) -> tuple[object, ...] | None:
+    """The storage offset, and whether a conjugate or negative is still to be taken."""
+    if not isinstance(meta, torch.Tensor) or meta.layout != torch.strided:
+        return None
+    return expression(meta.storage_offset()), meta.is_conj(), meta.is_neg()
 
 
 def _dispatch_name(device_type: str) -> str:

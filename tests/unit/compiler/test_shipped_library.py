@@ -128,3 +128,22 @@ def test_library_is_listed_without_importing_torch():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.split() == ["1", "False"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.view_as_real(torch.sin(x).conj().resolve_conj()) * 2,
+        lambda x: torch.view_as_real(torch.sin(x).conj().clone()) * 2,
+        lambda x: (torch.view_as_real((y := torch.sin(x).conj()).resolve_conj()) * 2, y + 1),
+        lambda x: torch.sin(x).conj().imag.clone().view(torch.int32) + 1,
+        lambda x: torch.view_as_real(torch.sin(x).conj().view(24).clone().view(3, 8)) + 1,
+        lambda x: torch.sin(x).conj().resolve_conj(),
+    ],
+)
+def test_copy_that_resolves_a_conjugate_or_negative_stays(function):
+    x = torch.randn(3, 8, dtype=torch.complex64)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got, expected = torch.compile(function, backend="bringup")(x), function(x)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)

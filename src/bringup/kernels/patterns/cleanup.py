@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bringup import ir, passes
 from bringup.kernels.patterns._support import (
@@ -58,10 +58,16 @@ class DropCopies(NodePass):
         if before is None or before != after:
             raise passes.PassSkipException(f"it makes {after} of {before}")
         require(source.node.op_type != ir.INPUT, "it copies an input of the graph")
+        require(_is_lazy(source) == _is_lazy(node.output), "it resolves a conjugate or negative")
         require(node.output not in self._returned, "a result of the graph shares its memory")
         passes.report_fuse([node], [], self.context)
         self.graph.replace_all_uses(node.output, source)
         self.graph.erase_dead(node)
+
+
+def _is_lazy(value: ir.Value) -> tuple[bool, bool]:
+    meta: Any = value.meta
+    return meta.is_conj(), meta.is_neg()
 
 
 class CollapseViews(DropCopies):

@@ -165,3 +165,25 @@ def test_results_may_become_parts_of_one_value_that_do_not_overlap():
                 graph.erase(node)
 
     rewritten(lambda x, y: (torch.relu(x), torch.relu(y)), X, X + 1)
+
+
+def test_what_addresses_memory_reads_a_copy_where_memory_begins_elsewhere(traced):
+    """The strides are the same; the identity's result began at 0, its input does not."""
+
+    @passes.register_fusion_pass(name="Twice", stage=STAGE)
+    class Twice(passes.PatternFusionPass):
+        @passes.pattern
+        def twice(self, inputs):
+            op = inputs[0].builder.op
+            return op("aten::neg", op("aten::neg", inputs[0]))
+
+        def replacement(self, inputs):
+            return inputs[0]
+
+    def function(x):
+        return torch.neg(torch.neg(x)).as_strided((2,), (1,), 0) * 2
+
+    x = torch.arange(20.0)[3:9].view(2, 3)
+    module = traced(function, x)
+    assert compiler.apply_passes(module).matches["Twice"] == 1
+    assert torch.equal(module(x), function(x))
