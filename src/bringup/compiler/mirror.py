@@ -12,6 +12,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from bringup import ir
+from bringup._numbers import same_number
 from bringup.compiler.aten import AtenDialect, operator_of, ordinary_torch
 from bringup.compiler.higher_order import writes_nothing
 from bringup.compiler.schema import SchemaParameter, in_schema_order, overload_of, signature_of
@@ -298,11 +299,9 @@ def _as_traced(
 
 def _is_default(default: object, given: object) -> bool:
     """Whether an argument is what the schema has; symbolic sizes are not compared with it."""
-    if type(default) is not type(given):
-        return False
     if isinstance(default, list) and isinstance(given, list):
         return len(default) == len(given) and all(map(_is_default, default, given))
-    return default == given
+    return same_number(default, given)
 
 
 def _free_name(module: Any, base: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.unit.passes.support import STAGE, register_swap
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, passes
 from bringup.errors import PassError
@@ -234,3 +235,19 @@ def test_operator_of_several_outputs_that_is_read_whole_is_one_value():
     assert "aten::split.Tensor as a tuple" in seen
     whole, first = module(torch.arange(4.0))
     assert (whole.tolist(), first.tolist()) == ([0, 1, 2, 3], [0, 1])
+
+
+def test_argument_that_equals_its_default_but_for_the_sign_of_zero_is_written():
+    library = torch.library.Library("mirror_zero", "DEF")
+    library.define("signed(Tensor x, float sign=0.0) -> Tensor")
+    library.impl("signed", torch.copysign, "CompositeExplicitAutograd")
+    module = make_fx(torch.relu, tracing_mode="fake")(torch.ones(2))
+
+    def replace(graph, context):
+        (relu,) = graph.find("aten::relu")
+        op = graph.inserting_before(relu).op
+        graph.replace_all_uses(relu.output, op("mirror_zero::signed", relu.inputs[0], -0.0))
+
+    graph_pass(replace)
+    compiler.apply_passes(module)
+    assert torch.signbit(module(torch.ones(2))).all()
