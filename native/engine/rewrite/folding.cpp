@@ -38,6 +38,7 @@ bool is_structure(const Graph& graph, NodeId node) {
 class Folding {
  public:
   Folding(Graph& graph, FoldingSteps& steps) : graph_(graph), steps_(steps), aliases_(graph, true) {
+    if (!graph.values_are_memory()) return;  // a result may be a constant
     for (const ValueId value : graph.outputs()) returned_.insert(aliases_.root(value));
   }
 

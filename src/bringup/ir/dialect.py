@@ -139,6 +139,12 @@ class Dialect(ABC):
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
         """The outputs of a node whose inputs are all constants, given the data of each."""
 
+    def inline_calls(self, graph: Any) -> int:
+        """Let nodes that call a graph, of which constants say which and how often, be this graph;
+        how many are gone. Asked for after constants were folded, inside of a transaction.
+        """
+        return 0
+
     def can_fold(self, node: Node) -> bool:
         """Whether a pure node on constants may be computed once."""
         return True

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+from onnx import helper
+
 from bringup import ir
 from bringup.compiler.onnx import calls, operators, sampling
 from bringup.compiler.onnx.attributes import bodies_of
@@ -14,6 +17,7 @@ from bringup.compiler.onnx.nodes import captures_of
 from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import dtype_number, is_unknown, joined
 from bringup.errors import ModelError, PassError, SchemaError
+from bringup.passes.rewrite.rewriter import replace
 
 __all__ = ["IMPORTS", "OnnxDialect", "require_opset"]
 
@@ -175,7 +179,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return ir.TensorDesc(desc.shape, desc.dtype)
 
     def difference(self, old: object, new: object) -> str | None:
-        """See `ir.Dialect.difference`: dtype, rank and known sizes must agree."""
+        """See `ir.Dialect.difference`: dtype, rank and sizes that are numbers must agree."""
         if joined(old, new) is not None:
             return None
         if isinstance(old, ir.TensorDesc) and isinstance(new, ir.TensorDesc):
@@ -204,7 +208,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
 
     def can_fold(self, node: ir.Node) -> bool:
         """Whether a node on constants may be computed once: its schema is known, it returns tensors
-        and calls no graph.
+        that are not large, or not much larger than what they are made of, and calls no graph.
         """
         signature = self.signature_of(node.operator)
         return (
@@ -212,7 +216,39 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
             and not bodies_of(node)
             and all(isinstance(value.meta, ir.TensorDesc) for value in node.outputs)
             and not operators.reference_in(node.arguments)
+            and _is_within(node)
         )
+
+    def inline_calls(self, graph: ir.Graph) -> int:
+        """See `ir.Dialect`: an `If` whose condition is a constant is the branch that it takes.
+        Branches that call graphs themselves stay.
+        """
+        count = 0
+        for node in graph.find("onnx::If"):
+            condition = node.inputs[0].node
+            data = (
+                as_constant(condition.payload).data() if condition.op_type == ir.CONSTANT else None
+            )
+            if data is None or len(data.data) != 1:
+                continue
+            body: Any = node.argument("then_branch" if any(data.data) else "else_branch")
+            if any(inner.get_parent_node() is not None for inner in body.graph.get_all_subgraphs()):
+                continue
+            try:
+                with graph.savepoint():
+                    replace(
+                        graph,
+                        body.graph,
+                        inputs=captures_of(node),
+                        outputs=node.outputs,
+                        nodes=[node],
+                        before=node,
+                        aliases=ir.AliasAnalysis(graph),
+                    )
+            except PassError:  # the branches' results differ in what the If says of them
+                continue
+            count += 1
+        return count
 
     def constant(self, payload: ir.ConstantData) -> object:
         """See `ir.Dialect.constant`."""
@@ -243,6 +279,34 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return True, ""
 
 
+_MOST_BYTES = 1 << 20
+"""How large a folded tensor may be that is larger than twice what it is made of."""
+_GROWING = frozenset(
+    f"onnx::{name}"
+    for name in (
+        *("ConstantOfShape", "Range", "Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot"),
+        *("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MaxUnpool", "Scan"),
+    )
+)
+"""Operators whose results may be far larger than their inputs."""
+
+
+def _is_within(node: ir.Node) -> bool:
+    sizes = [_bytes_of(value) for value in node.outputs if value.users]
+    if None in sizes:
+        return node.op_type not in _GROWING
+    given = sum(_bytes_of(value) or 0 for value in node.inputs)
+    return sum(size or 0 for size in sizes) <= max(_MOST_BYTES, 2 * given)
+
+
+def _bytes_of(value: ir.Value) -> int | None:
+    desc = value.desc
+    if desc is None or not desc.shape.is_static:
+        return None
+    dtype = helper.tensor_dtype_to_np_dtype(dtype_number(desc.dtype))
+    return desc.shape.numel * int(np.dtype(dtype).itemsize)
+
+
 _DETERMINISTIC = frozenset({"AffineGrid"})
 """onnx calls it random, since it may be written as a graph that has an If."""
 
@@ -262,7 +326,7 @@ def _settled(inferred: object, known: object) -> object:
     """What is known after inference; where the two contradict each other, what was inferred."""
     if inferred is None or known is None:
         return known if inferred is None else inferred
-    together = joined(known, inferred)
+    together = joined(inferred, known)
     return inferred if together is None else together
 
 

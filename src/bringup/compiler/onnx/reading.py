@@ -174,8 +174,8 @@ class _Reader:
     # Nodes
 
     def nodes(self, protos: Iterable[Any], scope: _Scope) -> None:
-        """All nodes, in their order."""
-        for proto in protos:
+        """All nodes: in their order, or where one reads what a later one makes, behind that one."""
+        for proto in self._sorted(list(protos)):
             try:
                 self._node(proto, scope)
             except SchemaError as error:
@@ -183,6 +183,32 @@ class _Reader:
                 raise ModelError(
                     f"node {where} of graph {scope.graph.name!r} does not fit its operator: {error}"
                 ) from error
+
+    def _sorted(self, protos: list[Any]) -> list[Any]:
+        """The nodes behind those that they read from; what cannot be sorted stays as it is."""
+        makers = {name: at for at, proto in enumerate(protos) for name in proto.output if name}
+        reads = [
+            [makers[name] for name in self._read_names(proto) if name in makers] for proto in protos
+        ]
+        if all(maker < at for at, found in enumerate(reads) for maker in found):
+            return protos
+        order: dict[int, None] = {}
+        for first in range(len(protos)):
+            agenda, opened = [first], set[int]()
+            while agenda:
+                at = agenda[-1]
+                waiting = [one for one in reads[at] if one not in order and one not in opened]
+                if at in opened or not waiting:
+                    order.setdefault(agenda.pop())
+                    continue
+                opened.add(at)
+                agenda.extend(reversed(waiting))
+        return [protos[at] for at in order]
+
+    def _read_names(self, proto: Any) -> Iterator[str]:
+        yield from proto.input
+        for graph in _graphs_of(proto):
+            yield from self._free_names(graph)
 
     def _node(self, proto: Any, scope: _Scope) -> None:
         payload = self._constant_of(proto, scope)

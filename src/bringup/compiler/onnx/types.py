@@ -135,8 +135,8 @@ def type_proto(look: object) -> Any:
 def joined(one: object, other: object) -> object:
     """What two descriptions of the same value say together; None when they contradict each other.
 
-    Two different names of a size contradict each other, as do a name and a number: nobody has
-    proved them equal.
+    Names of sizes are hints: exporters and people give one size several, so that two names never
+    contradict each other, nor a name a number. Of two names the first one's stays.
     """
     if isinstance(one, ir.TensorDesc) and isinstance(other, ir.TensorDesc):
         return _joined_tensors(one, other)
@@ -153,9 +153,9 @@ def _joined_tensors(one: ir.TensorDesc, other: ir.TensorDesc) -> ir.TensorDesc |
         return None
     dims = []
     for left, right in zip(one.shape, other.shape, strict=True):
-        if not (ir.same_size(left, right) or is_unknown(left) or is_unknown(right)):
+        if isinstance(left, int) and isinstance(right, int) and left != right:
             return None
-        dims.append(right if is_unknown(left) else left)
+        dims.append(right if isinstance(right, int) or is_unknown(left) else left)
     return ir.TensorDesc(ir.Shape(tuple(dims)), one.dtype)
 
 

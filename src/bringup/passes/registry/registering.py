@@ -76,6 +76,7 @@ def register_in_order(
     *,
     prefix: str,
     owner: str,
+    on_error: ErrorPolicy = ErrorPolicy.FAIL,
 ) -> tuple[str, ...]:
     """Register passes of a library that run in its order; the names they are registered under.
 
@@ -86,6 +87,7 @@ def register_in_order(
         names: class names of the ones to register; None for all.
         prefix: stands before the name of a class.
         owner: what the library is called in an error.
+        on_error: what happens when one fails.
 
     Raises `ValueError` for a name that the library does not have, or that another pass has taken.
     """
@@ -98,7 +100,8 @@ def register_in_order(
         if names is None or item.__name__ in names:
             name = f"{prefix}{item.__name__}"
             stage = PassStage.AFTER_INFER_SHAPE
-            register_fusion_pass(name=name, stage=stage, priority=-1 - number)(item)
+            settings = PassSettings(priority=-1 - number, on_error=on_error)
+            register_fusion_pass(name=name, stage=stage, **settings)(item)
             registered.append(name)
     return tuple(registered)
 

@@ -153,10 +153,11 @@ class Run:
         """The step before the last stage: compute once what depends on constants only."""
         if not self._fold:
             return
-        with self._graph.transaction("fold_constants") as edits:
-            self.report.folded = fold_constants(self._graph)
-            if self._commit is not None:
-                self._commit(edits)
+        for graph in reversed(self.graphs()):  # what is called before what calls it
+            with graph.transaction("fold_constants") as edits:
+                self.report.folded += fold_constants(graph)
+                if self._commit is not None and graph is self._graph:
+                    self._commit(edits)
 
 
 def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper
+from onnx import helper, parser
 from tests.unit.compiler.onnx.support import (
     LINEAR,
     STAGE,
@@ -20,7 +20,8 @@ from tests.unit.compiler.onnx.support import (
 
 from bringup import compiler, ir, passes
 from bringup.compiler import onnx as bringup_onnx
-from bringup.errors import PassError, WrongRewriteError
+from bringup.compiler.onnx import register_library
+from bringup.errors import ModelError, PassError, WrongRewriteError
 from bringup.ir.node import plain
 
 # Running passes
@@ -442,3 +443,62 @@ def test_operators_that_draw_random_numbers_are_never_replaced():
     text = "g (float[2] x) => (float[2] y) <bool mode = {%d}> { y = Dropout(x, , mode) }"
     assert matches_of(model_of(text % 0), "R") == 1
     assert matches_of(model_of(text % 1), "R") == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [("N", "M"), ("N", "3"), ("3", "N"), ("?", "M")],
+)
+def test_names_of_sizes_are_hints_to_every_pass(inputs, outputs):
+    """Another name, a number for a name: no pass of the library and no pattern is refused."""
+    register(
+        lambda op, inputs: op.Abs(op.Abs(inputs[0])),
+        lambda builder, match: builder.onnx.Abs(builder.create_input()),
+    )
+    register_library()
+    bias = model_of(
+        f"g (float[{inputs},2] x) => (float[{outputs},2] y) <float[2,2] w = {{1, 2, 3, 4}}, "
+        "float[2] z = {0, 0}> { y = Gemm(x, w, z) }"
+    )
+    twice = model_of(
+        f"g (float[{inputs},2] x) => (float[{outputs},2] y) {{ a = Abs(x) y = Abs(a) }}"
+    )
+    parts = ", ".join(f"int64[1] i{n} = {{{n}}}" for n in (0, 1, 2, 4))
+    slices = model_of(
+        f"g (float[{inputs},4] x) => (float[{outputs},2] a, float[K,2] b) <{parts}> "
+        "{ a = Slice(x, i0, i2, i1) b = Slice(x, i2, i4, i1) }"
+    )
+    for proto, expected in ((bias, ["Gemm"]), (twice, ["Abs"]), (slices, ["Split"])):
+        after, _ = rewritten(proto)
+        assert op_types(after) == expected
+        assert after.graph.output == proto.graph.output
+        assert_same_results(proto, after)
+    assert len(rewritten(bias)[0].graph.node[0].input) == 2
+
+
+def test_nodes_that_are_not_sorted_are():
+    """Also by what branches read; a circle is still an error."""
+    text = """g (float[2] x, bool q) => (float[2] y) {
+        y = If(q) <then_branch = t () => (float[2] u) { u = Neg(a) },
+                   else_branch = e () => (float[2] v) { w = Neg(v1) v = Neg(w) v1 = Abs(b) }>
+        b = Relu(a)
+        a = Abs(x) }"""
+    proto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
+    graph = bringup_onnx.from_proto(proto).graph
+    assert [node.op_type for node in graph.nodes[2:-1]] == ["onnx::Abs", "onnx::Relu", "onnx::If"]
+    circle = "g (float[2] x) => (float[2] y) { y = Add(x, z) z = Neg(y) }"
+    proto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> {circle}')
+    with pytest.raises(ModelError, match="which nothing before it defines"):
+        bringup_onnx.from_proto(proto)
+
+
+def test_convolution_that_is_not_valid_is_left_alone_with_a_reason():
+    """SAME padding of a scalar: the shapes contradict the operator."""
+    register_library()
+    proto = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 17]> g (float x, float[1,1,3] w) => (float[1,1,3] y) '
+        '{ y = Conv<auto_pad = "SAME_UPPER">(x, w) }'
+    )
+    after, report = rewritten(proto)
+    assert after == proto
+    assert "as many kernel sizes" in report["OnnxLibraryExplicitPads"].near_misses[0].reason

@@ -237,3 +237,44 @@ def test_what_is_inferred_of_named_sizes_is_so_for_every_operator(tmp_path):
             ), f"{name}: {value.desc} is {shape}"
             compared += 1
     assert compared > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("g () => (float[40000,40000] y) <int64[2] s = {40000, 40000}> { y = ConstantOfShape(s) }",
+         ["ConstantOfShape"]),
+        ("g (float[1] x) => (float[N,K] y) <int64[2] s = {3000, 3000}> "
+         "{ c = ConstantOfShape(s) y = Add(c, x) }", ["ConstantOfShape", "Add"]),
+        ("g (float[1] x) => (float[2] y) <int64[1] s = {2}> { c = ConstantOfShape(s) "
+         "y = Add(c, x) }", ["Add"]),
+    ],
+)  # fmt: skip
+def test_what_is_large_is_not_folded(text, kept):
+    """A file of 100 bytes became one of 36 MB."""
+    assert op_types(rewritten(model_of(text), fold=True)[0]) == kept
+
+
+def test_results_and_what_constants_decide_are_folded():
+    """Results of the graph and of branches, a branch that is always taken, one in another."""
+    proto = model_of(
+        """g (float[2] x, bool q) => (float[2] k, float[2] y, float[2] z)
+        <float[2] a = {1, 2}, bool no = {0}> {
+            k = Add(a, a)
+            yes = Not(no)
+            y = If(yes) <then_branch = t () => (float[2] u) { b = Mul(a, a) u = Add(b, x) },
+                         else_branch = e () => (float[2] v) { v = Abs(x) }>
+            z = If(q) <then_branch = t2 () => (float[2] u2) { u2 = Sub(a, a) },
+                       else_branch = e2 () => (float[2] v2) {
+                v2 = If(no) <then_branch = t3 () => (float[2] u3) { u3 = Neg(x) },
+                             else_branch = e3 () => (float[2] v3) { v3 = Exp(x) }> }>
+        }"""
+    )
+    after, report = rewritten(proto, fold=True)
+    assert report.folded == 6
+    assert sorted(op_types(after)) == ["Add", "Identity", "If"]
+    (branches,) = (node.attribute for node in after.graph.node if node.op_type == "If")
+    assert sorted(branch.g.node[0].op_type for branch in branches) == ["Exp", "Identity"]
+    for q in (True, False):
+        feeds = {"x": np.array([1, -2], np.float32), "q": np.array(q)}
+        assert_same_results(proto, after, feeds)

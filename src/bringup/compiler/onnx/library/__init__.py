@@ -24,7 +24,12 @@ from bringup.compiler.onnx.library.reshapes import MergeReshapes, MergeUnsqueeze
 from bringup.compiler.onnx.library.scatters import DropScatters
 from bringup.compiler.onnx.library.slices import MergeSlices, SlicesToSplit
 from bringup.compiler.onnx.library.transposes import MergeTransposes
-from bringup.passes import FusionBasePass, get_registered_passes, unregister_pass
+from bringup.passes import (
+    ErrorPolicy,
+    FusionBasePass,
+    get_registered_passes,
+    unregister_pass,
+)
 from bringup.passes.registry.registering import register_in_order
 
 __all__ = ["LIBRARY", "OPT_IN", "library_registered", "register_library"]
@@ -63,7 +68,13 @@ def register_library(names: Sequence[str] | None = None) -> tuple[str, ...]:
     """
     if names is None:
         names = [item.__name__ for item in LIBRARY if item not in OPT_IN]
-    return register_in_order(LIBRARY, names, prefix="OnnxLibrary", owner="the ONNX library")
+    return register_in_order(
+        LIBRARY,
+        names,
+        prefix="OnnxLibrary",
+        owner="the ONNX library",
+        on_error=ErrorPolicy.ROLLBACK,  # what it cannot improve, it leaves
+    )
 
 
 @contextmanager

@@ -125,6 +125,8 @@ def _own_padding(conv: ir.Node, spatial: int) -> Sequence[int]:
     sizes = known(sizes, f"{mode} depends on a shape that is not known")
     kernel = known(kernel, f"{mode} depends on a kernel that is not known")
     strides = attribute(conv, "strides") or (1,) * spatial
+    is_whole = len(sizes) == len(kernel) + 2 and len(strides) == len(kernel)
+    require(is_whole, f"{mode} needs as many kernel sizes and strides as the input has axes")
     is_dense = set(attribute(conv, "dilations") or (1,)) == {1}
     require(is_dense, f"{mode} with dilations is not computed alike everywhere")
     less, more = [], []

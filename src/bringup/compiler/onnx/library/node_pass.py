@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from bringup import ir, passes
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.library.facts import require
+from bringup.compiler.onnx.types import joined
 from bringup.errors import PassError
 
 __all__ = ["NodePass", "constant_before"]
@@ -55,7 +56,9 @@ class NodePass(passes.FusionBasePass):
                 return self._exchanged(node, rule(node))
         except (passes.PassSkipException, PassError) as reason:
             self.context.refuse(node.name, str(reason))
-            return None
+        except Exception as error:  # a node that is not valid costs the model nothing else
+            self.context.refuse(node.name, f"{type(error).__name__}: {error}")
+        return None
 
     def _exchanged(self, node: ir.Node, value: ir.Value | None) -> ir.Node | None:
         if value is None:
@@ -63,8 +66,9 @@ class NodePass(passes.FusionBasePass):
             return node
         old = node.outputs[0]
         is_new = value is self._made
-        if is_new and _may_be_alike(old.desc, value.desc):
-            self.graph.set_meta(value, old.meta)
+        together = joined(old.meta, value.meta) if is_new else None
+        if together is not None:  # a file may name a size that onnx infers a number for
+            self.graph.set_meta(value, together)
         self.graph.replace_all_uses(old, value)
         passes.report_fuse([node], [value.node] if is_new else [], self.context)
         self.graph.erase_dead(node)
@@ -72,17 +76,6 @@ class NodePass(passes.FusionBasePass):
         if is_left and not any(output.users for output in node.outputs):
             self.graph.erase(node)
         return value.node if is_new else None
-
-
-def _may_be_alike(old: ir.TensorDesc | None, new: ir.TensorDesc | None) -> bool:
-    """Whether two shapes differ in names alone: a file may call a size by a name that onnx infers a
-    number for, and a rule has proved that both are one.
-    """
-    if old is None or new is None or old.dtype != new.dtype or len(old.shape) != len(new.shape):
-        return False
-    pairs = zip(old.shape, new.shape, strict=True)
-    numbers = [pair for pair in pairs if all(isinstance(size, int) for size in pair)]
-    return all(one == other for one, other in numbers)
 
 
 def constant_before(node: ir.Node, elements: Any, name: str = "constant") -> ir.Value:

@@ -23,6 +23,7 @@ from bringup.compiler.onnx.library.facts import (
     require,
 )
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
+from bringup.errors import PassError
 
 __all__ = ["MergeSlices", "SlicesToSplit"]
 
@@ -164,11 +165,14 @@ class SlicesToSplit(passes.FusionBasePass):
             ordered = sorted(cut, key=lambda part: part.start)
             stops = [part.stop for part in ordered]
             follow = [part.start for part in ordered] == [0, *stops[:-1]]
-            if len(cut) > 1 and follow and stops[-1] == size:
-                _split(graph, context, source, axis, [(len(part), cut[part]) for part in ordered])
-            else:
-                reason = f"the slices of axis {axis} do not cut it in parts"
-                context.refuse(source.node.name, reason)
+            try:
+                cuts = len(cut) > 1 and follow and stops[-1] == size
+                require(cuts, f"the slices of axis {axis} do not cut it in parts")
+                with graph.savepoint():
+                    parts = [(len(part), cut[part]) for part in ordered]
+                    _split(graph, context, source, axis, parts)
+            except (passes.PassSkipException, PassError) as reason:
+                context.refuse(source.node.name, str(reason))
 
 
 def _cut(node: ir.Node) -> tuple[int, range] | None:
@@ -206,8 +210,8 @@ def _split(
     else:
         given["split"] = sizes
     made: Any = op("onnx::Split", *inputs, **given)
-    passes.report_fuse(nodes, [made[0].value.node], context)
     for holder, (_, cut) in zip(made, parts, strict=True):
         for node in cut:
             graph.replace_all_uses(node.output, holder)
+    passes.report_fuse(nodes, [made[0].value.node], context)
     graph.erase_dead(*nodes)
