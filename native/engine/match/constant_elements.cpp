@@ -9,13 +9,14 @@
 namespace bringup::engine {
 namespace {
 
-enum class Format { kBool, kU8, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64 };
+enum class Format { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64 };
 
 std::optional<Format> format_of(StringId dtype) {
   static const std::unordered_map<StringId, Format> known = [] {
     std::unordered_map<StringId, Format> made;
     const std::pair<const char*, Format> all[] = {
         {"bool", Format::kBool},   {"uint8", Format::kU8},      {"int8", Format::kI8},
+        {"uint16", Format::kU16},  {"uint32", Format::kU32},    {"uint64", Format::kU64},
         {"int16", Format::kI16},   {"int32", Format::kI32},     {"int64", Format::kI64},
         {"float16", Format::kF16}, {"bfloat16", Format::kBF16}, {"float32", Format::kF32},
         {"float64", Format::kF64},
@@ -34,10 +35,12 @@ size_t width(Format format) {
     case Format::kI8:
       return 1;
     case Format::kI16:
+    case Format::kU16:
     case Format::kF16:
     case Format::kBF16:
       return 2;
     case Format::kI32:
+    case Format::kU32:
     case Format::kF32:
       return 4;
     default:
@@ -92,6 +95,11 @@ double rounded(double number, Format format) {
   return number;
 }
 
+// Whether an element is a number from 2^63 up, which no number of a pattern is.
+bool is_beyond(const std::byte* data, Format format) {
+  return format == Format::kU64 && read<int64_t>(data) < 0;
+}
+
 bool is_whole(Format format) { return format <= Format::kI64; }
 
 int64_t whole_at(const std::byte* data, Format format) {
@@ -100,6 +108,10 @@ int64_t whole_at(const std::byte* data, Format format) {
       return read<uint8_t>(data) != 0;
     case Format::kU8:
       return read<uint8_t>(data);
+    case Format::kU16:
+      return read<uint16_t>(data);
+    case Format::kU32:
+      return read<uint32_t>(data);
     case Format::kI8:
       return read<int8_t>(data);
     case Format::kI16:
@@ -141,7 +153,7 @@ std::optional<size_t> first_difference(const ConstantArgument& wanted, const Con
     const bool fits = is_whole(*format) ? wanted.fits(value, {true, whole_at(data, *format), 0})
                                         : wanted.fits({false, 0, rounded(value.as_real(), *format)},
                                                       {false, 0, real_at(data, *format)});
-    if (!fits) return i;
+    if (!fits || is_beyond(data, *format)) return i;
   }
   return std::nullopt;
 }
@@ -151,6 +163,7 @@ std::string element_text(const ConstantData& data, size_t index) {
   if (!format) return "?";
   const std::byte* start = data.bytes.data() + index * width(*format);
   if (*format == Format::kBool) return whole_at(start, *format) != 0 ? "True" : "False";
+  if (is_beyond(start, *format)) return std::to_string(read<uint64_t>(start));
   if (is_whole(*format)) return std::to_string(whole_at(start, *format));
   return float_text(real_at(start, *format));
 }

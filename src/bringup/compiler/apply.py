@@ -39,7 +39,8 @@ def apply_passes(
             `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`); `verify`
             runs every rewrite against what it replaces, on random inputs; `dump_passes` names a
             folder for the graphs before and after every pass; `fold` computes once what depends on
-            the constants of an ONNX model alone.
+            the constants of an ONNX model alone and is not large; `freeze` says that the tensors
+            of a `GraphModule` are constants, whose data patterns may read and passes may fold.
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name or an option that
@@ -99,9 +100,18 @@ def _rewrite_fx(
     from bringup.compiler.graph_modules import rewrite
 
     if isinstance(target, fx.GraphModule):
-        return rewrite(target, selected, plugins, options=options)
+        constants = _tensors_of(target) if options.get("freeze") else frozenset()
+        return rewrite(target, selected, plugins, options=options, constants=constants)
     with frozen_program(target) as constants:
         return rewrite(target.graph_module, selected, plugins, options=options, constants=constants)
+
+
+def _tensors_of(module: fx.GraphModule) -> frozenset[str]:
+    """The names of the tensors that a graph reads from its module."""
+    import torch
+
+    names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    return frozenset(n for n in names if isinstance(getattr(module, n, None), torch.Tensor))
 
 
 def _without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,18 +125,29 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
             )
         return getattr(packet, fitting[0])
     try:
-        name = torch._C._jit_resolve_packet(
-            op_type,
-            *(_stand_in(argument) for argument in arguments),
-            **{key: _stand_in(argument) for key, argument in keywords.items()},
-        )
+        name = _resolved(op_type, arguments, keywords, 1.0)
     except RuntimeError as error:
+        with contextlib.suppress(RuntimeError):  # a constant may be a tensor as well
+            return getattr(packet, _resolved(op_type, arguments, keywords, _example()) or "default")
         texts = [ir.argument_text(argument) for argument in arguments]
         texts += [f"{key}={ir.argument_text(item)}" for key, item in keywords.items()]
         shown = ", ".join(texts)
         reason = str(error).partition("\n")[0]
         raise SchemaError(f"no overload of {op_type} takes ({shown}): {reason}") from None
     return getattr(packet, name or "default")
+
+
+def _resolved(
+    op_type: str, arguments: Sequence[object], keywords: Mapping[str, object], constant: object
+) -> str:
+    """The name of the overload for a call whose constants without a number are `constant`."""
+    return str(
+        torch._C._jit_resolve_packet(
+            op_type,
+            *(_stand_in(argument, constant) for argument in arguments),
+            **{key: _stand_in(argument, constant) for key, argument in keywords.items()},
+        )
+    )
 
 
 def _takes(overload: Any, positional: int, keywords: Mapping[str, object]) -> bool:
@@ -151,16 +163,22 @@ def _example() -> Any:
     return torch.empty(0, device="meta")
 
 
-def _stand_in(argument: object) -> object:
+def _stand_in(argument: object, constant: object) -> object:
     if isinstance(argument, ir.Value):
         number = _unknown_number(argument.meta)
         return _example() if number is None else number
     if isinstance(argument, Constant):
-        return argument.values[0] if argument.values and argument.shape is None else 1.0
+        is_number = bool(argument.values) and argument.shape is None
+        return argument.values[0] if is_number and isinstance(constant, float) else constant
+    if isinstance(argument, AnyValue):  # in a list: what stands alone chooses by itself
+        return 1
     if isinstance(argument, Variadic):
         return [_example()]
     if isinstance(argument, (tuple, list)):
-        return [_example() if isinstance(item, Variadic) else _stand_in(item) for item in argument]
+        return [
+            _example() if isinstance(item, Variadic) else _stand_in(item, constant)
+            for item in argument
+        ]
     if isinstance(argument, (bool, int, float)):
         return argument
     number = _unknown_number(argument)

@@ -9,6 +9,9 @@ __all__ = ["constant_payload"]
 _NUMPY_DTYPES = (
     "bool",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "int8",
     "int16",
     "int32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from bringup.ir.edits import Journal
 from bringup.ir.node import Node
@@ -112,14 +112,27 @@ class GraphTree:
             )
         return self._subgraphs[name][0]
 
-    def add_subgraph(self, name: str, subgraph: Self, node: Node | None = None) -> None:
-        """Add a graph that `node` calls (a branch, a loop's body). Passes visit it if it has a
-        node.
+    @overload
+    def add_subgraph(self, name: Self, /) -> None: ...
 
-        Raises `ValueError` when the name is taken, the graph has a parent already, or it would
-        hold itself.
+    @overload
+    def add_subgraph(self, name: str, subgraph: Self, node: Node | None = None) -> None: ...
+
+    def add_subgraph(
+        self, name: str | Self, subgraph: Self | None = None, node: Node | None = None
+    ) -> None:
+        """Add a graph that `node` calls (a branch, a loop's body). Passes visit it if it has a
+        node. A graph alone is added by its own name, as in GE.
+
+        Raises `TypeError` when no graph is given, `ValueError` when the name is taken, the graph
+        has a parent already, or it would hold itself.
         """
         self._live()
+        given: Any = name
+        if isinstance(given, GraphTree) and subgraph is None:
+            name, subgraph = given.name, given  # type: ignore[assignment]
+        if not isinstance(name, str) or not isinstance(subgraph, GraphTree):
+            raise TypeError(f"add_subgraph takes a graph, or a name and a graph, got {given!r}")
         if node is not None:
             self._own(node)
         if name in self._subgraphs:

@@ -69,6 +69,7 @@ from bringup.passes.registry.registry import (
 from bringup.passes.registry.selection import is_enabled, select_passes
 from bringup.passes.report import NearMiss, PassReport, PassResult, PassStatus
 from bringup.passes.rewrite.fusing import FuseCheckResult, can_fuse, check_node_support, report_fuse
+from bringup.passes.rewrite.rewriter import create_replacement
 from bringup.passes.rewrite.shapes import infer_shape
 from bringup.passes.rewrite.subgraph import (
     SubgraphBoundary,
@@ -130,6 +131,7 @@ __all__ = [
     "clear_registered_passes",
     "constant",
     "create_pattern",
+    "create_replacement",
     "get_registered_pass_by_descriptor_key",
     "get_registered_pass_dicts",
     "get_registered_passes",

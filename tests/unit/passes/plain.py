@@ -54,6 +54,9 @@ def desc(*sizes, dtype="float32", device="cpu"):
 _CODES = {
     "bool": "?",
     "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
     "int8": "b",
     "int16": "h",
     "int32": "i",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bringup import ir
 from bringup.passes.definition.context import PassContext
+from bringup.passes.definition.expressions import pattern_of
 from bringup.passes.definition.hooks import (
     Hook,
     check_arity,
@@ -96,11 +97,14 @@ class PatternFusionPass(FusionBasePass):
         return getattr(self, "_matcher_config", None)
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
-        """The patterns, each a graph whose inputs stand for any value.
+        """The patterns, each a graph whose inputs stand for any value; of a class with
+        `@passes.pattern` methods what these state, as `Pattern`s.
 
-        Raises `NotImplementedError` when the class has neither this nor a `@passes.pattern`
-        method.
+        Raises `NotImplementedError` when the class has neither.
         """
+        methods = pattern_methods(type(self))
+        if methods:
+            return [pattern_of(self, name, ir.current_dialect()) for name in methods]
         raise NotImplementedError(
             f"{type(self).__qualname__} defines neither patterns() nor a method decorated with "
             "@passes.pattern"

@@ -215,6 +215,9 @@ def _data_text(data: ir.ConstantData) -> str:
 _FORMATS = {
     "bool": "?",
     "uint8": "u1",
+    "uint16": "u2",
+    "uint32": "u4",
+    "uint64": "u8",
     "int8": "i1",
     "int16": "i2",
     "int32": "i4",

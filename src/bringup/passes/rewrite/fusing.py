@@ -14,9 +14,6 @@ from bringup.passes.rewrite.rewriter import inherited_metadata
 
 __all__ = ["FuseCheckResult", "can_fuse", "check_node_support", "report_fuse"]
 
-_LABELS = ("stream_label", "scope", "core_num", "deterministic")
-"""Attributes (`node.set_attr`) in which fused nodes must agree."""
-
 
 @dataclass(frozen=True)
 class FuseCheckResult:
@@ -30,9 +27,10 @@ class FuseCheckResult:
 
 
 def can_fuse(nodes: Iterable[ir.Node]) -> FuseCheckResult:
-    """Whether these nodes may be replaced by one: they are of one graph and one device, agree in
-    their labels (stream_label, scope, core_num, deterministic), only compute, and what stands
-    between them depends on none of them.
+    """Whether these nodes may be replaced by one: they are of one graph and one device, no
+    attribute that was set (`node.set_attr("_user_stream_label", ...)`, a scope, a number of cores)
+    differs between two of them, they only compute, and what stands between them depends on none of
+    them.
     """
     listed = list(nodes)
     for item in listed:
@@ -56,8 +54,10 @@ def _disagreement(nodes: list[ir.Node]) -> str | None:
                 f"{nodes[0].name!r} is a node of graph {graph.name!r}, {node.name!r} of "
                 f"{node.graph.name!r}"
             )
-    for label in _LABELS:
-        named = {str(node.get_attr(label)): node.name for node in nodes if node.has_attr(label)}
+    attributes: list[Any] = [node.meta.get("attributes") or {} for node in nodes]
+    for label in dict.fromkeys(label for each in attributes for label in each):
+        pairs = zip(attributes, nodes, strict=True)
+        named = {str(each[label]): node.name for each, node in pairs if label in each}
         if len(named) > 1:
             shown = ", ".join(f"{value!r} ({name})" for value, name in sorted(named.items()))
             return f"the nodes have different {label}s: {shown}"

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from bringup import ir
 from bringup.passes.engine import native
 
-__all__ = ["inherited_metadata", "replace"]
+__all__ = ["create_replacement", "inherited_metadata", "replace"]
+
+
+def create_replacement(graph: ir.Graph) -> ir.Graph:
+    """Return the graph itself, as GE's function of this name does; `TypeError` for anything else.
+
+    Args:
+        graph: what takes the place of a match.
+    """
+    if not isinstance(graph, ir.Graph):
+        raise TypeError(f"a replacement is made from an ir.Graph, got {type(graph).__name__}")
+    return graph
 
 
 def replace(

@@ -35,7 +35,9 @@ def test_number_matches_a_constant_after_rounding_to_its_dtype(dtype):
     assert matches(pattern, add_of(data(dtype, (), 0.11)))[0] == []
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+)
 def test_number_matches_whole_constants(dtype):
     """Constants of every integer dtype."""
     assert matches(added(passes.constant(1)), add_of(data(dtype, (2,), 1, 1)))[0]
@@ -48,7 +50,12 @@ def test_number_matches_whole_constants(dtype):
 
 
 def test_large_integers_are_compared_exactly():
-    """Int64 scalars."""
+    """64 bit scalars; no number of a pattern is as large as the largest of uint64."""
+    assert matches(added(passes.constant(2**62 + 1)), add_of(data("uint64", (), 2**62 + 1)))[0]
+    for wanted in (-1, 2.0**64, 2.0**63):
+        found, miss = matches(added(passes.constant(wanted)), add_of(data("uint64", (), 2**64 - 1)))
+        assert found == []
+        assert miss.got == "18446744073709551615 at element 0 of %constant"
     assert matches(added(passes.constant(2**62 + 1)), add_of(data("int64", (), 2**62 + 1)))[0]
     assert not matches(added(passes.constant(2**62)), add_of(data("int64", (), 2**62 + 1)))[0]
 
