@@ -10,7 +10,7 @@ import dis
 import inspect
 import threading
 from types import FunctionType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from bringup import ir
@@ -18,7 +18,6 @@ from bringup.passes.patterns.convert import as_graph
 from bringup.passes.patterns.pattern import Pattern, PatternInputs
 
 if TYPE_CHECKING:
-    from bringup.passes.definition.base import PatternFusionPass
     from bringup.passes.patterns.matcher_config import PatternMatcherConfig
 
 __all__ = ["configure", "pattern_of", "uses_instance"]
@@ -29,7 +28,7 @@ _LOCK = threading.Lock()
 _KEPT: WeakKeyDictionary[type, dict[_Key, Pattern]] = WeakKeyDictionary()
 
 
-def pattern_of(instance: PatternFusionPass, name: str, dialect: ir.Dialect | None) -> Pattern:
+def pattern_of(instance: Any, name: str, dialect: ir.Dialect | None) -> Pattern:
     """The pattern that the `@pattern` method `name` of a pass states, ready for graphs of
     `dialect`.
 
@@ -76,7 +75,7 @@ def _is_about(operand: object, variable: str) -> bool:
     return operand == variable or (isinstance(operand, tuple) and variable in operand)
 
 
-def _evaluate(instance: PatternFusionPass, name: str, dialect: ir.Dialect | None) -> Pattern:
+def _evaluate(instance: Any, name: str, dialect: ir.Dialect | None) -> Pattern:
     with ir.use_dialect(dialect):
         inputs = PatternInputs(ir.GraphBuilder(name))
         returned = getattr(instance, name)(inputs)
