@@ -140,7 +140,8 @@ Operand operand_of(nb::handle value, const c10::TypePtr& declared) {
 }
 
 void add_call(Program& program, const std::string& op, const std::string& overload,
-              const nb::sequence& arguments, const std::vector<int64_t>& results) {
+              const nb::sequence& arguments, const std::vector<int64_t>& results,
+              const std::string& pass) {
   const c10::OperatorHandle handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str());
   const c10::FunctionSchema& schema = handle.schema();
@@ -152,7 +153,7 @@ void add_call(Program& program, const std::string& op, const std::string& overlo
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     operands.push_back(operand_of(arguments[i], schema.arguments()[i].real_type()));
   }
-  program.add_call(handle, std::move(operands), results);
+  program.add_call(handle, std::move(operands), results, pass);
 }
 
 nb::object python_value(const c10::IValue& value) {
@@ -260,7 +261,7 @@ void bind_compiler(nb::module_& module) {
           nb::arg("place"))
       .def("new_register", [](Program& program) { return Register{program.new_register()}; })
       .def("add_call", &add_call, nb::arg("op"), nb::arg("overload"), nb::arg("arguments"),
-           nb::arg("results"))
+           nb::arg("results"), nb::arg("pass_name"))
       .def("add_host_call", &add_host_call, nb::arg("function"), nb::arg("arguments"),
            nb::arg("result"))
       .def(

@@ -66,8 +66,10 @@ Program::Step& Program::add_step(std::vector<Operand> operands, std::vector<int6
 }
 
 void Program::add_call(const c10::OperatorHandle& op, std::vector<Operand> operands,
-                       std::vector<int64_t> results) {
-  add_step(std::move(operands), std::move(results)).op = op;
+                       std::vector<int64_t> results, std::string pass) {
+  Step& step = add_step(std::move(operands), std::move(results));
+  step.op = op;
+  step.pass = std::move(pass);
 }
 
 void Program::add_host_call(HostFunction function, std::vector<Operand> operands, int64_t result) {
@@ -130,7 +132,20 @@ std::vector<c10::IValue> Program::run(std::vector<c10::IValue> values) const {
   values.resize(registers_);
   for (const size_t place : unread_inputs_) values[place] = c10::IValue();
   std::vector<c10::IValue> stack;
-  for (const Step& step : steps_) run_step(step, values, stack);
+  const Step* now = nullptr;
+  try {
+    for (const Step& step : steps_) {
+      now = &step;
+      run_step(step, values, stack);
+    }
+  } catch (c10::Error& error) {
+    if (now != nullptr && !now->pass.empty()) {
+      error.add_context("pass '" + now->pass + "' put " + now->op->schema().name() +
+                        " into the graph; BRINGUP_PASS_VERIFY=1 compares each rewrite with what "
+                        "it replaces");
+    }
+    throw;
+  }
   std::vector<c10::IValue> results;
   results.reserve(outputs_.size());
   for (const Operand& output : outputs_) results.push_back(output.value(values));

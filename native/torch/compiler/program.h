@@ -53,9 +53,9 @@ class Program {
   size_t new_register() { return registers_++; }
 
   // Each operand in the order of the schema; a result goes to the register of its number, or to
-  // none.
+  // none. `pass` is what an error of the call blames, or empty.
   void add_call(const c10::OperatorHandle& op, std::vector<Operand> operands,
-                std::vector<int64_t> results);
+                std::vector<int64_t> results, std::string pass);
   void add_host_call(HostFunction function, std::vector<Operand> operands, int64_t result);
   // One element of a list of tensors.
   void add_element(size_t list, int64_t index, size_t result);
@@ -68,6 +68,7 @@ class Program {
  private:
   struct Step {
     std::optional<c10::OperatorHandle> op;
+    std::string pass;  // that put it into the graph, or empty
     HostFunction function;
     std::vector<Operand> operands;
     std::vector<int64_t> results;

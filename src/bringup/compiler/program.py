@@ -134,7 +134,8 @@ class _Builder:
                     registers[index] = self._program.new_register()
                 self._values[user] = registers[index]
                 results[index] = registers[index].place
-        self._program.add_call(schema.name, schema.overload_name, given, results)
+        made_by = str(node.meta.get("bringup", {}).get("rule", ""))
+        self._program.add_call(schema.name, schema.overload_name, given, results, made_by)
 
     def _add_element(self, node: Any) -> None:
         if node not in self._values:  # of a list; a result has its register already

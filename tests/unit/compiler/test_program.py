@@ -278,3 +278,17 @@ def test_subgraphs_and_results_as_a_whole_run_through_python() -> None:
     graph.get_attr("inner")
     graph.output(())
     assert native_program(fx.GraphModule({"inner": torch.nn.Identity()}, graph)) is None
+
+
+def test_error_of_an_operator_that_a_pass_put_there_names_the_pass() -> None:
+    module = traced(lambda a, b: torch.mm(a, b), torch.ones(2, 3), torch.ones(3, 2))
+    (product,) = module.graph.find_nodes(op="call_function", target=aten.mm.default)
+    product.meta["bringup"] = {"rule": "FuseMine"}
+    run = native_program(module)
+    assert run is not None
+    blamed = r"(?s)cannot be multiplied.*pass 'FuseMine' put aten::mm into the graph"
+    with pytest.raises(RuntimeError, match=blamed):
+        RuntimeError, match=r"(?s)cannot be multiplied.*pass 'FuseMine' put aten::mm"
+    ):
+        run([torch.ones(2, 3), torch.ones(4, 2)])
+    assert run([torch.ones(1, 3), torch.ones(3, 1)])[0].item() == 3
