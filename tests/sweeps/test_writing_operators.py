@@ -196,6 +196,7 @@ CASES = ALL if FULL else [case for case in ALL if case.mode != "inductor"][:120]
 LISTED = [
     Case("ours_add", "row_of_buffer", "default", False, 0),
     Case("torch_add", "buffer", "capture", False, 0),
+    Case("ours_add_both", "read_again", "serve", False, 0),
 ]
 
 

@@ -101,6 +101,22 @@ Span span_of(const nb::handle item, size_t argument) {
           tensor.storage_offset()};
 }
 
+// Starts loading what span_of() will read of later arguments: with hundreds of weights that is most
+// of its time.
+void prefetch(const nb::tuple& arguments, size_t i) {
+  constexpr size_t kAhead = 6;
+  if (i + 2 * kAhead < arguments.size())
+    __builtin_prefetch(nb::handle(arguments[i + 2 * kAhead]).ptr());
+  if (i + kAhead >= arguments.size()) return;
+  const nb::handle later = arguments[i + kAhead];
+  if (!is_tensor_object(later.ptr())) return;
+  const auto* lines =
+      reinterpret_cast<const char*>(THPVariable_Unpack(later.ptr()).unsafeGetTensorImpl());
+  for (size_t offset = 0; offset < sizeof(c10::TensorImpl); offset += 64) {
+    __builtin_prefetch(lines + offset);
+  }
+}
+
 // Which arguments of a call lie within the same addresses where at least one of the two is written:
 // (argument, its storage offset, argument, its storage offset) of each pair, the lower argument
 // first. `written` has one byte for each argument.
@@ -117,6 +133,7 @@ nb::list overlaps(const nb::tuple& arguments, const nb::bytes& written) {
   }
   std::vector<std::array<int64_t, 4>> found;
   for (size_t i = 0; i < arguments.size(); ++i) {
+    prefetch(arguments, i);
     const Span span = span_of(arguments[i], i);
     if (span.begin >= highest || span.end <= lowest) continue;
     for (const Span& target : targets) {
