@@ -83,7 +83,8 @@ void Fingerprint::accept(const at::Tensor& tensor) {
 
 void FrozenWeights::add(std::string name, const at::Tensor& weight, size_t argument) {
   add_samples(weight);
-  weights_.push_back({std::move(name), argument, weight, Placement(weight), Fingerprint(weight)});
+  weights_.push_back({std::move(name), argument, weight.unsafeGetTensorImpl(), weight.tensor_data(),
+                      Placement(weight), Fingerprint(weight)});
 }
 
 void FrozenWeights::add_samples(const at::Tensor& weight) {
@@ -106,10 +107,11 @@ void FrozenWeights::add_samples(const at::Tensor& weight) {
 std::string_view FrozenWeights::difference(Weight& weight, const at::Tensor& now) {
   if (!now.defined() || !now.has_storage()) return "is no tensor now";
   const auto moved = weight.placement.difference(*now.unsafeGetTensorImpl());
-  if (!now.is_same(weight.tensor)) {
+  if (now.unsafeGetTensorImpl() != weight.tensor) {
     if (!moved.empty() || !weight.content.same_content(now)) return "is another tensor now";
     // Another tensor over the same memory: it is the one to watch.
-    weight.tensor = now;
+    weight.tensor = now.unsafeGetTensorImpl();
+    weight.memory = now.tensor_data();
     weight.content.accept(now);
     return {};
   }
@@ -121,12 +123,16 @@ std::optional<std::string> FrozenWeights::change(const Given* given) {
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (i + Placement::kAhead < weights_.size()) {
       const Weight& later = weights_[i + Placement::kAhead];
-      later.placement.prefetch(later.tensor.unsafeGetTensorImpl());
+      later.placement.prefetch(given != nullptr ? later.tensor
+                                                : later.memory.unsafeGetTensorImpl());
     }
     Weight& weight = weights_[i];
-    const at::Tensor& now = given != nullptr ? (*given)(weight.argument) : weight.tensor;
-    const auto how = difference(weight, now);
-    if (!how.empty()) return changed_message(weight, how);
+    if (given != nullptr) {
+      const auto how = difference(weight, (*given)(weight.argument));
+      if (!how.empty()) return changed_message(weight, how);
+    } else if (weight.content.was_counted(*weight.memory.unsafeGetTensorImpl())) {
+      return changed_message(weight, "was written");
+    }
   }
   // The memory is where it was: the addresses hold.
   for (const Sample& sample : samples_[next_group_++ % kSampleGroups]) {
@@ -140,11 +146,9 @@ std::optional<std::string> FrozenWeights::change(const Given* given) {
 
 std::optional<std::string> FrozenWeights::refresh() {
   for (Weight& weight : weights_) {
-    auto how = weight.placement.difference(*weight.tensor.unsafeGetTensorImpl());
-    if (how.empty() && !weight.content.same_content(weight.tensor)) how = "was written";
-    if (!how.empty()) return changed_message(weight, how);
+    if (!weight.content.same_content(weight.memory)) return changed_message(weight, "was written");
   }
-  for (Weight& weight : weights_) weight.content.accept(weight.tensor);
+  for (Weight& weight : weights_) weight.content.accept(weight.memory);
   return std::nullopt;
 }
 

@@ -44,17 +44,18 @@ class FrozenWeights {
   using Given = std::function<const at::Tensor&(size_t argument)>;
 
   // Which weight changed and how, "the weight 'w' was frozen into the compiled graph and was
-  // written"; none when none did. Without `given` it looks at the tensors that were frozen.
+  // written"; none when none did. Without `given` it looks at the memory that was frozen: that a
+  // tensor has other memory now is then another's to see.
   std::optional<std::string> change(const Given* given);
 
   // Reads every element: what has the content that was folded counts as unchanged from now on.
   // Returns what has not.
   std::optional<std::string> refresh();
 
-  // Calls fn(tensor) for every weight.
+  // Calls fn(argument, memory) for every weight: its position, and a tensor over its memory.
   template <class Fn>
   void for_each(Fn&& fn) const {
-    for (const Weight& weight : weights_) fn(weight.tensor);
+    for (const Weight& weight : weights_) fn(weight.argument, weight.memory);
   }
 
   // What was folded from the weights. Nobody but the compiled graph has it.
@@ -65,7 +66,8 @@ class FrozenWeights {
   struct Weight {
     std::string name;
     size_t argument;
-    at::Tensor tensor;
+    const c10::TensorImpl* tensor;  // compared only: torch.utils.swap_tensors allows no owner
+    at::Tensor memory;              // the same memory and version counter, kept
     Placement placement;
     Fingerprint content;
   };

@@ -96,8 +96,8 @@ void Watch::add_slot(nb::dict dict, nb::object key, std::string name, bool compa
   }
   const c10::TensorImpl* tensor = impl;
   if (placement) placed_.push_back(slots_.size());
-  slots_.push_back({std::move(key), 0, nb::borrow(value), std::move(placement), tensor,
-                    frozen_tensors_.contains(tensor), std::move(name)});
+  slots_.push_back(
+      {std::move(key), 0, nb::borrow(value), std::move(placement), tensor, std::move(name)});
   if (dictionaries_.empty() || !dictionaries_.back().dict.is(dict)) {
     dictionaries_.push_back({std::move(dict), kUnknown, slots_.size() - 1, slots_.size()});
   }
@@ -121,7 +121,7 @@ void Watch::add_list(nb::list list, std::string name) {
 
 void Watch::prefetch(const DictionarySlot& slot) {
   __builtin_prefetch(slot.value.ptr());
-  if (!slot.is_frozen) slot.placement->prefetch(slot.tensor);
+  slot.placement->prefetch(slot.tensor);
 }
 
 // Asks the entry where it was last, which takes a few nanoseconds, before it looks the key up.
@@ -162,12 +162,12 @@ void Watch::reread(const Mirror& mirror) {
   }
 }
 
-void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights) {
+void Watch::add_frozen(std::shared_ptr<FrozenWeights> weights, const FrozenWeights::Given& given) {
   if (std::ranges::find(frozen_, weights) != frozen_.end()) return;
-  weights->for_each([&](const at::Tensor& weight) {
-    storages_.insert(weight.storage().unsafeGetStorageImpl());
-    frozen_storages_.insert(weight.storage().unsafeGetStorageImpl());
-    frozen_tensors_.insert(weight.unsafeGetTensorImpl());
+  weights->for_each([&](size_t argument, const at::Tensor& memory) {
+    add_tensor(given(argument), "");
+    storages_.insert(memory.storage().unsafeGetStorageImpl());
+    frozen_storages_.insert(memory.storage().unsafeGetStorageImpl());
   });
   for (const at::Tensor& constant : weights->constants()) ignore_tensor(constant);
   frozen_.push_back(std::move(weights));
@@ -195,8 +195,7 @@ std::optional<std::string> Watch::change() {
     DictionarySlot& slot = slots_[placed_[i]];
     // It is a tensor: no need to ask, which is slow for a Parameter.
     const c10::TensorImpl* tensor = THPVariable_Unpack(slot.value.ptr()).unsafeGetTensorImpl();
-    const bool same = slot.is_frozen && tensor == slot.tensor;
-    if (same || slot.placement->holds(*tensor)) continue;
+    if (slot.placement->holds(*tensor)) continue;
     std::string how = difference(slot, slot.value.ptr());
     if (!how.empty()) return slot.name + " " + how;
   }

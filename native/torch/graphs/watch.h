@@ -55,8 +55,8 @@ class Watch {
   // Whether nodes of the graph read the memory of `former`, and `now` is elsewhere or read
   // otherwise.
   bool is_replaced(const at::Tensor& former, const at::Tensor& now) const;
-  // Weights that a compiled function folded, and that was captured.
-  void add_frozen(std::shared_ptr<FrozenWeights> weights);
+  // Weights that a compiled function folded, and that was captured when it was given `given`.
+  void add_frozen(std::shared_ptr<FrozenWeights> weights, const FrozenWeights::Given& given);
 
   // What is different from the capture, in words; none when nothing is.
   std::optional<std::string> change();
@@ -85,7 +85,6 @@ class Watch {
     nanobind::object value;
     std::optional<Placement> placement;  // of a tensor
     const c10::TensorImpl* tensor;       // the same one's
-    bool is_frozen;                      // FrozenWeights compares its placement
     std::string name;
   };
 
@@ -120,7 +119,6 @@ class Watch {
   std::vector<std::shared_ptr<FrozenWeights>> frozen_;
   std::unordered_set<const c10::StorageImpl*> storages_;  // compared only
   std::unordered_set<const c10::StorageImpl*> frozen_storages_;
-  std::unordered_set<const c10::TensorImpl*> frozen_tensors_;
 };
 
 }  // namespace bringup::torch_ext::graphs

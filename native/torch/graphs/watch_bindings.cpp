@@ -29,20 +29,26 @@ PyType_Slot watch_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_w
                              {Py_tp_clear, reinterpret_cast<void*>(clear_watch)},
                              {0, nullptr}};
 
-std::optional<std::string> change_of(FrozenWeights& weights, const nb::list& arguments) {
-  const at::Tensor none;
-  const FrozenWeights::Given given = [&](size_t argument) -> const at::Tensor& {
+// `arguments` outlives what it returns.
+FrozenWeights::Given among(const nb::list& arguments) {
+  return [&arguments](size_t argument) -> const at::Tensor& {
+    static const at::Tensor none;
     PyObject* item = PyList_GetItem(arguments.ptr(), static_cast<Py_ssize_t>(argument));
     if (item == nullptr) throw nb::python_error();
     return is_tensor_object(item) ? THPVariable_Unpack(item) : none;
   };
+}
+
+std::optional<std::string> change_of(FrozenWeights& weights, const nb::list& arguments) {
+  const FrozenWeights::Given given = among(arguments);
   return weights.change(&given);
 }
 
 // What was folded from the weights runs now: a capture under way on this thread depends on them.
-void join_capture(const std::shared_ptr<FrozenWeights>& weights) {
+void join_capture(const std::shared_ptr<FrozenWeights>& weights, const nb::list& arguments) {
   const Recorder* recorder = Recorder::current();
-  if (recorder != nullptr && !recorder->paused()) recorder->watch()->add_frozen(weights);
+  if (recorder == nullptr || recorder->paused()) return;
+  recorder->watch()->add_frozen(weights, among(arguments));
 }
 
 }  // namespace
@@ -53,7 +59,7 @@ void bind_watch(nb::module_& module) {
       .def("add", &FrozenWeights::add, nb::arg("name"), nb::arg("weight"), nb::arg("argument"))
       .def("set_constants", &FrozenWeights::set_constants, nb::arg("constants"))
       .def("change", &change_of, nb::arg("arguments"))
-      .def("join_capture", &join_capture);
+      .def("join_capture", &join_capture, nb::arg("arguments"));
   nb::class_<ReadVersions>(module, "ReadVersions")
       .def("name", &ReadVersions::name, nb::arg("tensor"), nb::arg("name"))
       .def("settle", &ReadVersions::settle, nb::arg("without"))

@@ -4,8 +4,8 @@ In reading order: `apply_passes` (any graph, in place) and `last_report`, `dynam
 (torch.compile), `inductor_hooks` (passes in plain Inductor), `mine` (what repeats in a graph),
 `register_replacement` (a pass from two torch functions), `bisect` (what makes a result wrong),
 `bucket_ladder` (padded lengths with the least padding), `captures` (what captured graphs take),
-`compile_file` (a model's file into another), `AtenDialect` (what torch's operators are), `onnx`
-(ONNX models).
+`frozen_models` (what frozen weights take), `compile_file` (a model's file into another),
+`AtenDialect` (what torch's operators are), `onnx` (ONNX models).
 
 Each is imported when it is asked for: ONNX models need no torch.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bringup.compiler.bisection import Bisection, Culprit, bisect
     from bringup.compiler.buckets import bucket_for, bucket_ladder
     from bringup.compiler.captured import CaptureReport, captures
+    from bringup.compiler.frozen import FrozenReport, frozen_models
     from bringup.compiler.inductor import InductorPass, inductor_hooks
     from bringup.compiler.mining import mine
     from bringup.compiler.offline import compile_file
@@ -40,6 +41,7 @@ __all__ = [
     "CaptureReport",
     "CompileOptions",
     "Culprit",
+    "FrozenReport",
     "InductorPass",
     "apply_passes",
     "bisect",
@@ -48,6 +50,7 @@ __all__ = [
     "captures",
     "compile_file",
     "dynamo_backend",
+    "frozen_models",
     "inductor_hooks",
     "last_report",
     "mine",
@@ -64,6 +67,7 @@ _names = lazily(
         "bisection": "Bisection Culprit bisect",
         "buckets": "bucket_for bucket_ladder",
         "captured": "CaptureReport captures",
+        "frozen": "FrozenReport frozen_models",
         "inductor": "InductorPass inductor_hooks",
         "mining": "mine",
         "offline": "compile_file",

@@ -61,6 +61,7 @@ def dynamo_backend(
         fw_compiler=compilation.training, inference_compiler=compilation.inference
     )
     compiled = compiler(module, example_inputs)
+    compilation.forget_weights()
     return as_traced_or_eagerly(
         compiled, module.forward, example_inputs, compilation.written, compilation.name
     )
@@ -103,6 +104,12 @@ class _Compilation:
             _LOG.log(level, "%s: no weight is frozen: %s", self.name, reason)
             return frozenset()
         return frozenset(weight.index for weight in self._weights if weight.source in owned)
+
+    def forget_weights(self) -> None:
+        """Own no parameter any longer than the compile takes: torch.utils.swap_tensors exchanges
+        none that others own, too.
+        """
+        self._weights = []
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """A graph that no gradient is asked of."""

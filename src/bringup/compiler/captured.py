@@ -279,7 +279,12 @@ class _Captured:
             for index, item in enumerate(arguments)
             if isinstance(item, torch.Tensor) and index not in static
         }
-        given = [slots.get(index, item) for index, item in enumerate(arguments)]
+        # a weight's memory is kept, not the tensor: torch.utils.swap_tensors allows no other owner
+        given = [
+            item.detach() if isinstance(item, torch.Tensor) and index in static else item
+            for index, item in enumerate(arguments)
+        ]
+        given = [slots.get(index, item) for index, item in enumerate(given)]
         self._copied = tuple(slots)
         self._static = static
         self._kept = [item for index, item in enumerate(given) if index in static]

@@ -10,7 +10,7 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
-__all__ = ["NotFrozenError", "owned_in_evaluation"]
+__all__ = ["NotFrozenError", "owned_in_evaluation", "root_and_path", "root_named"]
 
 
 class NotFrozenError(Exception):
@@ -42,6 +42,27 @@ def owned_in_evaluation(sources: Iterable[Any]) -> list[Any]:
     for root in roots:
         install_guard(AttrSource(root, "training").make_guard(GuardBuilder.CONSTANT_MATCH))
     return owned
+
+
+def root_and_path(source: Any) -> tuple[str | None, str]:
+    """Dynamo's word for the outermost module that a source is taken from, and what follows it; None
+    where there is no module, or its word does not begin the source's.
+    """
+    output = getattr(_translator(), "output", None)
+    if output is None:
+        return None, ""
+    known: dict[Any, Any] = {}
+    owners = [item for item in _bases(source) if _is_module(item, output, known)]
+    if not owners:
+        return None, ""
+    root, whole = _text(owners[-1]), _text(source)
+    return (root, whole[len(root) :]) if whole.startswith(root) else (None, "")
+
+
+def root_named(name: str) -> Any:
+    """The module that `root_and_path` has this word for, while Dynamo compiles."""
+    output = _translator().output
+    return eval(name, {"L": output.local_scope, "G": output.global_scope})
 
 
 def _translator() -> Any:

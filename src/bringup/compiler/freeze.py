@@ -1,12 +1,10 @@
-"""Weights as constants: found among the inputs of a compiled graph, and watched at every call."""
+"""Weights as constants: found among the inputs of a compiled graph."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +17,9 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import is_fake
 
-from bringup._native import torch_library
 from bringup.compiler.aten import ordinary_torch
+from bringup.compiler.dynamo import root_and_path
 from bringup.compiler.inner import BoxedFunction
-from bringup.errors import ContractError
 
 __all__ = [
     "Built",
@@ -31,8 +28,6 @@ __all__ = [
     "drop_unused_constants",
     "freeze_weights",
     "placed",
-    "refolding",
-    "watched",
     "weights_of",
     "written_inputs",
 ]
@@ -46,7 +41,8 @@ class Weight:
     (see `placed`) of the graph that it made.
 
     `argument` is its number among the arguments of the Dynamo graph, and `source` Dynamo's word for
-    where it is; None for one of the graph's own parameters and buffers.
+    where it is; None for one of the graph's own parameters and buffers. `root` is the word for the
+    outermost module that owns it, where there is one, and `path` goes on from there.
     """
 
     index: int
@@ -54,6 +50,8 @@ class Weight:
     tensor: Any
     argument: int | None = None
     source: Any = None
+    root: str | None = None
+    path: str = ""
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
@@ -67,7 +65,9 @@ def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
     for index, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
         if isinstance(example, torch.Tensor) and _is_static(node, example) and not is_fake(example):
             source = getattr(node.meta.get("grapharg"), "source", None)
-            weights.append(Weight(len(own) + index, _name_of(node), example, index, source))
+            root, path = (None, "") if source is None else root_and_path(source)
+            place = len(own) + index
+            weights.append(Weight(place, _name_of(node), example, index, source, root, path))
     return weights
 
 
@@ -152,102 +152,6 @@ def drop_unused_constants(aten: Any) -> None:
             if node.target not in used and hasattr(aten, str(node.target)):
                 delattr(aten, str(node.target))
     aten.recompile()
-
-
-def watched(built: Built) -> BoxedFunction:
-    """Its `run`, but every call first checks that the frozen weights are the same and unchanged.
-
-    Raises `ContractError` naming the weight otherwise. The check sees another tensor, other memory
-    or shape, a moved version counter and, where the host can read the memory, one element of each
-    weight, another one at each call: a sparse write through `.data` or NumPy can go unseen.
-    """
-    watch, run = _watch(built.frozen), built.run
-    watch.set_constants(built.constants)
-
-    def run_watched(arguments: list[Any]) -> Any:
-        change = watch.change(arguments)
-        if change is not None:
-            raise ContractError(
-                f"{change}: call torch.compiler.reset() to compile again, or compile "
-                'with options={"freeze": True, "on_weight_change": "refold"} or without freezing'
-            )
-        watch.join_capture()
-        return run(arguments)
-
-    run_watched._boxed_call = True  # type: ignore[attr-defined]
-    return run_watched
-
-
-def refolding(
-    built: Built,
-    build: Callable[[Sequence[Weight]], Built],
-    *,
-    most: int | None = None,
-    on_unfrozen: Callable[[Sequence[Weight]], object] = lambda weights: None,
-) -> BoxedFunction:
-    """Its `run`, but a call that finds a frozen weight changed first builds it anew, by `build`.
-
-    A weight found changed more than `most` times (None: without end) is frozen no longer:
-    `on_unfrozen` is told which. Where no version counter says which weight was written, it is any.
-    """
-    lock = threading.Lock()
-    current = _Watched(built)
-    changes: Counter[int] = Counter()
-
-    def run_refolding(arguments: list[Any]) -> Any:
-        nonlocal current
-        with lock:
-            if current.watch.change(arguments) is not None:
-                changes.update(current.changed(arguments))
-                weights = [
-                    dataclasses.replace(weight, tensor=arguments[weight.index])
-                    for weight in current.built.frozen
-                ]
-                kept = [w for w in weights if most is None or changes[w.index] <= most]
-                if len(kept) < len(weights):
-                    on_unfrozen([weight for weight in weights if weight not in kept])
-                # what is watched is what was there before it was folded
-                watch = _watch(kept)
-                current = _Watched(build(kept), watch)
-            watched = current
-        watched.watch.join_capture()
-        return watched.built.run(arguments)
-
-    run_refolding._boxed_call = True  # type: ignore[attr-defined]
-    return run_refolding
-
-
-class _Watched:
-    """A compiled graph and the watch of its frozen weights."""
-
-    def __init__(self, built: Built, watch: Any = None) -> None:
-        self.built = built
-        self.watch = _watch(built.frozen) if watch is None else watch
-        self.watch.set_constants(built.constants)
-        self._versions = [_version(weight.tensor) for weight in built.frozen]
-
-    def changed(self, arguments: Sequence[Any]) -> list[int]:
-        """The positions of weights that are other tensors, or were written; all if none shows."""
-        indices = [weight.index for weight in self.built.frozen]
-        found = [
-            weight.index
-            for weight, version in zip(self.built.frozen, self._versions, strict=True)
-            if arguments[weight.index] is not weight.tensor
-            or _version(arguments[weight.index]) != version
-        ]
-        return found or indices
-
-
-def _version(tensor: Any) -> int | None:
-    return None if tensor.is_inference() else tensor._version
-
-
-def _watch(frozen: Sequence[Weight]) -> Any:
-    watch = torch_library("freezing weights").graphs.FrozenWeights()
-    with ordinary_torch():
-        for weight in frozen:
-            watch.add(weight.name, weight.tensor, weight.index)
-    return watch
 
 
 def _is_static(node: Any, example: Any) -> bool:

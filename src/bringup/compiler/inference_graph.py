@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,16 +10,16 @@ from torch import fx
 
 from bringup import settings
 from bringup.compiler.buckets import padded_calls
+from bringup.compiler.dynamo import root_named
 from bringup.compiler.freeze import (
     Built,
     Weight,
     constants_of,
     drop_unused_constants,
     freeze_weights,
-    refolding,
-    watched,
     written_inputs,
 )
+from bringup.compiler.frozen import FrozenModels
 from bringup.compiler.in_place import unwrap_writes, write_inputs_in_place
 from bringup.compiler.inner import BoxedFunction, computes
 from bringup.compiler.options import CompileOptions
@@ -71,37 +70,30 @@ class InferenceGraph:
     def compile(self, to_freeze: Sequence[Weight]) -> BoxedFunction:
         """What runs it. Weights that it writes are not frozen, whatever `to_freeze` says."""
         frozen = [weight for weight in to_freeze if weight.index not in self._written]
-        if frozen and self._options.weight_dtype != "float32":
-            return self._narrowed_at_first_call(frozen)
-        return self._watched(frozen, ())
-
-    def _watched(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int]) -> BoxedFunction:
-        built = self._build(to_freeze, narrow_layers)
-        if not built.frozen:
-            return built.run
-        if not self._options.refolds:
-            return watched(built)
-        return refolding(
-            built,
-            self._build,
-            most=None if self._options.freeze else _MOST_CHANGES,
-            on_unfrozen=self._say_unfrozen,
+        if not frozen:
+            return self.build(()).run
+        options = self._options
+        models = FrozenModels(
+            self._name,
+            frozen,
+            self._build_narrowed,
+            self.build if options.refolds else None,
+            None if options.freeze else _MOST_CHANGES,
         )
+        if options.weight_dtype == "float32":  # else the first call's results say what may be less
+            models.add(self.build(frozen), _roots_of(frozen))
 
-    def _narrowed_at_first_call(self, to_freeze: Sequence[Weight]) -> BoxedFunction:
-        """Packed weights in fewer bits, where the results of the first call allow it."""
-        lock = threading.Lock()
-        run: BoxedFunction | None = None
+        def run_frozen(arguments: list[Any]) -> Any:
+            return models.run(arguments)
 
-        def run_narrowed(arguments: list[Any]) -> Any:
-            nonlocal run
-            with lock:
-                if run is None:
-                    run = self._watched(to_freeze, self._layers_to_narrow(to_freeze, arguments))
-            return run(arguments)
+        run_frozen._boxed_call = True  # type: ignore[attr-defined]
+        return run_frozen
 
-        run_narrowed._boxed_call = True  # type: ignore[attr-defined]
-        return run_narrowed
+    def _build_narrowed(self, to_freeze: Sequence[Weight], arguments: list[Any]) -> Built:
+        """Packed weights in fewer bits, where the results of this call allow it."""
+        if self._options.weight_dtype == "float32":
+            return self.build(to_freeze)
+        return self.build(to_freeze, self._layers_to_narrow(to_freeze, arguments))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _layers_to_narrow(
@@ -122,8 +114,10 @@ class InferenceGraph:
         frozen, constants = freeze_weights(graph, to_freeze)
         return graph, self._rewrite(graph, constants), frozen
 
-    def _build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
-        """Weights that changed are packed in float32: nobody has looked at them yet."""
+    def build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
+        """The graph with these weights folded in. Layers are packed in float32 unless they are
+        named: weights that changed nobody has looked at yet.
+        """
         graph, run, frozen = self._rewritten(to_freeze)
         if run is None:
             if narrow_layers:
@@ -188,9 +182,11 @@ class InferenceGraph:
             return None
         return found
 
-    def _say_unfrozen(self, weights: Sequence[Weight]) -> None:
-        names = ", ".join(weight.name for weight in weights)
-        _LOG.warning("%s: no longer frozen, since they go on changing: %s", self._name, names)
+
+def _roots_of(weights: Sequence[Weight]) -> tuple[Any, ...] | None:
+    """The outermost modules that own weights, while Dynamo compiles; None where one has none."""
+    names = {weight.root: None for weight in weights}
+    return None if None in names else tuple(root_named(str(name)) for name in names)
 
 
 def _copied(graph: Any) -> Any:
