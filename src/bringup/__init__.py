@@ -7,10 +7,12 @@ touched until a system is used. In reading order: `jit`, `ops`, `devices`, `grap
 
 from __future__ import annotations
 
+from bringup._device_attributes import GRAPHS, register_module_attribute
 from bringup._version import __version__
 
 TYPE_CHECKING = False  # importing `typing` for it takes most of the time of this import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from bringup import (
@@ -53,6 +55,14 @@ def __getattr__(name: str) -> ModuleType:
 
         return importlib.import_module(f"bringup.{name}")
     raise AttributeError(f"module 'bringup' has no attribute {name!r}")
+
+
+def _of_graphs(name: str) -> Callable[[], object]:
+    return lambda: getattr(__getattr__("graphs"), name)
+
+
+for _attribute, _name in GRAPHS.items():
+    register_module_attribute(_attribute, _of_graphs(_name))
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bringup._device_attributes import register_module_attribute
 from bringup._lazy import lazily
 from bringup.devices import sim
 from bringup.devices._dispatch import (
@@ -60,7 +61,6 @@ from bringup.devices._memory import (
     register_host_memory,
 )
 from bringup.devices._python_driver import DeviceProps, PythonDriver
-from bringup.devices._registry import register_module_attribute
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 from bringup.devices._stubs import DispatchStub, dispatch_stubs
 

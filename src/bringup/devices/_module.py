@@ -14,8 +14,8 @@ from uuid import UUID
 
 import torch
 
-from bringup import _native
-from bringup.devices import _registry, _submodules
+from bringup import _device_attributes, _native
+from bringup.devices import _submodules
 from bringup.errors import DeviceError, KernelError
 
 __all__ = ["DeviceModule", "DeviceProperties"]
@@ -131,14 +131,14 @@ class DeviceModule(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         try:
-            value = _registry.resolve(name)
+            value = _device_attributes.resolve(name)
         except KeyError:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
         setattr(self, name, value)
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_registry.names()})
+        return sorted({*super().__dir__(), *_device_attributes.names()})
 
     def _index(self, device: DeviceLike) -> int:
         index = device if device is None or isinstance(device, int) else self._index_of(device)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.profiler
 
-from bringup.devices import _registry
+from bringup import _device_attributes
 
 __all__ = ["add_submodules", "memory_summary"]
 
@@ -77,16 +77,16 @@ def _add_module(module: ModuleType, name: str, submodule: ModuleType) -> None:
 
 
 class _Graphs(ModuleType):
-    """Captured graphs, which `bringup.graphs` brings when one of its names is asked for."""
+    """Captured graphs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__all__ = list(_registry.GRAPHS)
+        self.__all__ = list(_device_attributes.GRAPHS)
 
     def __getattr__(self, name: str) -> object:
-        if name not in _registry.GRAPHS:
+        if name not in _device_attributes.GRAPHS:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return _registry.resolve(name)
+        return _device_attributes.resolve(name)
 
 
 def _profiler() -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,6 +232,28 @@ def test_device_that_does_not_exist_is_named() -> None:
         torch.npu.synchronize("cpu")
     with pytest.raises(RuntimeError, match=r"there is no device 'npu:7': this driver has 2"):
         torch.empty(1, device="npu:7")
+
+
+GRAPH_NAMES = """
+import sys
+import torch
+from bringup import _device_attributes, devices
+
+devices.load_driver("sim")
+assert "bringup.graphs" not in sys.modules
+for name in _device_attributes.GRAPHS:
+    assert name in dir(torch.npu) and name in torch.npu.graphs.__all__, name
+assert torch.npu.ExternalEvent and torch.npu.graph_pool_handle()
+from bringup import graphs
+for name, ours in _device_attributes.GRAPHS.items():
+    assert getattr(torch.npu, name) is getattr(torch.npu.graphs, name), name
+    assert getattr(torch.npu, name) is getattr(graphs, ours), name
+"""
+
+
+def test_names_of_captured_graphs_are_there_before_anybody_imports_them() -> None:
+    run = subprocess.run([sys.executable, "-c", GRAPH_NAMES], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_module_attributes_are_made_when_asked_for() -> None:

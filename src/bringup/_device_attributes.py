@@ -1,25 +1,30 @@
-"""Lazy attributes of `torch.<device>`, which other packages add before or after a driver loads."""
+"""Attributes of `torch.<device>` that packages add before or after a driver loads. Below them all:
+neither the package that brings one nor the device module imports the other.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+TYPE_CHECKING = False  # importing `typing` for it takes longer than this module
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["GRAPHS", "names", "register_module_attribute", "resolve"]
 
-_factories: dict[str, Callable[[], object]] = {}
+GRAPHS = {
+    "ExternalEvent": "ExternalEvent",
+    "NPUGraph": "CapturedGraph",
+    "graph": "capture",
+    "graph_pool_handle": "graph_pool_handle",
+    "graph_task_group_begin": "graph_task_group_begin",
+    "graph_task_group_end": "graph_task_group_end",
+    "graph_task_update_begin": "graph_task_update_begin",
+    "graph_task_update_end": "graph_task_update_end",
+    "is_current_stream_capturing": "is_current_stream_capturing",
+    "make_graphed_callables": "make_graphed_callables",
+}
+"""What torch_npu calls captured graphs by, and the name in `bringup.graphs`."""
 
-GRAPHS = (
-    "NPUGraph",
-    "graph",
-    "graph_task_group_begin",
-    "graph_task_group_end",
-    "graph_task_update_begin",
-    "graph_task_update_end",
-    "is_current_stream_capturing",
-    "make_graphed_callables",
-)
-"""What `bringup.graphs` registers when it is imported, which asking for one of them does."""
+_factories: dict[str, Callable[[], object]] = {}
 
 
 def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
@@ -42,11 +47,9 @@ def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
 
 def resolve(name: str) -> object:
     """The value of a registered attribute; `KeyError` for any other name."""
-    if name in GRAPHS and name not in _factories:
-        importlib.import_module("bringup.graphs")
     return _factories[name]()
 
 
 def names() -> list[str]:
     """The names that `resolve` knows."""
-    return sorted({*_factories, *GRAPHS})
+    return sorted(_factories)
