@@ -22,7 +22,7 @@ namespace {
 using c10::IValue;
 using Arguments = std::vector<IValue>;
 
-constexpr size_t kMostCopied = size_t{1} << 20;  // bytes of arguments for a trial
+constexpr size_t kMostCopied = size_t{1} << 20;  // bytes of arguments, and of results, for a trial
 
 // A number whose value nobody may ask for: every other question raises, too.
 class UnreadNumber final : public c10::SymNodeImpl {
@@ -71,11 +71,10 @@ bool is_moderate(const IValue& value) {
 }
 
 void check_results(const std::string& op, const OperatorNode::Call& call,
-                   const std::vector<IValue>& results, bool dtypes) {
+                   const std::vector<IValue>& results) {
   size_t next = 0;
   for (const IValue& result : results) {
-    for_each_tensor(result,
-                    [&](const at::Tensor& tensor) { call.check(op, next++, tensor, dtypes); });
+    for_each_tensor(result, [&](const at::Tensor& tensor) { call.check(op, next++, tensor); });
   }
   call.check_count(op, next);
 }
@@ -94,14 +93,12 @@ Arguments fakes_of(const c10::FunctionSchema& schema, Arguments arguments) {
   return arguments;
 }
 
-// `dtypes`: whether theirs count. Some fakes of torch give others than the kernel.
-void run_fake(const std::string& op, const OperatorNode::Call& call, const Arguments& arguments,
-              bool dtypes) {
+Arguments run_fake(const OperatorNode::Call& call, const Arguments& arguments) {
   Arguments stack = fakes_of(*call.schema, arguments);
   const auto keys = call.keys.remove_backend(c10::BackendComponent::CPUBit) |
                     c10::DispatchKeySet(c10::DispatchKey::Meta);
   call.op.redispatchBoxed(keys, &stack);
-  check_results(op, call, stack, dtypes);
+  return stack;
 }
 
 // The arguments over memory of their own.
@@ -131,7 +128,7 @@ void run_trial(const std::string& op, const OperatorNode::Call& call, const Argu
   const int generator = RandomTraits(call.op).generator();
   if (generator >= 0) stack[static_cast<size_t>(generator)] = call_generator({});
   call.op.redispatchBoxed(call.keys, &stack);
-  check_results(op, call, stack, true);
+  check_results(op, call, stack);
   size_t next = 0;
   for (const IValue& result : stack) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
@@ -155,11 +152,18 @@ std::exception_ptr error_of(Call&& call) {
   return nullptr;
 }
 
-size_t bytes_of_all(const Arguments& arguments) {
+size_t bytes_of_all(const Arguments& values) {
   size_t bytes = 0;
-  for (const IValue& argument : arguments) {
-    for_each_tensor(argument, [&](const at::Tensor& t) { bytes += t.storage().nbytes(); });
+  for (const IValue& value : values) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) { bytes += tensor.storage().nbytes(); });
   }
+  return bytes;
+}
+
+// Of what the operator would give, as far as its fake knows.
+size_t bytes_given(const OperatorNode::Call& call, const Arguments& arguments) {
+  size_t bytes = 0;
+  error_of([&] { bytes = bytes_of_all(run_fake(call, arguments)); });
   return bytes;
 }
 
@@ -172,7 +176,8 @@ bool OperatorNode::is_unread(size_t index, const Arguments& arguments) const {
     Arguments others = arguments;
     const auto value = unread(others[index]);
     if (value) others[index] = *value;
-    unread_[index] = value && !error_of([&] { run_fake(op(), call_, others, true); });
+    unread_[index] =
+        value && !error_of([&] { check_results(op(), call_, run_fake(call_, others)); });
   }
   return *unread_[index];
 }
@@ -202,17 +207,17 @@ void OperatorNode::check_arguments(const Arguments& arguments, const Arguments& 
     text |= value.isString() || former[i].isString();
   }
   if (!any) return;
-  const bool can_try = of_torch && !RandomTraits(call_.op).draws_inside() &&
-                       (text || bytes_of_all(arguments) <= kMostCopied);
-  const auto by_fake = error_of([&] { run_fake(op(), call_, arguments, !can_try); });
-  if (by_fake && !error_of([&] { run_fake(op(), call_, former, !can_try); })) {
-    std::rethrow_exception(by_fake);
-  }
-  if (!can_try) return;
-  const auto by_trial = error_of([&] { run_trial(op(), call_, arguments); });
-  if (by_trial && !error_of([&] { run_trial(op(), call_, former); })) {
-    std::rethrow_exception(by_trial);
-  }
+  const bool is_small =
+      bytes_of_all(arguments) <= kMostCopied && bytes_given(call_, arguments) <= kMostCopied;
+  const bool can_try = of_torch && !RandomTraits(call_.op).draws_inside() && (text || is_small);
+  const auto error_with = [&](const Arguments& values) {
+    return error_of([&] {
+      if (can_try) return run_trial(op(), call_, values);
+      check_results(op(), call_, run_fake(call_, values));
+    });
+  };
+  const auto error = error_with(arguments);
+  if (error && !error_with(former)) std::rethrow_exception(error);
 }
 
 }  // namespace bringup::torch_ext::graphs

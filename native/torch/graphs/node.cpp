@@ -35,6 +35,11 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
   }
 }
 
+bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
+  return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
+         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
 }  // namespace
 
 std::string Node::description() const {
@@ -302,13 +307,12 @@ void OperatorNode::learn_allocations(Replay& replay) {
   stack.clear();
 }
 
-void OperatorNode::Call::check(const std::string& name, size_t number, const at::Tensor& result,
-                               bool dtype) const {
+void OperatorNode::Call::check(const std::string& name, size_t number,
+                               const at::Tensor& result) const {
   TORCH_CHECK(number < outputs.size(), name, " gives more tensors than when it was captured");
   const at::Tensor& captured = outputs[number].tensor;
-  const bool fits =
-      captured.sizes() == result.sizes() && (!dtype || captured.dtype() == result.dtype());
-  TORCH_CHECK(fits, name, " gives ", describe_shape(result), " and, when it was captured, ",
+  TORCH_CHECK(captured.sizes() == result.sizes() && captured.dtype() == result.dtype(), name,
+              " gives ", describe_shape(result), " and, when it was captured, ",
               describe_shape(captured),
               ": a captured graph has fixed shapes and dtypes, capture again");
 }
@@ -325,8 +329,13 @@ void OperatorNode::settle_outputs(const std::vector<c10::IValue>& results) const
     for_each_tensor(result, [&](const at::Tensor& tensor) {
       call_.check(op(), next, tensor);
       const Output& output = call_.outputs[next++];
-      if (output.fixed || tensor.storage().data() == output.address) return;
-      output.tensor.copy_(tensor);
+      if (output.fixed) return;
+      const bool in_place = tensor.storage().data() == output.address;
+      if (!in_place) {
+        output.tensor.copy_(tensor);
+      } else if (!is_laid_out_as(tensor, output.tensor)) {  // another value, other strides
+        output.tensor.copy_(tensor.clone());
+      }
     });
   }
   call_.check_count(op(), next);

@@ -222,8 +222,7 @@ class OperatorNode final : public Node {
   };
   struct Call {
     // Raise where results are others than when it was captured.
-    void check(const std::string& name, size_t number, const at::Tensor& result,
-               bool dtype = true) const;
+    void check(const std::string& name, size_t number, const at::Tensor& result) const;
     void check_count(const std::string& name, size_t count) const;
 
     c10::OperatorHandle op;
