@@ -12,6 +12,7 @@
 
 #include "torch/common/tensor_caster.h"
 #include "torch/graphs/accelerator_graph.h"
+#include "torch/graphs/call_watch.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/graph.h"
@@ -331,6 +332,7 @@ void bind_recorder(nb::module_& module) {
 void bind_graphs(nb::module_& module) {
   nb::register_exception_translator(&translate);
   bind_watch(module);
+  bind_call_watch(module);
   bind_event(module);
   bind_memory_pool(module);
   bind_graph(module);

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,82 +10,63 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules import module as torch_module
 
+from bringup._native import torch_library
 from bringup.graphs._compare import Snapshot, snapshots
 from bringup.graphs._reachable import local_variables
 
-__all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker"]
+__all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker", "steps_followed"]
 
 
 class _Current(threading.local):
-    """The tracker of this thread, while it captures."""
+    """What this thread follows, while it captures."""
 
     tracker: ScopeTracker | None = None
+    steps: tuple[Callable[[Any], None], Callable[[Any], None]] | None = None
 
 
 _current = _Current()
 
 
-def _before_module(module: torch.nn.Module, args: Any) -> None:
+def _module_entered(frame: FrameType) -> None:
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.enter_module(module, args, sys._getframe(1))
+        call = local_variables(frame)
+        _current.tracker.enter_module(call["self"], call["args"], call["kwargs"])
 
 
-def _after_module(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None
-) -> None:
-    # Behind an exception torch passes (module, args, result): the capture fails anyway.
+def _module_left(frame: FrameType, result: Any, _raised: bool) -> None:
     if not torch.compiler.is_compiling() and _current.tracker is not None:
-        _current.tracker.leave_module(module, args, kwargs or {}, result)
+        call = local_variables(frame)
+        _current.tracker.leave_module(call["self"], call["args"], call["kwargs"], result)
 
 
-class _ModuleHooks:
-    """The global module hooks, there while any thread captures.
-
-    Dynamo guards on the functions and on the numbers they are registered under, so both are the
-    same every time: a model that is compiled is not compiled anew for every capture.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._captures = 0
-        self._handles: tuple[Any, ...] = ()
-
-    def install(self) -> None:
-        """For one capture more."""
-        with self._lock:
-            self._captures += 1
-            if self._captures > 1:
-                return
-            if not self._handles:
-                self._handles = _registered()
-                return
-            for handle, hook in zip(self._handles, (_before_module, _after_module), strict=True):
-                handle.hooks_dict_ref()[handle.id] = hook
-                for option in handle.extra_dict_ref:
-                    option()[handle.id] = True
-
-    def remove(self) -> None:
-        """For one capture less."""
-        with self._lock:
-            self._captures -= 1
-            if self._captures == 0:
-                for handle in self._handles:
-                    handle.remove()
+def _step_entered(frame: FrameType) -> None:
+    if _current.steps is not None:
+        _current.steps[0](local_variables(frame)["args"][0])
 
 
-def _registered() -> tuple[Any, ...]:
-    before = torch_module.register_module_forward_pre_hook(_before_module)
-    after = torch_module.register_module_forward_hook(
-        _after_module, with_kwargs=True, always_call=True
-    )
-    # torch's handle leaves this mark behind, and every compiled module warns of global hooks then
-    after.extra_dict_ref += (weakref.ref(torch_module._global_forward_hooks_with_kwargs),)
-    return before, after
+def _step_left(frame: FrameType, _result: Any, raised: bool) -> None:
+    if _current.steps is not None and not raised:
+        _current.steps[1](local_variables(frame)["args"][0])
 
 
-_HOOKS = _ModuleHooks()
+def _call_watch() -> Any:
+    """Hooks for all modules or optimizers would be a part of what other threads compile."""
+    step = torch.optim.Optimizer.profile_hook_step.__code__
+    wrapper = next(c for c in step.co_consts if getattr(c, "co_name", "") == "wrapper")
+    module = torch.nn.Module._wrapped_call_impl.__code__
+    watched = [(module, _module_entered, _module_left), (wrapper, _step_entered, _step_left)]
+    return torch_library("capturing module calls").graphs.CallWatch(watched)
+
+
+@contextmanager
+def steps_followed(began: Callable[[Any], None], ended: Callable[[Any], None]) -> Iterator[None]:
+    """Tells of the steps of optimizers on this thread, while a tracker follows it."""
+    _current.steps = (began, ended)
+    try:
+        yield
+    finally:
+        _current.steps = None
 
 
 @dataclass(frozen=True)
@@ -173,18 +152,19 @@ class ScopeTracker:
         self.calls = calls
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
+        self._watch = _call_watch()
         self.called: dict[torch.nn.Module, None] = {}
         """Every module whose forward ran, outer ones first."""
 
     def start(self) -> None:
         """Follows module calls of this thread from now on."""
-        _HOOKS.install()
         _current.tracker = self
+        self._watch.start()
 
     def stop(self) -> None:
         """Follows them no more."""
+        self._watch.stop()
         _current.tracker = None
-        _HOOKS.remove()
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
@@ -196,15 +176,17 @@ class ScopeTracker:
         finally:
             self._pop_to(depth)
 
+    def pause(self, paused: bool) -> None:
+        """Follows nothing while a compiler works, which calls much and slowly then."""
+        (self._watch.stop if paused else self._watch.start)()
+
     def enter_module(
-        self, module: torch.nn.Module, args: tuple[Any, ...], caller: FrameType
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A module is being called, by torch's code in this frame."""
+        """A module is being called."""
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         first = module not in self.called and module not in self._paths
         if first or parent is None:
-            # torch gives hooks of all modules no keyword arguments before the call
-            kwargs = local_variables(caller).get("kwargs", {})
             if first:
                 self._entered(module, args, kwargs)
             if parent is None:

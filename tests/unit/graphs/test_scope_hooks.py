@@ -1,5 +1,5 @@
-"""What captures install for their time, module hooks and callbacks of Dynamo: the same every time,
-and gone afterwards.
+"""What captures install for their time: nothing that Dynamo sees in this thread or another, and
+nothing that stays.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -41,27 +42,111 @@ def test_capturing_a_compiled_module_again_does_not_compile_it_again() -> None:
         torch.testing.assert_close(result, model(torch.ones(len(result), 4)))
 
 
-def hook_counts() -> tuple[int, ...]:
+def seen_by_dynamo() -> tuple[Any, ...]:
     return (
-        len(torch_module._global_forward_pre_hooks),
-        len(torch_module._global_forward_hooks),
-        len(torch_module._global_forward_hooks_always_called),
-        len(torch_module._global_forward_hooks_with_kwargs),
+        *map(len, filter(_is_hooks, vars(torch_module).values())),
+        *map(len, filter(_is_hooks, vars(sys.modules["torch.optim.optimizer"]).values())),
+        torch.nn.Module.__call__,
+        sys.getprofile(),
     )
 
 
-def test_no_hook_is_left_when_a_capture_ends_or_fails() -> None:
-    before = hook_counts()
+def _is_hooks(value: Any) -> bool:
+    return isinstance(value, OrderedDict)
+
+
+def test_a_capture_installs_no_hook_and_leaves_the_profiler_alone() -> None:
+    before = seen_by_dynamo()
     graph = graphs.CapturedGraph()
     with graphs.capture(graph):
         torch.ones(2) + torch.ones(2)
-        assert hook_counts() != before
-    assert hook_counts() == before
+        assert seen_by_dynamo()[:-1] == before[:-1]
+    assert seen_by_dynamo() == before
+    with pytest.raises(KeyError), graphs.capture(graphs.CapturedGraph()):
+        raise KeyError
+    assert seen_by_dynamo() == before
+
+
+def test_a_profiler_around_a_capture_goes_on() -> None:
+    calls: list[str] = []
+
+    def profile(frame: Any, event: str, _argument: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    model, graph = torch.nn.Sequential(torch.nn.Linear(2, 2)), graphs.CapturedGraph()
+    sys.setprofile(profile)
     try:
-        with graphs.capture(graphs.CapturedGraph()):
-            raise KeyError
-    except KeyError:
-        assert hook_counts() == before
+        with torch.no_grad(), graphs.capture(graph), graphs.scope("outer"):
+            kernels.mean_pool(model(torch.ones(1, 2)).unsqueeze(0), [1])
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert "forward" in calls
+    assert {node.scope for node in graph.nodes} == {"outer.0", "outer"}
+
+
+@pytest.mark.slow
+def test_sixteen_threads_compile_models_while_captures_come_and_go() -> None:
+    torch._dynamo.reset()
+    over, wrong, compiles = threading.Event(), [], []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        compiles.append(graph)
+        return graph.forward
+
+    def work(width: int) -> None:
+        try:
+            model = torch.nn.Sequential(torch.nn.Linear(width, 4), torch.nn.GELU()).eval()
+            compiled = torch.compile(model, backend=backend)
+            with torch.no_grad(), warnings.catch_warnings():
+                for rows in (3, 3, 3, 3):
+                    x = torch.randn(rows, width)
+                    torch.testing.assert_close(compiled(x), model(x))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(width,)) for width in range(2, 18)]
+
+    def capture() -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        while not over.is_set():
+            with torch.no_grad(), graphs.capture(graphs.CapturedGraph()):
+                model(torch.ones(1, 2))
+
+    capturing = threading.Thread(target=capture)
+    capturing.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    over.set()
+    capturing.join()
+    assert not wrong, wrong[0]
+    assert len(compiles) <= len(threads) + 1  # no call was compiled for a capture
+
+
+def test_a_compile_that_outlives_another_threads_capture_works() -> None:
+    torch._dynamo.reset()
+    inside, captured, seen = threading.Event(), threading.Event(), []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        inside.set()
+        assert captured.wait(60)
+        return graph.forward
+
+    def compile_() -> None:
+        with torch.no_grad():
+            seen.append(torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(1, 2)))
+
+    thread = threading.Thread(target=compile_)
+    with torch.no_grad(), graphs.capture(graphs.CapturedGraph()):
+        thread.start()
+        assert inside.wait(60)
+        torch.nn.ReLU()(torch.ones(2))
+    captured.set()
+    thread.join()
+    assert len(seen) == 1  # else: KeyError in making its guards
 
 
 def test_modules_called_on_another_thread_give_no_scope() -> None:
