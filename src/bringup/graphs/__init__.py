@@ -9,7 +9,6 @@ arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show wha
 
 from __future__ import annotations
 
-from bringup.devices import register_module_attribute
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff, GraphMemory
 from bringup.graphs._events import ExternalEvent
@@ -17,6 +16,7 @@ from bringup.graphs._graph import CapturedGraph, UpdateReport
 from bringup.graphs._graphed import make_graphed_callables
 from bringup.graphs._handlers import (
     GraphOpHandler,
+    _registry,
     graph_handler_scope,
     graph_handlers,
     register_graph_handler,
@@ -65,6 +65,7 @@ __all__ = [
     "Slot",
     "TaskGroup",
     "TensorRef",
+    "TensorWeakRef",
     "UpdatePlan",
     "UpdateReport",
     "capture",
@@ -92,18 +93,5 @@ __all__ = [
 # What torch_npu calls them.
 NpuGraphOpHandler = GraphOpHandler
 register_npu_graph_handler = register_graph_handler
-
-# And as attributes of torch.npu.
-for _name, _value in {
-    "ExternalEvent": ExternalEvent,
-    "NPUGraph": CapturedGraph,
-    "graph": capture,
-    "graph_pool_handle": graph_pool_handle,
-    "graph_task_group_begin": graph_task_group_begin,
-    "graph_task_group_end": graph_task_group_end,
-    "graph_task_update_begin": graph_task_update_begin,
-    "graph_task_update_end": graph_task_update_end,
-    "is_current_stream_capturing": is_current_stream_capturing,
-    "make_graphed_callables": make_graphed_callables,
-}.items():
-    register_module_attribute(_name, lambda value=_value: value)  # type: ignore[misc]
+TensorWeakRef = TensorRef
+_NPU_GRAPH_OP_HANDLERS = _registry  # for writing; `graph_handlers` is for reading

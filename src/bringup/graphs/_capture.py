@@ -6,7 +6,6 @@ import functools
 import gc
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -146,6 +145,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_session.recorder.node_count)
         self._given = given = Given(recorder.predates)
+        handled.unrecorded = _unrecorded
         found = list(reachable(frame_values(caller)))
         generators = _remember(recorder, given, found, REMEMBERED_BYTES)
         for _, value, _ in found:
@@ -164,7 +164,6 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(steps_seen(is_current_stream_capturing, given.add_optimizer))
             cleanup.enter_context(given.gradients.backwards_seen(_captured_nodes))
             cleanup.enter_context(_capture_visible_to_libraries())
-            cleanup.enter_context(_without_hook_warning())
             # Else recomputation stops inside of an operator, which has run and is not recorded.
             cleanup.enter_context(set_checkpoint_early_stop(False))
             # Else a device's backward would run on a thread that is not recorded.
@@ -294,6 +293,21 @@ def keep_in_graph(call: Any) -> None:
     _session.kept.append(call)
 
 
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    recorder = _session.recorder
+    recorder.set_paused(True)
+    try:
+        yield
+    finally:
+        recorder.set_paused(False)
+
+
+def _scopes() -> ScopeTracker:
+    assert _session.scopes is not None
+    return _session.scopes
+
+
 def current_recorder() -> Any:
     """The native recorder of this thread's capture, or None."""
     return _session.recorder
@@ -399,10 +413,12 @@ def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iter
     def pause(_args: object) -> None:
         if _session.recorder is recorder:
             recorder.set_paused(True)
+            _scopes().pause(True)
 
     def resume(_args: object) -> None:
         if _session.recorder is recorder:
             compiled()
+            _scopes().pause(False)
             recorder.set_paused(False)
 
     with ExitStack() as registered:
@@ -481,14 +497,6 @@ def _capture_visible_to_libraries() -> Iterator[None]:
             patches.enter_context(
                 attribute_replaced(module, "is_current_stream_capturing", or_recording)
             )
-        yield
-
-
-@contextmanager
-def _without_hook_warning() -> Iterator[None]:
-    """Compiled modules warn about our global hooks, which are made for being called twice."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks on modules")
         yield
 
 

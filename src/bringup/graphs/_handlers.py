@@ -5,7 +5,8 @@ The registry has torch_npu's shape: a class with `UPDATE_SPECS`, registered unde
 
 from __future__ import annotations
 
-import warnings
+import inspect
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from bringup.graphs._kept import wrapped
+from bringup.graphs._kept import wrapped_keyword
 from bringup.ops.integration.adopt import adopted_names
 
 __all__ = [
@@ -24,11 +25,13 @@ __all__ = [
     "graph_handlers",
     "handler_for",
     "handlers_of_block",
+    "hook_of",
     "hooked_names",
     "register_graph_handler",
     "registered_names",
     "takes_part",
     "unregister_graph_handler",
+    "variable_length",
 ]
 
 Spec = tuple[str, int | str, str]
@@ -53,15 +56,19 @@ class GraphOpHandler:
         """The specs of `op_name`, one of the registered names; none when `UPDATE_SPECS` does
         not list it.
         """
-        return cls.UPDATE_SPECS.get(op_name, ())
+        return cls.UPDATE_SPECS.get(op_name, [])
 
     @classmethod
     def prepare_capture(
         cls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """What is captured instead of `func(*args, **kwargs)`: another overload, with outputs or a
-        workspace that are allocated here. Its operators become nodes of the graph. The handler of
-        another overload has to be this one.
+        workspace that are allocated here, or a function that calls one operator with a handler.
+        Updates are those of the handler of what is captured.
+
+        Args:
+            func: the overload.
+            args, kwargs: as `__torch_dispatch__` gives them: without what is the schema's default.
         """
         return func, args, kwargs
 
@@ -77,15 +84,16 @@ class GraphOpHandler:
 
     @classmethod
     def record_wrap_kwarg(cls, key: str, value: Any, tensor_param_names: Collection[str]) -> Any:
-        """How a keyword-only argument is kept in the record: tensors by reference, lists and tuples
-        element by element, everything else as a deep copy. Called at the capture only.
+        """How a keyword-only argument is kept in the record: tensors on a device by reference
+        where the operator takes tensors, lists and tuples element by element, everything else as a
+        deep copy. Called at the capture only.
 
         Args:
             key: its name.
             value: what the captured call was given, or the schema's default.
             tensor_param_names: the operator's parameters that are tensors or lists of them.
         """
-        return wrapped(value)
+        return wrapped_keyword(key, value, tensor_param_names)
 
     @classmethod
     def update_args(cls, dispatch_record: Any, update_input: Mapping[str, Any]) -> None:
@@ -97,7 +105,7 @@ class GraphOpHandler:
             dispatch_record: a copy of the record, with `op_cache_entry`, `args` and `kwargs`.
             update_input: what `update` was given for this call.
         """
-        for kind, place, key in _specs_of(cls, dispatch_record.op_cache_entry._schema):
+        for kind, place, key in _specs_of(cls, dispatch_record.op_cache_entry):
             if key not in update_input:
                 continue
             if kind == "kwarg":
@@ -106,9 +114,18 @@ class GraphOpHandler:
                 dispatch_record.args[place] = update_input[key]
 
 
-def _specs_of(handler: type[GraphOpHandler], schema: Any) -> Sequence[Spec]:
-    names = _spellings(schema.name, schema.overload_name or "default")
-    return next((s for name in names if (s := handler.get_update_specs(name))), ())
+def _specs_of(handler: type[GraphOpHandler], op: Any) -> Sequence[Spec]:
+    schema = getattr(op, "_schema", None)
+    if schema is None:  # of a unit test of a handler
+        names: Sequence[str] = (op.__name__, op.__name__.partition(".")[0])
+    else:
+        names = _spellings(schema.name, schema.overload_name or "default")
+    return _first_specs(handler, names)
+
+
+def _first_specs(handler: type[GraphOpHandler], names: Sequence[str]) -> Sequence[Spec]:
+    get = hook_of(handler, "get_update_specs")
+    return next((specs for name in names if (specs := get(name))), ())
 
 
 def _spellings(base: str, overload: str) -> tuple[str, ...]:
@@ -118,6 +135,20 @@ def _spellings(base: str, overload: str) -> tuple[str, ...]:
 
 
 _HOOKS = ("prepare_capture", "postprocess_result", "record_wrap_kwarg", "update_args")
+_logger = logging.getLogger(__name__)
+
+
+def hook_of(handler: type[GraphOpHandler], name: str) -> Any:
+    """A hook of a handler, which may be a class without the base."""
+    if hasattr(handler, name):
+        return getattr(handler, name)
+    return inspect.getattr_static(GraphOpHandler, name).__get__(None, handler)
+
+
+def variable_length(handler: type[GraphOpHandler]) -> frozenset[str]:
+    """The keys of lists that may get another length."""
+    return getattr(handler, "VARIABLE_LENGTH", frozenset())
+
 
 H = TypeVar("H", bound=type[GraphOpHandler])
 
@@ -132,11 +163,11 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
     Args:
         op_names: one name or several, each `"my_op"` (all overloads), `"my_op.default"`, or either
             with its namespace (`"mylib::my_op"`, `"mylib::my_op.out"`). The most exact name wins. A
-            name that has a handler gets the new one, with a warning.
+            name that has a handler gets the new one, and the log a warning.
 
     Raises:
-        TypeError: the decorated class is no `GraphOpHandler`, a name is no string, or a spec is
-            malformed.
+        TypeError: it decorates no class, a hook is no classmethod, a name is no string, or a spec
+            is malformed.
         ValueError: a spec names an argument that the operator, which exists already, does not have.
     """
     names = _names(op_names)
@@ -145,11 +176,10 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
         _check_handler(handler, names)
         for name in names:
             former = _registry.get(name)
-            if former is not None and former is not handler:
-                warnings.warn(
-                    f"'{name}' has the graph handler {former.__name__}; {handler.__name__} takes"
-                    " its place",
-                    stacklevel=2,
+            if former is not None:
+                _logger.warning(
+                    "NpuGraphOpHandler for '%s' is being overridden: %s -> %s",
+                    *(name, former.__name__, handler.__name__),
                 )
             _registry[name] = handler
         return handler
@@ -210,14 +240,20 @@ def _names(op_names: str | Sequence[str]) -> list[str]:
 
 
 def _check_handler(handler: object, names: Sequence[str]) -> None:
-    if not (isinstance(handler, type) and issubclass(handler, GraphOpHandler)):
-        raise TypeError(f"a graph handler is a subclass of GraphOpHandler, got {handler!r}")
-    for specs in handler.UPDATE_SPECS.values():
+    if not isinstance(handler, type):
+        raise TypeError(f"a graph handler is a class, got {handler!r}")
+    for hook in (*_HOOKS, "get_update_specs"):
+        if not isinstance(inspect.getattr_static(handler, hook, classmethod(id)), classmethod):
+            raise TypeError(
+                f"{handler.__name__}.{hook} is no classmethod, and a capture calls the class:"
+                " decorate it with @classmethod"
+            )
+    for specs in getattr(handler, "UPDATE_SPECS", {}).values():
         for spec in specs:
             _check_spec(handler, spec)
     for name in names:
         for schema in _schemas_of(name):
-            for spec in handler.get_update_specs(name):
+            for spec in hook_of(handler, "get_update_specs")(name):
                 _check_spec(handler, spec)
                 _check_place(handler, name, spec, schema)
 
@@ -247,11 +283,10 @@ def _check_place(handler: type[GraphOpHandler], name: str, spec: Spec, schema: A
 
 def takes_part(handler: type[GraphOpHandler]) -> bool:
     """Whether a handler has a part in the capture or in updates beyond its specs."""
-    base = GraphOpHandler
-    overridden = any(
-        getattr(handler, hook).__func__ is not getattr(base, hook).__func__ for hook in _HOOKS
-    )
-    return overridden or hasattr(handler, "should_handle")
+    own = (inspect.getattr_static(handler, hook, None) for hook in _HOOKS)
+    ours = [inspect.getattr_static(GraphOpHandler, hook) for hook in _HOOKS]
+    changed = any(hook not in (None, base) for hook, base in zip(own, ours, strict=True))
+    return changed or hasattr(handler, "should_handle")
 
 
 def hooked_names() -> list[str]:
@@ -304,6 +339,5 @@ def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
     for name in names:
         handler = _registry.get(name)
         if handler is not None:
-            specs = next((s for n in names if (s := handler.get_update_specs(n))), ())
-            return handler, specs
+            return handler, _first_specs(handler, names)
     return None

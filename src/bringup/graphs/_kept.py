@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
-__all__ = ["TensorRef", "wrapped"]
+__all__ = ["TensorRef", "wrapped", "wrapped_keyword"]
 
 
 class TensorRef:
     """A tensor of a record, which does not keep its memory: shape, stride, dtype and device are
-    those of the capture.
+    those of the capture. Operators take it in the tensor's place, as long as somebody has that.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -26,6 +28,11 @@ class TensorRef:
         """The tensor, as long as somebody else has it."""
         return self._reference()
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = _pytree.tree_map(_there, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
     def is_(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is this memory, seen in the same way: shape, strides, dtype."""
         memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
@@ -34,6 +41,27 @@ class TensorRef:
 
     def __repr__(self) -> str:
         return f"TensorRef({self.dtype}, {list(self.shape)}, {self.device})"
+
+
+def _there(value: Any) -> Any:
+    if not isinstance(value, TensorRef):
+        return value
+    tensor = value.get()
+    if tensor is None:
+        raise RuntimeError(f"{value}: nobody has this tensor any more, and its memory is others'")
+    return tensor
+
+
+def wrapped_keyword(key: str, value: Any, tensor_names: Collection[str]) -> Any:
+    """A keyword-only argument as torch_npu keeps it: tensors on a device by reference where the
+    operator takes tensors there, everything else as a copy.
+    """
+    if isinstance(value, torch.Tensor):
+        by_reference = key in tensor_names and value.device.type != "cpu"
+        return TensorRef(value) if by_reference else value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        return type(value)(wrapped_keyword(key, item, tensor_names) for item in value)
+    return copy.deepcopy(value)
 
 
 def wrapped(value: Any) -> Any:

@@ -7,13 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from bringup.errors import CaptureError
 from bringup.graphs._origin import capture_error
+from bringup.graphs._scope import steps_followed
 
 __all__ = ["GivenOptimizer", "steps_seen"]
 
@@ -135,7 +132,7 @@ def steps_seen(
     """
     before: dict[int, dict[Any, Any]] = {}
 
-    def began(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def began(optimizer: Any) -> None:
         if not capturing():
             return
         began_to_step(optimizer)
@@ -144,7 +141,7 @@ def steps_seen(
             for key, state in optimizer.state.items()
         }
 
-    def ended(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def ended(optimizer: Any) -> None:
         former = before.pop(id(optimizer), None)
         if former is not None and _tensors_of(optimizer.state) != _tensors_of(former):
             optimizer.state.clear()
@@ -154,15 +151,8 @@ def steps_seen(
                 " would make it anew each time. Take a step before the capture"
             )
 
-    hooks = (
-        register_optimizer_step_pre_hook(began),
-        register_optimizer_step_post_hook(ended),
-    )
-    try:
+    with steps_followed(began, ended):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _tensors_of(states: Any) -> set[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._handlers import GraphOpHandler, handler_for
+from bringup.graphs._handlers import GraphOpHandler, handler_for, hook_of
 from bringup.graphs._kept import TensorRef, wrapped
 
 __all__ = [
@@ -56,10 +57,12 @@ class HandledCalls:
 
     Attributes:
         node_count: says how many nodes the recorder has until now.
+        unrecorded: gives a block in which nothing is recorded.
     """
 
     def __init__(self) -> None:
         self.node_count: Callable[[], int] = lambda: 0
+        self.unrecorded: Callable[[], AbstractContextManager[None]] = nullcontext
         self.calls: list[HandledCall] = []
 
     def handle(self, name: str, overload: str, values: list[Any]) -> tuple[bool, Any]:
@@ -74,19 +77,20 @@ class HandledCalls:
         should_handle = getattr(handler, "should_handle", None)
         if should_handle is not None and not should_handle(func, args, kwargs):
             return NOT_HANDLED
-        prepared = handler.prepare_capture(func, args, kwargs)
+        prepared = hook_of(handler, "prepare_capture")(func, args, kwargs)
         if not (isinstance(prepared, tuple) and len(prepared) == 3):
             raise CaptureError(
                 f"{handler.__name__}.prepare_capture returns (func, args, kwargs), got {prepared!r}"
             )
         actual, args, kwargs = prepared
-        if actual is not func:
-            _check_replaced(handler, func, actual)
+        of_actual = handler if actual is func else _handler_of(handler, func, actual)
         before = self.node_count()
         result = actual(*args, **kwargs)
         nodes = range(before, self.node_count())
-        self.calls.append((_record(handler, actual, args, kwargs), handler, nodes))
-        return True, handler.postprocess_result(result, kwargs)
+        with self.unrecorded():
+            record = _record(of_actual, actual, args, kwargs)
+        self.calls.append((record, of_actual, nodes))
+        return True, hook_of(handler, "postprocess_result")(result, kwargs)
 
 
 def handled_nodes(
@@ -100,7 +104,10 @@ def handled_nodes(
         ops: the operators of all nodes.
     """
     found: dict[int, tuple[DispatchRecord, type[GraphOpHandler]]] = {}
-    for record, handler, nodes in calls:
+    for called, of_call, nodes in calls:
+        record, handler = called, of_call
+        if not isinstance(record.op_cache_entry, torch._ops.OpOverload):
+            record, handler = _of_operator(called, of_call, [ops[node] for node in nodes])
         name = _full_name(record.op_cache_entry)
         own = [node for node in nodes if ops[node] == name]
         if len(own) != 1:
@@ -114,19 +121,41 @@ def handled_nodes(
     return found
 
 
-def _check_replaced(handler: type[GraphOpHandler], func: Any, actual: Any) -> None:
-    if not isinstance(actual, torch._ops.OpOverload):
+def _handler_of(handler: type[GraphOpHandler], func: Any, actual: Any) -> type[GraphOpHandler]:
+    """Whose updates are those of what is called in the place of `func`."""
+    if isinstance(actual, torch._ops.OpOverload):
+        found = handler_for(_full_name(actual))
+        if found is None:
+            raise CaptureError(
+                f"{handler.__name__}.prepare_capture replaced {func} by {actual}, which has no"
+                f" handler: register {handler.__name__}, or another one, for it too"
+            )
+        return found[0]
+    if not callable(actual):
         raise CaptureError(
-            f"{handler.__name__}.prepare_capture replaced {func} by {actual!r}, which is no "
-            "overload of an operator, such as torch.ops.mylib.attention.out"
+            f"{handler.__name__}.prepare_capture replaced {func} by {actual!r}, which cannot be"
+            " called"
         )
-    found = handler_for(_full_name(actual))
-    if found is None or not issubclass(found[0], handler):
-        other = "none" if found is None else found[0].__name__
+    return handler
+
+
+def _of_operator(
+    record: DispatchRecord, handler: type[GraphOpHandler], ops: Sequence[str]
+) -> tuple[DispatchRecord, type[GraphOpHandler]]:
+    """The record of a function's call as one of the operator with a handler that it called, and
+    that handler.
+    """
+    found = {name: of_op[0] for name in ops if (of_op := handler_for(name))}
+    if len(found) != 1:
         raise CaptureError(
-            f"{handler.__name__}.prepare_capture replaced {func} by {actual}, whose handler is "
-            f"{other}: register {handler.__name__} for it too"
+            f"{handler.__name__}.prepare_capture gave {record.op_cache_entry!r}, which called"
+            f" {', '.join(ops) or 'no operator'}: it calls one operator with a handler, once"
         )
+    ((name, own),) = found.items()
+    base, _, overload = name.partition(".")
+    func = _overload(base, overload)
+    positional, keywords = _completed(func, record.args, record.kwargs)
+    return DispatchRecord(func, list(positional.values()), keywords), own
 
 
 def _overload(name: str, overload: str) -> Any:
@@ -140,28 +169,54 @@ def _full_name(func: Any) -> str:
 
 
 def _split(func: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Without defaults, as `__torch_dispatch__` gives them: of positional ones the last."""
     arguments = list(zip(func._schema.arguments, values, strict=True))
+    positional = [row for row in arguments if not row[0].kwarg_only]
+    while positional and _is_default(*positional[-1]):
+        positional.pop()
     return (
-        tuple(value for argument, value in arguments if not argument.kwarg_only),
-        {argument.name: value for argument, value in arguments if argument.kwarg_only},
+        tuple(value for _, value in positional),
+        {a.name: value for a, value in arguments if a.kwarg_only and not _is_default(a, value)},
     )
+
+
+def _is_default(argument: Any, value: Any) -> bool:
+    if not argument.has_default_value() or isinstance(value, torch.Tensor):
+        return False
+    default = argument.default_value
+    return type(value) is type(default) and repr(value) == repr(default)  # -0.0 is not 0.0
 
 
 def _record(
     handler: type[GraphOpHandler], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> DispatchRecord:
     """What was called, completed by the schema's defaults."""
-    positional: list[Any] = []
+    if not isinstance(func, torch._ops.OpOverload):
+        named = {key: wrapped(value) for key, value in kwargs.items()}
+        return DispatchRecord(func, [wrapped(value) for value in args], named)
+    tensors, wrap = _tensor_names(func), hook_of(handler, "record_wrap_kwarg")
+    positional, keywords = _completed(func, args, kwargs)
+    return DispatchRecord(
+        func,
+        [wrapped(value) for value in positional.values()],
+        {key: wrap(key, value, tensors) for key, value in keywords.items()},
+    )
+
+
+def _completed(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The positional and the keyword-only arguments by name, defaults too."""
+    positional: dict[str, Any] = {}
     keywords: dict[str, Any] = {}
-    given, tensors = list(args), _tensor_names(func)
+    given = list(args)
     for argument in func._schema.arguments:
+        value = kwargs.get(argument.name, argument.default_value)
         if argument.kwarg_only:
-            value = kwargs.get(argument.name, argument.default_value)
-            keywords[argument.name] = handler.record_wrap_kwarg(argument.name, value, tensors)
-            continue
-        value = given.pop(0) if given else kwargs.get(argument.name, argument.default_value)
-        positional.append(wrapped(value))
-    return DispatchRecord(func, positional, keywords)
+            keywords[argument.name] = value
+        else:
+            positional[argument.name] = given.pop(0) if given else value
+    return positional, keywords
 
 
 def _tensor_names(func: Any) -> frozenset[str]:
@@ -240,7 +295,7 @@ class HandledRecord:
         staged, watched = record.staged(), _Watched(given)
         for name in staged.kwargs.keys() & given.keys():
             staged.kwargs[name] = watched[name]
-        self.handler.update_args(staged, watched)
+        hook_of(self.handler, "update_args")(staged, watched)
         before, after = record.named(), staged.named()
         if len(staged.args) != len(record.args) or after.keys() != before.keys():
             raise UpdateError(

@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._handlers import GraphOpHandler, Spec, gives_all_arguments, handler_for
+from bringup.graphs._handlers import (
+    GraphOpHandler,
+    Spec,
+    gives_all_arguments,
+    handler_for,
+    variable_length,
+)
 from bringup.graphs._records import DispatchRecord, HandledRecord
 
 __all__ = [
@@ -148,7 +154,9 @@ def name_slots(
         found = handler_for(call.op)
         keys = _declared(call, *found) if found else {}
         keyword_only = keyword_only_of(call.op) if found else frozenset()
-        free = found[0].VARIABLE_LENGTH if found else frozenset()
+        free = variable_length(found[0]) if found else frozenset()
+        # torch_npu's handlers, which know no VARIABLE_LENGTH, give lists of any length
+        unbound = not free and call.op.startswith(("npu::", "atb::"))
         every = call.all_arguments or (found is None and gives_all_arguments(call.op))
         every = every or call.handled is not None
         record: dict[str, int] = {}
@@ -163,7 +171,8 @@ def name_slots(
                 record[key] = len(places)
             if argument in keyword_only:
                 record[argument] = len(places)
-            places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, key in free))
+            any_length = unbound or key in free
+            places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, any_length))
         if call.handled is not None:
             records.append(HandledRecord(*call.handled, named, call.now))
         elif record:

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import torch
-
 from bringup.kernels.npu import _handlers as _handlers
 from bringup.kernels.npu._operators import FUSED, NpuOperator, define_paged
 
 __all__ = [
     "NpuOperator",
     "_npu_fused_infer_attention_score_get_max_workspace",
+    "_npu_fused_infer_attention_score_infer_output",
     "_npu_fused_infer_attention_score_v2_get_max_workspace",
+    "_npu_fused_infer_attention_score_v2_infer_output",
+    "_npu_fusion_attention_grad_v3_infer_output",
+    "_npu_fusion_attention_v3_infer_output",
     "_npu_paged_attention",
     "atb",
     "npu_fused_infer_attention_score",
@@ -38,10 +40,13 @@ npu_fused_infer_attention_score = FUSED["npu::npu_fused_infer_attention_score"]
 npu_fused_infer_attention_score_v2 = FUSED["npu::npu_fused_infer_attention_score_v2"]
 npu_fusion_attention_v3 = FUSED["npu::npu_fusion_attention_v3"]
 npu_fusion_attention_grad_v3 = FUSED["npu::npu_fusion_attention_grad_v3"]
-_npu_fused_infer_attention_score_get_max_workspace = (
-    torch.ops.npu._npu_fused_infer_attention_score_get_max_workspace
-)
+# What handlers of torch_npu call for the arguments of an `.out`.
+_npu_fused_infer_attention_score_get_max_workspace = npu_fused_infer_attention_score.max_workspace
 _npu_fused_infer_attention_score_v2_get_max_workspace = (
-    torch.ops.npu._npu_fused_infer_attention_score_v2_get_max_workspace
+    npu_fused_infer_attention_score_v2.max_workspace
 )
+_npu_fused_infer_attention_score_infer_output = npu_fused_infer_attention_score.infer_output
+_npu_fused_infer_attention_score_v2_infer_output = npu_fused_infer_attention_score_v2.infer_output
+_npu_fusion_attention_v3_infer_output = npu_fusion_attention_v3.infer_output
+_npu_fusion_attention_grad_v3_infer_output = npu_fusion_attention_grad_v3.infer_output
 atb = SimpleNamespace(npu_multi_head_latent_attention=FUSED["atb::npu_multi_head_latent_attention"])

@@ -35,11 +35,35 @@ Arguments = dict[str, Any]
 Results = Callable[[Arguments], list[Tensor]]
 
 
+class _OutOverload(torch._ops.OpOverload):  # type: ignore[misc]
+    """An `.out` overload that takes its results as `out=`, too: as one tensor or several."""
+
+    @classmethod
+    def of(cls, packet: Any, results: list[str]) -> _OutOverload:
+        """That of a packet, which has this one from then on."""
+        overload = object.__new__(cls)
+        overload.__dict__.update(packet.out.__dict__, result_names=results)
+        packet.out = overload
+        return overload
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            out = kwargs.pop("out")
+            given = [out] if isinstance(out, Tensor) else list(out)
+            if len(given) != len(self.result_names):
+                raise TypeError(
+                    f"{self}: out has {len(given)} tensors, expected {', '.join(self.result_names)}"
+                )
+            kwargs.update(zip(self.result_names, given, strict=True))
+        return super().__call__(*args, **kwargs)
+
+
 class NpuOperator:
     """An operator that is called as torch_npu's: it allocates its results, `.out` is given them.
 
     Attributes:
-        out_overload: what runs the kernel.
+        out, out_overload: what runs the kernel, into results that are there: by their names in the
+            schema, or all of them as `out`.
         default: the overload that allocates.
     """
 
@@ -50,7 +74,8 @@ class NpuOperator:
         self._define_functions(bare)
         self.kernel = _define_kernel(signature)
         packet = getattr(getattr(torch.ops, namespace), bare)
-        self.default, self.out_overload = packet.default, packet.out
+        self.default = packet.default
+        self.out = self.out_overload = _OutOverload.of(packet, list(signature.results))
         schema = self.default._schema
         self._names = [argument.name for argument in schema.arguments]
         self._defaults = {a.name: a.default_value for a in schema.arguments}
@@ -70,25 +95,6 @@ class NpuOperator:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.default(*args, **kwargs)
 
-    def out(self, *args: Any, out: Sequence[Tensor] | Tensor, **kwargs: Any) -> Any:
-        """The same into results that are there.
-
-        Args:
-            *args: as for the operator.
-            out: as many tensors as it returns; `results` of the schema can be given by name
-                instead, to `out_overload`.
-            **kwargs: as for the operator, and `workspace`.
-        """
-        given = [out] if isinstance(out, Tensor) else list(out)
-        if len(given) != len(self.signature.results):
-            raise TypeError(
-                f"{self.__name__}.out: out has {len(given)} tensors, expected "
-                f"{', '.join(self.signature.results)}"
-            )
-        return self.out_overload(
-            *args, **dict(zip(self.signature.results, given, strict=True)), **kwargs
-        )
-
     def bound(self, args: Sequence[Any], kwargs: Arguments) -> Arguments:
         """Every argument by its name, defaults too."""
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
@@ -98,8 +104,15 @@ class NpuOperator:
         found = self._results(self.bound(args, kwargs))
         return dict(zip(self.signature.results, found, strict=True))
 
+    def infer_output(self, *args: Any, **kwargs: Any) -> Any:
+        """The results of a call, not yet written; `out` and `workspace` count for nothing."""
+        found = tuple(self.results(args, kwargs).values())
+        return found if len(found) > 1 else found[0]
+
     def max_workspace(self, *args: Any, **kwargs: Any) -> Tensor:
-        """A workspace for a call with these tensors and any lengths, uint8."""
+        """A workspace for a call with these tensors and any lengths, uint8; `out` and `workspace`
+        count for nothing.
+        """
         given = self.bound(args, kwargs)
         query = given[self.signature.roles["QUERY"]]
         size = 8 if query.dtype is torch.float64 else 4
