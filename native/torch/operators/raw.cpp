@@ -1,6 +1,7 @@
 // Raw kernels: the operator's arguments by its schema, then its results, which torch's own Meta
 // kernel describes.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
@@ -74,9 +75,33 @@ c10::IValue without_memory(const c10::IValue& value) {
   return value;
 }
 
+int64_t rank_of(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().dim();
+    if (value.isTensorList() && value.toListRef().size() != 0) {
+      return value.toListRef().front().toTensor().dim();
+    }
+  }
+  return 0;
+}
+
+// Raises where the first tensor has no dim that the call names: not all Meta kernels look
+// (_softmax), and a kernel that goes along another dim reads what is nobody's.
+void check_dims(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  const int64_t rank = rank_of(arguments);
+  const auto& declared = kernel.handle.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (declared[i].name() != "dim" && declared[i].name() != "dims") continue;
+    if (arguments[i].isInt()) at::maybe_wrap_dim(arguments[i].toInt(), rank);
+    if (!arguments[i].isIntList()) continue;
+    for (const int64_t dim : arguments[i].toIntVector()) at::maybe_wrap_dim(dim, rank);
+  }
+}
+
 // False for a call that is refused and left to the CPU.
 bool ask_meta(const OperatorKernel& kernel, c10::Stack& stack) {
   try {
+    check_dims(kernel, stack);
     kernel.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     return true;
   } catch (const std::exception&) {

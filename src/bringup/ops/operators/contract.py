@@ -58,7 +58,8 @@ def refusal(
         answer = _asked(overload, values, 0, _AS_GIVEN if small else _AT_MOST_ONE)
         if isinstance(answer, Exception) and not isinstance(answer, NotImplementedError):
             return answer
-    declared = kind == "raw" or all(v.dtype in supports for v in inputs)
+    wanted = dtypes if kind == "raw" else [v.dtype for v in inputs]
+    declared = all(d in supports or (kind == "raw" and d is torch.int64) for d in wanted)
     functional = functional_form(overload, kind)
     operands = [values[i] for i in overload.operands]
     refused: Exception | None = None
