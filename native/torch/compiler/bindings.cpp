@@ -8,6 +8,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/python_symnode.h>
 
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
@@ -50,6 +52,15 @@ std::optional<c10::IValue> plain_value(nb::handle value) {
   }
   if (PyFloat_Check(object)) return c10::IValue(PyFloat_AS_DOUBLE(object));
   return std::nullopt;
+}
+
+// What a graph is called with: also the symbolic size of a nested tensor's ragged dimension, which
+// no operator reads and results carry.
+std::optional<c10::IValue> argument_value(nb::handle value) {
+  if (torch::is_symint(pybind11::handle(value.ptr()))) {
+    return c10::IValue(pybind11::handle(value.ptr()).cast<c10::SymInt>());
+  }
+  return plain_value(value);
 }
 
 bool is_integer(nb::handle value) {
@@ -161,6 +172,7 @@ nb::object python_value(const c10::IValue& value) {
   if (value.isTensor()) return nb::steal(THPVariable_Wrap(value.toTensor()));
   if (value.isBool()) return nb::bool_(value.toBool());
   if (value.isInt()) return nb::int_(value.toInt());
+  if (value.isSymInt()) return nb::steal(pybind11::cast(value.toSymInt()).release().ptr());
   if (value.isDouble()) return nb::float_(value.toDouble());
   if (value.isList()) {
     nb::list items;
@@ -222,7 +234,7 @@ nb::tuple run(const Program& program, const nb::list& arguments) {
   std::vector<c10::IValue> values;
   values.reserve(nb::len(arguments));
   for (nb::handle item : arguments) {
-    auto value = plain_value(item);
+    auto value = argument_value(item);
     if (!value.has_value()) {
       throw nb::type_error(("a compiled graph takes tensors and numbers, got " +
                             nb::cast<std::string>(nb::str(item.type())))

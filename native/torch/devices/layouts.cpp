@@ -3,9 +3,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nested_tensor_from_tensor_list_native.h>
 #include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/copy_sparse_to_sparse_native.h>
@@ -41,10 +43,37 @@ void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               "', which has none: quantize on cpu, or keep integers and scales");
 }
 
-void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
+void refuse_nested_tensor(const std::string& name) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "operator '", op.operator_name(), "': device '", driver_facts().device_name,
+      false, "operator '", name, "': device '", driver_facts().device_name,
       "' has no nested tensors of layout torch.strided: make them with layout=torch.jagged");
+}
+
+void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  refuse_nested_tensor(c10::toString(op.operator_name()));
+}
+
+// Makes one on cpu, of tensors that lie there.
+at::Tensor nested_of(at::TensorList list, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout> layout, std::optional<at::Device> device,
+                     std::optional<bool> pin_memory) {
+  if (device.has_value() && device->type() == kDriverDevice) {
+    refuse_nested_tensor("aten::_nested_tensor_from_tensor_list");
+  }
+  return at::native::_nested_tensor_from_tensor_list(list, dtype, layout, device, pin_memory);
+}
+
+struct Quiet final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// Moves one of the CPU's that stays there.
+at::Tensor nested_to(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout> layout, std::optional<at::Device> device,
+                     std::optional<bool> pin_memory, bool non_blocking,
+                     std::optional<at::MemoryFormat> format) {
+  if (device.has_value() && device->type() == kDriverDevice) refuse_nested_tensor("aten::_to_copy");
+  return at::native::_to_copy_nested(self, dtype, layout, device, pin_memory, non_blocking, format);
 }
 
 template <void (*refuse)(const c10::OperatorHandle&, torch::jit::Stack*)>
@@ -103,6 +132,20 @@ void register_layouts() {
         "_empty_per_channel_affine_quantized", "empty_quantized"}) {
     dense->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_quantized>());
   }
+  // Refused where they are made: autograd asks for their sizes where it can raise nothing.
+  for (const char* name : {"_nested_tensor_from_tensor_list", "_nested_view_from_buffer",
+                           "_nested_view_from_buffer_copy", "_nested_from_padded",
+                           "_nested_from_padded_and_nested_example", "_nested_tensor_from_mask"}) {
+    dense->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
+  }
+  static auto* on_cpu = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                           __FILE__, __LINE__);
+  on_cpu->impl("_nested_tensor_from_tensor_list", &nested_of);
+  Quiet quiet;  // of a kernel of torch's that this one calls
+  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  static auto* nested = new torch::Library(torch::Library::IMPL, "aten",
+                                           c10::DispatchKey::NestedTensorCPU, __FILE__, __LINE__);
+  nested->impl("_to_copy", &nested_to);
 }
 
 }  // namespace bringup::torch_ext

@@ -231,7 +231,7 @@ def _install(native: ModuleType, name: str) -> None:
     _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
-    from bringup.devices import _compile, _module, _processes
+    from bringup.devices import _compile, _module, _processes, _torch_python
 
     module = _module.DeviceModule(name)
     torch._register_device_module(name, module)
@@ -241,6 +241,7 @@ def _install(native: ModuleType, name: str) -> None:
     _name_dlpack_device(torch, name)
     _print_without_float64(torch, name, module)
     _processes.refuse_handing_over(name)
+    _torch_python.complete(name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:

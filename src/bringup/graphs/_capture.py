@@ -24,6 +24,7 @@ from bringup.graphs._given import Given
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
+from bringup.graphs._jagged import show_to_recorder
 from bringup.graphs._optimizers import steps_seen
 from bringup.graphs._origin import NOT_THE_USER
 from bringup.graphs._pool import pool_of
@@ -52,6 +53,7 @@ class _Session(threading.local):
 
 
 _session = _Session()
+after_import("torch.nested._internal.nested_tensor", show_to_recorder)
 
 
 class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
