@@ -29,10 +29,16 @@ __all__ = ["CASES", "differences", "kernels"]
 
 DOCUMENTED = ["nn.functional.gelu", "sum", "max", "mul", "add"]
 KINDS = ("dtype", "mixed", "empty", "out", "asked", "numbers", "errors")
+# Random numbers (dropout); a result that overlaps itself is resized before it is looked at.
+LEFT_OUT = {
+    ("sim_ops", "nn.functional.scaled_dot_product_attention", "numbers"),
+    ("sim_ops", "index_select", "errors"),
+}
 CASES = [
     *itertools.product(["sim_ops"], OPERATORS, KINDS),
     *itertools.product(["documented"], DOCUMENTED, KINDS),
 ]
+CASES = [case for case in CASES if case not in LEFT_OUT]
 
 _DTYPES = (
     torch.float32,

@@ -138,8 +138,8 @@ void register_layouts() {
                            "_nested_from_padded_and_nested_example", "_nested_tensor_from_mask"}) {
     dense->impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
   }
-  static auto* on_cpu = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
-                                           __FILE__, __LINE__);
+  static auto* on_cpu =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
   on_cpu->impl("_nested_tensor_from_tensor_list", &nested_of);
   Quiet quiet;  // of a kernel of torch's that this one calls
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);

@@ -22,6 +22,9 @@ _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _USUAL = dict.fromkeys((torch.float16, torch.bfloat16, torch.float64), torch.float32)
 _USUAL |= {getattr(torch, name): torch.int64 for name in ("uint8", "int8", "int16", "int32")}
 _NO_BOOLS = {**_USUAL, torch.bool: torch.int64}
+_INDICES = dict.fromkeys((torch.bool, *_USUAL, torch.float32), torch.int64)
+# Of the first argument and of the others.
+_VARIANTS = ((_USUAL, _USUAL), (_NO_BOOLS, _NO_BOOLS), (_USUAL, _INDICES))
 
 Bounds = tuple[int, int]  # of the sizes of stand-ins
 _AS_GIVEN, _FEW, _AT_MOST_ONE = (0, _MOST_ELEMENTS), (1, 2), (0, 1)
@@ -69,7 +72,7 @@ def refusal(
             return None if answer == list(dtypes) else _other_dtypes(overload, answer, dtypes)
         if declared and isinstance(answer, NotImplementedError):
             return None
-        for usual in (_USUAL, _NO_BOOLS) if kind == "raw" else ():
+        for usual in _VARIANTS if kind == "raw" else ():
             if not isinstance(_asked(functional, operands, number, sizes, usual), Exception):
                 return answer
         refused = answer
@@ -145,25 +148,27 @@ def _asked(
     values: Sequence[Any],
     number: int,
     sizes: Bounds,
-    dtypes: dict[torch.dtype, torch.dtype] | None = None,
+    usual: tuple[dict[torch.dtype, torch.dtype], ...] = ({}, {}),
 ) -> list[torch.dtype] | Exception:
-    """What the CPU makes of stand-ins full of `number`, with `dtypes` for their own ones: the
+    """What the CPU makes of stand-ins full of `number`, with `usual` dtypes for their own ones: the
     dtypes of the results, or how it refuses them.
     """
 
-    def stand_in(value: Any) -> Any:
+    def stand_in(value: Any, usual: dict[torch.dtype, torch.dtype]) -> Any:
         if isinstance(value, (list, tuple)):
-            return [stand_in(item) for item in value]
+            return [stand_in(item, usual) for item in value]
         if isinstance(value, torch.dtype):
-            return (dtypes or {}).get(value, value)
+            return usual.get(value, value)
         if not isinstance(value, torch.Tensor) or is_number(value):
             return value
         shape = [min(max(n, sizes[0]), sizes[1]) for n in value.shape]
-        return torch.full(shape, number, dtype=stand_in(value.dtype), device="cpu")
+        return torch.full(shape, number, dtype=stand_in(value.dtype, usual), device="cpu")
 
     given = [
-        torch.empty(0, dtype=value.dtype, device="cpu") if p.role == "out" else stand_in(value)
-        for p, value in zip(overload.parameters, values, strict=True)
+        torch.empty(0, dtype=value.dtype, device="cpu")
+        if p.role == "out"
+        else stand_in(value, usual[min(i, 1)])
+        for i, (p, value) in enumerate(zip(overload.parameters, values, strict=True))
     ]
     try:
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):

@@ -85,6 +85,7 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
     "softmax of a dim that is not there": (X, lambda x: torch.softmax(x, 2)),
     "softmax of a dim before all": (X, lambda x: torch.ops.aten._softmax(x, -2, False)),
     "cumsum in bool": (X, lambda x: x.cumsum(0, dtype=torch.bool)),
+    "indices of float64": (X, lambda x: x.index_select(0, x.double())),
     "cat of numbers": (X, lambda x: torch.cat([x[0], x[1]])),
     "topk beyond the end": (X, lambda x: x.topk(4)),
     "a dim that is not there": (X, lambda x: x.amax(1)),
