@@ -16,9 +16,11 @@ from torch import Tensor
 
 from bringup import devices, graphs
 from bringup.errors import CaptureError
-from bringup.graphs import _NPU_GRAPH_OP_HANDLERS, NpuGraphOpHandler, register_npu_graph_handler
+from bringup.graphs import NpuGraphOpHandler, register_npu_graph_handler
 
 pytestmark = pytest.mark.usefixtures("handlers")
+
+REGISTRY = vars(graphs)["_NPU_GRAPH_OP_HANDLERS"]  # torch_npu's name of it
 
 SCHEMA = "(Tensor x, int n=2, int m=1, *, float by=1.0, int[]? lens=None, Tensor? mask=None"
 
@@ -140,7 +142,7 @@ def test_a_hook_that_is_no_classmethod_is_refused_and_breaks_nothing_else(hook: 
     for broken in (staticmethod(lambda *args: args), lambda self, *args: args):
         with pytest.raises(TypeError, match=f"{hook} is no classmethod"):
             register_npu_graph_handler("kw")(type("Broken", (NpuGraphOpHandler,), {hook: broken}))
-    assert "kw" not in _NPU_GRAPH_OP_HANDLERS
+    assert "kw" not in REGISTRY
     _, y = capture(lambda: kw(torch.ones(2) * 1))
     assert y.tolist() == [2, 2]
 
@@ -195,7 +197,7 @@ def test_a_reference_takes_the_tensors_place_in_a_call() -> None:
 def test_the_registry_is_a_dict_that_tests_save_and_restore(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    saved = copy.copy(_NPU_GRAPH_OP_HANDLERS)
+    saved = copy.copy(REGISTRY)
 
     class First(NpuGraphOpHandler):
         pass
@@ -212,10 +214,10 @@ def test_the_registry_is_a_dict_that_tests_save_and_restore(
         f"{start}First -> Second",
         f"{start}Second -> Second",
     ]
-    _NPU_GRAPH_OP_HANDLERS["by_hand"] = First
+    REGISTRY["by_hand"] = First
     assert graphs.graph_handlers["by_hand"] is First
-    _NPU_GRAPH_OP_HANDLERS.clear()
-    _NPU_GRAPH_OP_HANDLERS.update(saved)
+    REGISTRY.clear()
+    REGISTRY.update(saved)
     assert dict(graphs.graph_handlers) == saved
 
 
@@ -252,7 +254,7 @@ def test_a_class_without_the_base_is_a_handler() -> None:
         def postprocess_result(cls, result: Any, kwargs: Any) -> Any:
             return result
 
-    assert _NPU_GRAPH_OP_HANDLERS["kw"] is Plain
+    assert REGISTRY["kw"] is Plain
     graph, y = capture(lambda: kw(torch.ones(2) * 1, 3))
     graph.update([{"n": 7}])
     graph.replay()
