@@ -237,7 +237,7 @@ def attempt(function, *arguments):
 @pytest.mark.parametrize(
     ("name", "call", "dtype", "pair"),
     part(CALLS, always=[(*KINDS[0], torch.float32, (1, 1.0)), (*KINDS[2], torch.int64, (1, 1.0))]),
-    ids=str,
+    ids=lambda value: "call" if callable(value) else str(value),
 )
 def test_kinds_of_a_scalar_are_one_where_torch_computes_the_same(name, call, dtype, pair):
     """A call with one number is found by a pattern with the other only if both give the same; and
