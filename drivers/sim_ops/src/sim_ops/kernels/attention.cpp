@@ -318,6 +318,13 @@ BRINGUP_EXPORT int32_t attention_backward(void** args, int32_t, const bringup_ct
                   scale_of(args[9], q)};
   if (bringup::scalar<double>(args[6]) != 0) return bringup::fail(ctx, "no dropout here");
   if (const char* reason = call.refusal()) return bringup::fail(ctx, reason);
+  const DLTensor &of_out = bringup::tensor(args[4]), &of_lse = bringup::tensor(args[5]);
+  const bool fits = alike(bringup::tensor(args[0]), of_out) && out.size(0) == q.size(0) &&
+                    out.size(1) == q.size(1) && out.size(2) == q.size(2) &&
+                    out.size(3) == call.v.size(3) && of_lse.ndim == 3 &&
+                    of_lse.shape[0] == q.size(0) && of_lse.shape[1] == q.size(1) &&
+                    of_lse.shape[2] == q.size(2);
+  if (!fits) return bringup::fail(ctx, "the gradient, the output and its rows differ in shape");
   const bringup::View<const T, 3> lse(args[5]);
   const Write grad_q(args[10]), grad_k(args[11]), grad_v(args[12]);
   const BackwardRooms rooms(ctx, call);

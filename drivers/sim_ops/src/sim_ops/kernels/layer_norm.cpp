@@ -19,6 +19,9 @@ int64_t row_size(const void* arg) {
 BRINGUP_EXPORT int32_t layer_norm(void** args, int32_t, const bringup_ctx* ctx) {
   const int64_t n = row_size(args[1]);
   const int64_t rows = bringup::numel(bringup::tensor(args[6]));
+  if (!has_or_is_none(args[0], rows * n) || !has_or_is_none(args[2], n) ||
+      !has_or_is_none(args[3], n))
+    return bringup::fail(ctx, "input, weight and bias are not rows of normalized_shape");
   const T* input = elements<T>(args[0]);
   const T* weight = args[2] != nullptr ? elements<T>(args[2]) : nullptr;
   const T* bias = args[3] != nullptr ? elements<T>(args[3]) : nullptr;
@@ -51,6 +54,11 @@ BRINGUP_EXPORT int32_t layer_norm(void** args, int32_t, const bringup_ctx* ctx) 
 BRINGUP_EXPORT int32_t layer_norm_backward(void** args, int32_t, const bringup_ctx* ctx) {
   const int64_t n = row_size(args[2]);
   const int64_t total = bringup::numel(bringup::tensor(args[1]));
+  const int64_t rows = n == 0 ? 0 : total / n;
+  const bool fits = alike(bringup::tensor(args[0]), bringup::tensor(args[1])) &&
+                    rows * n == total && has_or_is_none(args[5], n) && has_or_is_none(args[6], n) &&
+                    (n == 0 || (has_or_is_none(args[3], rows) && has_or_is_none(args[4], rows)));
+  if (!fits) return bringup::fail(ctx, "the gradient, the input and its rows differ in shape");
   const T* grad = elements<T>(args[0]);
   const T* input = elements<T>(args[1]);
   const T* means = elements<T>(args[3]);
@@ -60,7 +68,7 @@ BRINGUP_EXPORT int32_t layer_norm_backward(void** args, int32_t, const bringup_c
   double* const sums = bringup::workspace<double>(ctx, 2 * n);
   if (sums == nullptr) return bringup::fail(ctx, "no memory for the sums of a row");
   for (int64_t i = 0; i < 2 * n; ++i) sums[i] = 0;
-  for (int64_t r = 0; n != 0 && r < total / n; ++r) {
+  for (int64_t r = 0; r < rows; ++r) {
     const T* g = grad + r * n;
     const T* x = input + r * n;
     const double mean = means[r], rstd = rstds[r];

@@ -127,6 +127,12 @@ void multiply(const Matrix& a, const T* b, int64_t columns, const Added& plus, d
 int32_t products(const bringup_ctx* ctx, const DLTensor& a, const DLTensor& b, const Added& plus,
                  double alpha, const DLTensor& out) {
   const int64_t batches = a.ndim == 3 ? a.shape[0] : 1;
+  const Matrix left = matrix(a);
+  const int32_t d = out.ndim - 2;
+  const bool fits = a.ndim == b.ndim && a.ndim == out.ndim && left.columns == matrix(b).rows &&
+                    out.shape[d] == left.rows && out.shape[d + 1] == matrix(b).columns &&
+                    (d == 0 || (b.shape[0] == batches && out.shape[0] == batches));
+  if (!fits) return bringup::fail(ctx, "the shapes of the matrices and the result do not fit");
   const Matrix first = matrix(b);
   const int64_t working = kRows * (kDepth + first.columns);
   T* const room = bringup::workspace<T>(ctx, working + first.rows * first.columns);

@@ -6,7 +6,7 @@ namespace {
 
 using namespace sim_ops;
 
-constexpr int64_t kNone = 0, kMean = 1;
+constexpr int64_t kNone = 0, kMean = 1, kSum = 2;
 
 struct Call {
   const DLTensor& self;
@@ -25,6 +25,19 @@ struct Call {
   T weight_of(int64_t c) const { return weight != nullptr ? weight[c] : T(1); }
 };
 
+// What would read beside the tensors, or null. `targets` and `weight` as the kernel got them.
+const char* refusal(const Call& call, const void* targets, const void* weight) {
+  if (call.reduction < kNone || call.reduction > kSum) return "reduction is none of 0, 1, 2";
+  if (!has_or_is_none(targets, call.rows())) return "there is not one target for each row";
+  if (call.self.ndim == 4) {
+    const DLTensor& target = bringup::tensor(targets);
+    if (target.ndim != 3 || target.shape[1] != call.self.shape[2])
+      return "the targets are no images of the size of the input";
+  }
+  return has_or_is_none(weight, call.classes()) ? nullptr
+                                                : "there is not one weight for each class";
+}
+
 int32_t out_of_range(const bringup_ctx* ctx) {
   return bringup::fail(ctx, "a target is not the number of a class");
 }
@@ -39,6 +52,7 @@ Call call_of(const DLTensor& self, void** args) {
 // self, target, weight?, reduction, ignore_index, output, total_weight
 BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
   const Call call = call_of(bringup::tensor(args[0]), args + 1);
+  if (const char* reason = refusal(call, args[1], args[2])) return bringup::fail(ctx, reason);
   const T* self = elements<T>(args[0]);
   const DLTensor& out = bringup::tensor(args[5]);
   T* const output = results<T>(args[5]);
@@ -64,10 +78,13 @@ BRINGUP_EXPORT int32_t nll_loss(void** args, int32_t, const bringup_ctx* ctx) {
 // grad_output, self, target, weight?, reduction, ignore_index, total_weight, grad_input
 BRINGUP_EXPORT int32_t nll_loss_backward(void** args, int32_t, const bringup_ctx* ctx) {
   const Call call = call_of(bringup::tensor(args[1]), args + 2);
+  if (const char* reason = refusal(call, args[2], args[3])) return bringup::fail(ctx, reason);
   const T* grad = elements<T>(args[0]);
   const DLTensor& out = bringup::tensor(args[7]);
   T* const grad_input = results<T>(args[7]);
   const bool each = call.reduction == kNone && call.self.ndim != 1;
+  const bool fits = has_or_is_none(args[0], each ? call.rows() : 1) && has_or_is_none(args[6], 1);
+  if (!fits) return bringup::fail(ctx, "grad_output or total_weight is not of the loss's shape");
   const T total = *elements<T>(args[6]);
   for (int64_t i = 0; i < call.rows() * call.classes(); ++i) grad_input[place(out, i)] = 0;
   for (int64_t r = 0; r < call.rows(); ++r) {

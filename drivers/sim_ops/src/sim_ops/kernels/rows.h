@@ -42,6 +42,19 @@ inline int64_t row_count(const DLTensor& t, int64_t dim) {
   return count;
 }
 
+// Whether an element of one is an element of the other: torch's own checks do not ask everywhere.
+inline bool alike(const DLTensor& a, const DLTensor& b) {
+  if (a.ndim != b.ndim) return false;
+  for (int32_t i = 0; i < a.ndim; ++i)
+    if (a.shape[i] != b.shape[i]) return false;
+  return true;
+}
+
+// Whether an optional argument is left out or has so many elements.
+inline bool has_or_is_none(const void* arg, int64_t count) {
+  return arg == nullptr || bringup::numel(bringup::tensor(arg)) == count;
+}
+
 template <class Element>
 const Element* elements(const void* arg) {
   return static_cast<const Element*>(bringup::tensor(arg).data);

@@ -40,13 +40,15 @@ int32_t forward(void** args) {
 // --- backward: grad_output, output, dim, input_dtype, out
 
 template <bool Log>
-int32_t backward(void** args) {
+int32_t backward(void** args, const bringup_ctx* ctx) {
   const DLTensor& grad = bringup::tensor(args[0]);
   const DLTensor& output = bringup::tensor(args[1]);
   const DLTensor& out = bringup::tensor(args[4]);
   const int64_t dim = wrapped(bringup::scalar<int64_t>(args[2]), grad.ndim);
-  const int64_t n = length(grad, dim);
+  if (!alike(grad, output) || !alike(grad, out))
+    return bringup::fail(ctx, "grad_output has another shape than the output");
   if (bringup::numel(grad) == 0) return 0;
+  const int64_t n = length(grad, dim);
   for (int64_t r = 0; r < row_count(grad, dim); ++r) {
     const T* g = elements<T>(args[0]) + row_start(grad, grad, dim, r);
     const T* y = elements<T>(args[1]) + row_start(grad, output, dim, r);
@@ -70,9 +72,9 @@ BRINGUP_EXPORT int32_t softmax(void** args, int32_t, const bringup_ctx*) {
 BRINGUP_EXPORT int32_t log_softmax(void** args, int32_t, const bringup_ctx*) {
   return forward<true>(args);
 }
-BRINGUP_EXPORT int32_t softmax_backward(void** args, int32_t, const bringup_ctx*) {
-  return backward<false>(args);
+BRINGUP_EXPORT int32_t softmax_backward(void** args, int32_t, const bringup_ctx* ctx) {
+  return backward<false>(args, ctx);
 }
-BRINGUP_EXPORT int32_t log_softmax_backward(void** args, int32_t, const bringup_ctx*) {
-  return backward<true>(args);
+BRINGUP_EXPORT int32_t log_softmax_backward(void** args, int32_t, const bringup_ctx* ctx) {
+  return backward<true>(args, ctx);
 }
