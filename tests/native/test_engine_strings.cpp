@@ -161,8 +161,9 @@ TEST(arguments_are_the_same_only_with_their_type) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(!same_leaf(Argument::of_int(1), Argument::of_bool(true)));
   CHECK(!same_leaf(Argument::of_int(1), Argument::of_float(1.0)));
-  CHECK(same_leaf(Argument::of_float(nan), Argument::of_float(std::nan("1"))));
-  CHECK(same_leaf(Argument::of_float(0.0), Argument::of_float(-0.0)));
+  CHECK(same_leaf(Argument::of_float(nan), Argument::of_float(nan)));
+  CHECK(!same_leaf(Argument::of_float(nan), Argument::of_float(std::nan("1"))));
+  CHECK(!same_leaf(Argument::of_float(0.0), Argument::of_float(-0.0)));
   CHECK(!same_leaf(Argument::none(), Argument::of_int(0)));
   CHECK(!same_leaf(Argument::of_string(text("s0")), Argument::of_symbol(text("s0"))));
   CHECK(same_leaf(Argument::of_symbol(text("2*s0")), Argument::of_symbol(text("2*s0"))));
