@@ -204,11 +204,11 @@ SCALAR = {
     "pow",
     "eq",
     "clamp",
-    "where",
     "full_like",
     "masked_fill",
 }
-"""Those whose number is a `Scalar`: for a tensor a number counts with its kind."""
+"""Those whose number is a `Scalar`: for a tensor a number counts with its kind, and `where` makes
+one of its number before it is traced."""
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64,
           torch.int32, torch.bool]  # fmt: skip
 SCALARS = [(1, 1.0), (1.0, 1), (2, 2.0), (0, 0.0), (0, -0.0), (-0.0, 0), (1, True), (True, 1.0),
