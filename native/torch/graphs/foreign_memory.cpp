@@ -13,7 +13,8 @@ bool is_foreign(const c10::Storage& storage) {
   static const c10::DeleterFnPtr kFromBlob = c10::InefficientStdFunctionContext::makeDataPtr(
                                                  nullptr, [](void*) {}, c10::kCPU)
                                                  .get_deleter();
-  const at::DataPtr& data = storage.data_ptr();
+  // Without torch's check: what a replay of another graph has overwritten is nobody's.
+  const at::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   return data.get_deleter() == kFromBlob || at::MapAllocator::fromDataPtr(data) != nullptr;
 }
 

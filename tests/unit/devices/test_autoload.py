@@ -18,7 +18,7 @@ print(torch._C._get_privateuse1_backend_name(), [m for m in sys.modules if m[:8]
 """
     assert (
         fresh_python(code, BRINGUP_DRIVER="")
-        == "privateuseone ['bringup._version', 'bringup._autoload']"
+        == "privateuseone ['bringup._device_attributes', 'bringup._version', 'bringup._autoload']"
     )
 
 

@@ -307,7 +307,7 @@ def test_require_lists_the_failures(make: Make) -> None:
     op = make("(Tensor x) -> Tensor", lambda x: x.view(x.shape))
     report = ops.check(op, lambda: [(X,)], skip=set(CHECKS) - {"aliases"})
     with pytest.raises(
-        AssertionError, match="1 of 20 checks failed on 1 sample:\n  aliases: sample 0"
+        AssertionError, match="1 of 21 checks failed on 1 sample:\n  aliases: sample 0"
     ):
         report.require()
 
