@@ -35,6 +35,7 @@ bool is_empty_factory(std::string_view base_name) {
 int argument_read_by_address(const std::string& name) {
   if (name == "aten::tensor_split.tensor_indices_or_sections") return 1;
   if (name == "aten::_pad_packed_sequence") return 1;
+  if (name == "aten::choose_qparams_optimized" || name.starts_with("aten::fbgemm_")) return 0;
   return -1;
 }
 

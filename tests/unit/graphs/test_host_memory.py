@@ -48,6 +48,23 @@ def test_batch_sizes_of_a_packed_sequence_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.choose_qparams_optimized(x, 4, 200, 0.16, 8),
+        torch.fbgemm_pack_gemm_matrix_fp16,
+        lambda x: torch.fbgemm_linear_fp16_weight(x.view(1, 4), PACKED, torch.zeros(2)),
+    ],
+)
+def test_values_that_quantisation_reads_on_the_host_are_refused(call: Any) -> None:
+    x = torch.arange(4.0).view(2, 2)
+    with pytest.raises(CaptureError, match=r"reads the value of a tensor float32\[\d, \d\] on the"):
+        captured(lambda: call(x))
+
+
+PACKED = torch.fbgemm_pack_gemm_matrix_fp16(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: torch.from_numpy(np.ones(2, np.float32)),
