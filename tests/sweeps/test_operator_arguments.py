@@ -131,10 +131,13 @@ def _with_other_indices(value: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 # A plan asks the CPU's own kernel where there are no elements, and torch's for these checks little
-# itself: wrong shapes and indices end the process there (SIGSEGV, SIGFPE, a double free).
+# itself: wrong shapes and indices end the process there (SIGSEGV, SIGFPE, a double free), or give
+# what lies beside the tensors.
 UNCHECKED_BY_TORCH = (
     "embedding_dense_backward by frequency",
     "nll_loss_backward of each",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
     "native_layer_norm_backward",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
