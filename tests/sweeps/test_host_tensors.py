@@ -242,4 +242,5 @@ def _check(
 
 def _plain(tensor: Tensor) -> Tensor:
     dense = tensor.cpu().resolve_conj().resolve_neg()
+    dense = torch.view_as_real(dense) if dense.is_complex() else dense
     return dense.nan_to_num(nan=1e9) if dense.dtype.is_floating_point else dense

@@ -254,5 +254,6 @@ def _same(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    dense = tensor.resolve_conj().resolve_neg().reshape(-1).clone()
+    given = tensor.resolve_conj().resolve_neg().reshape(-1)
+    dense = given.new_empty(given.shape).copy_(given)  # one element may have a stride of 0
     return dense.view(torch.uint8) if dense.numel() else dense
