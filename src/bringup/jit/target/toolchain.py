@@ -271,16 +271,7 @@ def libraries_of(program: str) -> list[str]:
 
     Empty for one that is linked statically. The loader is asked, the program does not run.
     """
-    answer = subprocess.run(
-        [program],
-        env={**compiler_environment(), "LD_TRACE_LOADED_OBJECTS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_QUERY_SECONDS,
-        check=False,
-    )
+    answer = _answer([program], {**compiler_environment(), "LD_TRACE_LOADED_OBJECTS": "1"})
     return sorted(
         path for path in re.findall(_LOADED_LIBRARY, answer.stdout) if os.path.isfile(path)
     )
