@@ -40,7 +40,7 @@ def pages() -> dict[str, str]:
 def _settings_page() -> str:
     paragraphs = [
         "# Settings",
-        _wrapped(NOTE.format(owner="`src/bringup/_variables.py`")),
+        _wrapped(NOTE.format(owner="`src/bringup/settings.py`")),
         _wrapped(
             "Settings are environment variables. Each is read when it is needed, so a program may "
             "change it at any time unless its text says otherwise; empty is the same as not set. A "

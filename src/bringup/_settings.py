@@ -17,47 +17,31 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from bringup.errors import SettingError
 
-__all__ = [
-    "NativeChoice",
-    "Setting",
-    "count",
-    "debug_words",
-    "engine",
-    "log_levels",
-    "memory",
-    "native_choice",
-    "number",
-    "optional_path",
-    "path",
-    "paths",
-    "runs_in_ci",
-    "seconds",
-    "size",
-    "switch",
-    "switches",
-    "trace_place",
-    "words",
-]
-
 T = TypeVar("T")
 NativeChoice: TypeAlias = Literal["auto", "required", "none"]
 
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable: its name, meaning, default (in words) and parser."""
+    """One environment variable: its name, meaning, default in words, and parser. `default` is for
+    words that the parser does not take.
+    """
 
     variable: str
     meaning: str
     default_text: str
-    default: Callable[[], T]
     parse: Callable[[str], T]
+    default: Callable[[], T] | None = None
 
-    def get(self) -> T:
-        """The current value; `SettingError` naming the variable when its text cannot be parsed."""
+    def __call__(self) -> T:
+        """Return the current value.
+
+        Raises:
+            SettingError: the text of the variable cannot be parsed.
+        """
         text = os.environ.get(self.variable, "")
         if not text.strip():
-            return self.default()
+            return self.default() if self.default else self.parse(self.default_text)
         try:
             return self.parse(text)
         except ValueError as error:

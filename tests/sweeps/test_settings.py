@@ -107,7 +107,7 @@ def test_an_empty_value_is_the_default_or_wrong_and_never_something_else(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch, sweep_counts: Counter[str]
 ) -> None:
     def value() -> object:
-        return next(one for one in settings.ALL if one.variable == name).get()
+        return next(one for one in settings.ALL if one.variable == name)()
 
     monkeypatch.delenv(name, raising=False)
     default = value()
