@@ -22,6 +22,7 @@ PAGE = ROOT / "docs/design/layout.md"
 FOLDERS = ("src", "native", "include", "drivers")
 HEAD = "| package | code lines | all lines |\n|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)+")
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -43,9 +44,7 @@ def python_code_lines(text: str) -> int:
     """Return the number of lines with tokens that are neither comments nor docstrings."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        ) and (ast.get_docstring(node, clean=False) is not None):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             docstrings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -96,6 +95,7 @@ def count(revision: str | None = None) -> dict[str, tuple[int, int]]:
 
 
 def table(counts: dict[str, tuple[int, int]]) -> str:
+    """Return the counts as a table in Markdown, with their sum."""
     total = tuple(map(sum, zip(*counts.values(), strict=True)))
     rows = [*counts.items(), ("**all**", total)]
     return HEAD + "".join(f"| {row} | {code:,} | {lines:,} |\n" for row, (code, lines) in rows)
@@ -108,6 +108,7 @@ def _git(*arguments: str) -> str:
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("revision", nargs="?")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
