@@ -14,14 +14,6 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
-// What a run left behind in some memory: the part of it that nodes write. Between the elements of a
-// result, or behind it, an operator may leave anything.
-struct Trace {
-  at::Tensor memory;
-  at::Tensor content;  // a copy
-  size_t writer;       // node
-};
-
 at::Tensor copy_of(const at::Tensor& memory) { return memory.clone(at::MemoryFormat::Contiguous); }
 
 // Compares bytes: NaN equals itself, 0 is not -0. `content` is such a copy.
@@ -43,13 +35,8 @@ void Recorder::check_contents() {
   contents_.name_tensors(*watch_);
 }
 
-std::unique_ptr<Graph> Recorder::finish() {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  pool_->seal();
-  check_contents();
-  for (const auto& block : pool_->live_blocks()) {
-    if (!block->written && block->origin == Origin::kHostData) add_constant(*block);
-  }
+// Throws CaptureFailure unless what was seen can be replayed.
+void Recorder::check_seen() const {
   if (const auto moved = nodes_.empty() ? random_.moved() : std::nullopt) {
     throw CaptureFailure("no operator ran in the capture, and " + *moved +
                          " was seeded, set or drawn from, which a replay would not repeat. Do that "
@@ -65,19 +52,54 @@ std::unique_ptr<Graph> Recorder::finish() {
                          ". A replay would read the former memory: write in place with copy_, or "
                          "change it before the capture");
   }
-  std::vector<Trace> traces;
-  const auto trace = [&](const at::Tensor& memory, size_t writer) {
-    if (memory.numel() > 0) traces.push_back({memory, copy_of(memory), writer});
+}
+
+std::vector<WrittenMemory> Recorder::written_memory() const {
+  std::vector<WrittenMemory> found;
+  const auto keep = [&](const at::Tensor& memory, size_t writer) {
+    if (memory.numel() > 0) found.push_back({memory, copy_of(memory), writer});
   };
   for (const auto& block : pool_->live_blocks()) {
     if (!block->written) continue;
-    if (block->parts.empty()) trace(bytes_of(alias_storage(*block)), block->writer);
-    for (const at::Tensor& part : block->parts) trace(part, block->writer);
+    if (block->parts.empty()) keep(bytes_of(alias_storage(*block)), block->writer);
+    for (const at::Tensor& part : block->parts) keep(part, block->writer);
   }
   for (const c10::Storage& storage : restorer_.storages()) {
-    trace(bytes_of(storage), nodes_.size());
+    keep(bytes_of(storage), nodes_.size());
   }
+  return found;
+}
 
+// After the first replay.
+void Recorder::check_replay(Graph& graph, const std::vector<WrittenMemory>& written) const {
+  for (const WrittenMemory& first : written) {
+    if (same(first.memory, first.content)) continue;
+    const at::Tensor second = copy_of(first.memory);
+    put_back();
+    graph.replay_alone();
+    // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
+    if (!same(first.memory, second)) continue;
+    put_back();
+    const bool known = first.writer < graph.nodes().size();
+    throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
+                         (known ? "the result of " + graph.nodes()[first.writer]->op()
+                                : std::string("a tensor that predates the capture")) +
+                         " (" + std::to_string(first.memory.nbytes()) +
+                         " bytes) was changed by code that the recorder cannot see, such as a "
+                         "kernel that torch.compile generated. "
+                         "Compile with backend=\"bringup\" or \"eager\"");
+  }
+}
+
+std::unique_ptr<Graph> Recorder::finish() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  pool_->seal();
+  check_contents();
+  for (const auto& block : pool_->live_blocks()) {
+    if (!block->written && block->origin == Origin::kHostData) add_constant(*block);
+  }
+  check_seen();
+  const std::vector<WrittenMemory> written = written_memory();
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_,
                                        copies_to_host_, random_.finish());
   graph->take_given(watch_, std::move(versions_).living());
@@ -85,23 +107,7 @@ std::unique_ptr<Graph> Recorder::finish() {
   if (const auto failure = failure_of([&] { graph->validate(); })) {
     throw CaptureFailure("the first replay of the captured operators failed: " + *failure);
   }
-  for (const Trace& first : traces) {
-    if (same(first.memory, first.content)) continue;
-    const at::Tensor second = copy_of(first.memory);
-    put_back();
-    graph->replay_alone();
-    // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
-    if (!same(first.memory, second)) continue;
-    put_back();
-    const bool known = first.writer < graph->nodes().size();
-    throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
-                         (known ? "the result of " + graph->nodes()[first.writer]->op()
-                                : std::string("a tensor that predates the capture")) +
-                         " (" + std::to_string(first.memory.nbytes()) +
-                         " bytes) was changed by code that the recorder cannot see, such as a "
-                         "kernel that torch.compile generated. "
-                         "Compile with backend=\"bringup\" or \"eager\"");
-  }
+  check_replay(*graph, written);
   put_back();
   pool_->seal();  // with what nodes on the host learned to need in the first replay
   arm_events(graph->nodes());

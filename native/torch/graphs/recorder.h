@@ -33,6 +33,20 @@
 
 namespace bringup::torch_ext::graphs {
 
+// What a run left behind in some memory: the part of it that nodes write. Between the elements of a
+// result, or behind it, an operator may leave anything.
+struct WrittenMemory {
+  at::Tensor memory;
+  at::Tensor content;  // a copy
+  size_t writer;       // node
+};
+
+// Throws CaptureFailure for a tensor without fixed memory; `verb` and `where` say whose it is.
+void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
+                  const std::string& where = "");
+// Throws CaptureFailure where `kernel` names a kernel of somebody else's.
+void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel);
+
 class Recorder {
  public:
   // `handle`: whether a handler takes part in a call, and runs it then; true when it did.
@@ -162,6 +176,15 @@ class Recorder {
   void note_views(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                     c10::ArrayRef<c10::IValue> results);
+  // Whether the call has a tensor of the driver's device, which the graph then uses.
+  bool runs_on_device(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+                      c10::ArrayRef<c10::IValue> results);
+  // The results at fixed addresses; nothing for a call that becomes no node.
+  std::optional<std::vector<OperatorNode::Output>> outputs_of(const OperatorTraits& traits,
+                                                              const std::vector<c10::IValue>& args,
+                                                              c10::ArrayRef<c10::IValue> results,
+                                                              bool on_device);
+  c10::Stream current_stream() const;  // of the graph's device
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
                                   c10::DispatchKeySet keys, std::vector<c10::IValue> args,
                                   c10::ArrayRef<c10::IValue> results,
@@ -174,6 +197,9 @@ class Recorder {
                                          const std::vector<OperatorNode::Output>& outputs,
                                          bool on_device);
   void check_contents();
+  void check_seen() const;
+  std::vector<WrittenMemory> written_memory() const;
+  void check_replay(Graph& graph, const std::vector<WrittenMemory>& written) const;
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
   std::vector<c10::IValue> fixed_arguments(const OperatorTraits& traits,
                                            const std::vector<c10::IValue>& args,

@@ -1,0 +1,255 @@
+// What the recorder makes of a call that ran: a node with arguments at fixed addresses.
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "torch/devices/driver.h"
+#include "torch/devices/row_layout.h"
+#include "torch/graphs/errors.h"
+#include "torch/graphs/outside_capture.h"
+#include "torch/graphs/recorder.h"
+#include "torch/graphs/slot_type.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+c10::Storage private_copy(const c10::Storage& storage) {
+  const InterceptorScope no_interceptor{nullptr};
+  at::DataPtr data = c10::GetCPUAllocator()->clone(storage.data(), storage.nbytes());
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr, false));
+}
+
+std::vector<at::Tensor> fresh(const std::vector<OperatorNode::Output>& outputs) {
+  std::vector<at::Tensor> tensors;
+  for (const OperatorNode::Output& output : outputs) {
+    if (!output.fixed) tensors.push_back(output.tensor);
+  }
+  return tensors;
+}
+
+// Written through a lazy negation: what resolves it below us writes back afterwards.
+bool has_lazy_bits(const c10::IValue& value) {
+  bool any = false;
+  for_each_tensor(value,
+                  [&](const at::Tensor& tensor) { any |= tensor.is_conj() || tensor.is_neg(); });
+  return any;
+}
+
+// The kernel of devices.kernel that ran this call; null where it fell back. A tensor of the host
+// may hold another number at a replay, which a launch block does not read.
+const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
+                                    const std::vector<c10::IValue>& args,
+                                    const std::vector<OperatorNode::Output>& outputs) {
+  const OperatorKernel* kernel = find_operator_kernel(op);
+  if (kernel == nullptr) return nullptr;
+  const bool reads_host = std::ranges::any_of(args, [](const c10::IValue& value) {
+    return is_host_number(value) && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  });
+  if (reads_host || std::ranges::any_of(args, has_lazy_bits)) return nullptr;
+  const auto launch = prepare_launch_into(*kernel, args, fresh(outputs));
+  const bool ran = launch.has_value() && !launch->empty && launch->held.empty();
+  return ran ? kernel : nullptr;
+}
+
+}  // namespace
+
+void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
+                  const std::string& where) {
+  if (tensor.has_storage() && !tensor.is_nested()) return;
+  throw CaptureFailure(traits.name + " " + verb + " a tensor of layout " +
+                       (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) + where +
+                       ": only strided tensors have the fixed memory that a captured graph needs");
+}
+
+void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel) {
+  if (!kernel) return;
+  throw CaptureFailure(name + " runs a kernel on the device that starts its own work (" + *kernel +
+                       "), which a captured graph cannot hold. Declare the kernel with "
+                       "devices.kernel or ops.kernel_op, or run the operator between two graphs");
+}
+
+c10::Stream Recorder::current_stream() const {
+  const c10::Device place(c10::kPrivateUse1, *device_);
+  return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
+}
+
+at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  if (storage.nbytes() == 0) return shallow_copy(tensor);
+  if (Block* block = pool_->find(storage)) {
+    // A Python number in tensor form: nobody writes it again.
+    if (!block->written && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      return shallow_copy(tensor, private_copy(storage));
+    }
+    return copies_.of(tensor, alias_storage(*block));
+  }
+  inputs_.use(tensor, traits.name);
+  return copies_.of(tensor, storage);
+}
+
+// The arguments of the next node as it will hold them. Those that it only reads and that predate
+// the capture are slots where it can be updated, unless a result is in the memory of one.
+std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
+                                                   const std::vector<c10::IValue>& args,
+                                                   const std::vector<OperatorNode::Output>& outputs,
+                                                   bool is_kernel) {
+  const bool updatable = is_kernel || traits.updatable || all_updatable_;
+  const auto exchangeable = [&](const at::Tensor& tensor) {
+    const bool given_back = std::ranges::any_of(outputs, [&](const OperatorNode::Output& output) {
+      return output.fixed && output.tensor.storage().is_alias_of(tensor.storage());
+    });
+    return !given_back && tensor.storage().nbytes() > 0 && predates(tensor);
+  };
+  std::vector<c10::IValue> held;
+  for (size_t i = 0; i < args.size(); ++i) {
+    held.push_back(
+        map_tensors(args[i], [&](const at::Tensor& tensor) { return fixed(traits, tensor); }));
+    if (!updatable) continue;
+    const c10::Argument& argument = traits.schema->arguments()[i];
+    const auto type = SlotType::of(argument);
+    if (!type || !type->is_tensor() || may_write(*traits.schema, argument)) {
+      continue;
+    }
+    bool all = !held[i].isTensor() || held[i].toTensor().defined();
+    for_each_tensor(args[i], [&](const at::Tensor& tensor) { all &= exchangeable(tensor); });
+    if (all) inputs_.add_slot(nodes_.size(), i, held[i]);
+  }
+  return held;
+}
+
+bool Recorder::runs_on_device(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+                              c10::ArrayRef<c10::IValue> results) {
+  bool on_device = false;
+  const auto look = [&](const at::Tensor& tensor) {
+    if (!tensor.is_privateuseone()) return;
+    use_device(traits, tensor.device());
+    on_device = true;
+  };
+  for (const c10::IValue& arg : args) for_each_tensor(arg, look);
+  for (const c10::IValue& result : results) for_each_tensor(result, look);
+  return on_device;
+}
+
+std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
+    const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+    c10::ArrayRef<c10::IValue> results, bool on_device) {
+  std::unordered_set<const c10::StorageImpl*> of_args;
+  for (const c10::IValue& arg : args) {
+    for_each_tensor(arg, [&](const at::Tensor& tensor) {
+      of_args.insert(tensor.storage().unsafeGetStorageImpl());
+    });
+  }
+  std::vector<OperatorNode::Output> outputs;
+  bool real = true;
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, [&](const at::Tensor& tensor) {
+      real &= !is_subclass(tensor) && !tensor.is_meta();
+      if (!real) return;
+      check_layout(traits, tensor, "gives");
+      copies_to_host_ |= on_device && tensor.is_cpu();
+      const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
+      at::Tensor output = fixed(traits, tensor);
+      void* address = output.storage().mutable_data();
+      outputs.push_back({std::move(output), address, in_place});
+    });
+  }
+  if (!real || (outputs.empty() && !traits.mutates && !traits.asserts)) return std::nullopt;
+  return outputs;
+}
+
+std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
+                                          const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                          std::vector<c10::IValue> args,
+                                          c10::ArrayRef<c10::IValue> results,
+                                          std::vector<Allocation> allocations) {
+  const bool on_device = runs_on_device(traits, args, results);
+  if (on_device) streams_.ran(current_stream(), traits.name);
+  auto outputs = outputs_of(traits, args, results, on_device);
+  if (!outputs) return nullptr;
+  if (traits.kernel != nullptr) {
+    return make_kernel_node(traits, std::move(args), *outputs, on_device);
+  }
+  if (on_device) {
+    refuse_foreign(traits.name, traits.foreign);
+    if (const OperatorKernel* kernel = native_kernel(op, args, *outputs)) {
+      args = fixed_arguments(traits, args, *outputs, true);
+      return std::make_unique<NativeNode>(
+          traits.name, scope_,
+          NativeNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs), *device_});
+    }
+  }
+  args = fixed_arguments(traits, args, *outputs, false);
+  if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
+  std::optional<NodeRandom> random;
+  if (traits.may_draw) {
+    random =
+        random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
+    // A graph does not keep generators alive: nothing else could seed one that only the graph has.
+    for (c10::IValue& arg : args) {
+      if (arg.isGenerator()) arg = c10::IValue();
+    }
+  }
+  const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                          c10::DispatchKey::ADInplaceOrView))
+                                  .remove(c10::DispatchKey::Python);
+  OperatorNode::Call call{op,
+                          traits.schema,
+                          below_autograd,
+                          std::move(args),
+                          *std::move(outputs),
+                          std::move(allocations),
+                          traits.out,
+                          traits.updatable || all_updatable_,
+                          std::move(random)};
+  if (on_device) {
+    call.allocations.clear();
+    call = host_side_.translate(traits.name, std::move(call));
+  }
+  return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
+}
+
+// Null for what is no copy of bytes within a device, or one that the driver's graphs cannot make.
+std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
+                                               const std::vector<c10::IValue>& args,
+                                               const std::vector<OperatorNode::Output>& outputs) {
+  const bool is_copy = traits.name == "aten::copy_";
+  if ((!is_copy && traits.name != "aten::clone") || traits.updatable || all_updatable_) {
+    return nullptr;
+  }
+  const at::Tensor& source = args[is_copy ? 1 : 0].toTensor();
+  const at::Tensor& target = outputs.front().tensor;
+  const bool within = source.is_privateuseone() && target.device() == source.device();
+  if (!within || active_driver()->graph_add_copy == nullptr || target.numel() == 0) return nullptr;
+  const auto layout = RowLayout::of(source, target);
+  if (!layout || layout->height != 1) return nullptr;
+  return std::make_unique<DeviceCopyNode>(traits.name, scope_, traits.schema, source, target);
+}
+
+std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
+                                                 std::vector<c10::IValue> args,
+                                                 const std::vector<OperatorNode::Output>& outputs,
+                                                 bool on_device) {
+  args = fixed_arguments(traits, args, outputs, true);
+  const auto kernel = kernel_for(*traits.kernel, args);
+  const int64_t grid = grid_for(*traits.kernel, args);
+  auto node = std::make_unique<KernelNode>(
+      traits.name, scope_,
+      KernelNode::Call{traits.schema, *traits.kernel, std::move(args), fresh(outputs), grid},
+      kernel);
+  if (!on_device) return node;
+  if (!launched_by_driver(*kernel)) {
+    throw CaptureFailure(
+        traits.name +
+        " is a host entry that launches for itself: only device code can be a node of "
+        "a device graph. Build its kernel with kind=\"device\"");
+  }
+  if (kernel->values != nullptr) check_takes_values(*kernel, traits.name.c_str());
+  node->start_on_device(device_function(kernel, *device_), *device_);
+  return node;
+}
+
+}  // namespace bringup::torch_ext::graphs
